@@ -1,0 +1,52 @@
+"""fedloom: federated learning that is right, fast and composable.
+
+The public names are loaded when they are first used, so that `import fedloom` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm, FedAvg, LocalSGD
+    from .evaluation import Evaluation
+    from .experiment import Experiment
+    from .local import Local
+    from .loop import Saving
+    from .result import Result
+
+_HOME = {
+    "Algorithm": "algorithm",
+    "Evaluation": "evaluation",
+    "Experiment": "experiment",
+    "FedAvg": "algorithm",
+    "Local": "local",
+    "LocalSGD": "algorithm",
+    "Result": "result",
+    "Saving": "loop",
+}
+
+__all__ = [
+    "Algorithm",
+    "Evaluation",
+    "Experiment",
+    "FedAvg",
+    "Local",
+    "LocalSGD",
+    "Result",
+    "Saving",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

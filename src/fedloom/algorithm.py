@@ -1,0 +1,235 @@
+"""The authoring interface: ten pure methods over flat vectors. Read this file first.
+
+House symbols; every tensor is one-dimensional and has the length d of the model unless said
+otherwise:
+    x model   g gradient   d direction   c control variate   m momentum   v second moment h dual
+    s perturbation   srv, msg, mem, loc, up: records (every algorithm's docstring says what they
+    hold)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
+
+from .errors import ConfigError
+from .vector import Num, Rec, Vec, rec
+
+__all__ = ["Algorithm", "FedAvg", "Grad", "Hyper", "Job", "LocalSGD", "Round", "hyper"]
+
+Grad = Callable[
+    [Vec], Vec
+]  # x -> gradient; all calls of one step see the same batch and randomness
+
+
+class Job(NamedTuple):
+    """What the engine tells a client about its round. Numbers are floats."""
+
+    weight: Num  # aggregation weight: the number of examples, or 1
+    steps: Num  # K_i, number of local steps
+    lr: Num  # rate of this step (in start: of the first one; in finish: of the last one)
+    lr_sum: Num  # sum of the rates of the K_i steps
+    round: Num  # 0, 1, ...
+    step: Num  # 0, 1, ... within the round
+    last: Num  # round of this client's last participation, -1 if there is none
+    full: Any = None  # Grad of the client's whole objective: a pass over all its data
+
+
+class Round(NamedTuple):
+    """What the engine tells the server about a round."""
+
+    round: int  # 0, 1, ...
+    rate: float  # answers / N, so that rate * (mean over the answers) = (their sum) / N
+    lr: float  # local rate of the round's last step
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The range and the origin of a hyper-parameter. Bounds are inclusive unless `open_low` /
+    `open_high`.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+    choices: tuple[Any, ...] = ()
+    source: str = ""
+
+    def range_text(self) -> str:
+        """The allowed values in words, as they stand in `fedloom show` and in errors."""
+        if self.choices:
+            return "one of " + ", ".join(map(str, self.choices))
+        if self.low is None and self.high is None:
+            return "any"
+        left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
+        right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
+        return f"in {left}, {right}"
+
+    def allows(self, value: Any) -> bool:
+        """Say whether a value is within the range."""
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return self.low is None and self.high is None
+        if math.isnan(value):
+            return False
+        above = self.low is None or (value > self.low if self.open_low else value >= self.low)
+        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
+        return above and below
+
+
+def hyper(default: Any = dataclasses.MISSING, **ranges: Any) -> Any:
+    """A dataclass field with a range and a source: `lam: float = hyper(0.85, low=0, source="Table
+    5")`.
+    """
+    return dataclasses.field(default=default, metadata={"hyper": Hyper(**ranges)})
+
+
+def check_ranges(owner: Any) -> None:
+    """Raise ConfigError for the first field of a dataclass that is out of its range."""
+    for field in dataclasses.fields(owner):
+        rule, value = field.metadata.get("hyper"), getattr(owner, field.name)
+        if rule is not None and not rule.allows(value):
+            name = f"{type(owner).__name__}.{field.name}"
+            raise ConfigError(f"{name} must be {rule.range_text()}, got {value!r}")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Algorithm:
+    """What is sent, which direction a client moves in, what the server does with the mean answer.
+
+    Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
+    pure: they see only their arguments, return new values, and never branch on tensor values,
+    because an engine may run them for one client, for many at once, in another process, or on
+    another machine. The engine owns the loop and the move x = x - job.lr * direction, K_i times. A
+    server's srv always has x, and moves it by something that does not depend on x: wrappers run the
+    inner server at the origin.
+    """
+
+    # linear: fields of `up` that reach the server only through means: a link may compress them
+    # means: the fields of uniform(), what the server needs of a cohort beside delta
+    # partial: makes sense when clients hold different parts of the coordinates
+    # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
+    # sums: reads delta / lr_sum as a mean gradient, or replays its own last move
+    linear: ClassVar[tuple[str, ...]] = ("delta",)
+    means: ClassVar[tuple[str, ...]] = ()
+    partial: ClassVar[bool] = True
+    recursive: ClassVar[bool] = False
+    sums: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def method(self) -> str:
+        """The name of the method inside all wrappers."""
+        return type(self).__name__
+
+    # ------------------------------------------------------------------------------------- server
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        """-> srv, which always has x. up: the mean of the probes, or None."""
+        raise NotImplementedError
+
+    def broadcast(self, srv: Rec) -> Rec:
+        """-> msg, what every client of the round is sent (and what that costs). Always has x."""
+        raise NotImplementedError
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        """-> srv. up: delta and the fields of uniform(), each a mean over the round's answers."""
+        raise NotImplementedError
+
+    def model(self, srv: Rec) -> Vec:
+        """The vector that is evaluated and exported."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------- client
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        """What a client sends once, before round 0; None: nothing."""
+        raise NotImplementedError
+
+    def client_init(self, x: Vec) -> Rec:
+        """-> mem, what this client remembers between rounds; made at its first participation."""
+        raise NotImplementedError
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        """-> x where the local steps begin, and loc, the author's state within the round."""
+        raise NotImplementedError
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        """-> d and loc. grad(y) may be called any number of times at any points."""
+        raise NotImplementedError
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        """-> up, which always has delta and weight, and the new mem."""
+        raise NotImplementedError
+
+    # --------------------------------------------------------------- where the answers are summed
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        """What is averaged plainly over the answers, computed beside the server from what was sent.
+
+        delta is averaged with `weight`; server_step gets both.
+        """
+        raise NotImplementedError
+
+
+class LocalSGD(Algorithm):
+    """Plain local steps; the server goes to the mean. Every other algorithm is a change to it.
+
+    server: x        memory: -        up: delta
+    Reference: https://arxiv.org/abs/1602.05629
+    """
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return rec(x=x)
+
+    def broadcast(self, srv: Rec) -> Rec:
+        return srv
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        return srv._replace(x=srv.x + up.delta)
+
+    def model(self, srv: Rec) -> Vec:
+        return srv.x  # type: ignore[no-any-return]  # a record's fields are known at run time only
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        return None
+
+    def client_init(self, x: Vec) -> Rec:
+        return rec()
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        return msg.x, rec()
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return grad(x), loc
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        return rec(delta=x - msg.x, weight=job.weight), mem
+
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        return rec()
+
+
+class FedAvg(LocalSGD):
+    """Federated averaging (McMahan et al., AISTATS 2017, Algorithm 1), with a server rate.
+
+    server: x        memory: -        up: delta
+    Differs from the paper: the server moves by server_lr times the mean move; 1 is the paper.
+    Reference: https://arxiv.org/abs/1602.05629
+    """
+
+    server_lr: float = hyper(1.0, low=0, open_low=True, source="1 in McMahan et al. and FedACG")
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        return srv._replace(x=srv.x + self.server_lr * up.delta)

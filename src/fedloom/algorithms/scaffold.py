@@ -1,0 +1,51 @@
+"""SCAFFOLD: control variates take the clients' drift out of their steps."""
+
+from __future__ import annotations
+
+from ..algorithm import FedAvg, Grad, Job, Round, hyper
+from ..vector import Rec, Vec, rec, zeros
+
+__all__ = ["Scaffold"]
+
+
+class Scaffold(FedAvg):
+    """SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1): step along g - c_i + c.
+
+    server: x, c (mean of all c_i)        memory: c (c_i)        up: delta, dc
+    Paper symbols: y_i -> x, eta_l -> job.lr, eta_g -> server_lr.
+    Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used.
+    Reference: https://arxiv.org/abs/1910.06378
+    """
+
+    linear = ("delta", "dc")
+    means = ("dc",)
+    sums = True
+    option: int = hyper(
+        2, choices=(1, 2), source="line 12: 1 = gradient at the received model, 2 = mean direction"
+    )
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return rec(x=x, c=zeros(x))
+
+    def client_init(self, x: Vec) -> Rec:
+        return rec(c=zeros(x))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return grad(x) - mem.c + msg.c, loc  # line 10
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        delta = x - msg.x
+        # line 12
+        c = job.full(msg.x) if self.option == 1 else mem.c - msg.c - delta / job.lr_sum
+        return rec(delta=delta, dc=c - mem.c, weight=job.weight), rec(c=c)
+
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        return rec(dc=up.dc)
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        return rec(
+            x=srv.x + self.server_lr * up.delta,  # line 16
+            c=srv.c + rnd.rate * up.dc,  # line 17: (|S| / N) * mean over S
+        )

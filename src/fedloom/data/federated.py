@@ -1,0 +1,365 @@
+"""The data of a federation: arrays once, and for every client a list of indices into them."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.ragged import Ragged
+from fedloom.errors import DataError
+from fedloom.rng import generator
+
+__all__ = ["FederatedData", "Ragged"]
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Hold training and test arrays, and who owns which sample.
+
+    inputs: (n, ...) float32 or float64, or int64 tokens. targets: (n,) int64 labels from 0, or
+    floating (n, ...) for regression. clients: training indices per client; lists may overlap.
+    test_clients: indices into the test arrays per client (a list may be empty).
+    validation: indices into inputs that no client holds. about: source, partition and seed, fit
+    for JSON, which go into the run directory. Tensors are shared, never copied: treat them as
+    constants. Raises DataError for anything that does not fit (`validate`).
+
+    >>> data = FederatedData(
+    ...     name="two", inputs=torch.rand(5, 2), targets=torch.tensor([0, 1, 1, 0, 2]),
+    ...     clients=Ragged.from_lists([[0, 1, 2], [3, 4]]))
+    >>> data.population, data.classes, data.label_counts().tolist()
+    (2, 3, [[1, 2, 0], [1, 0, 1]])
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    clients: Ragged
+    test_inputs: Tensor | None = None
+    test_targets: Tensor | None = None
+    test_clients: Ragged | None = None
+    validation: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse data that do not fit together."""
+        self.validate()
+
+    @property
+    def population(self) -> int:
+        """The number of clients N."""
+        return self.clients.count
+
+    @property
+    def sizes(self) -> Tensor:
+        """Training samples per client, (N,) int64."""
+        return self.clients.sizes
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes C (largest label of all + 1), or None for regression."""
+        if self.targets.is_floating_point():
+            return None
+        largest = int(self.targets.max())
+        if self.test_targets is not None and len(self.test_targets):
+            largest = max(largest, int(self.test_targets.max()))
+        return largest + 1
+
+    def label_counts(self) -> Tensor:
+        """Count the labels of every client: (N, C) int64. Raises DataError for regression."""
+        classes = self.classes
+        if classes is None:
+            raise DataError(f"'{self.name}' has floating targets, so there are no labels to count")
+        cells = self.clients.owners() * classes + self.targets[self.clients.indices]
+        counts = torch.bincount(cells, minlength=self.population * classes)
+        return counts.view(self.population, classes)
+
+    def client(self, i: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of client i, (n_i, ...) each."""
+        own = self.clients.of(i)
+        return self.inputs[own], self.targets[own]
+
+    def describe(self) -> dict[str, Any]:
+        """Summarise the data in plain numbers, fit for JSON; `split` is the digest of the lists."""
+        sizes = self.sizes
+        return {
+            "name": self.name,
+            "clients": self.population,
+            "samples": len(self.inputs),
+            "samples_held": int(sizes.sum()),
+            "samples_per_client": {
+                "min": int(sizes.min()),
+                "median": float(np.median(sizes.numpy())),
+                "max": int(sizes.max()),
+            },
+            "input_shape": list(self.inputs.shape[1:]),
+            "input_dtype": str(self.inputs.dtype).removeprefix("torch."),
+            "classes": self.classes,
+            "test_samples": 0 if self.test_inputs is None else len(self.test_inputs),
+            "validation_samples": 0 if self.validation is None else len(self.validation),
+            "split": self.clients.digest(),
+            "about": dict(self.about),
+        }
+
+    def with_validation(self, share: float, seed: int) -> FederatedData:
+        """Return a copy in which every client gave floor(share n_i) random samples to validation.
+
+        share is in [0, 1): every client keeps at least one sample; 0 changes nothing. Raises
+        DataError where clients share samples (one would hold what another gave away), where there
+        already is a validation set, and where no client has enough samples to give one.
+        """
+        if not 0 <= share < 1:
+            raise DataError(f"share must be in [0, 1), got {share}; 0.1 holds out a tenth")
+        if share == 0:
+            return self
+        if self.validation is not None:
+            raise DataError(f"'{self.name}' already has {len(self.validation)} validation samples")
+        _refuse_shared_samples(self)
+        sizes = self.sizes.tolist()
+        held = torch.zeros(len(self.clients.indices), dtype=torch.bool)
+        given, start = [], 0
+        for client, size in enumerate(sizes):
+            # 0.29 * 100 is 28.999999999999996, and 29 is meant
+            count = min(math.floor(share * size + 1e-9), size - 1)
+            if count:
+                order = torch.randperm(size, generator=generator(seed, "validation", client))
+                held[start + order[:count]] = True
+            given.append(count)
+            start += size
+        if not any(given):
+            raise DataError(
+                f"share {share} of clients with at most {max(sizes)} samples is less than one "
+                "sample each; take a larger share or fewer clients"
+            )
+        rest = Ragged.from_sizes(self.sizes - torch.tensor(given), self.clients.indices[~held])
+        about = {**self.about, "validation": {"share": share, "seed": seed}}
+        validation = self.clients.indices[held].sort().values
+        return replace(self, clients=rest, validation=validation, about=about)
+
+    def save_indices(self, path: str | PathLike[str]) -> None:
+        """Write the split (not the samples) as .npz: samples, offsets, indices, and where there
+        are any test_offsets, test_indices, validation. Raises DataError if it cannot be written.
+        """
+        arrays: dict[str, Any] = {"samples": np.int64(len(self.inputs))}
+        arrays |= {"offsets": self.clients.offsets.numpy(), "indices": self.clients.indices.numpy()}
+        if self.test_clients is not None:
+            arrays["test_offsets"] = self.test_clients.offsets.numpy()
+            arrays["test_indices"] = self.test_clients.indices.numpy()
+        if self.validation is not None:
+            arrays["validation"] = self.validation.numpy()
+        try:
+            with open(path, "wb") as file:  # given a name, savez would add an ending to it
+                np.savez(file, allow_pickle=False, **arrays)
+        except OSError as error:
+            raise DataError(f"the split cannot be written to {path}: {error.strerror}") from error
+
+    def load_indices(self, path: str | PathLike[str]) -> FederatedData:
+        """Return a copy with the whole split of a file of `save_indices` in place of this one.
+
+        Only offsets and indices must be there: a split that somebody published needs no more.
+        Raises DataError for a file that cannot be read or was made for other data.
+        """
+        arrays = _read_arrays(path)
+        if missing := {"offsets", "indices"} - arrays.keys():
+            raise DataError(
+                f"{path} has no array '{min(missing)}'; a split needs offsets (clients + 1,) and "
+                "indices (samples of all clients,)"
+            )
+        made_for = int(arrays["samples"]) if "samples" in arrays else len(self.inputs)
+        if made_for != len(self.inputs):
+            raise DataError(
+                f"{path} is a split of {made_for} samples, but '{self.name}' has "
+                f"{len(self.inputs)}; load the data that it was made for"
+            )
+        clients = Ragged(arrays["offsets"], arrays["indices"])
+        tests = None
+        if "test_offsets" in arrays and "test_indices" in arrays:
+            tests = Ragged(arrays["test_offsets"], arrays["test_indices"])
+        kept = {k: v for k, v in self.about.items() if k not in ("partition", "seed", "validation")}
+        partition = {"kind": "lists", "clients": clients.count, "sha256": clients.digest()}
+        return replace(
+            self,
+            clients=clients,
+            test_clients=tests,
+            validation=arrays.get("validation"),
+            about={**kept, "partition": partition},
+        )
+
+    def validate(self) -> None:
+        """Raise DataError at the first thing that does not fit, and name the row or client."""
+        _check_arrays("", self.inputs, self.targets)
+        _check_lists("clients", self.clients, len(self.inputs), "training")
+        if bool((self.sizes == 0).any()):
+            empty = int((self.sizes == 0).nonzero()[0])
+            raise DataError(
+                f"client {empty} has no training samples; leave it out, or choose fewer clients or "
+                "a partition with a least size"
+            )
+        self._validate_test()
+        self._validate_validation()
+        classes = self.classes
+        if self.class_names and (classes or 0) > len(self.class_names):
+            raise DataError(
+                f"there are {len(self.class_names)} class_names, but labels go up to "
+                f"{(classes or 0) - 1}; give one name per class, or none"
+            )
+        try:
+            json.dumps(dict(self.about))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"about must be fit for JSON: {error}") from error
+
+    def _validate_test(self) -> None:
+        if (self.test_inputs is None) != (self.test_targets is None):
+            there, lacking = ("test_inputs", "test_targets")
+            if self.test_inputs is None:
+                there, lacking = lacking, there
+            raise DataError(f"{there} are given without {lacking}; give both or neither")
+        if self.test_inputs is None or self.test_targets is None:
+            if self.test_clients is not None:
+                raise DataError("test_clients are given without test_inputs; give both or neither")
+            return
+        _check_arrays("test ", self.test_inputs, self.test_targets)
+        pairs = (
+            ("inputs", self.inputs, self.test_inputs),
+            (
+                "targets",
+                self.targets,
+                self.test_targets,
+            ),
+        )
+        for what, train, test in pairs:
+            if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+                raise DataError(
+                    f"test {what} are {_kind(test)} a sample, but training {what} {_kind(train)}; "
+                    "they must be of one shape and type"
+                )
+        if self.test_clients is not None:
+            _check_lists("test_clients", self.test_clients, len(self.test_inputs), "test")
+            if self.test_clients.count != self.population:
+                raise DataError(
+                    f"test_clients has {self.test_clients.count} lists for {self.population} "
+                    "clients; give one for each (it may be empty)"
+                )
+
+    def _validate_validation(self) -> None:
+        if self.validation is None:
+            return
+        _check_indices("validation", self.validation, len(self.inputs), "training")
+        held = torch.zeros(len(self.inputs), dtype=torch.bool)
+        held[self.validation] = True
+        both = held[self.clients.indices].nonzero()
+        if len(both):
+            entry = int(both[0])
+            raise DataError(
+                f"sample {int(self.clients.indices[entry])} is in the validation set and at client "
+                f"{int(self.clients.owners()[entry])}; no client may train on validation samples"
+            )
+
+
+def _kind(array: Tensor) -> str:
+    return f"{tuple(array.shape[1:])} {str(array.dtype).removeprefix('torch.')}"
+
+
+def _check_arrays(which: str, inputs: Tensor, targets: Tensor) -> None:
+    if inputs.dtype not in (torch.float32, torch.float64, torch.int64):
+        advice = "divide images by 255" if inputs.dtype == torch.uint8 else "convert them first"
+        raise DataError(
+            f"{which}inputs have type {inputs.dtype}; float32, float64 and int64 (tokens) are "
+            f"allowed: {advice}"
+        )
+    labels = targets.dtype == torch.int64
+    if not labels and targets.dtype not in (torch.float32, torch.float64):
+        raise DataError(
+            f"{which}targets have type {targets.dtype}; int64 (labels), float32 and float64 are "
+            "allowed"
+        )
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        raise DataError(
+            f"{which}inputs have shape {tuple(inputs.shape)} and {which}targets "
+            f"{tuple(targets.shape)}; the first dimension counts the samples and must be the same"
+        )
+    if len(inputs) == 0:
+        raise DataError(f"{which or 'training '}data have no samples")
+    for what, array in (("inputs", inputs), ("targets", targets)):
+        _check_finite(which + what, array)
+    if labels and targets.ndim != 1:
+        raise DataError(
+            f"{which}targets have type int64 and shape {tuple(targets.shape)}; labels must be one "
+            "number a sample, regression targets floats"
+        )
+    if labels and int(targets.min()) < 0:
+        row = int((targets < 0).nonzero()[0])
+        raise DataError(
+            f"{which}targets row {row} is {int(targets[row])}; labels must be 0, 1, 2, ..."
+        )
+
+
+def _check_finite(what: str, array: Tensor) -> None:
+    # a finite sum needs no second pass and no second array: no NaN or infinity can be in it
+    if not array.is_floating_point() or bool(array.sum().isfinite()):
+        return
+    rows = (~array.isfinite()).reshape(len(array), -1).any(dim=1).nonzero()
+    if len(rows):
+        raise DataError(
+            f"{what} row {int(rows[0])} holds NaN or infinity ({len(rows)} of {len(array)} rows "
+            "do); repair or drop these rows"
+        )
+
+
+def _check_lists(what: str, lists: Ragged, samples: int, which: str) -> None:
+    offsets, indices = lists
+    rising = offsets.ndim == 1 and offsets.dtype == torch.int64 and len(offsets) > 1
+    rising = rising and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
+    if not rising or bool((lists.sizes < 0).any()):
+        raise DataError(
+            f"{what} needs int64 offsets of at least one client that rise from 0 to the number of "
+            f"indices ({len(indices)}); build it by Ragged.from_lists"
+        )
+    _check_indices(what, indices, samples, which)
+
+
+def _check_indices(what: str, indices: Tensor, samples: int, which: str) -> None:
+    if indices.dtype != torch.int64 or indices.ndim != 1:
+        raise DataError(
+            f"{what} indices have type {indices.dtype} and shape {tuple(indices.shape)}; int64 in "
+            "one dimension is needed"
+        )
+    outside = ((indices < 0) | (indices >= samples)).nonzero()
+    if len(outside):
+        raise DataError(
+            f"{what} names sample {int(indices[outside[0]])}, but there are {samples} {which} "
+            f"samples, numbered 0 to {samples - 1}"
+        )
+
+
+def _refuse_shared_samples(data: FederatedData) -> None:
+    times = torch.bincount(data.clients.indices, minlength=len(data.inputs))
+    if int(times.max()) > 1:
+        raise DataError(
+            f"sample {int(times.argmax())} is on {int(times.max())} clients' lists, so holding it "
+            "out of one leaves it at another; choose validation samples before the partition"
+        )
+
+
+def _read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
+    try:
+        with zipfile.ZipFile(path):  # a lone .npy array is refused here
+            pass
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu":
+            raise DataError(f"array '{name}' of {path} has type {array.dtype}; integers are needed")
+    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}

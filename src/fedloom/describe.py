@@ -1,0 +1,169 @@
+"""What a run directory says about a run before it begins: configuration, partition, environment,
+fingerprint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ._version import __version__
+from .files import write_atomic
+from .rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
+    from .loop import Loop
+
+__all__ = ["describe", "digest", "environment", "fingerprint", "settings"]
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def settings(owner: Any) -> dict[str, Any]:
+    """A frozen dataclass (an algorithm, wrappers included) as nested names and values."""
+    out: dict[str, Any] = {"name": type(owner).__name__}
+    for field in dataclasses.fields(owner):
+        value = getattr(owner, field.name)
+        if dataclasses.is_dataclass(value):
+            out[field.name] = settings(value)
+        elif value is not None:
+            out[field.name] = plain(value)
+    return out
+
+
+def plain(value: Any) -> Any:
+    """A value as TOML and JSON can hold it; a function by its name."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return settings(value)
+    return getattr(value, "__name__", None) or type(value).__name__
+
+
+def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
+    """The complete resolved configuration: the file's and command line's, or the Python objects'
+    own words.
+    """
+    if exp.config is not None:
+        return plain(exp.config)  # type: ignore[no-any-return]  # a mapping in, a mapping out
+    local = {k: v for k, v in settings(exp.local).items() if k != "name"}
+    evaluate = {k: v for k, v in settings(exp.evaluation).items() if k != "name"}
+    model = exp.model if isinstance(exp.model, torch.nn.Module) else loop.net.module
+    return {
+        "source": "python",
+        "name": exp.name or exp.algorithm.method,
+        "rounds": exp.rounds,
+        "seed": exp.seed,
+        "cohort": plain(exp.cohort),
+        "sampling": exp.sampling,
+        "weighting": exp.weighting,
+        "nonfinite": exp.nonfinite,
+        "engine": engine_text(loop),
+        "algorithm": settings(exp.algorithm),
+        "model": {"name": type(model).__name__, "parameters": loop.net.layout.d},
+        "objective": settings(exp.objective),
+        "data": plain(exp.data.describe()),
+        "local": local,
+        "evaluate": evaluate,
+    }
+
+
+def engine_text(loop: Loop) -> str:
+    """The engine's name, with its number of workers where it has one."""
+    number = getattr(loop.engine, "workers", None)
+    return loop.engine.name if number is None else f"{loop.engine.name}:{number}"
+
+
+# what may differ between a run and its continuation
+_FREE = (
+    "rounds",
+    "engine",
+    "name",
+    "out",
+    "evaluate",
+    "checkpoint",
+    "source",
+    "label",
+    "device",
+    "memory",
+)
+
+
+def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
+    """{part: hash} of everything that decides the run's numbers; what resume() compares."""
+    parts = {k: digest(v) for k, v in configuration(exp, loop).items() if k not in _FREE}
+    parts["engine"] = loop.engine.name
+    if exp.evaluation.validation:
+        parts["evaluate.validation"] = digest(exp.evaluation.validation)
+    parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
+    start = loop.net.init().cpu().numpy().tobytes()
+    parts["weights"] = hashlib.sha256(start).hexdigest()[:12]
+    parts["clients"] = exp.data.clients.digest()[:12]
+    return parts
+
+
+def group(exp: Experiment, loop: Loop) -> str:
+    """The same for runs that differ in their seed alone."""
+    config = configuration(exp, loop)
+    free = {"seed", "name", "out", "source", "engine", "checkpoint", "device"}
+    config = {k: v for k, v in config.items() if k not in free}
+    data = dict(config.get("data", {}))
+    for name in ("seed", "digest", "sizes"):
+        data.pop(name, None)
+    if exp.config is None:  # the description of Python data names its seed and its split
+        data = {"name": data.get("name")}
+    name = config.get("algorithm", {}).get("name", exp.algorithm.method)
+    return f"{name}-{digest(config | {'data': data})[:8]}"
+
+
+def environment() -> dict[str, str]:
+    """Versions and hardware."""
+    out = {
+        "fedloom": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "processors": str(
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
+        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+    }
+    if torch.cuda.is_available():
+        out["gpu"] = torch.cuda.get_device_name()
+    return out
+
+
+def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
+    """Write the files that explain the run."""
+    import tomli_w
+
+    write_atomic(folder.path / "config.toml", tomli_w.dumps(configuration(exp, loop)))
+    data = exp.data
+    folder.write_json(
+        "partition.json",
+        {
+            "counts": None if data.classes is None else data.label_counts().tolist(),
+            "sizes": data.sizes.tolist(),
+            "class_names": list(data.class_names),
+        },
+    )
+    folder.write_json("environment.json", environment())
+    folder.write_json("fingerprint.json", fingerprint(exp, loop))

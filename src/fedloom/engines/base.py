@@ -1,0 +1,137 @@
+"""What an engine is, and what all of them do alike around a client."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import ClientError, DataError
+from ..net import Net
+from ..plan import Federation, Plan
+from ..vector import Rec, Vec
+from .client import RangeResult
+
+__all__ = ["Engine", "Score", "evaluate_range", "keep_memory", "one_thread"]
+
+EVALUATION_BATCH = 500  # examples; part of the bits of a loss, hence no setting
+
+
+class Score(NamedTuple):
+    """Sums over examples: the loss, and every metric. each: the first metric, example by example;
+    empty without one.
+    """
+
+    examples: int
+    loss: float
+    values: dict[str, float]
+    each: Tensor
+
+
+class Engine(Protocol):
+    """Runs the clients of a round, and the model on data. Same configuration and seed, same
+    bits.
+    """
+
+    name: str
+
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Make ready; called once."""
+
+    def round(
+        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+    ) -> RangeResult:
+        """Train a cohort (sorted). memories: of those of its clients who took part before."""
+
+    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
+        """The loss and the metrics of a model on data."""
+
+    def close(self) -> None:
+        """Let go of processes and shared memory; may be called twice."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, and torch's own generator left as it was.
+
+    With more threads, sums are cut differently: other bits. On a busy machine they are slower
+    besides.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Ask the C library to keep freed memory for the next vector instead of giving it back to the
+    system.
+
+    Otherwise every vector above 128 KiB is mapped anew and pays a page fault per 4 KiB.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            trim_threshold, mmap_threshold = -1, -3
+            libc.mallopt(mmap_threshold, 1 << 30)
+            libc.mallopt(trim_threshold, 1 << 30)
+
+
+def per_example(value: Tensor, count: int, what: str) -> Tensor:
+    """A loss or metric as (B,), also where a user's function gives only the batch's mean."""
+    if value.ndim == 0:
+        return value.expand(count)
+    if len(value) != count:
+        raise DataError(
+            f"{what} gave shape {list(value.shape)} for a batch of {count}; "
+            "it must give one value per example, or the batch's mean as a scalar"
+        )
+    return value.reshape(count, -1).mean(1)
+
+
+def evaluate_range(
+    plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor
+) -> list[Score]:
+    """One Score per evaluation batch, in order. The caller has loaded the buffers."""
+    scores = []
+    net.train(False)
+    net.bind(x)
+    with torch.no_grad():
+        for a in range(0, len(inputs), EVALUATION_BATCH):
+            batch, wanted = inputs[a : a + EVALUATION_BATCH], targets[a : a + EVALUATION_BATCH]
+            outputs, count = net.module(batch), len(batch)
+            try:
+                loss = plan.objective.score(outputs, (batch, wanted))
+                values = {k: f(outputs, wanted) for k, f in fed.metrics.items()}
+            except (RuntimeError, IndexError, ValueError) as error:
+                raise ClientError(f"evaluation of {plan.algorithm.method}: {error}") from error
+            each = {k: per_example(v, count, f"metric '{k}'").double() for k, v in values.items()}
+            first = next(iter(each.values())) if each else torch.empty(0)
+            total = float(per_example(loss, count, "the loss").double().sum())
+            scores.append(Score(count, total, {k: float(v.sum()) for k, v in each.items()}, first))
+    return scores
+
+
+def add(scores: list[Score]) -> Score:
+    """The sum of scores, from left to right, so that its bits depend on no cut."""
+
+    def total(values: Any) -> float:
+        return functools.reduce(lambda a, b: a + b, values, 0.0)
+
+    names = scores[0].values if scores else {}
+    return Score(
+        sum(s.examples for s in scores),
+        total(s.loss for s in scores),
+        {k: total(s.values[k] for s in scores) for k in names},
+        torch.cat([s.each for s in scores]) if scores else torch.empty(0),
+    )

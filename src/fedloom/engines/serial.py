@@ -1,0 +1,41 @@
+"""The reference engine: one client after another, in this process."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..net import Net
+from ..plan import Federation, Plan
+from ..vector import Rec, Vec
+from .base import Score, add, evaluate_range, keep_memory, one_thread
+from .client import Client, RangeResult
+
+__all__ = ["Serial"]
+
+
+class Serial:
+    """One client after another."""
+
+    name = "serial"
+
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Make ready."""
+        keep_memory()
+        self._plan, self._fed, self._net = plan, fed, net
+        self._client = Client(plan, fed, net)
+
+    def round(
+        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+    ) -> RangeResult:
+        """Train a cohort."""
+        with one_thread():
+            return self._client.run_range(msg, buffers, memories, cohort, round)
+
+    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
+        """The loss and the metrics of a model on data."""
+        with one_thread():
+            self._net.load_buffers(buffers)
+            return add(evaluate_range(self._plan, self._fed, self._net, x, inputs, targets))
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,135 @@
+"""Objects for other processes of this machine: large tensors go through shared memory, the rest is
+pickled by value.
+
+cloudpickle takes lambdas and classes of the user's own script, so that no `if __name__ ==
+"__main__"` is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Board", "dumps", "load", "loads"]
+
+_LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Plain CPU tensors by their bytes, and large ones by the name of a file if there is a folder
+    for them.
+    """
+
+    def __init__(self, out: io.BytesIO, folder: Path | None = None, stem: str = "") -> None:
+        super().__init__(out, protocol=5)
+        self._folder, self._stem, self._count = folder, stem, 0
+        self._names: dict[
+            int, tuple[Tensor, str]
+        ] = {}  # keeps the tensors alive, so that ids stay theirs
+
+    def persistent_id(self, obj: Any) -> Any:
+        if self._folder is None or type(obj) is not Tensor or obj.is_cuda or obj.nbytes < _LARGE:
+            return None
+        if id(obj) not in self._names:
+            name = f"{self._stem}.{self._count}"
+            self._count += 1
+            _bytes_of(obj).tofile(self._folder / name)
+            self._names[id(obj)] = (obj, name)
+        return self._names[id(obj)][1], str(obj.dtype).removeprefix("torch."), tuple(obj.shape)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Tensor and not obj.is_cuda and not obj.requires_grad:
+            name = str(obj.dtype).removeprefix("torch.")
+            return _tensor, (_bytes_of(obj), name, tuple(obj.shape))
+        return super().reducer_override(obj)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, folder: Path) -> None:
+        super().__init__(file)
+        self._folder = folder
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        name, dtype, shape = pid
+        # copy on write: a process that writes by mistake changes its own page only
+        return _tensor(np.memmap(self._folder / name, np.uint8, mode="c"), dtype, shape)
+
+
+def _bytes_of(t: Tensor) -> Any:
+    return t.detach().contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    if not raw.flags.writeable:
+        raw = raw.copy()
+    return torch.from_numpy(np.asarray(raw)).view(getattr(torch, dtype)).view(shape)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle by value, tensors as their bytes."""
+    out = io.BytesIO()
+    _Pickler(out).dump(value)
+    return out.getvalue()
+
+
+def loads(raw: bytes) -> Any:
+    """What dumps() was given."""
+    return pickle.loads(raw)
+
+
+def load(path: str) -> Any:
+    """What a Board posted under this path; large tensors are mapped, not read."""
+    with open(path, "rb") as f:
+        return _Unpickler(f, Path(path).parent).load()
+
+
+class Board:
+    """A folder in shared memory where one process posts objects that others load()."""
+
+    def __init__(self) -> None:
+        home = "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
+        root = Path(home or tempfile.gettempdir())
+        _sweep(root)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"fedloom-{os.getpid()}-", dir=root))
+        self._posts = 0
+
+    def post(self, value: Any) -> str:
+        """Write an object; -> the path to load() it from. Raises OSError when the memory is
+        full.
+        """
+        self._posts += 1
+        name, out = f"post{self._posts}", io.BytesIO()
+        _Pickler(out, self.folder, name).dump(value)
+        (self.folder / name).write_bytes(out.getvalue())
+        return str(self.folder / name)
+
+    def remove(self, path: str) -> None:
+        """Take a post down; who has loaded it keeps it."""
+        for file in [Path(path), *self.folder.glob(f"{Path(path).name}.*")]:
+            file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Take everything down."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    """Remove the boards of processes that were killed."""
+    for folder in root.glob("fedloom-*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            owner = int(folder.name.split("-")[1])
+            try:
+                os.kill(owner, 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,85 @@
+"""Sums of answers as one binary tree over the places of a cohort, sorted by client.
+
+The tree's shape depends on the cohort's size only: wherever the cohort is cut into ranges, and
+whoever adds these up, the sum has the same bits. A node (level, index, total) is the sum of the
+places index * 2^level and the following, 2^level in all; total is None where nothing arrived. A
+range hands on a stack of nodes, left to right, at most 2 log2(cohort) of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..vector import Rec, leaves, rec, tree
+
+__all__ = ["Node", "means", "push", "ranges", "root"]
+
+Node = tuple[int, int, Any]
+
+
+def _plus(a: Rec, b: Rec, own: bool) -> Rec:
+    """a + b; into a's memory if the sums own it."""
+    if a is None or b is None:
+        return b if a is None else a
+    return tree(torch.Tensor.add_ if own else torch.add, a, b)
+
+
+def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
+    """Add one more node, to the right of all others. Two siblings become their parent.
+
+    A leaf's vectors may belong to a client's memory: only sums of at least two are added to in
+    place.
+    """
+    while index % 2 and stack and stack[-1][:2] == (level, index - 1):
+        left = stack.pop()[2]
+        owned = level > 0 and left is not None and _both_summed(left)
+        total = _plus(left, total, owned)
+        level, index = level + 1, index // 2
+    stack.append((level, index, total))
+
+
+def _both_summed(total: Rec) -> bool:
+    return bool(total.n.item() > 1)
+
+
+def root(stack: Sequence[Node]) -> Rec:
+    """What is left when all leaves are in: complete trees, ever smaller; added from the smallest
+    on. None: nothing.
+    """
+    total = None
+    for _, _, part in reversed(stack):
+        total = _plus(part, total, False)
+    return total
+
+
+def ranges(costs: Sequence[float], pieces: int) -> list[tuple[int, int]]:
+    """Cut places with these costs into at most `pieces` ranges (first, end) of about equal cost."""
+    total, edges, so_far = sum(costs), [0], 0.0
+    for place, cost in enumerate(costs):
+        if so_far + cost / 2 > total * len(edges) / pieces and place > edges[-1]:
+            edges.append(place)
+        so_far += cost
+    return [(a, b) for a, b in itertools.pairwise([*edges, len(costs)]) if a < b]
+
+
+def means(total: Rec) -> tuple[Rec, Tensor]:
+    """Sums -> what server_step sees, and the mean of the models' buffers.
+
+    delta and buffers are averaged by weight, the rest plainly.
+    """
+    delta = total.delta / total.weight
+    uniform = tree(lambda v: v / total.n, total.uniform)
+    return rec(delta=delta, **uniform._asdict()), total.buffers / total.weight
+
+
+def finite(part: Rec) -> bool:
+    """Say whether every number is finite; a finite sum proves it in one pass."""
+    for v in leaves(part):
+        if not torch.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
+            return False
+    return True

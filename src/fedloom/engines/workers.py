@@ -1,0 +1,181 @@
+"""Several worker processes, one torch thread each: any range of a cohort may run in any of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, WorkerError
+from ..net import Net
+from ..plan import Federation, Plan
+from ..vector import Rec, Vec
+from .base import EVALUATION_BATCH, Score, add, evaluate_range, keep_memory, one_thread
+from .client import Client, RangeResult
+from .shared import Board, dumps, load, loads
+from .sums import push, ranges
+
+__all__ = ["Workers"]
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 3  # of a round in which workers die
+_PIECES = 4  # ranges per worker: more balance better, and hand on more partial sums
+
+
+class Workers:
+    """A pool of processes that lives as long as the run; data and messages lie in shared memory.
+
+    A worker that dies is replaced, and the round is repeated.
+    """
+
+    name = "workers"
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise ConfigError(f"workers must be at least 1, got {workers}")
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self._executor: Any = None
+        self._board: Board | None = None
+        self._posted: dict[tuple[int, int], tuple[Any, str]] = {}
+
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Put plan, data and model into shared memory, and start the processes."""
+        self._fed = fed
+        self._board = Board()
+        module = net.export(net.init(), net.init_buffers())
+        self._post = self._board.post((plan, fed, module))
+        self._start()
+
+    def _start(self) -> None:
+        from loky import ProcessPoolExecutor
+
+        self._executor = ProcessPoolExecutor(
+            max_workers=self.workers,
+            initializer=_begin,
+            initargs=(self._post, os.getpid()),
+            env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        )
+
+    def round(
+        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+    ) -> RangeResult:
+        """Train a cohort. Raises WorkerError when workers keep dying."""
+        assert self._board is not None
+        cuts = ranges([self._fed.cost(i) for i in cohort], _PIECES * self.workers)
+        post = self._board.post((msg, buffers))
+
+        def submit(a: int, b: int) -> Any:
+            mine = {i: memories[i] for i in cohort[a:b] if i in memories}
+            return self._executor.submit(_train, post, dumps(mine), cohort[a:b], round, a)
+
+        try:
+            parts: list[RangeResult] = self._repeat(lambda: [submit(a, b) for a, b in cuts])
+        finally:
+            self._board.remove(post)
+        out = RangeResult([], {}, [])
+        for part in parts:
+            for node in part.nodes:
+                push(out.nodes, *node)
+            out.memories.update(part.memories)
+            out.stats.extend(part.stats)
+        return out
+
+    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
+        """The loss and the metrics of a model on data; the batches are shared out."""
+        assert self._board is not None
+        held = (id(inputs), id(targets))
+        if held not in self._posted:
+            self._posted[held] = ((inputs, targets), self._board.post((inputs, targets)))
+        data, batches = self._posted[held][1], -(-len(inputs) // EVALUATION_BATCH)
+        model = self._board.post((x, buffers))
+
+        def submit(a: int, b: int) -> Any:
+            first, end = a * EVALUATION_BATCH, b * EVALUATION_BATCH
+            return self._executor.submit(_score, model, data, first, end)
+
+        cuts = ranges([1.0] * batches, 2 * self.workers)
+        try:
+            parts = self._repeat(lambda: [submit(a, b) for a, b in cuts])
+        finally:
+            self._board.remove(model)
+        return add([score for part in parts for score in part])
+
+    def _repeat(self, submit: Callable[[], list[Any]]) -> list[Any]:
+        """The results of these tasks, in order; all again with new processes if one died."""
+        from loky.process_executor import BrokenProcessPool
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return [loads(future.result()) for future in submit()]
+            except BrokenProcessPool as error:
+                cause = str(error).splitlines()[0]
+                _log.warning("a worker died (attempt %d of %d): %s", attempt, _ATTEMPTS, cause)
+                self._executor.shutdown(wait=True, kill_workers=True)
+                self._start()
+        raise WorkerError(
+            f"workers died {_ATTEMPTS} times in the same round; is there memory enough for "
+            f"{self.workers} of them? try engine = serial or fewer workers"
+        )
+
+    def close(self) -> None:
+        """End the processes and free the shared memory."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, kill_workers=True)
+            self._executor = None
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+        self._posted.clear()
+
+
+# ---------------------------------------------------------------------------------- in the worker
+_HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
+
+
+def _begin(post: str, parent: int) -> None:
+    """Make this process a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    keep_memory()
+    plan, fed, module = load(post)
+    net = Net(module)
+    _HERE.update(plan=plan, fed=fed, net=net, client=Client(plan, fed, net), loaded={})
+
+
+def _follow(parent: int) -> None:
+    """End with the parent, also when it is killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(3)
+
+
+def _loaded(kind: str, post: str) -> Any:
+    """What lies under a path; the last object of each kind is kept."""
+    if _HERE["loaded"].get(kind, (None, None))[0] != post:
+        _HERE["loaded"][kind] = (post, load(post))
+    return _HERE["loaded"][kind][1]
+
+
+def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> bytes:
+    msg, buffers = _loaded("message", post)
+    with one_thread():
+        client: Client = _HERE["client"]
+        return dumps(client.run_range(msg, buffers, loads(memories), cohort, round, first))
+
+
+def _score(model: str, data: str, first: int, end: int) -> bytes:
+    x, buffers = _loaded("message", model)
+    inputs, targets = _loaded(data, data)
+    net: Net = _HERE["net"]
+    with one_thread():
+        net.load_buffers(buffers)
+        plan, fed = _HERE["plan"], _HERE["fed"]
+        return dumps(evaluate_range(plan, fed, net, x, inputs[first:end], targets[first:end]))

@@ -1,0 +1,63 @@
+"""Every error that fedloom raises on purpose. A message says what was wrong, the value, what is
+allowed, what to do.
+
+FedloomError |-- ConfigError (ValueError)         a setting: unknown name or key, wrong type or
+range |-- CompositionError (TypeError)     two parts that have no meaning together; names both |--
+DataError (ValueError)           data that are missing, corrupt, or do not fit the clients or the
+model |-- ClientError (RuntimeError)       one client's round failed; names algorithm, stage, client
+and round |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be read,
+written or continued `-- WorkerError (RuntimeError)       worker processes that keep dying
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "CheckpointError",
+    "ClientError",
+    "CompositionError",
+    "ConfigError",
+    "DataError",
+    "FedloomError",
+    "WorkerError",
+    "did_you_mean",
+]
+
+
+class FedloomError(Exception):
+    """Base of all; the command line prints its message on one line, without a trace."""
+
+
+class ConfigError(FedloomError, ValueError):
+    """A setting that cannot be used."""
+
+
+class CompositionError(FedloomError, TypeError):
+    """Two parts that do not fit; the message names both and says why."""
+
+
+class DataError(FedloomError, ValueError):
+    """Data that are missing, corrupt, or do not fit."""
+
+
+class ClientError(FedloomError, RuntimeError):
+    """One client's round failed."""
+
+
+class CheckpointError(FedloomError, RuntimeError):
+    """A run directory or checkpoint that cannot be read, written or continued."""
+
+
+class WorkerError(FedloomError, RuntimeError):
+    """Worker processes died again and again."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence for an unknown name: the nearest known one if there is any, else all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known: {', '.join(known)}"

@@ -1,0 +1,85 @@
+"""When and what to evaluate, and what is read off the curve: moving average, best, last, rounds to
+a target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .algorithm import check_ranges, hyper
+
+__all__ = ["Curve", "Evaluation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """every: rounds between evaluations of the server's model (also after the last round); 0: only
+    then.
+
+    ema: factor a of the debiased moving average a~_t = a a~_(t-1) + (1 - a) a_t per round (FedACG's
+    tables: 0.9). target: of the headline metric, on the moving average. validation: share of every
+    client's training samples that is held out for model choice. clients: also the metric per
+    client, after the last round.
+    """
+
+    every: int = hyper(1, low=0)
+    ema: float = hyper(0.9, low=0, high=1, open_high=True, source="FedACG, section 5.1")
+    target: float | None = hyper(None)
+    validation: float = hyper(0.0, low=0, high=1, open_high=True)
+    clients: bool = hyper(True, choices=(False, True))
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def due(self, round: int) -> bool:
+        """Say whether the schedule has an evaluation after this round (counted from 1)."""
+        return self.every > 0 and round % self.every == 0
+
+
+@dataclass
+class Curve:
+    """The headline metric's curve so far, in a form that a checkpoint can hold.
+
+    >>> curve = Curve(ema=0.9)
+    >>> curve.add(1, 0.5, 100, 1.0), curve.add(2, 0.7, 200, 2.0)
+    (0.5, 0.6052631578947368)
+    """
+
+    ema: float
+    target: float | None = None
+    higher_is_better: bool = True
+    total: float = 0.0
+    weight: float = 0.0
+    at: int = 0
+    reached: dict[str, Any] | None = None
+
+    def add(self, round: int, value: float, bytes_total: int, seconds: float) -> float:
+        """One scheduled evaluation after a round (counted from 1) -> the moving average.
+
+        With evaluations r rounds apart the factor is ema^r, so that the average forgets at the same
+        pace.
+        """
+        factor = self.ema ** (round - self.at)
+        self.total = factor * self.total + (1 - factor) * value
+        self.weight = factor * self.weight + (1 - factor)
+        self.at = round
+        mean = self.total / self.weight
+        if self.target is not None and self.reached is None and self._good(mean, self.target):
+            self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
+        return mean
+
+    def _good(self, value: float, target: float) -> bool:
+        return value >= target if self.higher_is_better else value <= target
+
+    def better(self, a: float, b: float) -> bool:
+        """Say whether a is better than b."""
+        return a > b if self.higher_is_better else a < b
+
+    def rounds_to_target(self, rounds: int) -> str:
+        """As the papers write it: the round, or "1000+" if it was not reached within 1000
+        rounds.
+        """
+        if self.target is None:
+            return ""
+        return str(self.reached["round"]) if self.reached else f"{rounds}+"

@@ -1,0 +1,266 @@
+"""An experiment: the parts of a run in one place, and run(), which returns what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .algorithm import Algorithm, check_ranges, hyper
+from .cohorts import Cohorts
+from .data import FederatedData
+from .describe import describe, fingerprint
+from .engines import make_engine
+from .engines.base import Engine
+from .errors import CheckpointError, ConfigError, DataError
+from .evaluation import Curve, Evaluation
+from .local import Local
+from .loop import Loop, Saving
+from .memory import ClientMemory
+from .metrics import default_metrics
+from .net import Net
+from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
+from .plan import Federation, Plan
+from .progress import Progress
+from .result import Result, finish
+from .rng import key
+from .rundir import RunDirectory
+
+__all__ = ["Experiment", "Local", "Saving"]
+
+Row = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Experiment:
+    """One federated training run.
+
+    algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
+    whose weights are the start, or a function that makes one, which is called under the seed.
+    cohort: share (float), number (int) or lists of clients per round. loss: an Objective, or any
+    loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
+    metrics: {name: f(outputs, targets)}, the first one is the headline. weights: what to start
+    from, {name: tensor} or a safetensors file. on_round, on_evaluation: called with the round's
+    row.
+
+    >>> from fedloom.data import digits, dirichlet
+    >>> from fedloom.models import mlp
+    >>> from fedloom.algorithms import FedAvg
+    >>> parts = dict(algorithm=FedAvg(), model=lambda: mlp(64), data=digits())
+    >>> len(Experiment(**parts, rounds=2, cohort=5).run().history)
+    2
+    """
+
+    algorithm: Algorithm
+    model: nn.Module | Callable[[], nn.Module]
+    data: FederatedData
+    rounds: int
+    cohort: float | int | Sequence[Sequence[int]] = 1.0
+    local: Local = dataclasses.field(default_factory=Local)
+    loss: Objective | Callable[[Any, Any], Tensor] | None = None
+    metrics: Mapping[str, Callable[[Any, Any], Tensor]] | None = None
+    higher_is_better: bool | None = None
+    seed: int = 0
+    sampling: str = "fixed"
+    weighting: str = "examples"
+    nonfinite: str = "stop"
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    engine: str | Engine = "serial"
+    device: str = "auto"
+    dtype: torch.dtype | None = None
+    weights: Mapping[str, Tensor] | str | Path | None = None
+    name: str = ""
+    saving: Saving = dataclasses.field(default_factory=Saving)
+    resident_bytes: int | None = hyper(None)
+    on_round: Sequence[Callable[[Row], None]] = ()
+    on_evaluation: Sequence[Callable[[Row], None]] = ()
+    config: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
+            raise ConfigError(f"rounds must be a whole number from 1, got {self.rounds!r}")
+        if not isinstance(self.algorithm, Algorithm):
+            raise ConfigError(
+                f"algorithm must be an Algorithm such as FedAvg(), got {self.algorithm!r}"
+            )
+        if self.evaluation.validation and self.data.validation is None:
+            self.data = self.data.with_validation(self.evaluation.validation, self.seed)
+        self._net: Net | None = None
+        self._cohorts = Cohorts(self.cohort, self.data.population, self.seed, self.sampling)
+
+    # ---------------------------------------------------------------------------------- the parts
+    @property
+    def objective(self) -> Objective:
+        """The loss at the clients."""
+        if self.loss is None:
+            return SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
+        return self.loss if isinstance(self.loss, Objective) else UserLoss(call=self.loss)
+
+    def net(self) -> Net:
+        """The model, checked against the data on one small batch. Raises DataError if they do not
+        fit.
+        """
+        if self._net is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(self.seed, "model"))
+                module = self.model if isinstance(self.model, nn.Module) else self.model()
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
+            net = Net(module, self.dtype)
+            if self.weights is not None:
+                net.start_from(_weights(self.weights))
+            self._check_fit(net)
+            self._net = net.to(self._device())
+        return self._net
+
+    def _device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _check_fit(self, net: Net) -> None:
+        """Run the model once on two samples."""
+        data = self.data
+        index = data.clients.indices[:2]
+        inputs, targets = data.inputs[index], data.targets[index]
+        if inputs.is_floating_point() and inputs.dtype != net.dtype:
+            raise DataError(
+                f"inputs are {inputs.dtype} and the model is {net.dtype}; "
+                "give dtype= to the experiment or to the data so that they agree"
+            )
+        net.train(False)
+        try:
+            with torch.no_grad():
+                outputs = net(net.init(), inputs)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise DataError(
+                f"the model cannot take inputs of shape {list(inputs.shape)}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+        if isinstance(self.objective, CrossEntropy):
+            _check_classes(outputs, targets, data.classes)
+
+    def build(self) -> Loop:
+        """The run before its first round, without a directory. The engine is not open yet."""
+        net, metrics = self.net(), self.metrics
+        data = _on(self.data, net.device)
+        if metrics is None:
+            metrics = default_metrics(self.objective, data)
+        higher = self.higher_is_better
+        if higher is None:
+            higher = next(iter(metrics), "loss") not in ("loss", "error", "mse", "rmse", "mae")
+        return Loop(
+            plan=Plan(self.local.around(self.algorithm), self.objective, self.nonfinite),
+            fed=Federation(data, self.local, self.seed, self.weighting, dict(metrics)),
+            net=net,
+            engine=self.engine if not isinstance(self.engine, str) else make_engine(self.engine),
+            cohorts=self._cohorts,
+            evaluation=self.evaluation,
+            memory=ClientMemory(None, self.resident_bytes, net.device),
+            curve=Curve(self.evaluation.ema, self.evaluation.target, higher),
+            saving=self.saving,
+            on_round=list(self.on_round),
+            on_evaluation=list(self.on_evaluation),
+        )
+
+    # ------------------------------------------------------------------------------------- to run
+    def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
+        """Run from the beginning. out: a new directory for configuration, log, checkpoints and
+        results.
+        """
+        loop = self.build()
+        if out is not None:
+            folder = RunDirectory(out)
+            folder.create()
+            self._attach(loop, folder)
+            describe(self, loop, folder)
+        loop.begin()
+        return self._go(loop, progress)
+
+    def resume(self, out: str | Path, progress: bool = False) -> Result:
+        """Go on in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
+
+        Raises CheckpointError if the directory holds a run of another configuration.
+        """
+        loop, folder = self.build(), RunDirectory(out)
+        folder.open()
+        known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
+        other = sorted(k for k in own if known.get(k) != own[k])
+        if other:
+            raise CheckpointError(
+                f"'{out}' holds a run of another configuration: {', '.join(other)} differ; "
+                "resume with the settings it was started with, or start in another folder"
+            )
+        self._attach(loop, folder)
+        loop.restore()
+        if loop.round > self.rounds:
+            raise ConfigError(
+                f"'{out}' has {loop.round} rounds already; rounds = {self.rounds} is less than that"
+            )
+        describe(self, loop, folder)
+        return self._go(loop, progress)
+
+    def _attach(self, loop: Loop, folder: RunDirectory) -> None:
+        loop.folder = folder
+        loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
+
+    def _go(self, loop: Loop, progress: bool) -> Result:
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        shown = Progress(self.label, self.rounds, loop.headline, loop.round) if progress else None
+        if shown is not None:
+            loop.on_round.append(shown.update)
+            shown.start()
+        try:
+            loop.run(self.rounds)
+            return finish(self, loop)
+        finally:
+            if shown is not None:
+                shown.stop()
+            loop.engine.close()
+
+    @property
+    def label(self) -> str:
+        """A short name for progress bars and legends."""
+        return self.name or str((self.config or {}).get("label") or self.algorithm.method)
+
+
+def _on(data: FederatedData, device: torch.device) -> FederatedData:
+    if data.inputs.device == device:
+        return data
+    names = ("inputs", "targets", "test_inputs", "test_targets")
+    moved = {n: v.to(device) for n in names if (v := getattr(data, n)) is not None}
+    return dataclasses.replace(data, **moved)
+
+
+def _weights(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
+    if isinstance(source, Mapping):
+        return dict(source)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(source)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"weights '{source}' cannot be read: {error}") from None
+
+
+def _check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
+    if classes is None:
+        raise DataError(
+            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
+            "give another loss, or targets.long()"
+        )
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {got}")
+    if outputs.shape[1] < classes:
+        raise DataError(
+            f"the model gives {outputs.shape[1]} outputs per example, "
+            f"but labels go up to {classes - 1}; it needs {classes}"
+        )

@@ -1,0 +1,42 @@
+"""Writing files so that a crash, or a full disk, leaves either the old one or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["sync_folder", "write_atomic"]
+
+
+def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
+    """Write a file under a temporary name, force it to the disk, then give it its name.
+
+    content: what to write, or a function that writes to the path it is given. Raises OSError; then
+    nothing is left.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        if callable(content):
+            content(part)
+        else:
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(part, "rb+") as f:
+            os.fsync(f.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries to the disk, where the system can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,70 @@
+"""How clients train between two exchanges: amount of work, batches, rates, and the parts around the
+method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .algorithm import Algorithm, check_ranges, hyper
+from .errors import ConfigError
+from .schedules import Constant
+from .wrappers import Momentum, build
+
+__all__ = ["Local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
+
+    batch None: the client's whole data. schedule(round, step) multiplies lr. Order of the parts of
+    a step: gradient, the method's corrections, joint clip, weight decay, momentum, move (as
+    torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value out of range.
+
+    >>> Local(epochs=5, batch=50, lr=0.1).work
+    (5, None)
+    """
+
+    epochs: float | None = hyper(None, source="number of passes over the client's data")
+    steps: int | None = hyper(None, source="number of local steps K, for every client")
+    batch: int | None = hyper(50, source="50 in FedACG's and FedSMOO's main tables")
+    lr: float = hyper(0.1, low=0, open_low=True, source="0.1 in FedACG and FedSMOO")
+    schedule: Callable[[int, int], float] = field(default_factory=Constant)
+    momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
+    weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
+    clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(
+                f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
+                "keep one of them"
+            )
+        for name in ("epochs", "steps", "batch", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"local.{name} must be above 0, got {value!r}")
+        for name in ("steps", "batch"):
+            value = getattr(self, name)
+            if value is not None and int(value) != value:
+                raise ConfigError(f"local.{name} must be a whole number, got {value!r}")
+
+    @property
+    def work(self) -> tuple[float | None, int | None]:
+        """(epochs, steps), one of which is None."""
+        if self.steps is None and self.epochs is None:
+            return 1, None
+        return self.epochs, self.steps
+
+    def rate(self, round: int, step: int) -> float:
+        """The local learning rate of a step; both count from 0."""
+        return self.lr * self.schedule(round, step)
+
+    def around(self, method: Algorithm) -> Algorithm:
+        """The method with clipping, weight decay and momentum in the documented order."""
+        momentum = Momentum(lr=1.0, beta=self.momentum) if self.momentum else None
+        return build(method, self.clip, self.weight_decay, momentum)

@@ -1,0 +1,267 @@
+"""The rounds: who takes part, the engine's work, the server's step, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any
+
+from .algorithm import Round
+from .cohorts import Cohorts
+from .engines.base import Engine, Score
+from .engines.client import RangeResult
+from .engines.sums import means, root
+from .errors import CheckpointError
+from .evaluation import Curve, Evaluation
+from .ledger import Ledger
+from .memory import ClientMemory
+from .net import Net
+from .plan import Federation, Plan
+from .rundir import RunDirectory, State
+from .vector import Rec, Vec
+from .wire import nbytes
+
+__all__ = ["Loop"]
+
+_log = logging.getLogger(__name__)
+Row = dict[str, Any]
+
+
+@dataclass
+class Saving:
+    """checkpoint_every: seconds between checkpoints, or None; every_rounds alike; keep: how many
+    stay.
+    """
+
+    rounds: int | None = None
+    seconds: float | None = 60.0
+    keep: int = 2
+
+
+@dataclass
+class Loop:
+    """Everything of a run that changes from round to round, and the step from one round to the
+    next.
+    """
+
+    plan: Plan
+    fed: Federation
+    net: Net
+    engine: Engine
+    cohorts: Cohorts
+    evaluation: Evaluation
+    memory: ClientMemory
+    curve: Curve
+    folder: RunDirectory | None = None
+    saving: Saving = field(default_factory=Saving)
+    on_round: list[Callable[[Row], None]] = field(default_factory=list)
+    on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
+
+    round: int = 0  # rounds that are done
+    history: list[Row] = field(default_factory=list)
+    logged: int = 0  # rows of the history that are evaluated and written
+    ledger: Ledger = field(default_factory=Ledger)
+    srv: Rec = None
+    buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
+    saved: int = -1
+
+    @property
+    def headline(self) -> str:
+        """The name of the metric that curves and targets are about."""
+        return next(iter(self.fed.metrics), "loss")
+
+    def begin(self) -> None:
+        """Round 0: nothing has been learnt yet."""
+        self.srv = self.plan.algorithm.server_init(self.net.init(), None)
+        self.buffers = self.net.init_buffers()
+
+    # --------------------------------------------------------------------------------- the rounds
+    def run(self, rounds: int) -> None:
+        """Go on until this many rounds are done in all. KeyboardInterrupt abandons the round under
+        way, saves, and is raised again.
+        """
+        last_save = time.monotonic()
+        try:
+            while self.round < rounds:
+                self._finish_row(rounds)
+                cohort = self.cohorts.of(self.round)
+                started = time.perf_counter()
+                msg = self.plan.algorithm.broadcast(self.srv)
+                memories = self.memory.get(cohort)
+                answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
+                with _undisturbed():
+                    self._commit(msg, answers, started)
+                self._finish_row(rounds)
+                if self._save_due(last_save):
+                    self.save()
+                    last_save = time.monotonic()
+            self._finish_row(rounds)
+        except KeyboardInterrupt:
+            with _undisturbed():
+                self._finish_row(rounds)
+                self.save()
+            raise
+        self.save(final=True)
+
+    def _commit(self, msg: Rec, answers: RangeResult, started: float) -> None:
+        """The server's part: the only place where what is learnt changes."""
+        t, local = self.round, self.fed.local
+        down = nbytes(msg) | ({"buffers": self.buffers.nbytes} if len(self.buffers) else {})
+        total = root(answers.nodes)
+        longest = max((s.steps for s in answers.stats), default=1)
+        if total is not None:  # else nobody answered: the server stays as it was
+            up, buffers = means(total)
+            rate = float(total.n) / self.fed.population
+            rnd = Round(t, rate, local.rate(t, max(longest - 1, 0)))
+            self.srv = self.plan.algorithm.server_step(self.srv, up, rnd)
+            self.buffers = buffers
+        else:
+            _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
+        self.memory.put(answers.memories)
+        seconds = time.perf_counter() - started
+        before = self.ledger.bytes_down, self.ledger.bytes_up
+        self.ledger.add(down, answers.stats, seconds)
+        self.round += 1
+        losses = [s.loss for s in answers.stats if s.answered]
+        self.history.append(
+            {
+                "round": self.round,
+                "lr": local.rate(t, 0),
+                "cohort": len(answers.stats),
+                "answered": len(losses),
+                "train_loss": math.fsum(losses) / len(losses) if losses else None,
+                "steps": sum(s.steps for s in answers.stats),
+                "gradients": sum(s.gradients for s in answers.stats),
+                "bytes_down": self.ledger.bytes_down - before[0],
+                "bytes_up": self.ledger.bytes_up - before[1],
+                "seconds": round(seconds, 6),
+            }
+        )
+
+    def _finish_row(self, rounds: int) -> None:
+        """Evaluate and log the last round if that has not been done; an interruption may have come
+        between.
+        """
+        if len(self.history) == self.logged:
+            return
+        due, scores = self.evaluation.due(self.round), {}
+        if due or self.round >= rounds:
+            scores = self.scores()
+        with _undisturbed():
+            row = self.history[-1]
+            for part, score in scores.items():
+                _put(row, part, score)
+            name = f"test_{self.headline}"
+            if due and name in row:
+                traffic = self.ledger.bytes_down + self.ledger.bytes_up
+                row[f"{name}_ema"] = self.curve.add(
+                    self.round, row[name], traffic, self.ledger.seconds
+                )
+            if self.folder is not None:
+                self.folder.append_round(row)
+            self.logged = len(self.history)
+        for call in [*(self.on_evaluation if scores else ()), *self.on_round]:
+            call(row)
+
+    def scores(self) -> dict[str, Score]:
+        """The model of now on the test set and on what is held out for validation."""
+        x, data, out = self.plan.algorithm.model(self.srv), self.fed.data, {}
+        if data.test_inputs is not None and data.test_targets is not None:
+            out["test"] = self.engine.evaluate(x, self.buffers, data.test_inputs, data.test_targets)
+        if self._held_out is not None:
+            out["validation"] = self.engine.evaluate(x, self.buffers, *self._held_out)
+        return out
+
+    @functools.cached_property
+    def _held_out(self) -> tuple[Any, Any] | None:
+        data = self.fed.data
+        if data.validation is None or not len(data.validation):
+            return None
+        return data.inputs[data.validation], data.targets[data.validation]
+
+    # -------------------------------------------------------------------------------- checkpoints
+    def _save_due(self, last: float) -> bool:
+        by_rounds = self.saving.rounds is not None and self.round % self.saving.rounds == 0
+        by_time = self.saving.seconds is not None and time.monotonic() - last > self.saving.seconds
+        return self.folder is not None and (by_rounds or by_time)
+
+    def save(self, final: bool = False) -> None:
+        """Write a checkpoint. A full disk is a warning: the last checkpoint still serves. At the
+        end it is an error.
+        """
+        if self.folder is None or self.round == self.saved:
+            return
+        extra = {
+            "ledger": self.ledger.as_dict(),
+            "curve": asdict(self.curve),
+            "population": self.fed.population,
+        }
+        try:
+            state = State(self.round, self.srv, self.buffers, extra)
+            self.folder.save(state, self.memory, self.saving.keep)
+            self.saved = self.round
+        except OSError as error:
+            message = (
+                f"the checkpoint after round {self.round} could not be written: "
+                f"{error.strerror or error}; the one before it is whole: make room, then "
+                f"`fedloom resume {self.folder.path}`"
+            )
+            if final:
+                raise CheckpointError(message) from error
+            _log.warning(message)
+
+    def restore(self) -> None:
+        """Go back to the newest checkpoint of the folder, or to the beginning if there is none."""
+        assert self.folder is not None
+        state = self.folder.load(self.memory, self.net.device)
+        if state is None:
+            self.folder.rewind(0, -1)
+            self.begin()
+            return
+        self.folder.rewind(int(state.extra["log"]), state.round)
+        self.round, self.srv, self.buffers = state.round, state.srv, state.buffers
+        self.saved = state.round
+        self.ledger = Ledger(**state.extra["ledger"])
+        target, higher = self.curve.target, self.curve.higher_is_better
+        self.curve = Curve(**state.extra["curve"])
+        if target != self.curve.target:
+            self.curve.target, self.curve.reached = target, None
+        self.curve.higher_is_better = higher
+        self.history = self.folder.read_rounds()
+        self.logged = len(self.history)
+
+
+def _put(row: Row, part: str, score: Score) -> None:
+    count = max(score.examples, 1)
+    row[f"{part}_loss"] = score.loss / count
+    row.update({f"{part}_{k}": v / count for k, v in score.values.items()})
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is done: a state that is half old and half new would be
+    lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

@@ -1,0 +1,127 @@
+"""The protocol of objectives, and the plain ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, dataclass_transform
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..algorithm import check_ranges, hyper
+from ..errors import DataError
+from ..net import Net
+from ..vector import Rec, Vec, rec
+
+__all__ = ["CrossEntropy", "Function", "Objective", "SquaredError", "UserLoss"]
+
+Batch = tuple[Any, ...]  # (inputs (B, ...), targets (B, ...))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Objective:
+    """The loss at a client, on one minibatch.
+
+    net(x, inputs) gives the model's outputs; batch = (inputs (B, ...), targets (B, ...)); ref (d,)
+    is the model as it was received; mem is this client's memory of the objective. Subclasses become
+    frozen dataclasses.
+    """
+
+    # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
+    whole: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def name(self) -> str:
+        """What reports and errors call it."""
+        return type(self).__name__
+
+    def init(self, info: Rec) -> Rec:
+        """-> mem at the client's first participation. info: counts (C,) examples per class, d."""
+        return rec()
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        """-> (B,), or a scalar if `whole`."""
+        raise NotImplementedError
+
+    def score(self, outputs: Any, batch: Batch) -> Tensor:
+        """The loss that evaluation reports: (B,), or the mean as a scalar. Terms that only training
+        has are left out.
+        """
+        raise NotImplementedError
+
+    def carry(self, net: Net, x: Vec, batch: Batch, mem: Rec) -> Rec:
+        """-> mem, after every step, at the point where the step began."""
+        return mem
+
+    def finish(self, x: Vec, ref: Vec, mem: Rec) -> Rec:
+        """-> mem, after the round; x is the last local model."""
+        return mem
+
+
+class CrossEntropy(Objective):
+    """Softmax cross-entropy of logits (B, C), or (B, C, T) for sequences, and class labels."""
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        return self.score(net(x, batch[0]), batch)
+
+    def score(self, outputs: Any, batch: Batch) -> Tensor:
+        each = F.cross_entropy(outputs, batch[1], reduction="none")
+        return each if each.ndim == 1 else each.flatten(1).mean(1)
+
+
+class SquaredError(Objective):
+    """Squared error, averaged over the outputs of an example."""
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        return self.score(net(x, batch[0]), batch)
+
+    def score(self, outputs: Any, batch: Batch) -> Tensor:
+        targets = batch[1]
+        if outputs.shape != targets.shape:
+            if outputs.numel() != targets.numel():
+                raise DataError(
+                    f"the model's output has shape {list(outputs.shape)} and the targets have "
+                    f"{list(targets.shape)}; a squared error needs equal ones"
+                )
+            outputs = outputs.reshape(targets.shape)
+        each: Tensor = (outputs - targets).square()
+        return each if each.ndim == 1 else each.flatten(1).mean(1)
+
+
+class UserLoss(Objective):
+    """Any callable loss(outputs, targets), which returns (B,) or the batch's mean as a scalar."""
+
+    call: Callable[[Any, Any], Tensor] = dataclasses.field()
+
+    @property
+    def name(self) -> str:
+        return getattr(self.call, "__name__", type(self.call).__name__)
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        return self.score(net(x, batch[0]), batch)
+
+    def score(self, outputs: Any, batch: Batch) -> Tensor:
+        return self.call(outputs, batch[1])
+
+
+class Function(Objective):
+    """Any scalar f(x, *batch) of the vector itself, for problems without a network (see
+    net.Variables).
+    """
+
+    whole: ClassVar[bool] = True
+    f: Callable[..., Tensor] = dataclasses.field()
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        return self.f(x, *batch)
+
+    def score(self, outputs: Any, batch: Batch) -> Tensor:
+        return self.f(outputs[0], *batch)  # Variables gives x itself as every output

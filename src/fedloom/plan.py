@@ -1,0 +1,110 @@
+"""What is run: the parts of a method together, and the federation they run on."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .algorithm import Algorithm
+from .data import FederatedData
+from .errors import ConfigError, DataError
+from .local import Local
+from .objectives import Objective
+from .rng import generator
+
+__all__ = ["Federation", "Plan"]
+
+# outputs, targets -> one value per example (B,), or the batch's mean as a scalar
+Metric = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts that make a method. algorithm already has its local parts around it (Local.around).
+
+    nonfinite: of an answer that is not finite, "stop" raises ClientError naming client and round;
+    "skip" leaves it out of the means and lets its client keep the memory it had.
+    """
+
+    algorithm: Algorithm
+    objective: Objective
+    nonfinite: str = "stop"
+
+    def __post_init__(self) -> None:
+        if self.nonfinite not in ("stop", "skip"):
+            raise ConfigError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}')
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Who trains on what, how much, and with which randomness. Batches are made when they are asked
+    for.
+    """
+
+    data: FederatedData
+    local: Local
+    seed: int = 0
+    weighting: str = "examples"
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.weighting not in ("examples", "uniform"):
+            raise ConfigError(f'weighting must be "examples" or "uniform", got {self.weighting!r}')
+        batch = self.local.batch
+        if self.local.drop_last and batch is not None:
+            sizes = self.data.sizes
+            if int(sizes.min()) < batch:
+                i = int(sizes.argmin())
+                raise DataError(
+                    f"client {i} has {int(sizes[i])} samples, fewer than local.batch = {batch} "
+                    "with drop_last: it would never train; use drop_last = false or a smaller batch"
+                )
+
+    @functools.cached_property
+    def _sizes(self) -> Any:
+        return self.data.sizes.numpy()  # indexing a tensor costs ten times as much
+
+    @property
+    def population(self) -> int:
+        """N, the number of clients."""
+        return self.data.population
+
+    def weight(self, client: int) -> float:
+        """The aggregation weight of a client's answer."""
+        return float(self._sizes[client]) if self.weighting == "examples" else 1.0
+
+    def _per_epoch(self, client: int) -> tuple[int, int]:
+        """-> batch size, batches per epoch."""
+        n = int(self._sizes[client])
+        size = min(self.local.batch or n, n)
+        return size, n // size if self.local.drop_last else -(-n // size)
+
+    def steps(self, client: int) -> int:
+        """K_i: whole steps; a fraction of an epoch is rounded to the nearest, at least one."""
+        epochs, steps = self.local.work
+        if steps is not None:
+            return steps
+        assert epochs is not None
+        return max(1, math.floor(epochs * self._per_epoch(client)[1] + 0.5))
+
+    def batches(self, client: int, round: int) -> list[Tensor]:
+        """The indices (B,) of every local step of a client in a round: shuffled anew in each pass
+        over its data.
+        """
+        own, (size, per_epoch) = self.data.clients.of(client), self._per_epoch(client)
+        source, steps = generator(self.seed, "batches", round, client), self.steps(client)
+        out: list[Tensor] = []
+        while len(out) < steps:
+            order = own[torch.randperm(len(own), generator=source)]
+            out += torch.split(order, size)[: min(per_epoch, steps - len(out))]
+        return out
+
+    def cost(self, client: int) -> float:
+        """Examples a client will see in a round: what ranges of a cohort are balanced by."""
+        return float(self.steps(client) * self._per_epoch(client)[0])

@@ -1,0 +1,28 @@
+"""Read run directories; make tables, pictures and one self-contained HTML page of them.
+
+Needs numpy; pictures need matplotlib and the page needs jinja2 as well, both imported only when
+something is drawn or written (``pip install fedloom[report]``).
+"""
+
+from __future__ import annotations
+
+from .curves import save_curves
+from .html import write_report
+from .load import Group, Metric, Run, group_runs, load_run
+from .tables import as_csv, as_markdown, as_text, comparison, human_bytes, human_seconds
+
+__all__ = [
+    "Group",
+    "Metric",
+    "Run",
+    "as_csv",
+    "as_markdown",
+    "as_text",
+    "comparison",
+    "group_runs",
+    "human_bytes",
+    "human_seconds",
+    "load_run",
+    "save_curves",
+    "write_report",
+]

@@ -1,0 +1,217 @@
+"""Pictures that are no curves: labels per client, metric per client, bytes per field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .load import Floats, Group, Ints
+from .style import Picture, Style, figure, plain, shorten
+from .tables import human_bytes, human_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["FieldBytes", "clients_chart", "field_bytes", "ledger_chart", "partition_charts"]
+
+_IN_ORDER = 60  # clients up to which the heat-map keeps their order
+_NAMED = 30  # classes up to which each is named
+
+
+@dataclass(frozen=True)
+class FieldBytes:
+    """Bytes of one message field, means over the seeds: in total and per client and round."""
+
+    direction: str
+    field: str
+    total: float
+    each: float | None
+
+
+def field_bytes(group: Group) -> list[FieldBytes]:
+    """Read the bytes per field from the ledgers of the seeds that count, down before up."""
+    ledgers = [run.ledger for run in group.counted if run.ledger]
+    found = []
+    for direction in ("down", "up"):
+        for field in dict.fromkeys(f for one in ledgers for f in one.get(direction, {})):
+            totals = [float(one.get(direction, {}).get(field, 0)) for one in ledgers]
+            visits = [float(one.get("client_rounds") or 0) for one in ledgers]
+            each = [t / v for t, v in zip(totals, visits, strict=True) if v]
+            found.append(
+                FieldBytes(
+                    direction,
+                    field,
+                    sum(totals) / len(totals),
+                    sum(each) / len(each) if each else None,
+                )
+            )
+    return found
+
+
+def partition_charts(groups: Sequence[Group]) -> list[Picture]:
+    """Draw the clients' data: one picture for each different partition among the groups.
+
+    Of several seeds the first that has a partition is shown.  A heat-map of clients by classes, or
+    only the sizes where there are no classes.
+    """
+    shown: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    for group in groups:
+        for run in group.runs:
+            if run.partition.get("sizes"):
+                same = repr((run.partition.get("counts"), run.partition["sizes"]))
+                shown.setdefault(same, (run.partition, []))[1].append(group.label)
+                break
+    pictures = []
+    for number, (partition, labels) in enumerate(shown.values(), start=1):
+        name = "partition" if number == 1 else f"partition-{number}"
+        whose = f" ({', '.join(labels)})" if len(shown) > 1 else ""
+        pictures.append(_partition_chart(partition, name, whose))
+    return pictures
+
+
+def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+    """Draw a histogram of the metric over the clients, one row per group with shared bins.
+
+    Values of several seeds are pooled; clients without a value are left out.
+    """
+    rows = [(group, values) for group in groups if (values := _client_values(group)).size]
+    if not rows:
+        return None
+    metric = rows[0][0].metric
+    worst = 10 if metric.higher_is_better else 90  # a tenth of the clients fares worse
+    up = 100.0 if metric.unit == "share" else 1.0
+    together = np.concatenate([values for _, values in rows]) * up
+    bins = np.histogram_bin_edges(together, bins=min(30, max(8, int(together.size**0.5 * 2))))
+    made = figure(8.4, 1.0 + (1.25 if len(rows) > 1 else 2.6) * len(rows))
+    panels = np.atleast_1d(made.subplots(len(rows), 1, sharex=True, squeeze=False).ravel())
+    words = []
+    for axes, (group, values) in zip(panels, rows, strict=True):
+        middle, low = float(values.mean()), float(np.quantile(values, worst / 100))
+        weights = np.full(values.size, 100.0 / values.size)
+        axes.hist(values * up, bins=bins, weights=weights, color=look[group.key].colour, alpha=0.8)
+        axes.axvline(middle * up, color="black", lw=1.4)
+        axes.axvline(low * up, color="black", lw=1.2, ls=":")
+        plain(axes, "", "% of clients")
+        ends = [human_value(value, metric.unit) for value in (middle, low)]
+        said = f"mean {ends[0]}, {worst}th percentile {ends[1]}"
+        axes.set_title(f"{shorten(group.label, 60)}: {said}", fontsize=9.5, loc="left")
+        words.append(f"{group.label}: {said}")
+    unit = "%" if metric.unit == "share" else metric.unit
+    basis = next(
+        (str(run.clients["basis"]) for run in rows[0][0].runs if run.clients.get("basis")), ""
+    )
+    label = f"{metric.name}{f' ({unit})' if unit else ''} per client{f', {basis}' if basis else ''}"
+    panels[-1].set_xlabel(shorten(label, 90))
+    alt = f"Histogram of {metric.name} per client. {'; '.join(words)}."
+    title = f"Clients: {metric.name.replace('_', ' ')} (solid mean, dotted {worst}th percentile)"
+    return Picture("clients", title, alt, made)
+
+
+def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+    """Draw bytes per field as bars, for each group: what one client gets and sends in a round."""
+    rows = [
+        (group, item, item.each)
+        for group in groups
+        for item in field_bytes(group)
+        if item.each is not None
+    ]
+    if not rows:
+        return None
+    drawn = list(dict.fromkeys(group.key for group, _, _ in rows))
+    made = figure(5.6, max(1.6, 0.4 + 0.25 * len(rows) + 0.38 * len(drawn)))
+    axes = made.add_subplot()
+    # a line for each field, and one and a half above each group for its name
+    places = [i + 1.5 * (drawn.index(group.key) + 1) for i, (group, _, _) in enumerate(rows)]
+    named = dict(zip([group.key for group, _, _ in rows[::-1]], places[::-1], strict=True))
+    for at, (group, item, size) in zip(places, rows, strict=True):
+        hatch = "///" if item.direction == "up" else ""
+        colour = look[group.key].colour
+        axes.barh(at, size, color=colour, alpha=0.85, hatch=hatch, edgecolor="white", height=0.8)
+        axes.text(size, at, f" {human_bytes(size)}", va="center", fontsize=8.5)
+        if at == named[group.key]:
+            axes.text(0, at - 0.95, f" {shorten(group.label, 60)}", va="center", fontsize=9.5)
+    axes.set_yticks(places, [f"{i.direction}: {shorten(i.field, 20)}" for _, i, _ in rows])
+    axes.set_ylim(places[-1] + 0.7, 0.0)
+    axes.set_xlim(0, 1.2 * max(size for _, _, size in rows) or 1.0)
+    plain(axes, "", "")
+    axes.grid(False)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    words = "; ".join(f"{g.label} {i.direction} {i.field} {human_bytes(s)}" for g, i, s in rows)
+    title = "Bytes per field, of one client in one round (hatched: up)"
+    return Picture("ledger", title, f"Bar chart of bytes per field. {words}.", made)
+
+
+def _client_values(group: Group) -> Floats:
+    """Pool the finite values of the seeds that count, n of them."""
+    values = [v for run in group.counted for v in run.clients.get("values") or [] if v is not None]
+    pooled = np.array(values, dtype=np.float64)
+    return pooled[np.isfinite(pooled)]
+
+
+def _partition_chart(partition: Mapping[str, Any], name: str, whose: str) -> Picture:
+    sizes: Ints = np.asarray(partition["sizes"], dtype=np.int64)
+    spread = f"{sizes.size} clients with {sizes.min()} to {sizes.max()} samples each"
+    if partition.get("counts") is None:
+        made = figure(8.4, 2.6)
+        _sizes(made.add_subplot(), sizes, np.arange(sizes.size))
+        made.axes[0].set_xlabel("client")
+        return Picture(name, f"Clients: size{whose}", f"Bar chart of {spread}{whose}.", made)
+    counts: Ints = np.asarray(partition["counts"], dtype=np.int64).reshape(sizes.size, -1)
+    classes = counts.shape[1]
+    order = _order(counts)
+    made = figure(8.4, 2.2 + min(5.0, 0.22 * max(classes, 5)))
+    ratio = [1.0, min(5.0, 0.22 * max(classes, 5)) / 0.9]
+    top, below = made.subplots(2, 1, sharex=True, height_ratios=ratio)
+    _sizes(top, sizes, order)
+    shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = below.imshow(shares[order].T, aspect="auto", cmap=_white_to_blue(), vmin=0)
+    _name_classes(below, [str(c) for c in partition.get("class_names") or range(classes)], classes)
+    kept = sizes.size <= _IN_ORDER
+    below.set_xlabel("client" if kept else "clients, sorted by their most frequent class")
+    below.set_ylabel("class")
+    made.colorbar(image, ax=below, label="% of the client's samples", pad=0.01)
+    main = float(np.mean(shares.max(axis=1)))
+    held = float(np.mean((counts > 0).sum(axis=1)))
+    alt = (
+        f"Heat-map of {classes} classes over {spread}{whose}. On average a client holds {held:.1f} "
+        f"classes and {main:.0f} % of its samples are of one class."
+    )
+    return Picture(name, f"Clients: labels and sizes{whose}", alt, made)
+
+
+def _order(counts: Ints) -> Ints:
+    """Keep few clients in their order; sort many by their main class, then by its share."""
+    clients = np.arange(len(counts))
+    if len(counts) <= _IN_ORDER:
+        return clients
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+
+
+def _sizes(axes: Axes, sizes: Ints, order: Ints) -> None:
+    edges = np.arange(sizes.size + 1) - 0.5
+    axes.stairs(sizes[order], edges, fill=True, color="#56708a")
+    axes.set_xlim(-0.5, sizes.size - 0.5)
+    plain(axes, "", "samples")
+    axes.grid(False)
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _name_classes(axes: Axes, names: Sequence[str], classes: int) -> None:
+    step = max(1, -(-classes // _NAMED))
+    ticks = list(range(0, classes, step))
+    axes.set_yticks(ticks, [shorten(names[i], 16) if i < len(names) else str(i) for i in ticks])
+    axes.tick_params(labelsize=8.0)
+
+
+def _white_to_blue() -> Any:
+    """Lightness alone carries the value, so it reads in grey and to every eye; nothing is white."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("share", ["#ffffff", "#9ecae1", "#2171b5", "#08204a"])

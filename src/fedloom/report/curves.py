@@ -1,0 +1,204 @@
+"""Line pictures: the metric against rounds, bytes and time, and the losses against rounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedloom.errors import ConfigError
+
+from .charts import clients_chart, ledger_chart, partition_charts
+from .load import Floats, Group, Metric, Run, group_runs
+from .series import Axis, Curve, group_curve
+from .style import Picture, Style, figure, legend_below, plain, png, styles
+from .support import write_atomic
+from .tables import human_target, human_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["all_pictures", "loss_curves", "metric_curves", "save_curves"]
+
+_WIDTH, _HEIGHT = 5.6, 3.9
+_FEW = 40  # measured points up to which each gets a mark
+_BAND = "line: mean over the seeds; band: lowest to highest seed"
+_SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
+    "round": ((1, "rounds"),),
+    "bytes": tuple(
+        (1024.0**power, f"bytes sent up and down ({unit})")
+        for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))
+    ),
+    "seconds": tuple(
+        (size, f"wall time without evaluation ({unit})")
+        for size, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
+    ),
+}
+
+
+def save_curves(
+    run_or_groups: Run | Sequence[Run] | Sequence[Group],
+    folder: str | Path,
+    target: float | None = None,
+) -> list[Path]:
+    """Draw every picture there are data for and write them as PNG files into a folder.
+
+    Takes one run, several, or groups of them; `target` (the metric's unit) draws a line.  Returns
+    the files: <metric>_by_round, _by_bytes, _by_seconds, train_loss, test_loss, partition, clients,
+    ledger.
+    Raises ConfigError if matplotlib is missing or there is no run.
+    """
+    folder = Path(folder)
+    pictures = all_pictures(_as_groups(run_or_groups), target)
+    return [write_atomic(folder / f"{p.name}.png", png(p.figure)) for p in pictures]
+
+
+def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[Picture]:
+    """Draw every picture there are data for, in the order in which a page shows them."""
+    look = styles(groups)
+    pictures = metric_curves(groups, look, target)
+    pictures += loss_curves(groups, look)
+    pictures += partition_charts(groups)
+    pictures += [picture] if (picture := clients_chart(groups, look)) else []
+    pictures += [picture] if (picture := ledger_chart(groups, look)) else []
+    return pictures
+
+
+def metric_curves(
+    groups: Sequence[Group], look: Mapping[str, Style], target: float | None = None
+) -> list[Picture]:
+    """Draw each metric among the groups against rounds, bytes and seconds."""
+    pictures = []
+    for metric in dict.fromkeys(group.metric for group in groups):
+        own = [group for group in groups if group.metric == metric]
+        goal = target if target is not None else _common_target(own)
+        for axis in ("round", "bytes", "seconds"):
+            picture = _metric_curve(own, metric, axis, look, goal)
+            pictures += [picture] if picture else []
+    return pictures
+
+
+def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
+    """Draw train and test loss against rounds; logarithmic where one spans a factor of 50."""
+    pictures = []
+    for which in ("train", "test"):
+        drawn = [(g, c) for g in groups if (c := group_curve(g, f"{which}_loss"))]
+        if not drawn or any(f"{which}_loss" == g.metric.column for g, _ in drawn):
+            continue  # not measured, or drawn already as the metric
+        made = figure(_WIDTH, _HEIGHT)
+        axes = made.add_subplot()
+        handles = [_draw(axes, curve, look[group.key], 1.0, 1.0) for group, curve in drawn]
+        if _wide(curve for _, curve in drawn):
+            axes.set_yscale("log")
+        _finish(axes, drawn, "rounds", f"{which} loss")
+        legend_below(made, handles, [group.label for group, _ in drawn])
+        alt = f"Line chart of {which} loss by round. {_ends(drawn, '')}"
+        title = f"{which.capitalize()} loss against rounds"
+        pictures.append(Picture(f"{which}_loss", title, alt, made))
+    return pictures
+
+
+def _metric_curve(
+    groups: Sequence[Group],
+    metric: Metric,
+    axis: Axis,
+    look: Mapping[str, Style],
+    target: float | None,
+) -> Picture | None:
+    drawn = [(g, c) for g in groups if (c := group_curve(g, metric.column, axis))]
+    if not drawn:
+        return None
+    high = max(float(curve.x.max()) for _, curve in drawn)
+    if axis != "round" and high <= 0:
+        return None  # nothing was counted
+    scale, x_label = _scale(axis, high)
+    up = 100.0 if metric.unit == "share" else 1.0
+    made = figure(_WIDTH, _HEIGHT)
+    axes = made.add_subplot()
+    handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in drawn]
+    labels = [group.label for group, _ in drawn]
+    if len(drawn) == 1 and (smooth := group_curve(drawn[0][0], metric.ema_column, axis)):
+        handles += axes.plot(smooth.x / scale, smooth.mean * up, "--", color="#D55E00", lw=1.6)
+        labels.append("EMA")
+    if target is not None:
+        handles.append(axes.axhline(target * up, color="#666666", lw=1.0, ls=(0, (1, 2))))
+        labels.append(f"target {human_target(target, metric.unit)}")
+    if not metric.higher_is_better and _wide(curve for _, curve in drawn):
+        axes.set_yscale("log")
+    unit = "%" if metric.unit == "share" else metric.unit
+    name = metric.name.replace("_", " ")
+    _finish(axes, drawn, x_label, f"test {name} ({unit})" if unit else f"test {name}")
+    legend_below(made, handles, labels)
+    against = {"round": "rounds", "bytes": "bytes", "seconds": "time"}[axis]
+    title = f"Test {name} against {against}"
+    safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.name).strip("_") or "metric"
+    ends = _ends(drawn, metric.unit)
+    return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", made)
+
+
+def _draw(axes: Axes, curve: Curve, style: Style, x_scale: float, y_scale: float) -> object:
+    x = curve.x / x_scale
+    mark = "o" if x.size <= _FEW else ""
+    (line,) = axes.plot(
+        x,
+        curve.mean * y_scale,
+        color=style.colour,
+        linestyle=style.dash,
+        linewidth=1.8,
+        marker=mark,
+        markersize=3.5,
+    )
+    if curve.seeds > 1:
+        low, high = curve.low * y_scale, curve.high * y_scale
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
+    return line
+
+
+def _finish(axes: Axes, drawn: Sequence[tuple[Group, Curve]], x: str, y: str) -> None:
+    plain(axes, x, y)
+    if x == "rounds":
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    axes.set_xlim(left=0)
+    if any(curve.seeds > 1 for _, curve in drawn):
+        axes.set_title(_BAND, fontsize=8.5, color="#555555", loc="left")
+
+
+def _scale(axis: Axis, high: float) -> tuple[float, str]:
+    """Choose the largest unit in which the axis still reaches 1."""
+    fitting = [(size, label) for size, label in _SCALES[axis] if high >= size]
+    return fitting[-1] if fitting else _SCALES[axis][0]
+
+
+def _wide(curves: Iterable[Curve]) -> bool:
+    values: Floats = np.concatenate([np.zeros(0), *(c.mean for c in curves)])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() > 50 * values.min())
+
+
+def _ends(drawn: Sequence[tuple[Group, Curve]], unit: str) -> str:
+    parts = []
+    for group, curve in drawn:
+        value = float(curve.mean[-1])
+        shown = human_value(value, unit) if np.isfinite(value) else "not finite"
+        parts.append(f"{group.label} {shown}")
+    return f"Last values: {'; '.join(parts)}."
+
+
+def _common_target(groups: Sequence[Group]) -> float | None:
+    targets = {r.target for group in groups for r in group.runs if r.target is not None}
+    return targets.pop() if len(targets) == 1 else None
+
+
+def _as_groups(given: Run | Sequence[Run] | Sequence[Group]) -> list[Group]:
+    if isinstance(given, Run):
+        return group_runs([given])
+    groups = [item for item in given if isinstance(item, Group)]
+    groups += group_runs(item for item in given if isinstance(item, Run))
+    if not groups:
+        raise ConfigError("no runs were given to draw; give at least one run directory")
+    return groups

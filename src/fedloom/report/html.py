@@ -1,0 +1,219 @@
+"""One self-contained HTML page about one run or many: tables, pictures, settings, environment."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedloom._version import __version__
+from fedloom.errors import ConfigError
+
+from .charts import field_bytes
+from .curves import all_pictures
+from .load import Group, Run, flatten, group_runs, load_run, show_value
+from .series import best, last
+from .style import DPI, Picture, png, styles
+from .support import need, write_atomic
+from .tables import (
+    MISSING,
+    comparison,
+    human_bytes,
+    human_seconds,
+    human_target,
+    human_value,
+    table_cells,
+)
+
+__all__ = ["write_report"]
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A picture as the template wants it; width in CSS pixels."""
+
+    title: str
+    alt: str
+    data: str
+    width: int
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Headings and cells; `swatches` are colours beside the first cells."""
+
+    heads: list[str]
+    lines: list[list[str]]
+    swatches: list[str]
+
+
+def write_report(
+    paths: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    *,
+    target: float | None = None,
+    title: str | None = None,
+) -> Path:
+    """Read run directories and write one HTML file that needs nothing else, not even the network.
+
+    Works for one run and for many, finished or not; runs that differ only in the seed are put
+    together.  `target` (the metric's unit) finds the rounds to it anew on the EMA curves.  Returns
+    the file.  Raises CheckpointError for what is not a run directory, ConfigError if there is none
+    or a library is missing.
+    """
+    need("jinja2", "reports")
+    from jinja2 import Environment, StrictUndefined
+
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not paths:
+        raise ConfigError("no runs were given to report; give at least one run directory")
+    groups = group_runs(load_run(path) for path in paths)
+    source = files("fedloom.report").joinpath("template.html.j2").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.from_string(source).render(_context(groups, target, title))
+    return write_atomic(Path(out), page.encode())
+
+
+def _context(groups: Sequence[Group], target: float | None, title: str | None) -> dict[str, Any]:
+    runs = [run for group in groups for run in group.runs]
+    pictures = all_pictures(groups, target)
+    heads, lines = table_cells(comparison(groups, target))
+    colours = [style.colour for style in styles(groups).values()]
+    return {
+        "title": title or _title(groups),
+        "version": __version__,
+        "facts": _facts(runs),
+        "unfinished": sum(not run.finished for run in runs),
+        "table": _Table(heads, lines, colours),
+        "curves": _images(pictures, "_by_round", "_by_seconds", "train_loss", "test_loss"),
+        "traffic": _images(pictures, "_by_bytes", "ledger"),
+        "clients": _images(pictures, "partition", "clients"),
+        "fields": _fields(groups),
+        "differences": _differences(groups),
+        "configurations": [(group.label, group.runs[0].config_text) for group in groups],
+        "runs": _runs(groups),
+        "environment": _environment(runs),
+    }
+
+
+def _title(groups: Sequence[Group]) -> str:
+    names = list(dict.fromkeys(run.name for group in groups for run in group.runs))
+    if len(names) == 1:
+        return names[0]
+    labels = [group.label for group in groups]
+    return ", ".join(labels) if len(labels) <= 4 else f"{len(labels)} configurations compared"
+
+
+def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Collect what all the runs share and a reader asks first."""
+    asked = {
+        "data": [_name(run, "data") for run in runs],
+        "model": [_name(run, "model") for run in runs],
+        "parameters": [_grouped(run.summary.get("parameters")) for run in runs],
+        "clients": [_grouped(run.summary.get("population")) for run in runs],
+        "cohort": [_shown(run.config.get("cohort")) for run in runs],
+        "rounds": [_grouped(run.planned) for run in runs],
+        "engine": [_shown(run.summary.get("engine")) for run in runs],
+        "metric": [_metric(run) for run in runs],
+        "target": [_target(run) for run in runs],
+    }
+    return [
+        (key, values[0]) for key, values in asked.items() if len(set(values)) == 1 and values[0]
+    ]
+
+
+def _images(pictures: Sequence[Picture], *names: str) -> list[_Image]:
+    return [
+        _Image(
+            picture.title,
+            picture.alt,
+            "data:image/png;base64," + base64.b64encode(png(picture.figure)).decode(),
+            round(picture.figure.get_figwidth() * DPI),
+        )
+        for name in names
+        for picture in pictures
+        if (name in picture.name if name.startswith("_") else picture.name.split("-")[0] == name)
+    ]
+
+
+def _fields(groups: Sequence[Group]) -> _Table:
+    lines, swatches = [], []
+    look = styles(groups)
+    for group in groups:
+        for item in field_bytes(group):
+            total, each = human_bytes(item.total), human_bytes(item.each)
+            lines.append([group.label, item.direction, item.field, each, total])
+            swatches.append(look[group.key].colour)
+    heads = ["algorithm", "direction", "field", "per client and round", "in total"]
+    return _Table(heads, lines, swatches)
+
+
+def _differences(groups: Sequence[Group]) -> _Table:
+    """List the settings that are not the same in every run, a column per group."""
+    flats = [[flatten(run.config) for run in group.runs] for group in groups]
+    keys = dict.fromkeys(key for group in flats for flat in group for key in flat)
+    lines = []
+    for key in keys:
+        cells = [_distinct(group, key) for group in flats]
+        if len(set(cells)) > 1 or any(len({_cell(f, key) for f in group}) > 1 for group in flats):
+            lines.append([key, *cells])
+    return _Table(["setting", *(group.label for group in groups)], lines, [])
+
+
+def _runs(groups: Sequence[Group]) -> _Table:
+    heads = ["folder", "algorithm", "seed", "state", "best", "last", "bytes", "time"]
+    lines, swatches = [], []
+    look = styles(groups)
+    for group in groups:
+        for run in group.runs:
+            done, unit = len(run.rounds), run.metric.unit
+            state = "finished" if run.finished else f"unfinished: {done} of {run.planned} rounds"
+            spent = (float(run.bytes[-1]), float(run.seconds[-1])) if done else (None, None)
+            values = [human_value(v, unit) for v in (best(run), last(run, run.metric.column))]
+            totals = [human_bytes(spent[0]), human_seconds(spent[1])]
+            about = [run.path.resolve().name, group.label, str(run.seed), state]
+            lines.append([*about, *values, *totals])
+            swatches.append(look[group.key].colour)
+    return _Table(heads, lines, swatches)
+
+
+def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Give each entry with all its different values."""
+    found = [flatten(run.environment) for run in runs if run.environment]
+    keys = dict.fromkeys(key for one in found for key in one)
+    return [(key, _distinct(found, key)) for key in keys]
+
+
+def _distinct(flats: Sequence[Mapping[str, Any]], key: str) -> str:
+    return ", ".join(dict.fromkeys(_cell(flat, key) for flat in flats))
+
+
+def _cell(flat: Mapping[str, Any], key: str) -> str:
+    return show_value(flat[key]) if key in flat else MISSING
+
+
+def _name(run: Run, table: str) -> str:
+    found = run.config.get(table)
+    return _shown(found.get("name") if isinstance(found, Mapping) else found)
+
+
+def _metric(run: Run) -> str:
+    better = "higher" if run.metric.higher_is_better else "lower"
+    return f"{run.metric.name.replace('_', ' ')} ({better} is better)"
+
+
+def _target(run: Run) -> str:
+    return "" if run.target is None else human_target(run.target, run.metric.unit)
+
+
+def _grouped(value: Any) -> str:
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else show_value(value)

@@ -1,0 +1,115 @@
+"""How every picture looks: colours per algorithm, sizes, legends, text taken literally."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .load import Group
+from .support import need
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["DPI", "Picture", "Style", "figure", "legend_below", "plain", "png", "shorten", "styles"]
+
+DPI = 120
+# Okabe and Ito's palette for colour-blind readers, without its yellow, which is faint on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", ":")
+_SMALL, _INK, _FAINT = 9.0, "#222222", "#d8d8d8"
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour and dash of one group, the same in every picture."""
+
+    colour: str
+    dash: str
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A drawn figure with its file name (no ending) and the words that go with it."""
+
+    name: str
+    title: str
+    alt: str
+    figure: Figure
+
+
+def styles(groups: Sequence[Group]) -> dict[str, Style]:
+    """Give each group (by key) a colour; after seven the colours come again with another dash."""
+    return {
+        group.key: Style(_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
+        for i, group in enumerate(groups)
+    }
+
+
+def figure(width: float, height: float) -> Figure:
+    """Make an empty figure (inches) that belongs to no global state.
+
+    Raises ConfigError if matplotlib is missing.
+    """
+    need("matplotlib", "pictures")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(made)
+    return made
+
+
+def plain(axes: Axes, x: str, y: str) -> None:
+    """Label the axes and take away what is not needed to read them."""
+    axes.set_xlabel(shorten(x, 80), color=_INK)
+    axes.set_ylabel(shorten(y, 40), color=_INK)
+    axes.tick_params(labelsize=_SMALL, colors=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, color=_FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def legend_below(made: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Put the legend under the axes, where it covers no line, in as many columns as fit."""
+    texts = [shorten(label, 48) for label in labels]
+    longest = max(map(len, texts), default=0)
+    room = made.get_figwidth() * 13  # letters of this size side by side
+    fitting = max(1, min(len(texts), 4, int(room // (longest + 7))))
+    rows = -(-len(texts) // fitting)
+    columns = -(-len(texts) // rows)  # no more rows than needed, but even ones
+    made.set_figheight(made.get_figheight() + 0.19 * (rows - 1))  # the axes keep their height
+    made.legend(
+        list(handles),
+        texts,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=_SMALL,
+        frameon=False,
+    )
+
+
+def shorten(text: str, letters: int) -> str:
+    """Make one line of at most so many letters that matplotlib takes literally.
+
+    Dollar signs would start a formula, and a leading underscore hides a legend's entry.
+
+    >>> shorten("$5", 10), shorten("accuracy", 5), shorten("_x", 5)
+    ('\\\\$5', 'accu…', ' _x')
+    """
+    line = " ".join(text.split())
+    line = line if len(line) <= letters else f"{line[: letters - 1]}…"
+    return (" " if line.startswith("_") else "") + line.replace("$", r"\$")
+
+
+def png(made: Figure) -> bytes:
+    """Draw a figure as PNG; letters that the font lacks become boxes without a warning."""
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        made.savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()

@@ -1,0 +1,255 @@
+"""The comparison table: one row per group of seeds, as data, plain text, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .load import Group, Run
+from .series import Hit, best, first_hit, last, mean, sd
+
+__all__ = [
+    "MISSING",
+    "as_csv",
+    "as_markdown",
+    "as_text",
+    "comparison",
+    "human_bytes",
+    "human_seconds",
+    "human_target",
+    "human_value",
+    "table_cells",
+]
+
+Row = dict[str, Any]
+MISSING = "-"  # what a cell without a value shows
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def human_bytes(n: float | None) -> str:
+    """Write a number of bytes in binary units (1 KiB = 1024 B) to three digits.
+
+    >>> human_bytes(512), human_bytes(1536), human_bytes(5 * 2**30), human_bytes(None)
+    ('512 B', '1.50 KiB', '5.00 GiB', '-')
+    """
+    if n is None or not math.isfinite(n):
+        return MISSING
+    if round(n) < 1024:
+        return f"{n:.0f} B"
+    power = 0
+    # 999.5 shows as 1000: three digits have run out, the next unit has 0.976
+    while n >= 999.5 and power < len(_UNITS) - 1:
+        n, power = n / 1024, power + 1
+    return f"{_three_digits(n)} {_UNITS[power]}"
+
+
+def human_seconds(seconds: float | None) -> str:
+    """Write a duration with the two largest fitting units.
+
+    >>> human_seconds(0.0123), human_seconds(3.21), human_seconds(125), human_seconds(7380)
+    ('12.3 ms', '3.21 s', '2 min 05 s', '2 h 03 min')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 0.9995:
+        return f"{_three_digits(seconds * 1000)} ms"
+    if seconds < 59.95:
+        return f"{_three_digits(seconds)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def human_value(value: float | None, unit: str, spread: float | None = None) -> str:
+    """Write a metric's value, per cent with two decimals for a share, else four digits.
+
+    >>> human_value(0.85314, "share", 0.004), human_value(12.3456, "")
+    ('85.31 ± 0.40 %', '12.35')
+    """
+    if value is None:
+        return MISSING
+    if unit == "share":
+        middle, beside, after = f"{100 * value:.2f}", f"{100 * (spread or 0):.2f}", " %"
+    else:
+        middle, beside, after = f"{value:.4g}", f"{spread or 0:.2g}", f" {unit}" if unit else ""
+    return f"{middle}{'' if spread is None else f' ± {beside}'}{after}"
+
+
+def human_target(target: float, unit: str) -> str:
+    """Write a target with no more digits than it was given.
+
+    >>> human_target(0.85, "share"), human_target(6.0, "")
+    ('85 %', '6')
+    """
+    if unit == "share":
+        return f"{100 * target:g} %"
+    return f"{target:g} {unit}" if unit else f"{target:g}"
+
+
+def comparison(groups: Sequence[Group], target: float | None = None) -> list[Row]:
+    """Compare groups, one row each, in their order; means are over the seeds in `Group.counted`.
+
+    `last_mean`, `last_sd` (divided by n - 1; None for one seed), `best_mean` (of each seed's best
+    round) and `ema_mean` are in the metric's own unit.  With `target` (same unit) the columns to
+    the target are found anew on the EMA curve; without, they are what each run wrote for its own.
+    `rounds_to_target` is a mean over the seeds that reached it: "63", "63 (2/3)" if only two of
+    three did, "100+" if none did in 100 rounds; `bytes_to_target` and `seconds_to_target` likewise,
+    None if none did.  `bytes` counts up and down, `seconds` leaves evaluation out.
+    """
+    return [_row(group, target) for group in groups]
+
+
+def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Give the headings and the cells as people read them; columns without a value are left out."""
+    if not rows:
+        return [], []
+    metrics = {row["metric"] for row in rows}
+    metric = metrics.pop() if len(metrics) == 1 else "metric"
+    goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
+    goal = goals.pop() if len(goals) == 1 else "target"
+    columns: list[tuple[str, list[str]]] = [
+        ("algorithm", [_named(row) for row in rows]),
+        ("seeds", [str(row["seeds"]) for row in rows]),
+        ("rounds", [str(row["rounds"]) for row in rows]),
+        (f"{metric}, last", [_value(row, "last_mean", "last_sd") for row in rows]),
+        (f"{metric}, best", [_value(row, "best_mean") for row in rows]),
+        (f"{metric}, EMA last", [_value(row, "ema_mean") for row in rows]),
+        (f"rounds to {goal}", [row["rounds_to_target"] or MISSING for row in rows]),
+        (f"bytes to {goal}", [human_bytes(row["bytes_to_target"]) for row in rows]),
+        (f"time to {goal}", [human_seconds(row["seconds_to_target"]) for row in rows]),
+        ("bytes", [human_bytes(row["bytes"]) for row in rows]),
+        ("time per round", [human_seconds(row["seconds_per_round"]) for row in rows]),
+        ("time", [human_seconds(row["seconds"]) for row in rows]),
+    ]
+    kept = [(head, cells) for head, cells in columns if any(cell != MISSING for cell in cells)]
+    return [head for head, _ in kept], [
+        list(line) for line in zip(*(c for _, c in kept), strict=True)
+    ]
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Write the table with aligned columns for a terminal, a line per group; empty for no rows."""
+    heads, lines = table_cells(rows)
+    if not heads:
+        return ""
+    lines = [[_one_line(cell) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    out = []
+    for line in [heads, rule, *lines]:
+        first, *others = [
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        out.append("  ".join([first, *others]).rstrip())
+    return "\n".join(out) + "\n"
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """Write the table as Markdown with pipes; empty for no rows."""
+    heads, lines = table_cells(rows)
+    if not heads:
+        return ""
+    marks = [":--", *["--:"] * (len(heads) - 1)]
+    cells = [[_markdown(cell) for cell in line] for line in [heads, *lines]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], marks, *cells[1:]])
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Write every column with raw numbers (bytes, seconds, metric's unit); empty for no rows."""
+    if not rows:
+        return ""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _row(group: Group, target: float | None) -> Row:
+    runs, metric = group.counted, group.metric
+    final = [last(run, metric.column) for run in runs]
+    seconds = [float(run.seconds[-1]) if run.rounds.size else None for run in runs]
+    hits = [_hit(run, target) for run in runs]
+    goal = (
+        target
+        if target is not None
+        else next((r.target for r in group.runs if r.target is not None), None)
+    )
+    done = max((len(run.rounds) for run in runs), default=0)
+    reached = [hit for hit in hits if hit is not None]
+    return {
+        "label": group.label,
+        "state": group.state,
+        "metric": metric.name,
+        "unit": metric.unit,
+        "seeds": len(runs),
+        "rounds": done,
+        "last_mean": mean(final),
+        "last_sd": sd(final),
+        "best_mean": mean([best(run) for run in runs]),
+        "ema_mean": mean([last(run, metric.ema_column) for run in runs]),
+        "target": goal,
+        "reached": len(reached),
+        "rounds_to_target": None if goal is None else _rounds_text(reached, len(runs), done),
+        "bytes_to_target": mean([hit.bytes for hit in reached]),
+        "seconds_to_target": mean([hit.seconds for hit in reached]),
+        "bytes": mean([float(run.bytes[-1]) if run.rounds.size else None for run in runs]),
+        "seconds_per_round": mean(
+            [s / len(run.rounds) for s, run in zip(seconds, runs, strict=True) if s is not None]
+        ),
+        "seconds": mean(seconds),
+    }
+
+
+def _hit(run: Run, target: float | None) -> Hit | None:
+    """Find the target on the curve, or take what the run itself wrote down."""
+    if target is not None:
+        return first_hit(run, target)
+    if "rounds_to_target" not in run.summary:
+        return None if run.target is None else first_hit(run, run.target)
+    written: Mapping[str, Any] = run.summary
+    if written["rounds_to_target"] is None:
+        return None
+    return Hit(
+        int(written["rounds_to_target"]),
+        float(written.get("bytes_to_target") or 0.0),
+        float(written.get("seconds_to_target") or 0.0),
+    )
+
+
+def _rounds_text(reached: Sequence[Hit], seeds: int, rounds: int) -> str:
+    average = mean([float(hit.round) for hit in reached])
+    if average is None:
+        return f"{rounds}+"
+    text = f"{average:.1f}".removesuffix(".0")
+    return text if len(reached) == seeds else f"{text} ({len(reached)}/{seeds})"
+
+
+def _named(row: Row) -> str:
+    return f"{row['label']} ({row['state']})" if row["state"] else str(row["label"])
+
+
+def _value(row: Row, key: str, spread: str | None = None) -> str:
+    return human_value(row[key], row["unit"], row[spread] if spread else None)
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _markdown(text: str) -> str:
+    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,154 @@
+"""What a run returns, and the files it leaves at its end."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .describe import engine_text, group
+from .engines.base import Score
+from .files import write_atomic
+from .ledger import Ledger
+from .vector import Rec
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
+    from .loop import Loop
+
+__all__ = ["Result", "finish"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """history: one row per round. model: the trained module, in evaluation mode. state: the
+    server's record.
+
+    clients: the headline metric per client, None where a client has nothing to be tested on. path:
+    the run directory, if there is one.
+    """
+
+    history: list[dict[str, Any]]
+    model: nn.Module
+    ledger: Ledger
+    summary: dict[str, Any]
+    state: Rec
+    clients: list[float | None]
+    path: Path | None = None
+
+    def curve(self, column: str) -> tuple[list[int], list[float]]:
+        """Rounds and values of a column of the history, where it was measured."""
+        rows = [r for r in self.history if r.get(column) is not None]
+        return [r["round"] for r in rows], [r[column] for r in rows]
+
+    @property
+    def last(self) -> float | None:
+        """The headline metric on the test set after the last round."""
+        last = self.summary["last"]
+        return None if last is None else float(last["value"])
+
+    @property
+    def best(self) -> float | None:
+        """Its best value over all evaluations."""
+        best = self.summary["best"]
+        return None if best is None else float(best["value"])
+
+
+def finish(exp: Experiment, loop: Loop) -> Result:
+    """Collect the result, and write summary, ledger, per-client scores and the final model."""
+    clients, basis = _per_client(exp, loop)
+    summary = _summary(exp, loop)
+    x = loop.plan.algorithm.model(loop.srv)
+    module = loop.net.export(x, loop.buffers)
+    folder = loop.folder
+    if folder is not None:
+        from safetensors.torch import save_model
+
+        write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
+        folder.write_json("ledger.json", loop.ledger.as_dict())
+        folder.write_json(
+            "clients.json",
+            {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients},
+        )
+        folder.write_json("summary.json", summary)
+    path = None if folder is None else folder.path
+    return Result(loop.history, module.cpu(), loop.ledger, summary, loop.srv, clients, path)
+
+
+def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
+    name, curve, ledger = f"test_{loop.headline}", loop.curve, loop.ledger
+    seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
+    best = None
+    for at, value in seen:
+        if best is None or curve.better(value, best[1]):
+            best = (at, value)
+    averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
+    reached = curve.reached or {}
+    validation = [r for r in loop.history if r.get(f"validation_{loop.headline}") is not None]
+    config = exp.config or {}
+    return {
+        "metric": {
+            "name": loop.headline,
+            "higher_is_better": curve.higher_is_better,
+            "unit": "share" if loop.headline == "accuracy" else "",
+        },
+        "algorithm": config.get("algorithm", {}).get("name", exp.algorithm.method),
+        "label": exp.label,
+        "name": config.get("name") or exp.name or exp.algorithm.method,
+        "seed": exp.seed,
+        "rounds": loop.round,
+        "finished": loop.round >= exp.rounds,
+        "population": loop.fed.population,
+        "parameters": loop.net.layout.d,
+        "best": _point(best),
+        "last": _point(seen[-1] if seen else None),
+        "last_ema": averages[-1] if averages else None,
+        "last_validation": validation[-1][f"validation_{loop.headline}"] if validation else None,
+        "target": curve.target,
+        "rounds_to_target": reached.get("round"),
+        "rounds_to_target_text": curve.rounds_to_target(loop.round),
+        "bytes_to_target": reached.get("bytes"),
+        "seconds_to_target": reached.get("seconds"),
+        "bytes_up": ledger.bytes_up,
+        "bytes_down": ledger.bytes_down,
+        "seconds": ledger.seconds,
+        "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
+        "engine": engine_text(loop),
+        "group": group(exp, loop),
+    }
+
+
+def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
+    return None if at is None else {"round": at[0], "value": at[1]}
+
+
+def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
+    """The headline metric per client, and on what.
+
+    Clients with test sets of their own are measured on these. Otherwise a client's value is the
+    test set's value per class, weighted by the client's label shares: what a test set with its own
+    label distribution would give on average.
+    """
+    data = loop.fed.data
+    none: list[float | None] = [None] * loop.fed.population
+    if not exp.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
+        return none, "not measured"
+    assert data.test_targets is not None
+    x = loop.plan.algorithm.model(loop.srv)
+    score: Score = loop.engine.evaluate(x, loop.buffers, data.test_inputs, data.test_targets)
+    if data.test_clients is not None:
+        sets = [data.test_clients.of(i) for i in range(data.population)]
+        return [float(score.each[s].mean()) if len(s) else None for s in sets], "own test sets"
+    if data.classes is None or data.test_targets.ndim != 1:
+        return none, "not measured"
+    labels = data.test_targets.cpu()
+    sums = torch.bincount(labels, weights=score.each.cpu(), minlength=data.classes)
+    of_class = torch.bincount(labels, minlength=data.classes)
+    shares = data.label_counts().double() * (of_class > 0)
+    values = shares @ (sums / of_class.clamp_min(1)) / shares.sum(1)
+    out = [None if v != v else v for v in values.tolist()]
+    return out, "test set weighted by the client's labels"

@@ -1,0 +1,65 @@
+"""The wrapper that changes nothing; the others override what they change."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..algorithm import Algorithm, Grad, Job, Round
+from ..errors import CompositionError
+from ..vector import Rec, Vec
+
+__all__ = ["Wrapper"]
+
+
+class Wrapper(Algorithm):
+    """Passes everything on to `inner`."""
+
+    inner: Algorithm = dataclasses.field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # what a method declares about itself is true of it inside a wrapper too
+        for name in ("linear", "means", "partial", "recursive", "sums"):
+            object.__setattr__(self, name, getattr(self.inner, name))
+
+    @property
+    def method(self) -> str:
+        return self.inner.method
+
+    def refuse(self, wrong: Any, why: str) -> None:
+        """Raise CompositionError naming this wrapper and the method inside."""
+        if wrong:
+            raise CompositionError(f"{type(self).__name__} and {self.inner.method}: {why}")
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return self.inner.server_init(x, up)
+
+    def broadcast(self, srv: Rec) -> Rec:
+        return self.inner.broadcast(srv)
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        return self.inner.server_step(srv, up, rnd)
+
+    def model(self, srv: Rec) -> Vec:
+        return self.inner.model(srv)
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        return self.inner.probe(x, grad)
+
+    def client_init(self, x: Vec) -> Rec:
+        return self.inner.client_init(x)
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        return self.inner.start(msg, mem, job)
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return self.inner.direction(x, loc, msg, mem, grad, job)
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        return self.inner.finish(x, loc, msg, mem, job)
+
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        return self.inner.uniform(up, job)

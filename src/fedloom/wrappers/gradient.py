@@ -1,0 +1,144 @@
+"""Wrappers that change a client's step.
+
+The parts of a local step run in this order, and build() puts them so:
+    gradient -> prox and the method's corrections -> joint clip -> weight decay -> local optimiser
+    -> move
+That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_, with everything of the method
+inside the clip. A recursion over gradients is clipped and decayed one gradient at a time instead
+(ClipGrad).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..algorithm import Algorithm, Grad, Job, hyper
+from ..vector import Rec, Vec, clip, rec
+from .base import Wrapper
+from .optimisers import Optimiser
+
+__all__ = ["Clip", "ClipGrad", "LocalOpt", "Prox", "WeightDecay", "build"]
+
+
+class Prox(Wrapper):
+    """Pull every local step towards the model that was received: gradient of mu/2 ||x -
+    msg.x||^2.
+    """
+
+    mu: float = hyper(0.01, low=0, source="Li et al., MLSys 2020: {0.001, 0.01, 0.1, 1}")
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        def pulled(y: Vec) -> Vec:
+            g: Vec = grad(y) + self.mu * (y - msg.x)
+            return g
+
+        return self.inner.direction(x, loc, msg, mem, pulled, job)
+
+
+class Clip(Wrapper):
+    """Limit the norm of the whole direction, everything of the method included."""
+
+    norm: float = hyper(10.0, low=0, open_low=True, source="10 in FedACG's and FedSMOO's code")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.recursive, "its direction is a recursion over gradients; use ClipGrad"
+        )
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        d, loc = self.inner.direction(x, loc, msg, mem, grad, job)
+        return clip(d, self.norm), loc
+
+
+class WeightDecay(Wrapper):
+    """Add wd * x to the direction, after clipping and before the local optimiser."""
+
+    wd: float = hyper(low=0, source="0.001 in FedACG and FedSMOO")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.recursive, "its direction is a recursion over gradients; use ClipGrad"
+        )
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        d, loc = self.inner.direction(x, loc, msg, mem, grad, job)
+        return d.add(x, alpha=self.wd), loc
+
+
+class ClipGrad(Wrapper):
+    """Limit the norm of every gradient (None: do not), then add wd * y at its own point."""
+
+    norm: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    wd: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
+
+    def _clipped(self, grad: Grad) -> Grad:
+        def clipped(y: Vec) -> Vec:
+            g = grad(y)
+            return (g if self.norm is None else clip(g, self.norm)) + self.wd * y
+
+        return clipped
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        return self.inner.probe(x, self._clipped(grad))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return self.inner.direction(x, loc, msg, mem, self._clipped(grad), job)
+
+
+class LocalOpt(Wrapper):
+    """Run the local directions, clipped and decayed, through an optimiser that is new in every
+    round.
+    """
+
+    opt: Optimiser = dataclasses.field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.sums,
+            "it takes its move for the sum of its directions, which a local optimiser changes",
+        )
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        x, loc = self.inner.start(msg, mem, job)
+        return x, rec(inner=loc, opt=self.opt.init(x))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        d, inner = self.inner.direction(x, loc.inner, msg, mem, grad, job)
+        d, opt = self.opt.move(d, loc.opt)
+        return d, rec(inner=inner, opt=opt)
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        return self.inner.finish(x, loc.inner, msg, mem, job)
+
+
+def build(
+    method: Algorithm,
+    clip: float | None = None,
+    weight_decay: float = 0.0,
+    opt: Optimiser | None = None,
+) -> Algorithm:
+    """Put the local parts around a method in the documented order; parts not asked for are left
+    out.
+    """
+    if method.recursive:
+        if clip is not None or weight_decay:
+            method = ClipGrad(inner=method, norm=clip, wd=weight_decay)
+    else:
+        if clip is not None:
+            method = Clip(inner=method, norm=clip)
+        if weight_decay:
+            method = WeightDecay(inner=method, wd=weight_decay)
+    return LocalOpt(inner=method, opt=opt) if opt else method

@@ -1,0 +1,52 @@
+"""Optimisers as pure functions of a direction: used at a client (LocalOpt) or at the server
+(ServerOpt).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import dataclass_transform
+
+from ..algorithm import check_ranges, hyper
+from ..vector import Rec, Vec, rec, zeros
+
+__all__ = ["Momentum", "Optimiser"]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Optimiser:
+    """init(x) -> state; move(d, state) -> (what replaces d, state). Local ones get no rate of their
+    own.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def init(self, x: Vec) -> Rec:
+        """The state before the first move; x (d,) gives length, type and device."""
+        raise NotImplementedError
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        """A direction, or a server's move, -> what is to be used in its place."""
+        raise NotImplementedError
+
+
+class Momentum(Optimiser):
+    """Heavy ball: m = beta m + d, move by lr m. No (1 - beta), as torch.optim.SGD with dampening
+    0.
+    """
+
+    lr: float = hyper(1.0, low=0, open_low=True, source="1: torch.optim.SGD; FedAvgM")
+    beta: float = hyper(
+        0.9, low=0, high=1, open_high=True, source="FedACG: FedAvgM {0.4, 0.6, 0.8}"
+    )
+
+    def init(self, x: Vec) -> Rec:
+        return rec(m=zeros(x))
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        m = self.beta * state.m + d
+        return self.lr * m, rec(m=m)

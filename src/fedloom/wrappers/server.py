@@ -1,0 +1,86 @@
+"""Wrappers that change what the server does with the inner algorithm's move.
+
+An inner server steps at the origin: its new x is its move, exactly, because a server's move never
+depends on x.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..algorithm import Round, hyper
+from ..vector import Rec, Vec, rec, zeros
+from .base import Wrapper
+from .optimisers import Optimiser
+
+__all__ = ["Lookahead", "ServerOpt", "ServerWrapper"]
+
+
+class ServerWrapper(Wrapper):
+    """srv: x, inner (everything of the inner server but x), own (this wrapper's state)."""
+
+    def own(self, x: Vec) -> Rec:
+        """-> this wrapper's state before round 0."""
+        return rec()
+
+    def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:
+        """The inner server's move -> this server's move, own."""
+        return d, own
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return rec(x=x, inner=_without_x(self.inner.server_init(x, up)), own=self.own(x))
+
+    def broadcast(self, srv: Rec) -> Rec:
+        return self.inner.broadcast(_with_x(srv.inner, srv.x))
+
+    def model(self, srv: Rec) -> Vec:
+        return self.inner.model(_with_x(srv.inner, srv.x))
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        inner = self.inner.server_step(_with_x(srv.inner, zeros(srv.x)), up, rnd)
+        move, own = self.move(inner.x, srv.own)
+        return rec(x=srv.x + move, inner=_without_x(inner), own=own)
+
+
+class ServerOpt(ServerWrapper):
+    """Run the inner server's move through an optimiser. FedAvgM is ServerOpt(LocalSGD,
+    Momentum).
+    """
+
+    opt: Optimiser = dataclasses.field()
+
+    def own(self, x: Vec) -> Rec:
+        return self.opt.init(x)
+
+    def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:
+        return self.opt.move(d, own)
+
+
+class Lookahead(ServerWrapper):
+    """Clients start from x + lam m, where m = lam m + move (Kim, Kim & Han, CVPR 2024, Algorithm
+    1).
+
+    FedACG is Lookahead(Prox(LocalSGD)), bit for bit.
+    """
+
+    lam: float = hyper(
+        0.85, low=0, high=1, open_high=True, source="FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}"
+    )
+
+    def own(self, x: Vec) -> Rec:
+        return rec(m=zeros(x))
+
+    def broadcast(self, srv: Rec) -> Rec:
+        return self.inner.broadcast(_with_x(srv.inner, srv.x + self.lam * srv.own.m))
+
+    def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:
+        m = self.lam * own.m + d
+        return m, rec(m=m)
+
+
+def _without_x(srv: Rec) -> Rec:
+    return rec(**{k: v for k, v in srv._asdict().items() if k != "x"})
+
+
+def _with_x(inner: Rec, x: Vec) -> Rec:
+    return rec(x=x, **inner._asdict())

@@ -1,0 +1,89 @@
+"""Names -> methods, by hand. A composition is written here or in its paper's file, never as a class
+that mixes papers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .algorithm import Algorithm, FedAvg, Hyper
+from .algorithms import FedACG, Scaffold, fedavgm, fedprox
+from .errors import ConfigError, did_you_mean
+
+__all__ = ["ALGORITHMS", "Option", "make_algorithm", "options"]
+
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "fedavg": FedAvg,
+    "fedprox": fedprox,
+    "fedavgm": fedavgm,
+    "scaffold": Scaffold,
+    "fedacg": FedACG,
+}
+
+LABELS = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedavgm": "FedAvgM",
+    "scaffold": "SCAFFOLD",
+    "fedacg": "FedACG",
+}
+
+
+class Option(NamedTuple):
+    """A hyper-parameter as a user sees it."""
+
+    name: str
+    default: Any
+    allowed: str
+    source: str
+
+
+def _known(name: str) -> Callable[..., Algorithm]:
+    if name not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm '{name}'; {did_you_mean(name, ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
+def make_algorithm(name: str, **values: Any) -> Algorithm:
+    """A method by its name. Raises ConfigError for an unknown name or option, and for a value out
+    of range.
+
+    >>> make_algorithm("fedacg", lam=0.9)
+    FedACG(lam=0.9, beta=0.01)
+    """
+    make = _known(name)
+    known = {o.name: o for o in options(name)}
+    for key, value in values.items():
+        if key not in known:
+            hint = did_you_mean(key, known) if known else "it has none"
+            raise ConfigError(f"algorithm '{name}' has no option '{key}'; {hint}")
+        if not isinstance(value, (int, float)) and isinstance(known[key].default, (int, float)):
+            raise ConfigError(
+                f"algorithm.{key} must be a number {known[key].allowed}, got {value!r}"
+            )
+    return make(**values)
+
+
+def options(name: str) -> list[Option]:
+    """The hyper-parameters of a method, with ranges and sources, read off what it is built of."""
+    make = _known(name)
+    rules = {f.name: f.metadata["hyper"] for part in _parts(make()) for f in _ranged(part)}
+    aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
+    out = []
+    for key, parameter in inspect.signature(make).parameters.items():
+        rule: Hyper = rules.get(key) or rules.get(aliases.get(key, ""), Hyper())
+        out.append(Option(key, parameter.default, rule.range_text(), rule.source))
+    return out
+
+
+def _parts(part: Any) -> list[Any]:
+    """An algorithm, what it wraps, and the optimisers it uses."""
+    inner = [getattr(part, f.name) for f in dataclasses.fields(part)]
+    return [part, *(q for p in inner if dataclasses.is_dataclass(p) for q in _parts(p))]
+
+
+def _ranged(part: Any) -> list[Any]:
+    return [f for f in dataclasses.fields(part) if "hyper" in f.metadata]

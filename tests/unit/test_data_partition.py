@@ -1,0 +1,230 @@
+"""Partitions: disjoint, complete, of the promised sizes, of the promised distribution."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.data import PARTITIONS, by_lists, dirichlet, dirichlet_unbalanced, from_arrays, iid
+from fedloom.data.partition import _draw_counts
+from fedloom.errors import DataError
+
+ALPHAS = st.floats(-3, 3).map(lambda power: 10.0**power)
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(torch.tensor)
+
+
+def assert_deals_everything_once(lists, samples):
+    assert torch.equal(lists.indices.sort().values, torch.arange(samples))
+    assert lists.sizes.sum() == samples
+    for client in range(lists.count):
+        assert torch.equal(lists.of(client), lists.of(client).sort().values)
+
+
+def even_sizes(samples, clients):
+    return [samples // clients + (i < samples % clients) for i in range(clients)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels=LABELS, share=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_iid_deals_everything_once_in_even_sizes(labels, share, seed):
+    clients = 1 + int(share * (len(labels) - 1))
+    lists = iid(clients).split(labels, seed)
+    assert_deals_everything_once(lists, len(labels))
+    assert lists.sizes.tolist() == even_sizes(len(labels), clients)
+
+
+@settings(deadline=None, max_examples=150)
+@given(labels=LABELS, share=st.floats(0, 1), alpha=ALPHAS, seed=st.integers(0, 2**31))
+def test_dirichlet_deals_everything_once_in_even_sizes_for_any_alpha(labels, share, alpha, seed):
+    clients = 1 + int(share * (len(labels) - 1))
+    lists = dirichlet(alpha, clients).split(labels, seed)
+    assert_deals_everything_once(lists, len(labels))
+    assert lists.sizes.tolist() == even_sizes(len(labels), clients)
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels=LABELS, clients=st.integers(1, 4), alpha=ALPHAS, seed=st.integers(0, 2**31))
+def test_dirichlet_unbalanced_deals_everything_once_or_says_why_not(labels, clients, alpha, seed):
+    try:
+        lists = dirichlet_unbalanced(alpha, clients, tries=20).split(labels, seed)
+    except DataError as error:
+        assert "clients" in str(error)
+        return
+    assert_deals_everything_once(lists, len(labels))
+    assert lists.sizes.min() >= 1
+
+
+def test_dirichlet_unbalanced_gives_everyone_the_least_size():
+    labels = torch.arange(400) % 10
+    for seed in range(5):
+        lists = dirichlet_unbalanced(0.3, 10, min_size=12).split(labels, seed)
+        assert lists.sizes.min() >= 12
+        assert lists.sizes.max() > lists.sizes.min()
+
+
+@pytest.mark.parametrize(
+    "partition", [iid(7), dirichlet(0.3, 7), dirichlet_unbalanced(0.5, 7)], ids=lambda p: str(p)
+)
+def test_a_seed_makes_the_split(partition):
+    labels = torch.arange(200) % 10
+    first, again, other = (partition.split(labels, seed) for seed in (1, 1, 2))
+    assert first.digest() == again.digest() != other.digest()
+
+
+def test_draws_follow_sequential_sampling_without_replacement():
+    # three samples of weight 1, two of weight 4, two draws one after the other:
+    # the total weight is 11, and what was drawn weighs no more
+    chance = {
+        (2, 0): (3 / 11) * (2 / 10),
+        (1, 1): (3 / 11) * (8 / 10) + (8 / 11) * (3 / 7),
+        (0, 2): (8 / 11) * (4 / 7),
+    }
+    assert sum(chance.values()) == pytest.approx(1)
+    rng, draws = np.random.default_rng(0), 20_000
+    seen = dict.fromkeys(chance, 0)
+    for _ in range(draws):
+        counts = _draw_counts(rng, np.array([1.0, 4.0]), np.array([3, 2]), 2)
+        seen[tuple(counts.tolist())] += 1
+    for outcome, p in chance.items():
+        assert abs(seen[outcome] / draws - p) < 4 * np.sqrt(p * (1 - p) / draws)
+
+
+def test_draws_are_uniform_over_samples_where_no_weight_is_left():
+    rng, draws = np.random.default_rng(0), 4000
+    total = np.zeros(3)
+    for _ in range(draws):
+        counts = _draw_counts(rng, np.array([1.0, 0.0, 0.0]), np.array([2, 6, 2]), 6)
+        assert counts[0] == 2 and counts.sum() == 6  # what has weight is used up first
+        total += counts
+    # four of eight: every other sample is drawn half of the times (hypergeometric variance 6/7)
+    assert abs(total[1] / draws - 3) < 4 * np.sqrt(6 / 7 / draws)
+
+
+def test_a_weight_of_1e_300_against_zero_is_still_a_weight():
+    counts = _draw_counts(
+        np.random.default_rng(0), np.array([1e-300, 0.0, 1e-310]), np.array([5, 5, 5]), 10
+    )
+    assert counts.tolist() == [5, 0, 5]
+
+
+def shares(alpha, seeds=4):
+    """Mean largest label share and classes present, for CIFAR-10's labels over 100 clients."""
+    labels = torch.arange(50_000) % 10
+    rows = []
+    for seed in range(seeds):
+        data = from_arrays(torch.zeros(50_000, 1), labels, dirichlet(alpha, 100), seed=seed)
+        counts = data.label_counts().double()
+        largest = counts.max(1).values / 500
+        present = (counts > 0).double().sum(1).mean()
+        rows.append([largest.mean(), present])
+    return torch.tensor(rows).mean(0).tolist()
+
+
+def test_dirichlet_has_the_statistics_of_the_published_cifar_split():
+    # the lists shipped with FedACG, alpha 0.3 over 100 clients: 0.478 and 7.9
+    largest, present = shares(0.3)
+    assert largest == pytest.approx(0.478, abs=0.025)
+    assert present == pytest.approx(7.9, abs=0.3)
+
+
+def test_imbalance_falls_with_alpha():
+    largest = [shares(alpha, seeds=1)[0] for alpha in (0.03, 0.3, 3, 1000)]
+    assert largest == sorted(largest, reverse=True)
+    assert largest[0] > 0.7 and largest[-1] < 0.16
+
+
+def test_early_clients_follow_their_own_shares():
+    # the first client draws from full pools: for large alpha nearly 1/C each, and for tiny alpha
+    # one class, of which there are enough
+    counts = from_arrays(
+        torch.zeros(1000, 1), torch.arange(1000) % 10, dirichlet(1e-3, 20), seed=0
+    ).label_counts()
+    assert counts[0].max() >= 49
+
+
+def test_every_class_loses_by_its_share_in_the_unbalanced_split():
+    # shares of Dir(a 1_N) have mean 1/N and variance (N-1)/(N^2 (N a + 1))
+    labels, clients, alpha = torch.arange(100_000) % 100, 4, 0.5
+    lists = dirichlet_unbalanced(alpha, clients).split(labels, seed=3)
+    owner = torch.empty(100_000, dtype=torch.int64)
+    owner[lists.indices] = lists.owners()
+    parts = (
+        torch.zeros(100, clients).index_put_((labels, owner), torch.ones(1), accumulate=True) / 1000
+    )
+    variance = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    assert parts.var().item() == pytest.approx(variance, rel=0.2)
+
+
+def test_ten_thousand_clients_take_under_five_seconds():
+    begin = time.perf_counter()
+    lists = dirichlet(0.3, 10_000).split(torch.arange(60_000) % 10, seed=0)
+    assert time.perf_counter() - begin < 5
+    assert lists.sizes.unique().tolist() == [6]
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 1e-3, 1e9])
+def test_the_ends_of_alpha_work(alpha):
+    labels = torch.arange(1000) % 10
+    assert_deals_everything_once(dirichlet(alpha, 30).split(labels, 0), 1000)
+    assert_deals_everything_once(dirichlet_unbalanced(alpha, 1).split(labels, 0), 1000)
+
+
+def test_labels_need_not_be_consecutive():
+    labels = torch.tensor([5, 900, 5, 900, 7])
+    assert_deals_everything_once(dirichlet(0.1, 2).split(labels, 0), 5)
+    assert_deals_everything_once(dirichlet_unbalanced(10.0, 2).split(labels, 0), 5)
+
+
+def test_given_lists_stay_as_they_are():
+    lists = by_lists([[4, 1], np.array([0]), torch.tensor([1, 1])]).split(torch.zeros(5), 0)
+    assert [lists.of(i).tolist() for i in range(3)] == [[4, 1], [0], [1, 1]]
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_about_rebuilds_the_partition(name):
+    partition = PARTITIONS[name](**({"alpha": 0.3} if name != "iid" else {}), clients=3)
+    about = partition.about()
+    assert about.pop("kind") == name
+    assert PARTITIONS[name](**about) == partition
+
+
+LABELLED, FLOATS = torch.arange(6) % 3, torch.rand(6)
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda: iid(0), "clients must be .* at least 1, got 0"),
+        (lambda: iid(True), "got True"),
+        (lambda: dirichlet(0.3, clients=2.0), "got 2.0"),
+        (lambda: dirichlet(0, clients=2), "alpha must be .*got 0"),
+        (lambda: dirichlet(-1.0, clients=2), "got -1.0"),
+        (lambda: dirichlet(float("nan"), clients=2), "got nan"),
+        (lambda: dirichlet_unbalanced(float("inf"), clients=2), "got inf"),
+        (lambda: dirichlet_unbalanced(1.0, clients=2, min_size=0), "min_size"),
+        (lambda: dirichlet_unbalanced(1.0, clients=2, tries=0), "tries"),
+        (lambda: iid(7).split(LABELLED, 0), "7 clients cannot share 6 samples"),
+        (lambda: dirichlet(0.3, 7).split(LABELLED, 0), "7 clients cannot share 6 samples"),
+        (lambda: dirichlet(0.3, 2).split(FLOATS, 0), "needs labels.*iid or by_lists"),
+        (lambda: dirichlet_unbalanced(0.3, 2).split(FLOATS, 0), "needs labels"),
+        (lambda: dirichlet_unbalanced(1.0, 2, min_size=4).split(LABELLED, 0), "need 8 samples"),
+        (
+            lambda: dirichlet_unbalanced(1e-6, 6, tries=5).split(LABELLED, 0),
+            "alpha=1e-06.*5 tries .best try: 0.*larger alpha",
+        ),
+        (lambda: by_lists([[0], [6]]).split(LABELLED, 0), "0 to 6, but there are 6"),
+        (lambda: by_lists([[0], [-1]]).split(LABELLED, 0), "-1 to 0"),
+        (lambda: by_lists([[0], [0.5]]), "client 1 .*float64"),
+        (lambda: by_lists([[[0, 1]]]), "client 0 have shape"),
+        (lambda: by_lists([[0, [1]]]), "client 0 are not a flat list"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused_in_one_line(use, says):
+    with pytest.raises(DataError, match=says) as error:
+        use()
+    assert "\n" not in str(error.value)

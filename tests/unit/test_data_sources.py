@@ -1,0 +1,327 @@
+"""Published sets: the idx format, checksums, downloads from a local server, and the digits."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import http.server
+import os
+import socket
+import struct
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.data import SOURCES, data_root, digits, iid, sources
+from fedloom.data.fetch import PublishedFile, fetch
+from fedloom.data.idx import read_idx
+from fedloom.errors import DataError
+
+
+def idx_bytes(array, code):
+    header = struct.pack(">BBBB", 0, 0, code, array.ndim)
+    return header + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def published(name, content, base):
+    packed = gzip.compress(content, mtime=0)
+    sums = [hashlib.md5(data).hexdigest() for data in (packed, content)]
+    return packed, PublishedFile(name=name, md5=sums[0], md5_plain=sums[1], url=base + name)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A web server on this machine alone: yields its folder, its address and what was asked for."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    folder, asked = tmp_path / "home", []
+    folder.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, *args):
+            asked.append(self.path)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_port}/", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def tiny(home):
+    """An IdxSet of 5 + 3 images of 2 x 2 whose home is the local server."""
+    folder, base, _ = home
+    images = np.arange(20, dtype=np.uint8).reshape(5, 2, 2)
+    labels = np.array([0, 1, 2, 1, 0], dtype=np.uint8)
+    files = []
+    for old, array in zip(
+        sources.MNIST.files, (images, labels, images[:3], labels[:3]), strict=True
+    ):
+        packed, file = published(old.name, idx_bytes(array, 8), base)
+        (folder / old.name).write_bytes(packed)
+        files.append(file)
+    return dataclasses.replace(sources.MNIST, files=tuple(files))
+
+
+# ---- idx
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype"),
+    [(8, "u1"), (9, "i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_idx_files_of_every_type_are_read(tmp_path, code, dtype, ending):
+    array = np.arange(-6, 6).reshape(2, 3, 2).astype(dtype)
+    raw = idx_bytes(array, code)
+    path = tmp_path / f"x-idx{ending}"
+    path.write_bytes(gzip.compress(raw) if ending else raw)
+    got = read_idx(path)
+    assert np.array_equal(got, array) and got.dtype.isnative and got.shape == array.shape
+
+
+GOOD = idx_bytes(np.arange(6, dtype=np.uint8).reshape(2, 3), 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a", GOOD[:-1], r"17 bytes.*\(2, 3\).*18"),
+        ("a", GOOD + b"x", "19 bytes"),
+        ("a", b"", "begins with nothing"),
+        ("a", b"\1" + GOOD[1:], "no idx file"),
+        ("a", GOOD[:2] + b"\7" + GOOD[3:], "no idx file"),
+        ("a", GOOD[:6], "no idx file"),
+        ("a.gz", GOOD, "cannot be read"),
+        ("a.gz", gzip.compress(GOOD)[:-9], "cannot be read"),
+        ("a.gz", gzip.compress(GOOD)[:12] + b"\xff" * 20, "cannot be read"),
+        ("missing", None, "cannot be read"),
+        # a header that asks for 2^64 bytes asks for no memory
+        ("a", b"\0\0\x08\2" + b"\xff" * 8, "get the file again"),
+    ],
+)
+def test_idx_files_that_are_not_whole_are_refused(tmp_path, name, content, says):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=says) as error:
+        read_idx(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+# ---- where the files are
+
+
+def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "set"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert data_root(tmp_path) == tmp_path
+    assert data_root("~/here") == tmp_path / "me" / "here"
+    assert data_root() == tmp_path / "set"
+    monkeypatch.setenv("FEDLOOM_DATA", "")
+    assert data_root() == tmp_path / "cache" / "fedloom"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_root(None) == tmp_path / "me" / ".cache" / "fedloom"
+
+
+# ---- fetching
+
+
+def refused(call, *says):
+    with pytest.raises(DataError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for part in says:
+        assert str(part) in message
+    return message
+
+
+def test_a_missing_file_is_downloaded_once(home, tmp_path):
+    folder, base, asked = home
+    packed, file = published("a.gz", b"content" * 30_000, base)
+    (folder / "a.gz").write_bytes(packed)
+    target = tmp_path / "new" / "set"
+    for _ in range(2):
+        assert fetch(file, target).read_bytes() == packed
+    assert asked == ["/a.gz"]
+    assert [path.name for path in target.iterdir()] == ["a.gz"]
+
+
+def test_an_unpacked_copy_will_do(tmp_path):
+    _, file = published("a.gz", b"content", "http://127.0.0.1:9/")
+    (tmp_path / "a").write_bytes(b"content")
+    assert fetch(file, tmp_path) == tmp_path / "a"
+    (tmp_path / "a").write_bytes(b"contents")
+    got = hashlib.md5(b"contents").hexdigest()
+    refused(lambda: fetch(file, tmp_path), tmp_path / "a", got, file.md5_plain)
+
+
+@pytest.mark.parametrize("cut", [0, 10, -1])
+def test_a_truncated_file_is_named_with_both_checksums(tmp_path, cut):
+    packed, file = published("a.gz", b"content", "http://127.0.0.1:9/")
+    (tmp_path / "a.gz").write_bytes(packed[:cut])
+    got = hashlib.md5(packed[:cut]).hexdigest()
+    refused(lambda: fetch(file, tmp_path), tmp_path / "a.gz", got, file.md5, file.url)
+    assert (tmp_path / "a.gz").exists()  # the user's file is the user's to delete
+
+
+def test_a_download_that_is_another_file_leaves_nothing(home, tmp_path):
+    folder, base, _ = home
+    packed, file = published("a.gz", b"content", base)
+    (folder / "a.gz").write_bytes(packed + b"x")
+    target = tmp_path / "set"
+    got = hashlib.md5(packed + b"x").hexdigest()
+    refused(lambda: fetch(file, target), "a.gz", file.url, got, file.md5)
+    assert list(target.iterdir()) == []
+
+
+def test_a_file_that_is_not_at_home_is_named(home, tmp_path):
+    _, base, _ = home
+    file = published("a.gz", b"content", base)[1]
+    refused(lambda: fetch(file, tmp_path / "set"), "a.gz", "404", tmp_path / "set", file.md5)
+
+
+def test_without_a_network_the_message_says_all_one_needs(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.socket() as probe:  # a port that was free a moment ago: nobody listens
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    file = published("a.gz", b"content", f"http://127.0.0.1:{port}/")[1]
+    target = tmp_path / "set"
+    refused(lambda: fetch(file, target), "a.gz is not in", target, file.md5, file.url)
+    assert list(target.iterdir()) == []
+
+
+def test_download_false_asks_nobody(home, tmp_path):
+    _, base, asked = home
+    file = published("a.gz", b"content", base)[1]
+    refused(lambda: fetch(file, tmp_path / "set", download=False), "download is off", file.md5)
+    assert asked == [] and not (tmp_path / "set").exists()
+
+
+# ---- MNIST-like sets
+
+
+def test_a_set_is_fetched_decoded_and_normalised(tiny, home, tmp_path):
+    data = sources._load(tiny, iid(2), 0, tmp_path, True)
+    assert sorted(home[2]) == sorted("/" + file.name for file in tiny.files)
+    assert sorted(p.name for p in (tmp_path / "mnist").iterdir()) == sorted(
+        file.name for file in tiny.files
+    )
+    pixels = torch.arange(20.0).view(5, 1, 2, 2)
+    expected = (pixels / 255 - 0.1307) / 0.3081
+    torch.testing.assert_close(data.inputs, expected)
+    torch.testing.assert_close(data.test_inputs, expected[:3])
+    assert data.targets.tolist() == [0, 1, 2, 1, 0] and data.test_targets.tolist() == [0, 1, 2]
+    assert data.sizes.tolist() == [3, 2] and data.about["partition"] == iid(2).about()
+    assert not any(str(tmp_path) in str(value) for value in data.about.values())
+
+
+def test_seeds_share_one_decoding_but_not_the_floats(tiny, tmp_path, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(sources, "read_idx", lambda path: decoded.append(path) or read_idx(path))
+    first = sources._load(tiny, iid(2), 0, tmp_path, True)
+    second = sources._load(tiny, iid(2), 1, tmp_path, True)
+    assert len(decoded) == 4
+    first.inputs.zero_()
+    assert second.inputs.abs().min() > 0
+
+
+def test_images_and_labels_that_do_not_match_are_refused(tiny, tmp_path, home):
+    images, _, *rest = tiny.files
+    swapped = dataclasses.replace(tiny, files=(images, images, *rest))
+    refused(lambda: sources._load(swapped, iid(2), 0, tmp_path, True), "(5, 2, 2)")
+
+
+def test_the_published_sets_have_eight_files_of_their_own():
+    files = sources.MNIST.files + sources.FASHION_MNIST.files
+    assert len({file.md5 for file in files} | {file.md5_plain for file in files}) == 16
+    assert len({file.url for file in files}) == 8
+    assert all(file.url.endswith("/" + file.name) for file in files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_the_real_files_are_the_published_ones(name):
+    kind = {"mnist": sources.MNIST, "fashion_mnist": sources.FASHION_MNIST}[name]
+    folder = data_root() / kind.folder
+    if not all((folder / file.name).is_file() for file in kind.files):
+        pytest.skip(f"no copy of {name} in FEDLOOM_DATA or the cache")
+    for file in kind.files:
+        content = gzip.decompress((folder / file.name).read_bytes())
+        assert hashlib.md5(content).hexdigest() == file.md5_plain
+    data = SOURCES[name](iid(100), download=False)
+    assert data.inputs.shape == (60_000, 1, 28, 28) and data.test_inputs.shape[0] == 10_000
+    assert abs(data.inputs.mean()) < 1e-3 and abs(data.inputs.std() - 1) < 2e-3
+    assert data.classes == len(data.class_names) == 10
+    sizes = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # MNIST's classes
+    expected = sizes if name == "mnist" else [6000] * 10
+    assert data.label_counts().sum(0).tolist() == expected
+
+
+# ---- digits
+
+
+def test_digits_have_every_image_once_in_the_fixed_stratified_split():
+    from sklearn.datasets import load_digits
+
+    original = load_digits()
+    data = digits()
+    assert data.inputs.shape[1:] == (1, 8, 8) and data.inputs.dtype == torch.float32
+    assert data.inputs.min() == 0 and data.inputs.max() == 1
+    everything = torch.cat([data.inputs, data.test_inputs]).view(1797, 64) * 16
+    rows = sorted(map(tuple, everything.int().tolist()))
+    assert rows == sorted(map(tuple, original.data.astype(int).tolist()))
+    counts = np.bincount(original.target)
+    assert torch.bincount(data.test_targets).tolist() == [round(0.2 * n) for n in counts]
+    assert data.population == 50 and data.classes == 10
+
+
+def test_the_test_set_of_the_digits_does_not_depend_on_the_seed_but_the_split_does():
+    first, other = digits(seed=0), digits(seed=1)
+    assert torch.equal(first.test_inputs, other.test_inputs)
+    assert torch.equal(first.inputs, other.inputs)
+    assert first.clients.digest() != other.clients.digest()
+
+
+def test_the_share_of_the_digits_is_kept():
+    assert digits(iid(5), test_share=0).test_inputs is None
+    assert digits(iid(5), test_share=0).sizes.sum() == 1797
+    assert digits(iid(5), test_share=0.999).label_counts().sum(0).tolist() == [1] * 10
+    for share in (1, -0.1, float("nan")):
+        refused(lambda share=share: digits(test_share=share), "test_share must be in [0, 1)")
+
+
+def test_without_scikit_learn_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    refused(digits, "pip install fedloom[digits]")
+
+
+def test_importing_the_data_package_loads_nothing_heavy():
+    import subprocess
+
+    code = (
+        "import sys, fedloom.data;"
+        "print([m for m in ('sklearn', 'rich', 'matplotlib') if m in sys.modules])"
+    )
+    paths = os.pathsep.join([str(Path(sources.__file__).parents[2]), *sys.path])
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert run.stdout.strip() == "[]"

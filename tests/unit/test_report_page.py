@@ -1,0 +1,305 @@
+"""Pictures and the page: what must be in them, and that the page needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import struct
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_fakes import fake_run
+
+from fedloom.errors import CheckpointError, ConfigError
+from fedloom.report import group_runs, load_run, save_curves, write_report
+from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
+from fedloom.report.curves import metric_curves
+from fedloom.report.style import styles
+
+NASTY = '_<script>alert("x")</script> & $5_^ $ 数 {{ 7*7 }}'  # no such glyph in the font
+VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and checks that every tag is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {key: value or "" for key, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words += data
+
+    def images(self) -> list[dict[str, str]]:
+        return [attributes for tag, attributes in self.found if tag == "img"]
+
+
+def check_png(data: bytes) -> tuple[int, int]:
+    """Check signature, header and end; give width and height."""
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert data[-8:-4] == b"IEND"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def several(folder: Path) -> list[Path]:
+    """Two algorithms with two seeds each and one unfinished run."""
+    paths = []
+    for algorithm, label in (("fedavg", "FedAvg"), ("fedacg", NASTY)):
+        for seed in range(2):
+            values = [0.5 + 0.1 * seed, None, 0.7]
+            place = folder / f"{algorithm}{seed}"
+            paths.append(
+                fake_run(
+                    place,
+                    values,
+                    algorithm=algorithm,
+                    label=label,
+                    seed=seed,
+                    target=0.6,
+                    name=NASTY,
+                )
+            )
+    paths.append(
+        fake_run(folder / "u", [0.4], algorithm="scaffold", planned=7, summary=False, name=NASTY)
+    )
+    return paths
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    folder = tmp_path_factory.mktemp("several")
+    out = write_report(several(folder), folder / "new" / "report.html")
+    assert [file.name for file in out.parent.iterdir()] == ["report.html"]  # no temporary file left
+    return Page(out.read_text(encoding="utf-8"))
+
+
+def test_every_image_is_a_valid_png_inside_the_page_with_alt_text(page: Page) -> None:
+    images = page.images()
+    assert len(images) == 8  # 3 axes, 2 losses, ledger, partition, clients
+    for image in images:
+        kind, _, data = image["src"].partition(",")
+        assert kind == "data:image/png;base64"
+        width, height = check_png(base64.b64decode(data, validate=True))
+        assert width > 500
+        assert height > 150
+        assert len(image["alt"]) > 30
+
+
+def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
+    assert not any(tag in {"script", "iframe", "object", "embed"} for tag, _ in page.found)
+    for _, attributes in page.found:
+        for key in ("src", "href", "srcset", "action", "data"):
+            assert attributes.get(key, "data:").startswith("data:")
+        assert not any(key.startswith("on") for key in attributes)
+    policy = [a["content"] for _, a in page.found if "http-equiv" in a]
+    assert policy == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+
+
+def test_names_are_shown_as_written(page: Page) -> None:
+    assert page.words.count(NASTY) > 5
+    assert any(NASTY in image["alt"] for image in page.images())
+
+
+def test_the_page_says_what_is_unfinished_and_what_differs(page: Page) -> None:
+    assert "1 of 5 runs is unfinished" in page.words
+    assert "unfinished: 1 of 7 rounds" in page.words
+    assert "algorithm.name" in page.words
+    assert "model.name" not in page.words.replace(" ", "")
+    assert "2.13.0" in page.words
+
+
+def test_the_page_has_the_numbers_of_the_table(page: Page) -> None:
+    assert "70.00 ± 0.00 %" in page.words
+    assert "rounds to 60\N{NO-BREAK SPACE}%" in page.words
+
+
+def test_a_regression_run_has_sizes_and_no_heat_map(tmp_path: Path) -> None:
+    run = fake_run(
+        tmp_path / "r",
+        [9.0, 400.0, 4.0],
+        metric=("mse", False, "m2"),
+        partition={"counts": None, "sizes": [3, 5, 2], "class_names": []},
+        clients=[1.0, 2.0, 8.0],
+    )
+    page = Page(write_report(run, tmp_path / "r.html", target=5.0).read_text())
+    alts = " ".join(image["alt"] for image in page.images())
+    assert "Bar chart of 3 clients with 2 to 5 samples each" in alts
+    assert "Heat-map" not in alts
+    assert "90th percentile" in alts
+    assert "4 m2" in page.words
+    assert "lower is better" in page.words
+
+
+def test_a_run_with_no_finished_round_makes_a_page(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "r", [], planned=5, summary=False)
+    for name in ("ledger", "partition", "clients", "environment"):
+        (run / f"{name}.json").unlink()
+    page = Page(write_report([run], tmp_path / "r.html").read_text())
+    assert not page.images()
+    assert "unfinished: 0 of 5 rounds" in page.words
+
+
+def test_values_that_are_not_finite_leave_gaps_and_no_warning(tmp_path: Path) -> None:
+    values = [0.5, float("nan"), float("inf"), 0.4]
+    run = fake_run(tmp_path / "r", values, clients=[None, float("nan")])
+    page = Page(write_report(run, tmp_path / "r.html").read_text())
+    assert len(page.images()) == 7  # no client has a value
+
+
+def test_saved_pictures_are_the_named_files(tmp_path: Path) -> None:
+    groups = group_runs(map(load_run, several(tmp_path)))
+    files = save_curves(groups, tmp_path / "pictures")
+    assert [file.name for file in files] == [
+        "accuracy_by_round.png", "accuracy_by_bytes.png", "accuracy_by_seconds.png",
+        "train_loss.png", "test_loss.png", "partition.png", "clients.png", "ledger.png",
+    ]  # fmt: skip
+    assert sorted(files) == sorted((tmp_path / "pictures").iterdir())
+    for file in files:
+        check_png(file.read_bytes())
+
+
+def test_the_drawn_lines_are_the_means_in_per_cent(tmp_path: Path) -> None:
+    groups = group_runs(map(load_run, several(tmp_path)))
+    look = styles(groups)
+    pictures = {p.name: p for p in metric_curves(groups, look)}
+    axes = pictures["accuracy_by_bytes"].figure.axes[0]
+    assert axes.lines[0].get_ydata() == pytest.approx([55, 70])
+    assert axes.lines[0].get_xdata() == pytest.approx([5000 / 1024, 15000 / 1024])
+    assert axes.get_xlabel() == "bytes sent up and down (KiB)"
+    colours = {
+        name: [line.get_color() for line in picture.figure.axes[0].lines[: len(groups)]]
+        for name, picture in pictures.items()
+    }
+    assert set(map(tuple, colours.values())) == {tuple(look[g.key].colour for g in groups)}
+
+
+def test_styles_stay_different_for_many_groups(tmp_path: Path) -> None:
+    lines = [f"lr = {k}" for k in range(20)]
+    paths = [fake_run(tmp_path / line, [0.5], config=line) for line in lines]
+    look = styles(group_runs(map(load_run, paths)))
+    assert len(set(look.values())) == 20
+
+
+def test_each_different_partition_is_drawn_once(tmp_path: Path) -> None:
+    other = {"counts": [[3, 0], [0, 4]], "sizes": [3, 4], "class_names": ["x"]}
+    paths = [
+        fake_run(tmp_path / "a", [0.5]),
+        fake_run(tmp_path / "b", [0.5], algorithm="b", label="B"),
+        fake_run(tmp_path / "c", [0.5], algorithm="c", label="C", partition=other),
+    ]
+    first, second = partition_charts(group_runs(map(load_run, paths)))
+    assert (first.name, second.name) == ("partition", "partition-2")
+    assert "(FedAvg, B)" in first.title
+    assert "(C)" in second.title
+
+
+@pytest.mark.parametrize("clients", [10, 60, 61, 1000])
+def test_the_heat_map_shows_shares_and_sorts_only_many_clients(
+    tmp_path: Path, clients: int
+) -> None:
+    counts = [[0, 4, 0], [1, 0, 3], [5, 5, 0], [0, 0, 0], [9, 0, 0]] * 200
+    counts = counts[:clients]
+    partition = {"counts": counts, "sizes": [sum(row) for row in counts], "class_names": []}
+    run = load_run(fake_run(tmp_path / "a", [0.5], partition=partition))
+    (picture,) = partition_charts(group_runs([run]))
+    image = picture.figure.axes[1].images[0].get_array()
+    assert image is not None
+    assert image.shape == (3, clients)
+    totals = image.sum(axis=0)
+    assert sorted({round(float(t)) for t in totals}) == [0, 100]
+    if clients <= 60:
+        assert image[:, 1].tolist() == [25, 0, 75]
+    else:
+        main = image.argmax(axis=0)
+        assert (main[1:] >= main[:-1]).all()
+
+
+def test_the_client_histogram_counts_every_known_client(tmp_path: Path) -> None:
+    groups = group_runs([load_run(fake_run(tmp_path / "a", [0.5]))])
+    picture = clients_chart(groups, styles(groups))
+    assert picture is not None
+    heights = [patch.get_height() for patch in picture.figure.axes[0].patches]
+    assert sum(heights) == pytest.approx(100)
+    assert "mean 66.00 %" in picture.alt  # 0.5, 0.54, ..., 0.82
+
+
+def test_bytes_per_field_are_means_over_seeds_and_client_rounds(tmp_path: Path) -> None:
+    paths = [fake_run(tmp_path / f"a{seed}", [0.5] * 4, seed=seed) for seed in range(2)]
+    groups = group_runs(map(load_run, paths))
+    found = {(item.direction, item.field): item for item in field_bytes(groups[0])}
+    assert list(found) == [("down", "x"), ("up", "delta"), ("up", "weight")]
+    assert found["down", "x"].total == 4 * 4000
+    assert found["down", "x"].each == 400
+    picture = ledger_chart(groups, styles(groups))
+    assert picture is not None
+    widths = [patch.get_width() for patch in picture.figure.axes[0].patches]
+    assert widths == [400, 80, 20]
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "a", [0.5, 0.6])
+    pages = [write_report(run, tmp_path / f"{i}.html").read_bytes() for i in range(2)]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("library", ["matplotlib", "jinja2"])
+def test_a_missing_library_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    run = fake_run(tmp_path / "a", [0.5])
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf"{library}.*pip install fedloom\[report\]"):
+        write_report(run, tmp_path / "a.html")
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_failed_write_leaves_the_old_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = fake_run(tmp_path / "a", [0.5]), tmp_path / "pages" / "a.html"
+    out.parent.mkdir()
+    out.write_text("old")
+
+    def full(self: Path, data: bytes) -> int:
+        with builtins.open(self, "wb") as file:
+            file.write(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        write_report(run, out)
+    assert out.read_text() == "old"
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_no_runs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no runs"):
+        write_report([], tmp_path / "a.html")
+    with pytest.raises(ConfigError, match="no runs"):
+        save_curves([], tmp_path)
+
+
+def test_drawing_leaves_global_settings_alone(tmp_path: Path) -> None:
+    import matplotlib
+
+    before: dict[str, Any] = dict(matplotlib.rcParams)
+    save_curves(load_run(fake_run(tmp_path / "a", [0.5])), tmp_path / "p")
+    assert dict(matplotlib.rcParams) == before
