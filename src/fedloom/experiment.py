@@ -30,6 +30,7 @@ from .progress import Progress
 from .result import Result, finish
 from .rng import key
 from .rundir import RunDirectory
+from .zoo import label_of
 
 __all__ = ["Experiment", "Local", "Saving"]
 
@@ -45,8 +46,8 @@ class Experiment:
     cohort: share (float), number (int) or lists of clients per round. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline. weights: what to start
-    from, {name: tensor} or a safetensors file. on_round, on_evaluation: called with the round's
-    row.
+    from, {name: tensor} or a safetensors file. channels_last: memory format of images; None: where
+    the model has convolutions and takes it. on_round, on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -73,6 +74,7 @@ class Experiment:
     engine: str | Engine = "serial"
     device: str = "auto"
     dtype: torch.dtype | None = None
+    channels_last: bool | None = None
     weights: Mapping[str, Tensor] | str | Path | None = None
     name: str = ""
     saving: Saving = dataclasses.field(default_factory=Saving)
@@ -121,8 +123,29 @@ class Experiment:
 
     def _device(self) -> torch.device:
         if self.device != "auto":
-            return torch.device(self.device)
+            try:
+                return torch.zeros(1, device=self.device).device
+            except (RuntimeError, AssertionError) as error:
+                why = str(error).splitlines()[0]
+                raise ConfigError(f"device '{self.device}' cannot be used: {why}") from None
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _format(self, net: Net) -> bool:
+        """Say whether images go to the model as channels-last. A model that flattens with view()
+        cannot take them; that shows in one forward pass.
+        """
+        inputs = self.data.inputs[:2].to(net.device)
+        if self.channels_last is not None or inputs.ndim != 4:
+            return bool(self.channels_last) and inputs.ndim == 4
+        if not any(isinstance(m, nn.Conv2d) for m in net.module.modules()):
+            return False
+        net.train(False)
+        try:
+            with torch.no_grad():
+                net(net.init(), inputs.to(memory_format=torch.channels_last))
+        except RuntimeError:
+            return False
+        return True
 
     def _check_fit(self, net: Net) -> None:
         """Run the model once on two samples."""
@@ -157,7 +180,9 @@ class Experiment:
             higher = next(iter(metrics), "loss") not in ("loss", "error", "mse", "rmse", "mae")
         return Loop(
             plan=Plan(self.local.around(self.algorithm), self.objective, self.nonfinite),
-            fed=Federation(data, self.local, self.seed, self.weighting, dict(metrics)),
+            fed=Federation(
+                data, self.local, self.seed, self.weighting, dict(metrics), self._format(net)
+            ),
             net=net,
             engine=self.engine if not isinstance(self.engine, str) else make_engine(self.engine),
             cohorts=self._cohorts,
@@ -227,7 +252,7 @@ class Experiment:
     @property
     def label(self) -> str:
         """A short name for progress bars and legends."""
-        return self.name or str((self.config or {}).get("label") or self.algorithm.method)
+        return self.name or str((self.config or {}).get("label") or label_of(self.algorithm))
 
 
 def _on(data: FederatedData, device: torch.device) -> FederatedData:

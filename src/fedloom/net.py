@@ -89,7 +89,7 @@ class Net:
         self.module.to(device)
         self._start = self._start.to(device)
         self._start_buffers = self._start_buffers.to(device)
-        self._bound = None
+        self._bound = self._live = None
         return self
 
     def init(self) -> Vec:
@@ -122,7 +122,7 @@ class Net:
         self._start = self.layout.flatten(dict(weights)).to(self._start)
         self.module.load_state_dict(dict(weights), strict=False)
         self._start_buffers = self.buffers()
-        self._bound = None
+        self._bound = self._live = None
 
     def buffers(self) -> Vec:
         """The module's floating buffers now, as one new vector."""
@@ -138,6 +138,7 @@ class Net:
     def bind(self, x: Vec) -> None:
         """Make the module's parameters the pieces of x, without a copy."""
         if x is not self._bound:
+            self._live = None
             for param, piece in zip(self.params, self.layout.pieces(x), strict=True):
                 param.data = piece
             self._bound = x
@@ -149,8 +150,9 @@ class Net:
         it is a functional call. The handle is itself a leaf, so that a loss may also use x
         directly.
         """
-        self.bind(x)
-        self._live = x.detach().requires_grad_()
+        if self._live is None or x is not self._bound:
+            self.bind(x)
+            self._live = x.detach().requires_grad_()
         return self._live
 
     def train(self, mode: bool = True) -> None:

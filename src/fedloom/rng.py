@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-__all__ = ["generator", "key"]
+__all__ = ["generator", "key", "substream"]
 
 
 def key(seed: int, purpose: str, *parts: int | str) -> int:
@@ -29,3 +29,11 @@ def generator(seed: int, purpose: str, *parts: int | str) -> torch.Generator:
     True
     """
     return torch.Generator().manual_seed(key(seed, purpose, *parts))
+
+
+def substream(seed: int, step: int) -> int:
+    """The seed of a step, from a key() of its client and round: a 63-bit walk by an odd constant.
+
+    Hashing anew for every step would cost more than the rest of the engine's bookkeeping.
+    """
+    return (seed + step * 0x1E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF

@@ -13,7 +13,7 @@ from .algorithm import Algorithm, FedAvg, Hyper
 from .algorithms import FedACG, Scaffold, fedavgm, fedprox
 from .errors import ConfigError, did_you_mean
 
-__all__ = ["ALGORITHMS", "Option", "make_algorithm", "options"]
+__all__ = ["ALGORITHMS", "LABELS", "Option", "label_of", "make_algorithm", "options"]
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": FedAvg,
@@ -87,3 +87,27 @@ def _parts(part: Any) -> list[Any]:
 
 def _ranged(part: Any) -> list[Any]:
     return [f for f in dataclasses.fields(part) if "hyper" in f.metadata]
+
+
+def label_of(algorithm: Algorithm) -> str:
+    """What tables and legends call an algorithm: its paper's name, or the expression it is.
+
+    >>> label_of(fedavgm(beta=0.4))
+    'FedAvgM'
+    """
+    for name, make in ALGORITHMS.items():
+        if _shape(make()) == _shape(algorithm):
+            return LABELS[name]
+    return _expression(algorithm)
+
+
+def _shape(part: Any) -> Any:
+    """The types that a composition is made of."""
+    inner = [getattr(part, f.name) for f in dataclasses.fields(part)]
+    return type(part), [_shape(p) for p in inner if dataclasses.is_dataclass(p)]
+
+
+def _expression(part: Any) -> str:
+    inner = [getattr(part, f.name) for f in dataclasses.fields(part)]
+    names = [_expression(p) for p in inner if dataclasses.is_dataclass(p)]
+    return f"{type(part).__name__}({', '.join(names)})" if names else type(part).__name__

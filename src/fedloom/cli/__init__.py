@@ -1,1 +1,1 @@
-"""..."""
+"""The command line: the only part that prints, and reads flags and environment variables."""

@@ -108,7 +108,8 @@ def evaluate_range(
     net.bind(x)
     with torch.no_grad():
         for a in range(0, len(inputs), EVALUATION_BATCH):
-            batch, wanted = inputs[a : a + EVALUATION_BATCH], targets[a : a + EVALUATION_BATCH]
+            batch = fed.formatted(inputs[a : a + EVALUATION_BATCH])
+            wanted = targets[a : a + EVALUATION_BATCH]
             outputs, count = net.module(batch), len(batch)
             try:
                 loss = plan.objective.score(outputs, (batch, wanted))

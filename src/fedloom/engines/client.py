@@ -14,12 +14,15 @@ from ..algorithm import Job
 from ..errors import ClientError, FedloomError
 from ..net import Net
 from ..plan import Federation, Plan
-from ..rng import key
-from ..vector import Rec, Vec, leaves, rec, tree
+from ..rng import key, substream
+from ..vector import Rec, Vec, leaves, rec
 from ..wire import nbytes
 from .sums import Node, finite, push
 
 __all__ = ["Client", "RangeResult", "Stats"]
+
+
+_NOTHING: set[int] = set()
 
 
 class Stats(NamedTuple):
@@ -65,34 +68,41 @@ class Buffers:
         self._out.add(id(buffer))
         return buffer
 
-    def release(self, *records: Any) -> None:
-        """Everything that these records do not hold is free again."""
-        if self._out:
-            held = _storages(records)
+    def settle(self, held: set[int]) -> None:
+        """What lies outside these storages is free again."""
+        if not held:
+            self._out.clear()
+        elif self._out:
             self._out = {id(b) for b in self._mine if id(b) in self._out and _storage(b) in held}
 
-    def swap(self, x: Vec, *records: Any) -> Vec:
-        """A vector to write the next x into, given that these records live on: x itself if it is
-        ours and not held.
-        """
-        held = _storages(records)
-        if any(x is b for b in self._mine) and _storage(x) not in held:
+    def next(self, x: Vec, held: set[int]) -> Vec:
+        """A vector to write the next x into: x itself, if it is ours and not in a held storage."""
+        if any(x is b for b in self._mine) and (not held or _storage(x) not in held):
             return x
         return self.take(x)
 
-    def forget(self, *records: Any) -> None:
-        """Give away what these records hold; everything else is free again."""
-        held = _storages(records)
+    def give_away(self, held: set[int]) -> None:
+        """Vectors in these storages are no longer ours; all others are free again."""
         self._mine = [b for b in self._mine if _storage(b) not in held]
-        self._out = set()
+        self._out.clear()
 
 
 def _storage(v: Tensor) -> int:
     return v.untyped_storage().data_ptr()
 
 
-def _storages(records: tuple[Any, ...]) -> set[int]:
-    return {_storage(v) for v in leaves(*records) if isinstance(v, Tensor)}
+def _storages(*records: Any) -> set[int]:
+    """Where the tensors of these records lie."""
+    found = set()
+    for value in leaves(*records):
+        if isinstance(value, Tensor):
+            found.add(_storage(value))
+        elif value is not None and not isinstance(value, (int, float)):
+            raise TypeError(
+                f"a record holds a {type(value).__name__}; it may hold tensors, numbers and "
+                "records: make nested ones with rec(...)"
+            )
+    return found
 
 
 class Gradient:
@@ -118,8 +128,7 @@ class Gradient:
         seed_torch(self.seed, x)
         with torch.enable_grad():
             handle = net.live(x)
-            loss = plan.objective.loss(net, handle, self.batch, self.ref, self.memory)
-            value = loss if loss.ndim == 0 else loss.mean()
+            value = plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
             found = torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
         self.calls += 1
         if self.fresh:
@@ -187,20 +196,18 @@ class Client:
             self.net.load_buffers(buffers)
         up, new, job, oracle = self.train(msg, memory, i, round)
         weight = float(up.weight)
-        to = msg.x.new_tensor
+        mine = self.net.buffers() if len(buffers) else buffers
         part = rec(
-            n=to(1.0),
-            weight=to(weight),
+            n=1.0,
+            weight=weight,
             delta=weight * up.delta,
-            uniform=tree(
-                lambda v: v if isinstance(v, Tensor) else to(float(v)), self._uniform(up, job)
-            ),
-            buffers=weight * self.net.buffers(),
+            uniform=self._uniform(up, job),
+            buffers=weight * mine if len(mine) else mine,
         )
-        loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else math.nan
+        loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else 0.0
         sent = nbytes(up) | ({"buffers": buffers.nbytes} if len(buffers) else {})
         cost = Stats(i, True, loss, int(job.steps), oracle.calls, sent)
-        if finite(part) and (math.isfinite(loss) or not oracle.losses):
+        if math.isfinite(loss) and finite(part):
             return part, new._replace(last=float(round)), cost
         if self.plan.nonfinite == "stop":
             what = f"its loss was {loss}" if not math.isfinite(loss) else "its answer is not finite"
@@ -235,48 +242,47 @@ class Client:
     def train(self, msg: Rec, memory: Rec, i: int, round: int) -> tuple[Rec, Rec, Job, Gradient]:
         """One client's local training -> up, memory, job, and the oracle with its counts."""
         fed, alg, objective, own = self.fed, self.plan.algorithm, self.plan.objective, memory.alg
-        data, indices, obj = fed.data, fed.batches(i, round), memory.obj
+        indices, obj = fed.batches(i, round), memory.obj
         rates = [fed.local.rate(round, k) for k in range(len(indices))]
         oracle = Gradient(self, self._gradients)
         oracle.ref = msg.x
-        job = Job(
-            weight=fed.weight(i),
-            steps=float(len(indices)),
-            lr=rates[0],
-            lr_sum=math.fsum(rates),
-            round=float(round),
-            step=0.0,
-            last=memory.last,
-            full=lambda x: self._full(x, msg.x, obj, i, round),
-        )
+        fixed = (fed.weight(i), float(len(indices)))
+        later = (math.fsum(rates), float(round))
+        full = lambda x: self._full(x, msg.x, obj, i, round)
+        end = (float(memory.last), full)
+        job = Job(*fixed, rates[0], *later, 0.0, *end)
+        seed = key(fed.seed, "step", round, i)
         self.net.train()
         x, loc = alg.start(msg, own, job)
         for k, index in enumerate(indices):
-            job = job._replace(step=float(k), lr=rates[k])
-            batch = (data.inputs[index], data.targets[index])
-            oracle.at(batch, obj, key(fed.seed, "step", round, i, k))
+            job = Job(*fixed, rates[k], *later, float(k), *end)
+            batch = fed.batch(index)
+            oracle.at(batch, obj, substream(seed, k))
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
             obj = objective.carry(self.net, x, batch, obj)
-            x = torch.sub(x, d, alpha=job.lr, out=self._points.swap(x, loc, own, obj))
-            self._points.release(x, loc, own, obj)
-            self._gradients.release(loc, own, obj)
+            d = d.contiguous()  # one entry of x spread out would change while x is written to
+            held = _storages(loc, obj) if loc or obj else _NOTHING
+            x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
+            self._points.settle(held | {_storage(x)} if held else held)
+            self._gradients.settle(held)
         up, own = alg.finish(x, loc, msg, own, job)
         memory = memory._replace(alg=own, obj=objective.finish(x, msg.x, obj))
-        self._points.forget(up, memory)
-        self._gradients.forget(up, memory)
+        held = _storages(up, memory)
+        self._points.give_away(held)
+        self._gradients.give_away(held)
         return up, memory, job, oracle
 
     def _full(self, x: Vec, ref: Vec, obj: Rec, i: int, round: int) -> Vec:
         """Gradient of the client's mean loss over all its data, in chunks of its batch size."""
-        data, own = self.fed.data, self.fed.data.clients.of(i)
+        own = self.fed.data.clients.of(i)
         total = torch.zeros_like(x)
         oracle = Gradient(self, Buffers())
         oracle.ref = ref
+        seed = key(self.fed.seed, "full", round, i)
         for k, index in enumerate(torch.split(own, self.fed.local.batch or len(own))):
-            batch = (data.inputs[index], data.targets[index])
-            oracle.at(batch, obj, key(self.fed.seed, "full", round, i, k))
+            oracle.at(self.fed.batch(index), obj, substream(seed, k))
             total.add_(oracle(x), alpha=len(index) / len(own))
-            oracle.buffers.release()
+            oracle.buffers.settle(_NOTHING)
         return total
 
     @contextmanager

@@ -9,6 +9,7 @@ range hands on a stack of nodes, left to right, at most 2 log2(cohort) of them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,15 @@ def _plus(a: Rec, b: Rec, own: bool) -> Rec:
     """a + b; into a's memory if the sums own it."""
     if a is None or b is None:
         return b if a is None else a
-    return tree(torch.Tensor.add_ if own else torch.add, a, b)
+    return tree(_add_in_place if own else _add, a, b)
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _add_in_place(a: Any, b: Any) -> Any:
+    return a.add_(b) if isinstance(a, Tensor) else a + b
 
 
 def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
@@ -37,14 +46,10 @@ def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
     """
     while index % 2 and stack and stack[-1][:2] == (level, index - 1):
         left = stack.pop()[2]
-        owned = level > 0 and left is not None and _both_summed(left)
+        owned = level > 0 and left is not None and left.n > 1  # made here, by adding
         total = _plus(left, total, owned)
         level, index = level + 1, index // 2
     stack.append((level, index, total))
-
-
-def _both_summed(total: Rec) -> bool:
-    return bool(total.n.item() > 1)
 
 
 def root(stack: Sequence[Node]) -> Rec:
@@ -80,6 +85,9 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
 def finite(part: Rec) -> bool:
     """Say whether every number is finite; a finite sum proves it in one pass."""
     for v in leaves(part):
-        if not torch.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
+        if not isinstance(v, Tensor):
+            if not math.isfinite(v):
+                return False
+        elif v.numel() and not math.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
             return False
     return True

@@ -47,6 +47,11 @@ class Workers:
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Put plan, data and model into shared memory, and start the processes."""
+        if net.device.type != "cpu":
+            raise ConfigError(
+                f"engine workers runs on CPUs, and the model is on {net.device}; "
+                "give device = cpu, or engine = serial"
+            )
         self._fed = fed
         self._board = Board()
         module = net.export(net.init(), net.init_buffers())

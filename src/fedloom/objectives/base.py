@@ -51,6 +51,11 @@ class Objective:
         """-> (B,), or a scalar if `whole`."""
         raise NotImplementedError
 
+    def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        """The batch's mean loss, a scalar; override where a fused function gives it faster."""
+        loss = self.loss(net, x, batch, ref, mem)
+        return loss if loss.ndim == 0 else loss.mean()
+
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         """The loss that evaluation reports: (B,), or the mean as a scalar. Terms that only training
         has are left out.
@@ -71,6 +76,9 @@ class CrossEntropy(Objective):
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         return self.score(net(x, batch[0]), batch)
+
+    def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        return F.cross_entropy(net(x, batch[0]), batch[1])
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         each = F.cross_entropy(outputs, batch[1], reduction="none")

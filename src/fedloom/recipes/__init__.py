@@ -1,1 +1,24 @@
-"""..."""
+"""Complete configurations under a name: what `fedloom run NAME` runs.
+
+A recipe is a function that returns plain nested settings, as a TOML file would hold them. It builds
+nothing, and inherits from no other recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .fashion import fashion_dirichlet
+from .handwriting import digits, mnist_dirichlet, mnist_iid
+
+__all__ = ["RECIPES", "Recipe"]
+
+Recipe = Callable[[], dict[str, Any]]
+
+RECIPES: dict[str, Recipe] = {
+    "digits": digits,
+    "fashion_dirichlet": fashion_dirichlet,
+    "mnist_dirichlet": mnist_dirichlet,
+    "mnist_iid": mnist_iid,
+}

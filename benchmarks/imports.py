@@ -1,0 +1,42 @@
+"""What `import fedloom` and `fedloom --help` cost beyond the interpreter and torch.
+
+    python benchmarks/imports.py [--repeats 7]
+
+Whole processes, alternating; medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+
+CASES = {
+    "python": "pass",
+    "import fedloom": "import fedloom",
+    "fedloom --help": "import sys; sys.argv = ['fedloom', '--help']; import runpy; "
+    "runpy.run_module('fedloom', run_name='__main__')",
+    "import torch": "import torch",
+    "torch, then fedloom.Experiment": "import torch; from fedloom import Experiment",
+}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    times: dict[str, list[float]] = {name: [] for name in CASES}
+    for _ in range(repeats + 1):
+        for name, code in CASES.items():
+            a = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+            times[name].append(time.perf_counter() - a)
+    for name, found in times.items():
+        print(f"{name:32} {statistics.median(found[1:]):8.3f} s")
+
+
+if __name__ == "__main__":
+    main()

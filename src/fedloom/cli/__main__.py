@@ -1,0 +1,114 @@
+"""The command `fedloom`: its subcommands, and how every failure becomes one line.
+
+Only click is imported here; a command imports what it needs when it runs, so that --help answers at
+once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from fedloom._version import __version__
+from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
+
+from .browse import list_command, show_command
+from .demo import demo_command
+from .export import export_command
+from .results import compare_command, report_command
+from .run import resume_command, run_command
+
+__all__ = ["cli", "main"]
+
+USAGE, FAILURE = 2, 1
+_USAGE = (ConfigError, DataError, CompositionError)
+
+
+class Commands(click.Group):
+    """A group whose failures are one line on stderr: exit code 2 for what was asked, 1 for what
+    went wrong.
+    """
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Run a command and leave with its exit code."""
+        kwargs["standalone_mode"] = False
+        self.debug = False
+        try:
+            code = super().main(*args, **kwargs)
+        except Exception as error:
+            if self.debug:
+                raise
+            code = _say(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(error: Exception) -> int:
+    """Print one line about an error -> exit code."""
+    if isinstance(error, click.exceptions.Abort):
+        return 130
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "fedloom"
+        text, code = f"{error.format_message()} See `{command} --help`", USAGE
+    elif isinstance(error, click.ClickException):
+        text, code = error.format_message(), error.exit_code
+    elif isinstance(error, FedloomError):
+        text, code = str(error), USAGE if isinstance(error, _USAGE) else FAILURE
+    else:
+        text = f"{type(error).__name__}: {error} (unexpected: `fedloom --debug ...` shows where)"
+        code = FAILURE
+    click.echo(f"error: {' '.join(text.split())}", err=True)
+    return code
+
+
+class OneLine(logging.Handler):
+    """Log records as one line each on the stderr of now, which a progress bar may have replaced."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        text = " ".join(record.getMessage().split())
+        sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fedloom")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Federated learning, from a recipe to a report.
+
+    \b
+    fedloom demo                                  four methods side by side, a minute
+    fedloom run digits algorithm=scaffold         one run; every setting is key=value
+    fedloom compare runs/*                        a table of runs
+    """
+    assert isinstance(ctx.command, Commands)
+    ctx.command.debug = debug
+    log = logging.getLogger("fedloom")
+    if not any(isinstance(handler, OneLine) for handler in log.handlers):
+        log.addHandler(OneLine(logging.WARNING))
+        log.propagate = False
+
+
+for _command in (
+    run_command,
+    resume_command,
+    compare_command,
+    report_command,
+    list_command,
+    show_command,
+    export_command,
+    demo_command,
+):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line."""
+    cli.main(prog_name="fedloom")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""`fedloom list` and `fedloom show`: what there is, and what it does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedloom.errors import ConfigError, did_you_mean
+
+__all__ = ["TOPICS", "list_command", "show_command"]
+
+TOPICS = (
+    "recipes",
+    "algorithms",
+    "models",
+    "data",
+    "partitions",
+    "objectives",
+    "schedules",
+    "engines",
+    "runs",
+)
+_DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
+
+
+@click.command("list")
+@click.argument("topic", type=click.Choice(TOPICS), required=False)
+def list_command(topic: str | None) -> None:
+    """List what can be named in a configuration, or the runs below the folder runs.
+
+    Without a topic: everything but the runs.
+    """
+    from .output import table
+
+    for name in [topic] if topic else [t for t in TOPICS if t != "runs"]:
+        lines = (
+            _runs() if name == "runs" else [[k, _first_line(v)] for k, v in _found(name).items()]
+        )
+        heads = ["folder", "state", "result"] if name == "runs" else []
+        if topic is None:
+            click.echo(name)
+        if not lines:
+            click.echo("  no runs below the folder runs; start one with: fedloom run digits")
+            continue
+        heads, lines = (heads, lines) if heads else (lines[0], lines[1:])
+        click.echo(table(heads, lines) + ("" if topic else "\n"))
+
+
+@click.command("show")
+@click.argument("name")
+def show_command(name: str) -> None:
+    """Explain an algorithm, recipe, model, data set, partition, objective, schedule or engine.
+
+    Of an algorithm: state, messages and cost, measured on a small problem, and its options.
+    """
+    topics = [t for t in TOPICS if t != "runs"]
+    found = [(topic, entries[name]) for topic in topics if name in (entries := _found(topic))]
+    if not found:
+        every = {key for topic in topics for key in _found(topic)}
+        raise ConfigError(f"unknown name '{name}'; {did_you_mean(name, every)} See `fedloom list`")
+    for number, (topic, what) in enumerate(found):
+        if number:
+            click.echo()
+        click.echo(f"{name} ({_SINGULAR.get(topic, topic.removesuffix('s'))})\n")
+        click.echo(_SHOW.get(topic, _callable)(name, what))
+
+
+def _found(topic: str) -> Mapping[str, Any]:
+    """The registry of a topic."""
+    if topic == "recipes":
+        from fedloom.recipes import RECIPES
+
+        return RECIPES
+    if topic == "algorithms":
+        from fedloom.zoo import ALGORITHMS
+
+        return ALGORITHMS
+    if topic == "models":
+        from fedloom.models import MODELS
+
+        return MODELS
+    if topic in ("data", "partitions"):
+        from fedloom.data import PARTITIONS, SOURCES
+
+        return SOURCES if topic == "data" else PARTITIONS
+    if topic == "objectives":
+        from fedloom.objectives import OBJECTIVES
+
+        return OBJECTIVES
+    if topic == "schedules":
+        from fedloom.schedules import SCHEDULES
+
+        return SCHEDULES
+    from fedloom import engines
+
+    return {name: getattr(engines, name.capitalize()) for name in engines.ENGINES}
+
+
+def _runs() -> list[list[str]]:
+    from fedloom.errors import FedloomError
+    from fedloom.report import load_run
+    from fedloom.report.tables import human_value
+
+    lines = []
+    folders = [p.parent for depth in _DEPTH for p in Path("runs").glob(f"{depth}/config.toml")]
+    for folder in sorted(folders):
+        try:
+            run = load_run(folder)
+        except FedloomError as error:
+            lines.append([str(folder), "damaged", str(error)])
+            continue
+        done = int(run.rounds[-1]) if run.rounds.size else 0
+        state = f"{done} rounds" if run.finished else f"{done} of {run.planned} rounds"
+        last = run.columns.get(run.metric.column)
+        value = None if last is None or not len(last) or last[-1] != last[-1] else float(last[-1])
+        shown = f"{run.metric.name} {human_value(value, run.metric.unit)}"
+        lines.append([str(folder), state, shown])
+    return lines
+
+
+def _first_line(what: Any) -> str:
+    """The first sentence of a docstring, on one line."""
+    text = " ".join((inspect.getdoc(what) or "").split("\n\n")[0].split("\n"))
+    return text.partition(". ")[0].removesuffix(".")
+
+
+def _words(what: Any) -> str:
+    """A docstring without its examples, indented."""
+    lines = (inspect.getdoc(what) or "").partition(">>>")[0].rstrip().splitlines()
+    return "\n".join(f"  {line}".rstrip() for line in lines)
+
+
+# ------------------------------------------------------------------------------------ one of a kind
+def _algorithm(name: str, make: Any) -> str:
+    from fedloom.zoo import make_algorithm, options
+
+    from .costs import costs
+    from .output import table
+
+    cost = costs(make_algorithm(name))
+    rows = [
+        ["server keeps", *_count(cost.server)],
+        ["a client keeps", *_count(cost.memory)],
+        ["a client is sent", *_count(cost.down)],
+        ["a client answers", *_count(cost.up)],
+        ["gradients per step", f"{cost.gradients:g}", ""],
+    ]
+    note = "Measured on a small problem (a vector is as long as the model):"
+    out = [_words(make), f"  {note}", table(rows[0], rows[1:])]
+    known = options(name)
+    if known:
+        lines = [[f"algorithm.{o.name}", _shown(o.default), o.allowed, o.source] for o in known]
+        out.append("  Options:\n" + table(["key", "default", "allowed", "source"], lines))
+    else:
+        out.append("  It has no options.")
+    return "\n\n".join(out)
+
+
+def _count(vectors: tuple[str, ...]) -> tuple[str, str]:
+    number = len(vectors)
+    return f"{number} vector{'' if number == 1 else 's'}", ", ".join(vectors)
+
+
+def _recipe(name: str, recipe: Any) -> str:
+    from fedloom.config import resolve
+
+    text = resolve(name).to_toml().rstrip()
+    return f"{_words(recipe)}\n\n" + "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _model(name: str, make: Any) -> str:
+    model = make()
+    blocks = [
+        [key, f"{sum(p.numel() for p in block.parameters()):,}"]
+        for key, block in model.named_children()
+    ]
+    total = sum(p.numel() for p in model.parameters())
+    from .output import table
+
+    sizes = table(["block", "parameters"], [*blocks, ["all", f"{total:,}"]])
+    return f"{_callable(name, make, 'model')}\n\n  With these defaults:\n{sizes}"
+
+
+def _callable(name: str, make: Any, table_name: str = "") -> str:
+    """A docstring, and the options with their defaults."""
+    from .output import table
+
+    lines = []
+    if table_name:
+        for key, parameter in inspect.signature(make).parameters.items():
+            if key == "partition":  # a table of its own
+                continue
+            needed = parameter.default is inspect.Parameter.empty
+            lines.append([f"{table_name}.{key}", "needed" if needed else _shown(parameter.default)])
+    text = _words(make)
+    if lines:
+        text += "\n\n  Options:\n" + table(["key", "default"], lines)
+    return text
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return str(list(value))
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _in_table(table_name: str) -> Callable[[str, Any], str]:
+    return lambda name, make: _callable(name, make, table_name)
+
+
+_SINGULAR = {"data": "data set"}
+_SHOW: dict[str, Callable[[str, Any], str]] = {
+    "algorithms": _algorithm,
+    "recipes": _recipe,
+    "models": _model,
+    "data": _in_table("data"),
+    "partitions": _in_table("data.partition"),
+    "schedules": _in_table("local.schedule"),
+    "objectives": _in_table("objective"),
+}

@@ -1,0 +1,121 @@
+"""`fedloom demo`: four methods side by side, on data that needs no download."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedloom.errors import FedloomError
+
+if TYPE_CHECKING:
+    from fedloom.config import Config
+
+__all__ = ["ALGORITHMS", "demo_command"]
+
+ALGORITHMS = ("fedavg", "fedavgm", "scaffold", "fedacg")
+RECIPE = "digits"
+
+
+@click.command("demo")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Per method."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="The folder of its runs.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), help="Per run.  [default: the recipe's]")
+def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
+    """Compare FedAvg, FedAvgM, SCAFFOLD and FedACG on handwritten digits, about a minute.
+
+    Runs that are already there are not run again; of one that was stopped the rest is run.
+    """
+    from fedloom.config import resolve
+    from fedloom.report import as_text, comparison, group_runs, load_run
+
+    started = time.monotonic()
+    more = [] if rounds is None else [f"rounds={rounds}"]
+    configs = {
+        f"{name}-seed{seed}": resolve(RECIPE, [f"algorithm={name}", f"seed={seed}", *more])
+        for name in ALGORITHMS
+        for seed in range(seeds)
+    }
+    v = next(iter(configs.values())).values
+    partition = v["data"]["partition"]
+    click.echo(
+        f"handwritten digits, {partition['clients']} clients, Dirichlet {partition['alpha']}, "
+        f"{v['cohort']:.0%} a round, {v['rounds']} rounds, {len(ALGORITHMS)} methods, "
+        f"{seeds} seed{'' if seeds == 1 else 's'} each",
+        err=True,
+    )
+    out = _folder(out, configs)
+    for name, config in configs.items():
+        _bring(config, out / name)
+    runs = [load_run(out / name) for name in configs]
+    click.echo(f"\n{as_text(comparison(group_runs(runs)))}")
+    _illustrate(out, list(configs))
+    click.echo(f"{time.monotonic() - started:.0f} s in all")
+
+
+def _bring(config: Config, folder: Path) -> None:
+    """Make a finished run be in a folder: there already, gone on with, or run."""
+    from fedloom.report import load_run
+
+    from .run import INTERRUPTED
+
+    there = (folder / "config.toml").is_file()
+    if there and load_run(folder).finished:
+        click.echo(f"{config.values['label']}, seed {config.values['seed']}: is there", err=True)
+        return
+    experiment = config.experiment(name=f"{config.values['label']} {config.values['seed']}")
+    try:
+        (experiment.resume if there else experiment.run)(folder, progress=True)
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted; go on with: fedloom demo (what is done stays)", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _folder(out: Path, configs: dict[str, Config]) -> Path:
+    """The folder itself, or the first of out-2, out-3, ... in which no other run is in the way."""
+    folder, number = out, 1
+    while not all(_fits(folder / name, config) for name, config in configs.items()):
+        number += 1
+        folder = out.with_name(f"{out.name}-{number}")
+    if folder != out:
+        click.echo(f"{out} holds other runs; this demo goes to {folder}", err=True)
+    return folder
+
+
+def _fits(folder: Path, config: Config) -> bool:
+    """Say whether this run can be put, gone on with, or taken as it is there."""
+    from fedloom.config import from_run
+
+    if not folder.exists():
+        return True
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return folder.is_dir()
+    try:
+        return dict(from_run(folder).values) == dict(config.values)
+    except FedloomError:
+        return False
+
+
+def _illustrate(out: Path, names: list[str]) -> None:
+    from fedloom.errors import ConfigError
+    from fedloom.report import group_runs, load_run, save_curves, write_report
+
+    folders = [out / name for name in names]
+    try:
+        pictures = save_curves(group_runs(map(load_run, folders)), out / "pictures")
+        title = "Four federated methods on handwritten digits"
+        report = write_report(folders, out / "report.html", title=title)
+    except ConfigError as error:  # the report's libraries are not installed
+        click.echo(f"no pictures, no report: {error}", err=True)
+        return
+    click.echo(f"report    {report.resolve()}\npictures  {pictures[0].parent.resolve()}")

@@ -1,0 +1,157 @@
+"""What a run would cost, from a short measurement: two clients of round 1, one evaluation."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedloom.config import Config
+    from fedloom.engines.client import RangeResult
+    from fedloom.experiment import Experiment
+    from fedloom.loop import Loop
+
+__all__ = ["Cost", "estimate", "measure"]
+
+_COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run. Bytes and seconds; client_rounds counts every client of every round."""
+
+    client_rounds: int
+    down: int  # per client and round
+    up: int
+    seconds_training: float
+    seconds_evaluation: float
+    checkpoint: int  # without client memory
+    memory_row: int  # per client that has taken part
+    memory_all: int  # if every client took part
+    resident: int
+    parameters: int
+
+
+def estimate(config: Config, seeds: int) -> str:
+    """The estimate for people."""
+    from fedloom.report import human_bytes, human_seconds
+
+    from .output import table
+
+    experiment = config.experiment()
+    cost = measure(experiment)
+    keep, traffic = experiment.saving.keep, cost.client_rounds * (cost.down + cost.up)
+    disk = keep * cost.checkpoint + cost.memory_all + 4 * cost.parameters
+    whole = cost.seconds_training + cost.seconds_evaluation
+    lines = [
+        (
+            "time",
+            human_seconds(whole),
+            f"{human_seconds(cost.seconds_training)} of training, "
+            f"{human_seconds(cost.seconds_evaluation)} of evaluation",
+        ),
+        ("memory", human_bytes(cost.resident), "with every client's memory resident"),
+        (
+            "disk",
+            human_bytes(disk),
+            f"{keep} checkpoints of {human_bytes(cost.checkpoint)}, client memory "
+            f"{human_bytes(cost.memory_all)} if all take part",
+        ),
+        (
+            "traffic",
+            human_bytes(traffic),
+            f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up, "
+            f"{cost.client_rounds} times",
+        ),
+    ]
+    rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
+    about = f"{cost.parameters:,} parameters"
+    title = f"estimate of one run ({about})" if seeds > 1 else f"estimate ({about})"
+    more = f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
+    return (
+        f"{table([title, '', ''], []).strip()}\n{table(*_split(rows))}{more if seeds > 1 else ''}"
+    )
+
+
+def _split(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    return rows[0], rows[1:]
+
+
+def measure(experiment: Experiment) -> Cost:
+    """Train two clients of round 1 (as many as there are workers, if more) and evaluate once.
+
+    Nothing is written, and nothing of it stays.
+    """
+    loop = experiment.build()
+    loop.begin()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    try:
+        sample = loop.cohorts.of(0)[: max(2, getattr(loop.engine, "workers", 1))]
+        _train(loop, sample)  # the first time costs what no other does
+        started = time.perf_counter()
+        answers = _train(loop, sample)
+        training = time.perf_counter() - started
+        loop.scores()
+        started = time.perf_counter()
+        loop.scores()
+        evaluation = time.perf_counter() - started
+    finally:
+        loop.engine.close()
+    return _cost(experiment, loop, answers, training, evaluation)
+
+
+def _train(loop: Loop, sample: list[int]) -> RangeResult:
+    msg = loop.plan.algorithm.broadcast(loop.srv)
+    return loop.engine.round(msg, loop.buffers, {}, sample, 0)
+
+
+def _cost(
+    experiment: Experiment, loop: Loop, answers: RangeResult, training: float, evaluation: float
+) -> Cost:
+    from fedloom.wire import nbytes
+
+    counted = min(experiment.rounds, _COUNTED_ROUNDS)
+    cohorts = [loop.cohorts.of(t) for t in range(counted)]
+    scale = experiment.rounds / counted
+    steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
+    second_per_step = training / sum(s.steps for s in answers.stats)
+    every = experiment.evaluation.every
+    evaluations = experiment.rounds // every if every else 0
+    evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
+    buffers = loop.buffers.nbytes
+    message = loop.plan.algorithm.broadcast(loop.srv)
+    rows = [_nbytes(row) for row in answers.memories.values()]
+    row = max(rows, default=0)
+    return Cost(
+        client_rounds=round(sum(map(len, cohorts)) * scale),
+        down=sum(nbytes(message).values()) + buffers,
+        up=sum(answers.stats[0].bytes_up.values()),
+        seconds_training=steps * second_per_step,
+        seconds_evaluation=evaluations * evaluation,
+        checkpoint=_nbytes(loop.srv) + buffers,
+        memory_row=row,
+        memory_all=row * loop.fed.population,
+        resident=_resident(experiment, loop, row),
+        parameters=loop.net.layout.d,
+    )
+
+
+def _nbytes(record: Any) -> int:
+    from fedloom.wire import nbytes
+
+    return sum(nbytes(record).values())
+
+
+def _resident(experiment: Experiment, loop: Loop, row: int) -> int:
+    """This process and its workers at their largest, and the client memory that will come."""
+    unit = 1 if sys.platform == "darwin" else 1024  # what ru_maxrss counts in
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    workers = getattr(loop.engine, "workers", 0)
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    memory = row * loop.fed.population
+    if experiment.resident_bytes is not None:
+        memory = min(memory, experiment.resident_bytes)
+    return own + workers * child + memory

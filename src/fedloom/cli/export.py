@@ -1,0 +1,182 @@
+"""`fedloom export`: a run's model for use outside, and how to load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedloom.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["architecture", "export_command"]
+
+_SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: RUN/export.*]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(list(_SUFFIX)),
+    default="safetensors",
+    show_default=True,
+    help="What to write.",
+)
+def export_command(run: Path, out: Path | None, kind: str) -> None:
+    """Write a run's newest model, and beside it a script that loads it with plain torch.
+
+    An unfinished run gives the model of its last checkpoint.
+    """
+    weights, module, round = _newest(run)
+    out = out or run / f"export{_SUFFIX[kind]}"
+    if out.is_dir():
+        out = out / f"model{_SUFFIX[kind]}"
+    script = out.with_suffix(".py")
+    text = _script(module, out.name, kind, run, round)
+    _write(out, weights, kind)
+    _write_text(script, text)
+    click.echo(f"{out}: {sum(v.numel() for v in weights.values()):,} numbers, round {round}")
+    click.echo(f"{script}: loads it\n\n{text.rstrip()}")
+
+
+def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
+    """-> weights, the module if the configuration says which, the round they are of."""
+    from fedloom.config import from_run
+    from fedloom.report import load_run
+
+    found = load_run(run)
+    python = found.config.get("source") == "python"
+    config = None if python else from_run(run)
+    final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
+    saved = [int(p.parent.name) for p in run.glob("checkpoints/*/manifest.json")]
+    if max(saved, default=0) <= final and final:
+        module = None
+        if config is not None:
+            from fedloom.models import MODELS
+
+            options = {k: v for k, v in config.values["model"].items() if k != "name"}
+            module = MODELS[config.values["model"]["name"]](**options)
+        return _load(run / "model.safetensors"), module, final
+    if not saved:
+        raise CheckpointError(
+            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume {run}` first"
+        )
+    if config is None:
+        raise ConfigError(
+            f"'{run}' was started from Python and is not finished: only that code knows its model; "
+            "finish it there, or take x out of its checkpoint's state.safetensors"
+        )
+    return _from_checkpoint(run, config.experiment())
+
+
+def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.Module, int]:
+    from fedloom.memory import ClientMemory
+    from fedloom.rundir import RunDirectory
+
+    loop = experiment.build()
+    folder = RunDirectory(run)
+    state = folder.load(ClientMemory(folder.memory_folder), loop.net.device)
+    assert state is not None  # there is a manifest, and a damaged one raises
+    x = loop.plan.algorithm.model(state.srv)
+    module = loop.net.export(x, state.buffers).cpu()
+    return dict(module.state_dict()), module, state.round
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"'{file}' cannot be read: {error}") from None
+
+
+def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
+    from fedloom.files import write_atomic
+
+    def save(path: Path) -> None:
+        if kind == "safetensors":
+            from safetensors.torch import save_file
+
+            save_file({k: v.contiguous() for k, v in weights.items()}, path)
+        else:
+            import torch
+
+            torch.save(weights, path)
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, save)
+    except OSError as error:
+        raise ConfigError(f"'{out}' cannot be written: {error.strerror}; choose --out") from None
+
+
+def _write_text(out: Path, text: str) -> None:
+    from fedloom.files import write_atomic
+
+    write_atomic(out, text)
+
+
+def _script(module: nn.Module | None, file: str, kind: str, run: Path, round: int) -> str:
+    """Python that makes the model and loads the file."""
+    built = None if module is None else architecture(module)
+    lines = [f'"""The model of {run.name} after round {round}."""', ""]
+    if built is not None:
+        lines.append("from collections import OrderedDict")
+    lines += ["from pathlib import Path", ""]
+    if kind == "state_dict" or built is not None:
+        lines.append("import torch")
+    if kind == "safetensors":
+        lines.append("from safetensors.torch import load_file")
+    if built is not None:
+        lines += ["from torch import nn", "", f"model = {built}"]
+    else:
+        lines += ["", "model = ...  # the nn.Module that the run was started with"]
+    read = "torch.load(file, weights_only=True)" if kind == "state_dict" else "load_file(file)"
+    lines += [f'file = Path(__file__).with_name("{file}")', f"model.load_state_dict({read})"]
+    return "\n".join([*lines, "model.eval()", ""])
+
+
+def architecture(module: nn.Module, indent: str = "") -> str | None:
+    """Python that makes a module of torch's own layers in Sequentials; None for any other.
+
+    >>> from torch import nn
+    >>> architecture(nn.Linear(2, 1))
+    'nn.Linear(in_features=2, out_features=1, bias=True)'
+    """
+    from torch import nn
+
+    kind = type(module)
+    if kind is nn.Sequential:
+        inner = indent + "    "
+        parts = [(name, architecture(child, inner)) for name, child in module.named_children()]
+        if any(part is None for _, part in parts):
+            return None
+        body = "\n".join(f'{inner}("{name}", {part}),' for name, part in parts)
+        return f"nn.Sequential(OrderedDict([\n{body}\n{indent}]))"
+    own = kind.__module__.startswith("torch.nn.modules")
+    if not own or getattr(nn, kind.__name__, None) is not kind or list(module.children()):
+        return None
+    text = f"nn.{module!r}"
+    return text if _makes(text, module) else None
+
+
+def _makes(text: str, module: nn.Module) -> bool:
+    """Say whether this text makes such a module: a layer's repr need not be its constructor."""
+    from torch import nn
+
+    try:
+        made = eval(text, {"nn": nn})
+    except Exception:
+        return False
+    shapes = {k: v.shape for k, v in module.state_dict().items()}
+    return (
+        repr(made) == repr(module) and {k: v.shape for k, v in made.state_dict().items()} == shapes
+    )

@@ -1,0 +1,54 @@
+"""`fedloom compare` and `fedloom report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["compare_command", "report_command"]
+
+
+@click.command("compare")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
+@click.option("--csv", type=click.Path(path_type=Path), help="Also write all numbers to this file.")
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+def compare_command(
+    runs: tuple[str, ...], target: float | None, csv: Path | None, markdown: bool
+) -> None:
+    """Print a table of runs; runs that differ only in their seed are one line.
+
+    A folder of runs stands for all runs in it.
+    """
+    from fedloom.report import as_csv, as_markdown, as_text, comparison, group_runs, load_run
+    from fedloom.report.support import write_atomic
+
+    from .output import expand
+
+    rows = comparison(group_runs(load_run(path) for path in expand(runs)), target)
+    if csv is not None:
+        write_atomic(csv, as_csv(rows).encode())
+    click.echo(as_markdown(rows) if markdown else as_text(rows), nl=False)
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: report.html]")
+@click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
+def report_command(runs: tuple[str, ...], out: Path | None, target: float | None) -> None:
+    """Write one HTML page about runs: curves, partition, clients, table, settings.
+
+    It needs no network to open. For a single run the default place is its own folder. A folder of
+    runs stands for all runs in it.
+    """
+    from fedloom.report import write_report
+
+    from .output import expand
+
+    paths = expand(runs)
+    if out is None:
+        out = (paths[0] if len(paths) == 1 else Path()) / "report.html"
+    elif out.is_dir():
+        out = out / "report.html"
+    click.echo(write_report(paths, out, target=target))

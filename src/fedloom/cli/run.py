@@ -1,0 +1,149 @@
+"""`fedloom run` and `fedloom resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedloom.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedloom.config import Config
+
+__all__ = ["go_on", "resume_command", "run_command", "start"]
+
+INTERRUPTED = 130
+
+
+@click.command("run")
+@click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]")
+@click.option("--out", help="The run's folder.  [default: runs/NAME-ALGORITHM-seedN]")
+@click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
+@click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=1, help="Runs, with seeds from `seed`."
+)
+def run_command(
+    settings: tuple[str, ...], out: str | None, quiet: bool, dry_run: bool, seeds: int
+) -> None:
+    """Run a recipe (digits if none is named) or a TOML file.
+
+    \b
+    fedloom run digits algorithm=fedacg algorithm.lam=0.9
+    fedloom run digits data.alpha=0.1 local.decay=0.99 rounds=50 --seeds 3
+    fedloom run my.toml engine=workers:2 --dry-run
+
+    A new algorithm=, model=, data= or local.schedule= drops the options of the old one. `none` is
+    TOML's missing null: local.clip=none. Names: `fedloom list`; options: `fedloom show NAME`.
+    """
+    from fedloom.config import resolve
+
+    source, changes, out = _sorted_out(settings, out)
+    first = resolve(source, changes)
+    if dry_run:
+        from .dry import estimate
+
+        click.echo(first.to_toml())
+        click.echo(estimate(first, seeds))
+        return
+    seed = int(first.values["seed"])
+    configs = [first, *(resolve(source, [*changes, f"seed={seed + i}"]) for i in range(1, seeds))]
+    folders = [_folder(c, out, seeds > 1) for c in configs]
+    for folder in folders[1:]:  # the first one's own check comes at once, these hours later
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"'{folder}' exists and is not empty; choose another --out")
+    for config, folder in zip(configs, folders, strict=True):
+        start(config, folder, quiet)
+    if seeds > 1 and not quiet:
+        _compare(folders)
+
+
+@click.command("resume")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
+def resume_command(run: Path, changes: tuple[str, ...], quiet: bool) -> None:
+    """Go on with a run, from its newest whole checkpoint.
+
+    \b
+    fedloom resume runs/digits-fedavg-seed0
+    fedloom resume runs/digits-fedavg-seed0 rounds=300      extends a finished run
+
+    What may change: rounds, the number of workers (engine=workers:4), checkpoint.*, memory.* and
+    evaluate.target.
+    """
+    from fedloom.config import from_run
+
+    go_on(from_run(run, changes), run, quiet)
+
+
+def start(config: Config, folder: Path, quiet: bool) -> None:
+    """Run from the beginning, and say what came of it."""
+    _train(config, folder, quiet, fresh=True)
+
+
+def go_on(config: Config, folder: Path, quiet: bool) -> None:
+    """The same from a run's newest checkpoint."""
+    _train(config, folder, quiet, fresh=False)
+
+
+def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
+    from .output import illustrate, summarise
+
+    try:
+        experiment = config.experiment()
+        begin = experiment.run if fresh else experiment.resume
+        result = begin(folder, progress=not quiet)
+        if not quiet:
+            click.echo(f"{experiment.label}, seed {experiment.seed}\n{summarise(result)}")
+        report = illustrate(folder)
+    except KeyboardInterrupt:
+        click.echo(f"\n{_interrupted(folder)}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"'{folder}' cannot be written ({error.strerror or error}); "
+            f"make room, then `fedloom resume {folder}`"
+        ) from error
+    if quiet:
+        click.echo(str(folder))
+        return
+    click.echo(f"  run in {folder}" + (f", report in {report}" if report else ""))
+    click.echo(f"  beside others: fedloom report {folder} RUN... --out report.html\n")
+
+
+def _interrupted(folder: Path) -> str:
+    if (folder / "config.toml").is_file():
+        return f"interrupted; go on with: fedloom resume {folder}"
+    return "interrupted before the first round; nothing was kept"
+
+
+def _sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
+    """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
+    words, source = list(settings), "digits"
+    if words and ("=" not in words[0] or Path(words[0]).is_file()):
+        source = words.pop(0)
+    given = [w.partition("=")[2] for w in words if w.partition("=")[0].strip() == "out"]
+    if given and out is not None and given != [out]:
+        raise ConfigError(f"--out {out} and out={given[-1]} are both given; keep one of them")
+    changes = [w for w in words if w.partition("=")[0].strip() != "out"]
+    return source, changes, given[-1] if given else out
+
+
+def _folder(config: Config, out: str | None, several: bool) -> Path:
+    from .output import run_folder
+
+    v = config.values
+    if out is None:
+        return run_folder(v["name"], config.algorithm, v["seed"])
+    return Path(out) / f"seed{v['seed']}" if several else Path(out)
+
+
+def _compare(folders: Sequence[Path]) -> None:
+    from fedloom.report import as_text, comparison, group_runs, load_run
+
+    click.echo(as_text(comparison(group_runs(load_run(f) for f in folders))))

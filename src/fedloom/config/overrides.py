@@ -1,0 +1,142 @@
+"""Changes of a configuration: `key=value`, as they stand on the command line."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..data import PARTITIONS, SOURCES
+from ..errors import ConfigError
+from ..models import MODELS
+from ..objectives import OBJECTIVES
+from ..schedules import SCHEDULES
+from ..zoo import ALGORITHMS
+from .tables import known
+
+__all__ = ["REGISTRIES", "Makers", "apply", "named_table", "parse_override"]
+
+Makers = Mapping[str, Callable[..., Any]]
+
+# tables that have a name, and options that depend on it
+REGISTRIES: dict[str, Makers] = {
+    "algorithm": ALGORITHMS,
+    "model": MODELS,
+    "data": SOURCES,
+    "data.partition": PARTITIONS,
+    "local.schedule": SCHEDULES,
+    "objective": OBJECTIVES,
+}
+NESTED = {"data": "partition"}  # a key of a named table that is a table of its own
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`a.b=c` -> its dotted key and its value: TOML where it reads as TOML, else the text itself.
+
+    Raises ConfigError for what is no key=value.
+
+    >>> parse_override("local.lr=0.05"), parse_override("algorithm=fedacg")
+    (('local.lr', 0.05), ('algorithm', 'fedacg'))
+    """
+    path, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not path or not all(path.split(".")):
+        raise ConfigError(f"expected key=value, as in local.lr=0.05, got '{text}'")
+    try:
+        parsed = tomllib.loads(f"v = {value}")
+    except tomllib.TOMLDecodeError:
+        return path, value
+    dates = (datetime.date, datetime.time)
+    if set(parsed) != {"v"} or isinstance(parsed["v"], dates):
+        return path, value
+    return path, parsed["v"]
+
+
+def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
+    """Change a configuration in place, names before options; returns the dotted keys that were
+    set.
+
+    A new name drops the options of the old one. Raises ConfigError.
+    """
+    changes = [parse_override(text) for text in overrides]
+    typed = set()
+    names = [c for c in changes if _is_name(*c)]
+    for path, value in names + [c for c in changes if not _is_name(*c)]:
+        path = _spelled_out(raw, path)
+        if _is_name(path, value):
+            path = path.removesuffix(".name")
+            _rename(raw, path, value)
+            typed.add(f"{path}.name")
+            continue
+        *tables, key = path.split(".")
+        place = raw
+        for name in tables:
+            place = _table(place, name, path)
+        if isinstance(place.get(key), dict) and not isinstance(value, dict):
+            raise ConfigError(
+                f"command line: {path} is a table; set one of its keys, {path}.KEY=..."
+            )
+        place[key] = value
+        typed.add(path)
+    _one_amount(raw, typed)
+    return frozenset(typed)
+
+
+def named_table(place: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A named table of a configuration; `key = "name"` is short for a table with that name."""
+    found = place.get(key, {})
+    return dict(found) if isinstance(found, Mapping) else {"name": found}
+
+
+def _is_name(path: str, value: Any) -> bool:
+    return path.removesuffix(".name") in REGISTRIES and not isinstance(value, Mapping)
+
+
+def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
+    *tables, key = path.split(".")
+    place = raw
+    for table in tables:
+        place = _table(place, table, path)
+    old = named_table(place, key)
+    if old.get("name") == name:
+        return
+    kept = {k: v for k, v in old.items() if k == NESTED.get(path)}
+    make = REGISTRIES[path].get(name) if isinstance(name, str) else None
+    if path == "data.partition" and make is not None:  # every partition is of `clients`
+        kept |= {k: v for k, v in old.items() if k in known(make)}
+    place[key] = {"name": name, **kept}
+
+
+def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+    """The table of this name, made if it is not there."""
+    found = place.setdefault(name, {})
+    if isinstance(found, str):  # algorithm = "fedacg"
+        found = place[name] = {"name": found}
+    if not isinstance(found, dict):
+        raise ConfigError(f"command line: {path}: '{name}' is a value, not a table")
+    return found
+
+
+def _spelled_out(raw: dict[str, Any], path: str) -> str:
+    """Shorthands: data.alpha is data.partition.alpha, local.decay is local.schedule.decay."""
+    parts = path.split(".")
+    if path == "local.decay":
+        if named_table(_table(raw, "local", path), "schedule").get("name") != "exponential":
+            _rename(raw, "local.schedule", "exponential")
+        return "local.schedule.decay"
+    if len(parts) == 2 and parts[0] == "data":
+        data = named_table(raw, "data")
+        name = data.get("name")
+        source = SOURCES.get(name) if isinstance(name, str) else None
+        partition = PARTITIONS.get(str(named_table(data, "partition").get("name")))
+        own = known(source, ("partition",)) if source else []
+        if partition and parts[1] not in own and parts[1] in known(partition):
+            return f"data.partition.{parts[1]}"
+    return path
+
+
+def _one_amount(raw: dict[str, Any], typed: set[str]) -> None:
+    """local.steps on the command line replaces local.epochs of the recipe, and the reverse."""
+    local = raw.get("local")
+    if isinstance(local, dict) and len({"local.steps", "local.epochs"} & typed) == 1:
+        local.pop("epochs" if "local.steps" in typed else "steps", None)

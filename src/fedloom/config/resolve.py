@@ -1,0 +1,356 @@
+"""From a recipe or a file and changes to the complete configuration, and from that to a run."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import nn
+
+from ..data import PARTITIONS, SOURCES, FederatedData
+from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
+from ..evaluation import Evaluation
+from ..experiment import Experiment
+from ..local import Local
+from ..loop import Saving
+from ..models import MODELS
+from ..objectives import OBJECTIVES
+from ..recipes import RECIPES
+from ..schedules import SCHEDULES
+from ..zoo import LABELS, make_algorithm
+from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
+from .tables import STRICT, Origin, check, known, live, model_of
+
+__all__ = ["Config", "from_run", "resolve"]
+
+# what may change when a run goes on
+CHANGEABLE = ("rounds", "engine", "checkpoint", "evaluate.target", "memory")
+_TABLES = ("algorithm", "model", "data", "local", "evaluate", "checkpoint", "memory", "objective")
+
+
+class Settings(BaseModel):
+    """The keys outside all tables; types are checked here, ranges by the parts they are for."""
+
+    model_config = STRICT
+    name: str
+    label: str
+    rounds: PositiveInt
+    seed: NonNegativeInt = 0
+    cohort: int | float | list[list[int]] = 1.0
+    sampling: Literal["fixed", "bernoulli"] = "fixed"
+    weighting: Literal["examples", "uniform"] = "examples"
+    nonfinite: Literal["stop", "skip"] = "stop"
+    engine: str = "serial"
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class Checkpoint(BaseModel):
+    """When the state is written, and how many checkpoints stay."""
+
+    model_config = STRICT
+    every_rounds: PositiveInt | None = None
+    every_seconds: PositiveFloat | None = 60.0
+    keep: PositiveInt = 2
+
+
+class Memory(BaseModel):
+    """Client memory: bytes that may stay resident; the rest lives on disk only."""
+
+    model_config = STRICT
+    resident_bytes: PositiveInt | None = None
+
+
+# tables without a name
+_PLAIN: dict[str, Callable[[], type[BaseModel]]] = {
+    "local": lambda: model_of(Local, frozenset({"schedule"})),
+    "evaluate": lambda: model_of(Evaluation),
+    "checkpoint": lambda: Checkpoint,
+    "memory": lambda: Memory,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """A complete configuration. values: nested tables as in TOML, every default written out.
+
+    >>> config = resolve("digits", ["algorithm=fedacg", "algorithm.lam=0.9"])
+    >>> config.values["algorithm"]
+    {'name': 'fedacg', 'lam': 0.9, 'beta': 0.01}
+    """
+
+    values: Mapping[str, Any]
+    origin: Origin
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        return str(self.values["algorithm"]["name"])
+
+    def to_toml(self) -> str:
+        """The configuration as a TOML file that `fedloom run` takes."""
+        import tomli_w
+
+        return tomli_w.dumps(dict(self.values))
+
+    def experiment(self, **more: Any) -> Experiment:
+        """Make every part, load the data. more: further arguments of Experiment, such as on_round.
+
+        Raises ConfigError or DataError for what no part accepts, naming where it came from.
+        """
+        v = self.values
+        name, options = self._named("algorithm")
+        with self._blame("algorithm"):
+            algorithm = make_algorithm(name, **options)
+        local = {k: x for k, x in v["local"].items() if k != "schedule"}
+        with self._blame("local"):
+            rates = self._make("local.schedule", SCHEDULES)
+            training = Local(**live(local), schedule=rates)
+        with self._blame("evaluate"):
+            evaluation = Evaluation(**live(v["evaluate"]))
+        checkpoint = live(v["checkpoint"])
+        data = self._data()
+        with self._blame(""):
+            return Experiment(
+                algorithm=algorithm,
+                model=self._model,
+                data=data,
+                rounds=v["rounds"],
+                cohort=v["cohort"],
+                local=training,
+                loss=self._make("objective", OBJECTIVES),
+                seed=v["seed"],
+                sampling=v["sampling"],
+                weighting=v["weighting"],
+                nonfinite=v["nonfinite"],
+                evaluation=evaluation,
+                engine=v["engine"],
+                device=v["device"],
+                dtype=getattr(torch, v["dtype"]),
+                saving=Saving(
+                    checkpoint.get("every_rounds"), checkpoint["every_seconds"], checkpoint["keep"]
+                ),
+                resident_bytes=v["memory"].get("resident_bytes"),
+                config=v,
+                **more,
+            )
+
+    def _named(self, path: str) -> tuple[str, dict[str, Any]]:
+        table: Any = self.values
+        for part in path.split("."):
+            table = table[part]
+        skip = ("name", NESTED.get(path))
+        return table["name"], live({k: v for k, v in table.items() if k not in skip})
+
+    def _make(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
+        name, options = self._named(path)
+        return registry[name](**options)
+
+    def _model(self) -> nn.Module:
+        with self._blame("model"):
+            made: nn.Module = self._make("model", MODELS)
+        return made
+
+    def _data(self) -> FederatedData:
+        name, options = self._named("data")
+        with self._blame("data.partition"):
+            partition = self._make("data.partition", PARTITIONS)
+        with self._blame("data"):
+            data = SOURCES[name](partition=partition, **options)
+        dtype = getattr(torch, self.values["dtype"])
+        tests = None if data.test_inputs is None else data.test_inputs.to(dtype)
+        return replace(data, inputs=data.inputs.to(dtype), test_inputs=tests)
+
+    @contextmanager
+    def _blame(self, table: str) -> Iterator[None]:
+        """Say of a refused value which source and table it came from."""
+        try:
+            yield
+        except (ConfigError, DataError) as error:
+            keys = [
+                k.rpartition(".")[2] for k in self.origin.typed if k.rpartition(".")[0] == table
+            ]
+            own = [k for k in keys if k in str(error)]
+            place = "command line" if own else self.origin.source
+            where = f"{place}, [{table}]" if table else place
+            raise type(error)(f"{where}: {error}") from error
+
+
+def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a recipe's name or a TOML file, with changes `key=value`.
+
+    Raises ConfigError, on one line, for whatever is unknown or of a wrong type.
+    """
+    raw, said, name = _load(source)
+    raw.setdefault("name", name)
+    return _complete(raw, said, overrides)
+
+
+def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a run directory, with changes that a run may go on with.
+
+    Raises CheckpointError for what is no run directory, ConfigError for a run that Python code
+    started (its model and data are in that code) and for a change of what decides the numbers.
+    """
+    file = Path(run) / "config.toml"
+    if not file.is_file():
+        raise CheckpointError(
+            f"'{run}' is not a run directory: it has no config.toml; see `fedloom list runs`"
+        )
+    raw = _read(file)
+    if raw.pop("source", None) == "python":
+        raise ConfigError(
+            f"'{run}' was started from Python, which made its model and data; go on there with "
+            f"Experiment(...).resume('{run}'), with the arguments it had"
+        )
+    for text in overrides:
+        path, _ = parse_override(text)
+        if path not in CHANGEABLE and path.split(".")[0] not in CHANGEABLE:
+            raise ConfigError(
+                f"command line: {path} cannot change when a run goes on; only "
+                f"{', '.join(CHANGEABLE)} can: start a new run with `fedloom run {file} {text}`"
+            )
+    before = str(raw.get("engine", "serial")).partition(":")[0]
+    config = _complete(raw, f"file '{file}'", overrides)
+    if config.values["engine"].partition(":")[0] != before:
+        raise ConfigError(
+            f"command line: engine = '{config.values['engine']}' cannot replace '{before}' when a "
+            "run goes on (their last bits may differ); only the number of workers can change"
+        )
+    return config
+
+
+def _load(source: str | Path) -> tuple[dict[str, Any], str, str]:
+    """-> settings, what errors call the source, and a name for the run."""
+    text = str(source)
+    if text in RECIPES:
+        return RECIPES[text](), f"recipe '{text}'", text
+    path = Path(source)
+    if path.is_dir() and (path / "config.toml").is_file():
+        path = path / "config.toml"
+    if path.is_file() or path.suffix == ".toml":
+        raw = _read(path)
+        raw.pop("source", None)
+        return raw, f"file '{path}'", path.stem
+    raise ConfigError(f"unknown recipe '{text}'; {did_you_mean(text, RECIPES)}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
+            "(see `fedloom list recipes`)"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"'{path}' is not TOML: {reason}") from None
+
+
+def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> Config:
+    raw = copy.deepcopy(given)
+    decay = raw["local"].pop("decay", None) if isinstance(raw.get("local"), dict) else None
+    if decay is not None:
+        if "schedule" in raw["local"]:
+            raise ConfigError(
+                f"{source}: local.decay and local.schedule are both given; keep one of them"
+            )
+        raw["local"]["schedule"] = {"name": "exponential", "decay": decay}
+    origin = Origin(source, apply(raw, overrides))
+    top = {k: v for k, v in raw.items() if k not in _TABLES}
+    _check_keys(top, origin)
+    algorithm = _named(raw, "algorithm", origin)
+    top.setdefault("label", LABELS.get(algorithm["name"], algorithm["name"]))
+    values = check(Settings, top, "", "the configuration", origin)
+    values["algorithm"] = algorithm
+    values["model"] = _named(raw, "model", origin)
+    values["data"] = _data(raw, values["seed"], origin)
+    values["objective"] = _named(raw, "objective", origin, "cross_entropy")
+    for table, model in _PLAIN.items():
+        values[table] = _plain(raw, table, model(), origin)
+    config = Config(values, origin)
+    _check_device(values["device"], origin)
+    return config
+
+
+def _check_keys(top: Mapping[str, Any], origin: Origin) -> None:
+    """Unknown keys outside tables, with the dotted key that may be meant."""
+    every = [*Settings.model_fields, *_TABLES]
+    for key in top:
+        if key in Settings.model_fields:
+            continue
+        inside = [f"{t}.{key}" for t, make in _PLAIN.items() if key in make().model_fields]
+        inside += [
+            f"{path}.{key}"
+            for path, registry in REGISTRIES.items()
+            if any(key in known(make, (NESTED.get(path, ""),)) for make in registry.values())
+        ]
+        hint = f"did you mean '{inside[0]}'?" if inside else did_you_mean(key, every)
+        raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")
+
+
+def _plain(
+    raw: Mapping[str, Any], path: str, model: type[BaseModel], origin: Origin
+) -> dict[str, Any]:
+    table = raw.get(path, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
+    own = {k: v for k, v in table.items() if (path, k) != ("local", "schedule")}
+    if path == "local" and own.get("epochs") is None and own.get("steps") is None:
+        own["epochs"] = 1
+    values = check(model, own, path, f"[{path}]", origin)
+    if path == "local":
+        values["schedule"] = _named(table, "local.schedule", origin, "constant")
+    return values
+
+
+def _named(
+    place: Mapping[str, Any], path: str, origin: Origin, default: str | None = None
+) -> dict[str, Any]:
+    """A table with a name and the options that belong to it, complete."""
+    registry, key = REGISTRIES[path], path.rpartition(".")[2]
+    table = named_table(place, key)
+    name = table.pop("name", default)
+    if name is None:
+        raise ConfigError(f"{origin.source}: {path}.name is missing; known: {', '.join(registry)}")
+    if not isinstance(name, str):
+        raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
+    if name not in registry:
+        raise ConfigError(
+            f"{origin.of(f'{path}.name')}: unknown {path} '{name}'; {did_you_mean(name, registry)}"
+        )
+    inner = NESTED.get(path)
+    table = {k: v for k, v in table.items() if k != inner}
+    model = model_of(registry[name], frozenset({inner} if inner else ()))
+    return {"name": name, **check(model, table, path, f"{path} '{name}'", origin)}
+
+
+def _data(raw: Mapping[str, Any], seed: int, origin: Origin) -> dict[str, Any]:
+    table = named_table(raw, "data")
+    table.setdefault("seed", seed)
+    values = _named({"data": table}, "data", origin)
+    return values | {"partition": _named(table, "data.partition", origin)}
+
+
+def _check_device(device: str, origin: Origin) -> None:
+    if device == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(
+            f"{origin.of('device')}: unknown device '{device}'; known: auto, cpu, cuda, cuda:1"
+        ) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"{origin.of('device')}: device = '{device}', but torch sees no GPU here; "
+            "use device = auto or cpu"
+        )

@@ -1,0 +1,99 @@
+"""The local loop of one client is torch.optim.SGD after clip_grad_norm_, step for step."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import clusters, mlp, small, trace
+from torch import nn
+
+from fedloom import FedAvg, Local
+from fedloom.engines.client import Client
+from fedloom.schedules import Exponential
+from fedloom.vector import rec
+
+CASES = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "decayed": {"weight_decay": 0.1},
+    "clipped": {"clip": 0.5},
+    "all of it": {"momentum": 0.8, "weight_decay": 0.05, "clip": 0.7},
+    "a rate that falls": {"schedule": Exponential(decay=0.8, step_decay=0.9), "momentum": 0.5},
+    "steps": {"epochs": None, "steps": 7},
+    "whole data": {"batch": None, "epochs": 3},
+    "last batch dropped": {"drop_last": True},
+}
+EXACT = {"plain", "momentum", "decayed", "a rate that falls", "steps", "whole data"}
+
+
+def by_hand(module: nn.Module, fed, round: int) -> nn.Module:
+    """The same steps by torch's own parts."""
+    module, local = copy.deepcopy(module).train(), fed.local
+    optimiser = torch.optim.SGD(
+        module.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
+    )
+    for k, index in enumerate(fed.batches(0, round)):
+        optimiser.param_groups[0]["lr"] = local.lr * local.schedule(round, k)
+        optimiser.zero_grad()
+        outputs = module(fed.data.inputs[index])
+        F.cross_entropy(outputs, fed.data.targets[index], reduction="none").mean().backward()
+        if local.clip is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), local.clip)
+        optimiser.step()
+    return module
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+def experiment(name: str, **changes):
+    local = Local(**{"epochs": 2, "batch": 4, "lr": 0.2} | CASES[name])
+    data = clusters(torch.float64, sizes=(11,))
+    return small(FedAvg(), torch.float64, data=data, cohort=1.0, local=local, **changes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_round_is_torchs(name):
+    loop = experiment(name).build()
+    torch.set_num_threads(1)
+    client = Client(loop.plan, loop.fed, loop.net)
+    x = loop.net.init()
+    for t in (0, 3):
+        up, _, _, oracle = client.train(rec(x=x), client.first_memory(x, 0), 0, t)
+        want = flat(by_hand(mlp(torch.float64), loop.fed, t)) - x
+        tolerance = 0 if name in EXACT else 1e-14
+        torch.testing.assert_close(up.delta, want, rtol=0, atol=tolerance)
+        assert oracle.calls == len(loop.fed.batches(0, t))
+    assert float(want.abs().max()) > 0.01
+
+
+@pytest.mark.parametrize("name", ["all of it", "plain"])
+def test_rounds_are_torchs_with_a_new_optimiser_each(name):
+    module = mlp(torch.float64)
+    for t, loop in enumerate(trace(experiment(name), 4)):
+        torch.testing.assert_close(loop.srv.x, flat(module), rtol=0, atol=1e-12)
+        module = by_hand(module, loop.fed, t)
+
+
+def test_the_history_has_the_mean_loss_of_the_steps():
+    loop = [*trace(experiment("plain"), 1)][-1]
+    module, losses = mlp(torch.float64), []
+    for index in loop.fed.batches(0, 0):
+        loss = F.cross_entropy(module(loop.fed.data.inputs[index]), loop.fed.data.targets[index])
+        losses.append(loss.item())
+        grads = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for p, g in zip(module.parameters(), grads, strict=True):
+                p -= 0.2 * g
+    assert loop.history[0]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-13)
+    assert loop.history[0]["steps"] == len(losses)
+    with torch.no_grad():
+        outputs = module(loop.fed.data.test_inputs)
+    targets = loop.fed.data.test_targets
+    assert loop.history[0]["test_loss"] == pytest.approx(F.cross_entropy(outputs, targets).item())
+    right = (outputs.argmax(1) == targets).double().mean().item()
+    assert loop.history[0]["test_accuracy"] == pytest.approx(right, rel=1e-13)

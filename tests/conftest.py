@@ -1,0 +1,40 @@
+"""Fixtures that are shared: processes, which take seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tiny import Shared
+
+from fedloom.engines import Engine, Serial
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """No test may see another's random state."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@pytest.fixture(scope="session")
+def engine_of() -> Iterator[Callable[[str], Engine]]:
+    """A function that gives a fresh engine by its name; those of workers share their processes."""
+    from loky import ProcessPoolExecutor
+
+    pools: dict[int, Any] = {}
+
+    def make(name: str) -> Engine:
+        if name == "serial":
+            return Serial()
+        number = int(name.removeprefix("workers:"))
+        if number not in pools:
+            one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            pools[number] = ProcessPoolExecutor(max_workers=number, env=one)
+        return Shared(pools[number], number)
+
+    yield make
+    for pool in pools.values():
+        pool.shutdown(wait=True, kill_workers=True)

@@ -1,0 +1,106 @@
+"""Every registered algorithm on every engine: the same bits."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from naive import Naive
+from tiny import same, small, timeless, trace
+
+from fedloom import FedAvg, Local
+from fedloom.schedules import Exponential
+from fedloom.vector import leaves
+from fedloom.zoo import ALGORITHMS, make_algorithm
+
+CASES = {name: (name, {}) for name in ALGORITHMS} | {"scaffold, option I": ("scaffold", {"option": 1})}
+DTYPES = [torch.float32, torch.float64]
+LOCAL = Local(
+    epochs=1.5,
+    batch=4,
+    lr=0.1,
+    clip=1.0,
+    weight_decay=0.01,
+    schedule=Exponential(decay=0.9, step_decay=0.97),
+)
+
+
+def ends(case, dtype, engine):
+    """Everything that a run has learnt, and its history."""
+    name, options = CASES[case]
+    experiment = small(make_algorithm(name, **options), dtype, local=LOCAL, engine=engine)
+    loop = [*trace(experiment, 4)][-1]
+    memory = {i: row for i, row in loop.memory.get(range(loop.fed.population)).items()}
+    return loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict())
+
+
+@functools.cache
+def serially(case, dtype):
+    from fedloom.engines import Serial
+
+    return ends(case, dtype, Serial())
+
+
+def agree(one, other):
+    assert same(one[0], other[0])
+    assert one[1].keys() == other[1].keys()
+    assert all(same(one[1][i], other[1][i]) for i in one[1])
+    assert one[2:] == other[2:]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_workers_have_the_bits_of_serial(case, workers, dtype, engine_of):
+    agree(ends(case, dtype, engine_of(f"workers:{workers}")), serially(case, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_serial_has_the_bits_of_a_naive_loop(case, dtype):
+    agree(ends(case, dtype, Naive()), serially(case, dtype))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_and_float64_are_the_same_method(case):
+    one, other = serially(case, torch.float32)[0], serially(case, torch.float64)[0]
+    torch.testing.assert_close(one.x.double(), other.x, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_learnt_is_finite_of_one_length_and_one_type(case, dtype):
+    srv, memory, _, _ = serially(case, dtype)
+    d = len(srv.x)
+    for v in leaves(srv, *(row.alg for row in memory.values())):
+        assert v.shape == (d,) and v.dtype == dtype and bool(torch.isfinite(v).all())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_number_of_threads_changes_no_bit(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        again = ends("scaffold", torch.float32, "serial")
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    agree(again, serially("scaffold", torch.float32))
+
+
+def test_a_run_leaves_torchs_own_generator_alone():
+    torch.manual_seed(3)
+    want = torch.rand(4)
+    torch.manual_seed(3)
+    [*trace(small(FedAvg()), 2)]
+    assert torch.equal(torch.rand(4), want)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_loss_falls(case):
+    name, options = CASES[case]
+    local = Local(epochs=2, batch=4, lr=0.1)
+    loop = [*trace(small(make_algorithm(name, **options), local=local, cohort=1.0), 12)][-1]
+    losses = [row["test_loss"] for row in loop.history]
+    assert losses[-1] < 0.7 * losses[0]
