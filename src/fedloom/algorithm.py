@@ -114,10 +114,12 @@ class Algorithm:
     # means: the fields of uniform(), what the server needs of a cohort beside delta
     # partial: makes sense when clients hold different parts of the coordinates
     # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
+    # probes: every client answers once before round 0, see probe()
     # sums: reads delta / lr_sum as a mean gradient, or replays its own last move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
     means: ClassVar[tuple[str, ...]] = ()
     partial: ClassVar[bool] = True
+    probes: ClassVar[bool] = False
     recursive: ClassVar[bool] = False
     sums: ClassVar[bool] = False
 
@@ -151,7 +153,7 @@ class Algorithm:
 
     # ------------------------------------------------------------------------------------- client
     def probe(self, x: Vec, grad: Grad) -> Rec:
-        """What a client sends once, before round 0; None: nothing."""
+        """What every client sends once, before round 0, if the algorithm `probes`."""
         raise NotImplementedError
 
     def client_init(self, x: Vec) -> Rec:

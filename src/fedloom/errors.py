@@ -1,12 +1,16 @@
 """Every error that fedloom raises on purpose. A message says what was wrong, the value, what is
 allowed, what to do.
 
-FedloomError |-- ConfigError (ValueError)         a setting: unknown name or key, wrong type or
-range |-- CompositionError (TypeError)     two parts that have no meaning together; names both |--
-DataError (ValueError)           data that are missing, corrupt, or do not fit the clients or the
-model |-- ClientError (RuntimeError)       one client's round failed; names algorithm, stage, client
-and round |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be read,
-written or continued `-- WorkerError (RuntimeError)       worker processes that keep dying
+::
+
+    FedloomError
+    |-- ConfigError (ValueError)         a setting: unknown name or key, wrong type or range
+    |-- CompositionError (TypeError)     two parts that have no meaning together; names both
+    |-- DataError (ValueError)           data that are missing, corrupt, or do not fit
+    |-- WireError (ValueError)           bytes from elsewhere that are no message of this run
+    |-- ClientError (RuntimeError)       one client's round failed; names algorithm, client, round
+    |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be used
+    `-- WorkerError (RuntimeError)       worker processes that keep dying
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FedloomError",
+    "WireError",
     "WorkerError",
     "did_you_mean",
 ]
@@ -40,6 +45,10 @@ class CompositionError(FedloomError, TypeError):
 
 class DataError(FedloomError, ValueError):
     """Data that are missing, corrupt, or do not fit."""
+
+
+class WireError(FedloomError, ValueError):
+    """Bytes that are no message: truncated, too long, or naming what cannot be."""
 
 
 class ClientError(FedloomError, RuntimeError):

@@ -205,8 +205,7 @@ class Experiment:
             folder.create()
             self._attach(loop, folder)
             describe(self, loop, folder)
-        loop.begin()
-        return self._go(loop, progress)
+        return self._go(loop, progress, loop.begin)
 
     def resume(self, out: str | Path, progress: bool = False) -> Result:
         """Go on in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
@@ -223,21 +222,36 @@ class Experiment:
                 "resume with the settings it was started with, or start in another folder"
             )
         self._attach(loop, folder)
-        loop.restore()
-        if loop.round > self.rounds:
-            raise ConfigError(
-                f"'{out}' has {loop.round} rounds already; rounds = {self.rounds} is less than that"
-            )
-        describe(self, loop, folder)
-        return self._go(loop, progress)
+
+        def restore() -> None:
+            loop.restore()
+            if loop.round > self.rounds:
+                raise ConfigError(
+                    f"'{out}' has {loop.round} rounds already; "
+                    f"rounds = {self.rounds} is less than that"
+                )
+            describe(self, loop, folder)
+
+        return self._go(loop, progress, restore)
 
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:
         loop.folder = folder
         loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
 
-    def _go(self, loop: Loop, progress: bool) -> Result:
-        loop.engine.open(loop.plan, loop.fed, loop.net)
-        shown = Progress(self.label, self.rounds, loop.headline, loop.round) if progress else None
+    def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
+        try:
+            loop.engine.open(loop.plan, loop.fed, loop.net)
+            begin()
+            return self._rounds(loop, progress)
+        finally:
+            loop.engine.close()
+
+    def _rounds(self, loop: Loop, progress: bool) -> Result:
+        shown = (
+            Progress(f"{self.label}, seed {self.seed}", self.rounds, loop.headline, loop.round)
+            if progress
+            else None
+        )
         if shown is not None:
             loop.on_round.append(shown.update)
             shown.start()
@@ -247,7 +261,6 @@ class Experiment:
         finally:
             if shown is not None:
                 shown.stop()
-            loop.engine.close()
 
     @property
     def label(self) -> str:

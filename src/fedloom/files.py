@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_atomic"]
+__all__ = ["checksum", "sync_folder", "write_atomic"]
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
@@ -30,6 +31,12 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
             part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal. Raises OSError."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

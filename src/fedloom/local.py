@@ -19,7 +19,8 @@ __all__ = ["Local"]
 class Local:
     """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
 
-    batch None: the client's whole data. schedule(round, step) multiplies lr. Order of the parts of
+    batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
+    for algorithms that have it. schedule(round, step) multiplies lr. Order of the parts of
     a step: gradient, the method's corrections, joint clip, weight decay, momentum, move (as
     torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value out of range.
 
@@ -35,6 +36,7 @@ class Local:
     momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
     weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
     clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    probe_batch: int | None = hyper(None, source="FAFED's first batch B = b q; None: one batch b")
     drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
 
     def __post_init__(self) -> None:
@@ -44,11 +46,11 @@ class Local:
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
                 "keep one of them"
             )
-        for name in ("epochs", "steps", "batch", "clip"):
+        for name in ("epochs", "steps", "batch", "clip", "probe_batch"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"local.{name} must be above 0, got {value!r}")
-        for name in ("steps", "batch"):
+        for name in ("steps", "batch", "probe_batch"):
             value = getattr(self, name)
             if value is not None and int(value) != value:
                 raise ConfigError(f"local.{name} must be a whole number, got {value!r}")

@@ -19,14 +19,14 @@ from .cohorts import Cohorts
 from .engines.base import Engine, Score
 from .engines.client import RangeResult
 from .engines.sums import means, root
-from .errors import CheckpointError
+from .errors import CheckpointError, FedloomError
 from .evaluation import Curve, Evaluation
 from .ledger import Ledger
 from .memory import ClientMemory
 from .net import Net
 from .plan import Federation, Plan
 from .rundir import RunDirectory, State
-from .vector import Rec, Vec
+from .vector import Rec, Vec, rec, tree
 from .wire import nbytes
 
 __all__ = ["Loop"]
@@ -80,8 +80,18 @@ class Loop:
 
     def begin(self) -> None:
         """Round 0: nothing has been learnt yet."""
-        self.srv = self.plan.algorithm.server_init(self.net.init(), None)
-        self.buffers = self.net.init_buffers()
+        x, self.buffers = self.net.init(), self.net.init_buffers()
+        self.srv = self.plan.algorithm.server_init(x, self._probe(x))
+
+    def _probe(self, x: Vec) -> Rec:
+        """The exchange with everybody before round 1, if the algorithm has it: the plain mean."""
+        if not self.plan.algorithm.probes:
+            return None
+        started, everybody = time.perf_counter(), list(range(self.fed.population))
+        answers = self.engine.probe(x, self.buffers, everybody)
+        total = root(answers.nodes)
+        self.ledger.add(nbytes(rec(x=x)), answers.stats, time.perf_counter() - started)
+        return tree(lambda v: v / total.n, total.up)
 
     # --------------------------------------------------------------------------------- the rounds
     def run(self, rounds: int) -> None:
@@ -96,7 +106,11 @@ class Loop:
                 started = time.perf_counter()
                 msg = self.plan.algorithm.broadcast(self.srv)
                 memories = self.memory.get(cohort)
-                answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
+                try:
+                    answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
+                except FedloomError:
+                    self.save()  # what the rounds before this one have learnt is not lost
+                    raise
                 with _undisturbed():
                     self._commit(msg, answers, started)
                 self._finish_row(rounds)
@@ -263,5 +277,7 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if came and callable(before):  # Python's own handler, or the note of a block around this one
+        before(signal.SIGINT, None)
+    elif came and before is not signal.SIG_IGN:
         raise KeyboardInterrupt

@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from .errors import CheckpointError
-from .files import write_atomic
-from .storage import freeze, thaw
+from .files import checksum
+from .storage import freeze, thaw, write_tensors
 from .vector import Rec, leaves
 
 __all__ = ["ClientMemory"]
@@ -50,7 +49,7 @@ class ClientMemory:
         self._rows: OrderedDict[int, Rec] = OrderedDict()  # resident, longest unused first
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
-        self._written: dict[str, int] = {}  # segment -> rows it was written with
+        self._written: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
         self._number = 0
         self._bytes = 0
 
@@ -72,13 +71,21 @@ class ClientMemory:
         return found
 
     def put(self, rows: dict[int, Rec]) -> None:
-        """New versions of these clients' rows."""
+        """New versions of these clients' rows. Raises CheckpointError if the bound demands that
+        rows are written, and they cannot be.
+        """
         for i, row in rows.items():
             self._keep(i, row)
             self._dirty.add(i)
         if self._bound is not None and self._folder is not None and self._bytes > self._bound:
             if any(i in self._dirty for i in self._oldest()):
-                self.flush()
+                try:
+                    self.flush()
+                except OSError as error:
+                    raise CheckpointError(
+                        f"client memory cannot be written to '{self._folder}': "
+                        f"{error.strerror or error}; make room, then resume the run"
+                    ) from error
             for i in self._oldest():
                 self._bytes -= _size(self._rows.pop(i))
 
@@ -115,10 +122,10 @@ class ClientMemory:
             tensors |= {f"{i}/{name}": t for name, t in own.items()}
         name = f"{self._number:08d}.safetensors"
         rows = {"rows": json.dumps(shapes)}
-        write_atomic(self._folder / name, lambda p: save_file(apart(tensors), p, metadata=rows))
+        write_tensors(self._folder / name, tensors, rows)
         self._number += 1
         self._where |= dict.fromkeys(self._dirty, name)
-        self._written[name] = len(self._dirty)
+        self._written[name] = len(self._dirty), checksum(self._folder / name)
         self._dirty.clear()
 
     def _gather_stragglers(self) -> None:
@@ -130,7 +137,7 @@ class ClientMemory:
             if i not in self._dirty:
                 live.setdefault(name, []).append(i)
         for name, rows in live.items():
-            if len(rows) * 4 <= self._written.get(name, 0):
+            if len(rows) * 4 <= self._written[name][0]:
                 self.get(rows)
                 self._dirty.update(rows)
 
@@ -141,31 +148,35 @@ class ClientMemory:
         clients = sorted(self._where)
         return {
             "next": self._number,
-            "segments": [[name, self._written[name]] for name in names],
+            "segments": [[name, *self._written[name]] for name in names],
             "clients": clients,
             "segment_of": [number[self._where[i]] for i in clients],
         }
 
     def restore(self, index: dict[str, Any]) -> None:
-        """Become what the memory was when index() was taken."""
-        names = [name for name, _ in index["segments"]]
+        """Become what the memory was when index() was taken. Raises CheckpointError if a segment
+        is not as it was written.
+        """
+        names = [name for name, _, _ in index["segments"]]
         self._rows.clear()
         self._dirty.clear()
         self._bytes = 0
-        self._written = {name: int(n) for name, n in index["segments"]}
+        self._written = {name: (int(n), digest) for name, n, digest in index["segments"]}
         self._where = {
             int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
         }
         self._number = int(index["next"])
-        for name in names:
+        for name, (_, digest) in self._written.items():
             if self._folder is None or not (self._folder / name).exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")
+            if checksum(self._folder / name) != digest:
+                raise CheckpointError(f"client memory {name} is not as it was written")
 
     def discard(self, kept: Iterable[dict[str, Any]]) -> None:
         """Delete the segments that none of these indexes names, and that hold no row of today."""
         if self._folder is None or not self._folder.exists():
             return
-        named = {name for index in kept for name, _ in index["segments"]}
+        named = {name for index in kept for name, _, _ in index["segments"]}
         named |= set(self._where.values())
         for path in self._folder.glob("*.safetensors"):
             if path.name not in named:
@@ -196,14 +207,3 @@ def _paths(shape: Any) -> list[str]:
 
 def _size(row: Rec) -> int:
     return sum(v.nbytes if isinstance(v, Tensor) else 8 for v in leaves(row))
-
-
-def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory: copy the later ones."""
-    seen: set[int] = set()
-    out = {}
-    for name, t in tensors.items():
-        place = t.untyped_storage().data_ptr()
-        out[name] = t.clone() if place in seen and t.numel() else t
-        seen.add(place)
-    return out

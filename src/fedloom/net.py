@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .errors import DataError
+from .blocks import Block, Blocks, find_blocks, refuse_blocks
+from .dropout import restore, swap
+from .errors import CompositionError, DataError
 from .layout import Layout
 from .vector import Vec
 
@@ -52,7 +56,7 @@ class Net:
                 f"{type(module).__name__} has lazy layers without shapes; "
                 "call it once on a batch before you hand it over"
             )
-        self.module = copy.deepcopy(module).to(dtype=dtype)
+        self.module = swap(copy.deepcopy(module)).to(dtype=dtype)
         trained = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         if not trained:
             raise DataError(
@@ -66,13 +70,21 @@ class Net:
             )
         self.layout = Layout.of(trained)
         self.params = [p for _, p in trained]
-        floating = [(n, b) for n, b in self.module.named_buffers() if b.is_floating_point()]
-        self.buffer_layout = Layout.of(floating)
-        self._buffers = [b for _, b in floating]
+        self._find_buffers()
         self._start = torch.cat([p.detach().reshape(-1) for p in self.params])
         self._start_buffers = self.buffers()
         self._bound: Tensor | None = None
         self._live: Tensor | None = None
+
+    def _find_buffers(self) -> None:
+        """Take hold of the module's buffers as they are now. Counters (integers) are no part of
+        what is averaged: every client begins with those of the start.
+        """
+        floating = [(n, b) for n, b in self.module.named_buffers() if b.is_floating_point()]
+        self.buffer_layout = Layout.of(floating)
+        self._buffers = [b for _, b in floating]
+        others = [b for b in self.module.buffers() if not b.is_floating_point()]
+        self._counters = [(b, b.clone()) for b in others]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -87,6 +99,7 @@ class Net:
     def to(self, device: torch.device | str) -> Net:
         """Move to a device, in place."""
         self.module.to(device)
+        self._find_buffers()  # a module gets new ones on another device
         self._start = self._start.to(device)
         self._start_buffers = self._start_buffers.to(device)
         self._bound = self._live = None
@@ -106,10 +119,12 @@ class Net:
 
         Raises DataError for a missing, misshapen or unknown entry.
         """
-        known = {n for n, _ in self.module.named_parameters()} | {
-            n for n, _ in self.module.named_buffers()
-        }
-        if unknown := sorted(set(weights) - known):
+        tied: dict[str, str] = {}  # every name of a tensor -> its first one
+        first: dict[int, str] = {}
+        for kind in (self.module.named_parameters, self.module.named_buffers):
+            for name, tensor in kind(remove_duplicate=False):
+                tied[name] = first.setdefault(id(tensor), name)
+        if unknown := sorted(set(weights) - set(tied)):
             raise DataError(f"weights name '{unknown[0]}', which the model does not have")
         with torch.no_grad():
             own = self.module.state_dict()
@@ -119,8 +134,10 @@ class Net:
                         f"weights give '{name}' the shape {list(value.shape)}, "
                         f"but the model has {list(own[name].shape)}"
                     )
-        self._start = self.layout.flatten(dict(weights)).to(self._start)
-        self.module.load_state_dict(dict(weights), strict=False)
+        given = {tied[name]: value for name, value in weights.items()}
+        self._start = self.layout.flatten(given).to(self._start)
+        self.module.load_state_dict(given, strict=False)
+        self._find_buffers()
         self._start_buffers = self.buffers()
         self._bound = self._live = None
 
@@ -131,9 +148,11 @@ class Net:
         return torch.cat([b.detach().reshape(-1).to(self.params[0].dtype) for b in self._buffers])
 
     def load_buffers(self, values: Vec) -> None:
-        """Set the module's floating buffers."""
+        """Set the module's floating buffers, and its counters to those of the start."""
         for buffer, piece in zip(self._buffers, self.buffer_layout.pieces(values), strict=True):
             buffer.copy_(piece)
+        for counter, start in self._counters:
+            counter.copy_(start)
 
     def bind(self, x: Vec) -> None:
         """Make the module's parameters the pieces of x, without a copy."""
@@ -166,9 +185,127 @@ class Net:
             return self.module(inputs)
         return functional_call(self.module, self.layout.views(x), (inputs,))
 
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside, layers such as dropout and batch norm are in evaluation mode; afterwards every
+        layer is in the mode it was in.
+        """
+        # cuDNN differentiates recurrent layers in training mode only; without dropout the mode
+        # changes nothing else about them
+        changed = [
+            m
+            for m in self.module.modules()
+            if m.training and not (isinstance(m, nn.RNNBase) and m.dropout == 0)
+        ]
+        for m in changed:
+            m.training = False
+        try:
+            yield
+        finally:
+            for m in changed:
+                m.training = True
+
+    # --------------------------------------------------------------------------------- its blocks
+    @functools.cached_property
+    def _blocks(self) -> Blocks:
+        return find_blocks(self.module, self.params)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The names of the module's blocks in the order they run in; empty if it has none.
+
+        They are the children of an nn.Sequential, or those that another module lists in an
+        attribute `blocks`, whose composition is its forward.
+
+        >>> Net(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).blocks
+        ('0', '1')
+        """
+        return self._blocks.names
+
+    def need_blocks(self, who: str, trained: bool = False) -> None:
+        """Raise CompositionError naming `who` and the module if it has no two blocks that hold all
+        of x; trained: also if nothing before the last block is trained.
+        """
+        refuse_blocks(self.module, self._blocks, who, trained)
+
+    def check_blocks(self, who: str, inputs: Any, trained: bool = False) -> None:
+        """need_blocks(), and try on `inputs` that the blocks one after another are the module.
+
+        Raises CompositionError.
+        """
+        self.need_blocks(who, trained)
+        x = self.init()
+        with torch.no_grad(), self.evaluating():
+            whole, parts = self(x, inputs), self.path([x] * len(self.blocks), inputs)
+        fits = isinstance(whole, Tensor) and isinstance(parts, Tensor)
+        if not fits or whole.shape != parts.shape or not torch.allclose(whole, parts, 1e-3, 1e-5):
+            raise CompositionError(
+                f"{who} and {type(self.module).__name__}: its blocks {', '.join(self.blocks)}, run "
+                "one after another, do not give its output; put what its forward does between them "
+                "into the blocks"
+            )
+
+    def _run(self, block: Block, x: Vec, inputs: Any, pieces: dict[int, list[Tensor]]) -> Any:
+        if block.overwrites and isinstance(inputs, Tensor):
+            inputs = inputs.clone()  # what came before is read again: by another path, by a loss
+        child = self.module.get_submodule(block.name)
+        if x is self._live or not block.places:
+            return child(inputs)
+        if id(x) not in pieces:
+            pieces[id(x)] = self.layout.pieces(x)
+        own = {name: pieces[id(x)][i] for name, i in block.places.items()}
+        return functional_call(child, own, (inputs,))
+
+    def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
+        """Run block start + b with the vector xs[b] (d,), on what the block before it gives.
+
+        Fewer vectors than blocks stop early: the output is that of the last block that ran. Raises
+        DataError for more vectors than blocks.
+        """
+        last = start + len(xs)
+        if start < 0 or last > len(self.blocks):
+            raise DataError(
+                f"path() got {len(xs)} vectors from block {start} on, but "
+                f"{type(self.module).__name__} has {len(self.blocks)} blocks"
+            )
+        pieces: dict[int, list[Tensor]] = {}
+        for block, x in zip(self._blocks.parts[start:last], xs, strict=True):
+            inputs = self._run(block, x, inputs, pieces)
+        return inputs
+
+    def stages(self, x: Vec, inputs: Any) -> list[Any]:
+        """What each block gives in one forward pass with parameters x (d,); the last is net(x,
+        inputs).
+        """
+        out: list[Any] = []
+        pieces: dict[int, list[Tensor]] = {}
+        for block in self._blocks.parts:
+            inputs = self._run(block, x, inputs, pieces)
+            out.append(inputs)
+        return out
+
+    def features(self, x: Vec, inputs: Any) -> Tensor:
+        """What the last block gets, flattened: (B, F)."""
+        self.need_blocks("net.features")
+        return self._flat(self.path([x] * (len(self.blocks) - 1), inputs))
+
+    def both(self, x: Vec, inputs: Any) -> tuple[Tensor, Any]:
+        """features(x, inputs) (B, F) and net(x, inputs), in one forward pass."""
+        self.need_blocks("net.both")
+        *_, h, outputs = self.stages(x, inputs)
+        return self._flat(h), outputs
+
+    def _flat(self, h: Any) -> Tensor:
+        if not isinstance(h, Tensor):
+            raise CompositionError(
+                f"the last block of {type(self.module).__name__} gets a {type(h).__name__}; "
+                "features must be one tensor (B, ...)"
+            )
+        return h.flatten(1)
+
     def export(self, x: Vec, buffers: Vec | None = None) -> nn.Module:
         """A free-standing copy of the module with these weights, in evaluation mode."""
-        module = copy.deepcopy(self.module)
+        module = restore(copy.deepcopy(self.module))
         with torch.no_grad():
             params = [p for p in module.parameters() if p.requires_grad]
             for param, piece in zip(params, self.layout.pieces(x), strict=True):
@@ -177,4 +314,7 @@ class Net:
             if buffers is not None:
                 for buffer, piece in zip(floats, self.buffer_layout.pieces(buffers), strict=True):
                     buffer.copy_(piece)
+            others = [b for b in module.buffers() if not b.is_floating_point()]
+            for counter, (_, start) in zip(others, self._counters, strict=True):
+                counter.copy_(start)
         return module.eval()

@@ -108,6 +108,12 @@ class Federation:
             out += torch.split(order, size)[: min(per_epoch, steps - len(out))]
         return out
 
+    def probe_batch(self, client: int) -> Tensor:
+        """The indices (B,) of a client's batch in the exchange before round 0."""
+        own, size = self.data.clients.of(client), self.local.probe_batch or self.local.batch
+        order = torch.randperm(len(own), generator=generator(self.seed, "probe", client))
+        return own[order[: size or len(own)]]
+
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them."""
         return self.formatted(self.data.inputs[index]), self.data.targets[index]

@@ -28,7 +28,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         self._bar = Bar(
-            TextColumn("{task.description:<14}"),
+            TextColumn("{task.description:<18}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

@@ -12,8 +12,11 @@ from torch import nn
 
 from .describe import engine_text, group
 from .engines.base import Score
+from .errors import CheckpointError
 from .files import write_atomic
 from .ledger import Ledger
+from .rundir import RunDirectory
+from .storage import disk_errors
 from .vector import Rec
 
 if TYPE_CHECKING:
@@ -66,17 +69,28 @@ def finish(exp: Experiment, loop: Loop) -> Result:
     module = loop.net.export(x, loop.buffers)
     folder = loop.folder
     if folder is not None:
-        from safetensors.torch import save_model
-
-        write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
-        folder.write_json("ledger.json", loop.ledger.as_dict())
-        folder.write_json(
-            "clients.json",
-            {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients},
-        )
-        folder.write_json("summary.json", summary)
+        about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
+        try:
+            _write(folder, module, loop.ledger.as_dict(), about, summary)
+        except OSError as error:
+            raise CheckpointError(
+                f"the results cannot be written to '{folder.path}': {error.strerror or error}; "
+                f"make room, then `fedloom resume {folder.path}`"
+            ) from error
     path = None if folder is None else folder.path
     return Result(loop.history, module.cpu(), loop.ledger, summary, loop.srv, clients, path)
+
+
+def _write(
+    folder: RunDirectory, module: nn.Module, ledger: Any, clients: Any, summary: dict[str, Any]
+) -> None:
+    from safetensors.torch import save_model
+
+    with disk_errors():
+        write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
+    folder.write_json("ledger.json", ledger)
+    folder.write_json("clients.json", clients)
+    folder.write_json("summary.json", summary)  # last: who finds it finds everything
 
 
 def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:

@@ -7,7 +7,6 @@ is cut back to where the checkpoint was when a run goes on from it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -18,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from .errors import CheckpointError, ConfigError
-from .files import sync_folder, write_atomic
-from .memory import ClientMemory, apart
-from .storage import freeze, thaw
+from .files import checksum, sync_folder, write_atomic
+from .memory import ClientMemory
+from .storage import freeze, thaw, write_tensors
 from .vector import Rec, Vec
 
 __all__ = ["RunDirectory", "State"]
@@ -90,9 +89,15 @@ class RunDirectory:
             raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
 
     def append_round(self, row: Mapping[str, Any]) -> None:
-        """One more line of the log of rounds."""
-        with open(self.rounds, "a") as f:
-            f.write(json.dumps(row) + "\n")
+        """One more line of the log of rounds. Raises CheckpointError."""
+        try:
+            with open(self.rounds, "a") as f:
+                f.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"'{self.rounds}' cannot be written: {error.strerror or error}; "
+                f"make room, then `fedloom resume {self.path}`"
+            ) from error
 
     def read_rounds(self) -> list[dict[str, Any]]:
         """The rows of the log."""
@@ -116,7 +121,7 @@ class RunDirectory:
             tensors = {f"srv/{k}": v for k, v in tensors.items()}
             tensors["buffers"] = state.buffers.detach().cpu().contiguous()
             file = folder / "state.safetensors"
-            write_atomic(file, lambda p: save_file(apart(tensors), p))
+            write_tensors(file, tensors)
             write_atomic(folder / "memory.json", json.dumps(memory.index()))
             _sync_file(self.rounds)
             manifest = {
@@ -124,7 +129,7 @@ class RunDirectory:
                 "round": state.round,
                 "srv": shape,
                 "log_bytes": self.rounds.stat().st_size if self.rounds.exists() else 0,
-                "sha256": {f.name: _sha256(f) for f in (file, folder / "memory.json")},
+                "sha256": {f.name: checksum(f) for f in (file, folder / "memory.json")},
                 "extra": state.extra,
             }
             write_atomic(folder / "manifest.json", json.dumps(manifest, indent=1))
@@ -139,7 +144,14 @@ class RunDirectory:
         for folder in found[: max(len(found) - keep, 0)]:
             (folder / "manifest.json").unlink(missing_ok=True)  # first it stops being one
             shutil.rmtree(folder, ignore_errors=True)
-        kept = [json.loads((f / "memory.json").read_text()) for f in self._found()]
+        kept = []
+        for folder in self._found():
+            try:
+                kept.append(json.loads((folder / "memory.json").read_text()))
+            except (OSError, ValueError) as error:
+                _log.warning("checkpoint %s is damaged and removed: %s", folder, error)
+                (folder / "manifest.json").unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
         memory.discard(kept)
 
     def _found(self) -> list[Path]:
@@ -171,7 +183,7 @@ class RunDirectory:
     def _load(self, folder: Path, memory: ClientMemory, device: torch.device | str) -> State:
         manifest = json.loads((folder / "manifest.json").read_text())
         for name, wanted in manifest["sha256"].items():
-            if _sha256(folder / name) != wanted:
+            if checksum(folder / name) != wanted:
                 raise CheckpointError(f"{name} does not have the checksum it was written with")
         tensors = load_file(folder / "state.safetensors")
         srv = thaw(
@@ -198,11 +210,6 @@ class RunDirectory:
                 shutil.rmtree(folder, ignore_errors=True)
         for part in self.path.rglob(".*.part"):  # of a write that a kill cut short
             part.unlink(missing_ok=True)
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _sync_file(path: Path) -> None:

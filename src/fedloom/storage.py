@@ -4,14 +4,23 @@ safetensors.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
-from .vector import Rec, is_rec, rec
+from .files import write_atomic
+from .vector import Rec, aligned, is_rec, rec
 
-__all__ = ["freeze", "thaw"]
+__all__ = ["disk_errors", "freeze", "thaw", "write_tensors"]
 
 
 def freeze(record: Rec, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
@@ -42,5 +51,35 @@ def thaw(shape: Any, tensors: dict[str, Tensor], device: torch.device | str = "c
     if isinstance(shape, dict) and "fields" in shape:
         return rec(**{k: thaw(v, tensors, device) for k, v in shape["fields"].items()})
     if isinstance(shape, dict):
-        return tensors[shape["tensor"]].to(device)
+        return aligned(tensors[shape["tensor"]].to(device))
     return shape
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file whole or not at all. Raises OSError."""
+    with disk_errors():
+        write_atomic(path, lambda part: save_file(_apart(tensors), part, metadata=metadata))
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn what safetensors says of the file system into OSError: a full disk above all."""
+    try:
+        yield
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number) if found else str(error)) from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory: copy the later ones."""
+    seen: set[int] = set()
+    out = {}
+    for name, t in tensors.items():
+        place = t.untyped_storage().data_ptr()
+        out[name] = t.clone() if place in seen and t.numel() else t
+        seen.add(place)
+    return out

@@ -39,7 +39,7 @@ def by_hand(module: nn.Module, fed, round: int) -> nn.Module:
         optimiser.param_groups[0]["lr"] = local.lr * local.schedule(round, k)
         optimiser.zero_grad()
         outputs = module(fed.data.inputs[index])
-        F.cross_entropy(outputs, fed.data.targets[index], reduction="none").mean().backward()
+        F.cross_entropy(outputs, fed.data.targets[index]).backward()
         if local.clip is not None:
             nn.utils.clip_grad_norm_(module.parameters(), local.clip)
         optimiser.step()

@@ -36,12 +36,16 @@ class Commands(click.Group):
         """Run a command and leave with its exit code."""
         kwargs["standalone_mode"] = False
         self.debug = False
+        log, handler = logging.getLogger("fedloom"), OneLine(logging.WARNING)
+        log.addHandler(handler)
         try:
             code = super().main(*args, **kwargs)
         except Exception as error:
             if self.debug:
                 raise
             code = _say(error)
+        finally:
+            log.removeHandler(handler)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -86,10 +90,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
     """
     assert isinstance(ctx.command, Commands)
     ctx.command.debug = debug
-    log = logging.getLogger("fedloom")
-    if not any(isinstance(handler, OneLine) for handler in log.handlers):
-        log.addHandler(OneLine(logging.WARNING))
-        log.propagate = False
 
 
 for _command in (

@@ -28,11 +28,12 @@ _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
 
 
 @click.command("list")
-@click.argument("topic", type=click.Choice(TOPICS), required=False)
+@click.argument("topic", type=click.Choice(TOPICS), required=False, metavar="[TOPIC]")
 def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
-    Without a topic: everything but the runs.
+    Topics: recipes, algorithms, models, data, partitions, objectives, schedules, engines, runs.
+    Without one: everything but the runs.
     """
     from .output import table
 
@@ -40,14 +41,13 @@ def list_command(topic: str | None) -> None:
         lines = (
             _runs() if name == "runs" else [[k, _first_line(v)] for k, v in _found(name).items()]
         )
-        heads = ["folder", "state", "result"] if name == "runs" else []
+        heads = [["folder", "state", "result"]] if name == "runs" else []
         if topic is None:
             click.echo(name)
         if not lines:
             click.echo("  no runs below the folder runs; start one with: fedloom run digits")
             continue
-        heads, lines = (heads, lines) if heads else (lines[0], lines[1:])
-        click.echo(table(heads, lines) + ("" if topic else "\n"))
+        click.echo(table([*heads, *lines]) + ("" if topic else "\n"))
 
 
 @click.command("show")
@@ -150,11 +150,11 @@ def _algorithm(name: str, make: Any) -> str:
         ["gradients per step", f"{cost.gradients:g}", ""],
     ]
     note = "Measured on a small problem (a vector is as long as the model):"
-    out = [_words(make), f"  {note}", table(rows[0], rows[1:])]
+    out = [_words(make), f"  {note}", table(rows)]
     known = options(name)
     if known:
         lines = [[f"algorithm.{o.name}", _shown(o.default), o.allowed, o.source] for o in known]
-        out.append("  Options:\n" + table(["key", "default", "allowed", "source"], lines))
+        out.append("  Options:\n" + table([["key", "default", "allowed", "source"], *lines]))
     else:
         out.append("  It has no options.")
     return "\n\n".join(out)
@@ -181,7 +181,7 @@ def _model(name: str, make: Any) -> str:
     total = sum(p.numel() for p in model.parameters())
     from .output import table
 
-    sizes = table(["block", "parameters"], [*blocks, ["all", f"{total:,}"]])
+    sizes = table([["block", "parameters"], *blocks, ["all", f"{total:,}"]])
     return f"{_callable(name, make, 'model')}\n\n  With these defaults:\n{sizes}"
 
 
@@ -198,7 +198,7 @@ def _callable(name: str, make: Any, table_name: str = "") -> str:
             lines.append([f"{table_name}.{key}", "needed" if needed else _shown(parameter.default)])
     text = _words(make)
     if lines:
-        text += "\n\n  Options:\n" + table(["key", "default"], lines)
+        text += "\n\n  Options:\n" + table([["key", "default"], *lines])
     return text
 
 

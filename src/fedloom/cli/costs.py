@@ -48,17 +48,18 @@ def costs(algorithm: Algorithm) -> Costs:
         device="cpu",
     )
     loop = experiment.build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
     client = Client(loop.plan, loop.fed, loop.net)
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    up, memory, _, oracle = client.train(msg, client.first_memory(msg.x, 0), 0, 0)
+    done = client.train(msg, client.first_memory(msg.x, 0), 0, 0)
     d = loop.net.layout.d
     return Costs(
         server=_vectors(loop.srv, d),
-        memory=_vectors(memory.alg, d),
+        memory=_vectors(done.memory.alg, d),
         down=_vectors(msg, d),
-        up=_vectors(up, d),
-        gradients=oracle.calls / _STEPS,
+        up=_vectors(done.up, d),
+        gradients=done.gradients / _STEPS,
     )
 
 

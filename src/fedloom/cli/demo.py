@@ -37,7 +37,9 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     Runs that are already there are not run again; of one that was stopped the rest is run.
     """
     from fedloom.config import resolve
-    from fedloom.report import as_text, comparison, group_runs, load_run
+    from fedloom.report import comparison, group_runs, load_run
+
+    from .output import fitted
 
     started = time.monotonic()
     more = [] if rounds is None else [f"rounds={rounds}"]
@@ -49,16 +51,16 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     v = next(iter(configs.values())).values
     partition = v["data"]["partition"]
     click.echo(
-        f"handwritten digits, {partition['clients']} clients, Dirichlet {partition['alpha']}, "
-        f"{v['cohort']:.0%} a round, {v['rounds']} rounds, {len(ALGORITHMS)} methods, "
-        f"{seeds} seed{'' if seeds == 1 else 's'} each",
+        f"digits: {partition['clients']} clients, Dirichlet {partition['alpha']}, "
+        f"{v['cohort']:.0%} a round, {v['rounds']} rounds, "
+        f"{len(configs)} runs",
         err=True,
     )
     out = _folder(out, configs)
     for name, config in configs.items():
         _bring(config, out / name)
     runs = [load_run(out / name) for name in configs]
-    click.echo(f"\n{as_text(comparison(group_runs(runs)))}")
+    click.echo(f"\n{fitted(comparison(group_runs(runs)))}\n")
     _illustrate(out, list(configs))
     click.echo(f"{time.monotonic() - started:.0f} s in all")
 
@@ -73,7 +75,7 @@ def _bring(config: Config, folder: Path) -> None:
     if there and load_run(folder).finished:
         click.echo(f"{config.values['label']}, seed {config.values['seed']}: is there", err=True)
         return
-    experiment = config.experiment(name=f"{config.values['label']} {config.values['seed']}")
+    experiment = config.experiment()
     try:
         (experiment.resume if there else experiment.run)(folder, progress=True)
     except KeyboardInterrupt:

@@ -68,16 +68,10 @@ def estimate(config: Config, seeds: int) -> str:
         ),
     ]
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
-    about = f"{cost.parameters:,} parameters"
-    title = f"estimate of one run ({about})" if seeds > 1 else f"estimate ({about})"
-    more = f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
-    return (
-        f"{table([title, '', ''], []).strip()}\n{table(*_split(rows))}{more if seeds > 1 else ''}"
-    )
-
-
-def _split(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    return rows[0], rows[1:]
+    text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
+    if seeds > 1:
+        text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
+    return text
 
 
 def measure(experiment: Experiment) -> Cost:

@@ -131,16 +131,19 @@ def _script(module: nn.Module | None, file: str, kind: str, run: Path, round: in
     if built is not None:
         lines.append("from collections import OrderedDict")
     lines += ["from pathlib import Path", ""]
-    if kind == "state_dict" or built is not None:
+    if kind == "state_dict":
         lines.append("import torch")
-    if kind == "safetensors":
-        lines.append("from safetensors.torch import load_file")
+    else:
+        lines.append("from safetensors.torch import load_model")
     if built is not None:
         lines += ["from torch import nn", "", f"model = {built}"]
     else:
         lines += ["", "model = ...  # the nn.Module that the run was started with"]
-    read = "torch.load(file, weights_only=True)" if kind == "state_dict" else "load_file(file)"
-    lines += [f'file = Path(__file__).with_name("{file}")', f"model.load_state_dict({read})"]
+    lines.append(f'file = Path(__file__).with_name("{file}")')
+    if kind == "state_dict":
+        lines.append("model.load_state_dict(torch.load(file, weights_only=True))")
+    else:
+        lines.append("load_model(model, file)")
     return "\n".join([*lines, "model.eval()", ""])
 
 

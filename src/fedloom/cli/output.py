@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +16,19 @@ from fedloom.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from fedloom.result import Result
 
-__all__ = ["expand", "free_folder", "illustrate", "run_folder", "summarise", "table"]
+__all__ = ["expand", "fitted", "free_folder", "illustrate", "run_folder", "summarise", "table"]
+
+# headings of the comparison, the first to go first
+_DROPPABLE = (
+    ".*, EMA last",
+    "time per round",
+    "bytes",
+    ".*, best",
+    "rounds",
+    "time",
+    "seeds",
+    "time to .*",
+)
 
 
 def free_folder(wanted: Path) -> Path:
@@ -91,12 +105,40 @@ def _is_run(path: Path) -> bool:
     return (path / "config.toml").is_file()
 
 
-def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Aligned columns under headings; the last column is left as it is."""
-    rows = [list(heads), *map(list, lines)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, indented; nothing for no lines."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     out = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         out.append(("  " + "  ".join(cells)).rstrip())
     return "\n".join(out)
+
+
+def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The comparison, without its less important columns where the terminal is too narrow.
+
+    Anywhere but in a terminal it is complete.
+    """
+    from fedloom.report.tables import as_text, table_cells
+
+    whole = as_text([dict(row) for row in rows]).rstrip()
+    space = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty() or len(whole.partition("\n")[0]) <= space:
+        return whole
+    heads, lines = table_cells([dict(row) for row in rows])
+    columns = [list(column) for column in zip(heads, *lines, strict=True)]
+    for droppable in _DROPPABLE:
+        if _width(columns) > space:
+            columns = [c for c in columns if not re.fullmatch(droppable, c[0])]
+    for column in columns:
+        width = max(map(len, column))
+        column.insert(1, "-" * width)
+        pad = str.ljust if column is columns[0] else str.rjust
+        column[:] = [pad(cell, width) for cell in column]
+    left_out = f"\n(the terminal is {space} columns wide; piped, the table is complete)"
+    return "\n".join("  ".join(line) for line in zip(*columns, strict=True)) + left_out
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in columns) - 2

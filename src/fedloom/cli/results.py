@@ -21,15 +21,15 @@ def compare_command(
 
     A folder of runs stands for all runs in it.
     """
-    from fedloom.report import as_csv, as_markdown, as_text, comparison, group_runs, load_run
+    from fedloom.report import as_csv, as_markdown, comparison, group_runs, load_run
     from fedloom.report.support import write_atomic
 
-    from .output import expand
+    from .output import expand, fitted
 
     rows = comparison(group_runs(load_run(path) for path in expand(runs)), target)
     if csv is not None:
         write_atomic(csv, as_csv(rows).encode())
-    click.echo(as_markdown(rows) if markdown else as_text(rows), nl=False)
+    click.echo(as_markdown(rows).rstrip() if markdown else fitted(rows))
 
 
 @click.command("report")

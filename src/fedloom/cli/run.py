@@ -144,6 +144,8 @@ def _folder(config: Config, out: str | None, several: bool) -> Path:
 
 
 def _compare(folders: Sequence[Path]) -> None:
-    from fedloom.report import as_text, comparison, group_runs, load_run
+    from fedloom.report import comparison, group_runs, load_run
 
-    click.echo(as_text(comparison(group_runs(load_run(f) for f in folders))))
+    from .output import fitted
+
+    click.echo(fitted(comparison(group_runs(load_run(f) for f in folders))))

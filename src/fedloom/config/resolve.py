@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import nn
 
 from ..data import PARTITIONS, SOURCES, FederatedData
+from ..engines import make_engine
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
 from ..experiment import Experiment
@@ -137,7 +139,7 @@ class Config:
                 saving=Saving(
                     checkpoint.get("every_rounds"), checkpoint["every_seconds"], checkpoint["keep"]
                 ),
-                resident_bytes=v["memory"].get("resident_bytes"),
+                resident_bytes=v.get("memory", {}).get("resident_bytes"),
                 config=v,
                 **more,
             )
@@ -174,13 +176,15 @@ class Config:
         try:
             yield
         except (ConfigError, DataError) as error:
-            keys = [
-                k.rpartition(".")[2] for k in self.origin.typed if k.rpartition(".")[0] == table
-            ]
-            own = [k for k in keys if k in str(error)]
+            inside = [k for k in self.origin.typed if _is_inside(k, table)]
+            own = [k for k in inside if re.search(rf"\b{k.rpartition('.')[2]}\b", str(error))]
             place = "command line" if own else self.origin.source
             where = f"{place}, [{table}]" if table else place
             raise type(error)(f"{where}: {error}") from error
+
+
+def _is_inside(path: str, table: str) -> bool:
+    return path.startswith(f"{table}.") if table else "." not in path
 
 
 def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -205,7 +209,7 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
             f"'{run}' is not a run directory: it has no config.toml; see `fedloom list runs`"
         )
     raw = _read(file)
-    if raw.pop("source", None) == "python":
+    if raw.get("source") == "python":
         raise ConfigError(
             f"'{run}' was started from Python, which made its model and data; go on there with "
             f"Experiment(...).resume('{run}'), with the arguments it had"
@@ -222,7 +226,7 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
     if config.values["engine"].partition(":")[0] != before:
         raise ConfigError(
             f"command line: engine = '{config.values['engine']}' cannot replace '{before}' when a "
-            "run goes on (their last bits may differ); only the number of workers can change"
+            "run goes on; only the number of workers can change"
         )
     return config
 
@@ -237,7 +241,11 @@ def _load(source: str | Path) -> tuple[dict[str, Any], str, str]:
         path = path / "config.toml"
     if path.is_file() or path.suffix == ".toml":
         raw = _read(path)
-        raw.pop("source", None)
+        if raw.get("source") == "python":
+            raise ConfigError(
+                f"'{path}' describes a run that was started from Python, which made its model and "
+                "data; run that code again, or write a file from `fedloom show digits`"
+            )
         return raw, f"file '{path}'", path.stem
     raise ConfigError(f"unknown recipe '{text}'; {did_you_mean(text, RECIPES)}")
 
@@ -275,10 +283,14 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     values["data"] = _data(raw, values["seed"], origin)
     values["objective"] = _named(raw, "objective", origin, "cross_entropy")
     for table, model in _PLAIN.items():
-        values[table] = _plain(raw, table, model(), origin)
-    config = Config(values, origin)
+        if found := _plain(raw, table, model(), origin):
+            values[table] = found
     _check_device(values["device"], origin)
-    return config
+    try:
+        make_engine(values["engine"])
+    except ConfigError as error:
+        raise ConfigError(f"{origin.of('engine')}: {error}") from None
+    return Config(values, origin)
 
 
 def _check_keys(top: Mapping[str, Any], origin: Origin) -> None:

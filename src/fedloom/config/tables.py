@@ -60,7 +60,7 @@ def toml_form(model: BaseModel) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in model.model_dump().items():
         if value is not None:
-            out[name] = list(value) if isinstance(value, tuple) else value
+            out[name] = value
         elif type(model).model_fields[name].default is not None:
             out[name] = NOTHING
     return out
@@ -78,7 +78,11 @@ def model_of(make: Callable[..., Any], skip: frozenset[str] = frozenset()) -> ty
     for name, parameter in inspect.signature(make).parameters.items():
         if name in skip:
             continue
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            default = ...
+        elif isinstance(default, tuple):
+            default = list(default)
         fields[name] = (_toml_type(hints.get(name, Any)), default)
     return create_model(getattr(make, "__name__", "Table"), __config__=STRICT, **fields)
 

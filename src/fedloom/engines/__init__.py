@@ -7,15 +7,17 @@ from __future__ import annotations
 from ..errors import ConfigError, did_you_mean
 from .base import Engine, Score
 from .serial import Serial
+from .vectorised import Vectorised
 from .workers import Workers
 
-__all__ = ["ENGINES", "Engine", "Score", "Serial", "Workers", "make_engine"]
+__all__ = ["ENGINES", "Engine", "Score", "Serial", "Vectorised", "Workers", "make_engine"]
 
-ENGINES = ("serial", "workers")
+ENGINES = ("serial", "vectorised", "workers")
 
 
 def make_engine(text: str) -> Engine:
-    """An engine by its name: "serial", "workers" (one per processor), "workers:4".
+    """An engine by its name: "serial", "workers" (one per processor), "workers:4", "vectorised",
+    "vectorised:20" (clients at once).
 
     Raises ConfigError for anything else.
     """
@@ -29,7 +31,7 @@ def make_engine(text: str) -> Engine:
             )
         return Serial()
     if colon and not (number.isdecimal() and int(number) > 0):
-        raise ConfigError(
-            f"engine '{text}': the number of workers must be 1 or more, as in 'workers:2'"
-        )
+        raise ConfigError(f"engine '{text}': the number must be 1 or more, as in '{name}:2'")
+    if name == "vectorised":
+        return Vectorised(int(number)) if colon else Vectorised()
     return Workers(int(number) if colon else None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import ClientError, DataError
 from ..net import Net
 from ..plan import Federation, Plan
-from ..vector import Rec, Vec
+from ..vector import Rec, Vec, aligned
 from .client import RangeResult
 
 __all__ = ["Engine", "Score", "evaluate_range", "keep_memory", "one_thread"]
@@ -48,6 +48,9 @@ class Engine(Protocol):
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
         """Train a cohort (sorted). memories: of those of its clients who took part before."""
+
+    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
+        """Ask these clients (sorted) once before round 0, for algorithms that need it."""
 
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
         """The loss and the metrics of a model on data."""
@@ -108,8 +111,8 @@ def evaluate_range(
     net.bind(x)
     with torch.no_grad():
         for a in range(0, len(inputs), EVALUATION_BATCH):
-            batch = fed.formatted(inputs[a : a + EVALUATION_BATCH])
-            wanted = targets[a : a + EVALUATION_BATCH]
+            batch = fed.formatted(aligned(inputs[a : a + EVALUATION_BATCH]))
+            wanted = aligned(targets[a : a + EVALUATION_BATCH])
             outputs, count = net.module(batch), len(batch)
             try:
                 loss = plan.objective.score(outputs, (batch, wanted))

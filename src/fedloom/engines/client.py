@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Job
+from ..dropout import seeded
 from ..errors import ClientError, FedloomError
 from ..net import Net
 from ..plan import Federation, Plan
@@ -34,6 +35,17 @@ class Stats(NamedTuple):
     steps: int
     gradients: int
     bytes_up: dict[str, int]
+
+
+class Done(NamedTuple):
+    """What local training gives. buffers: the module's own after training, empty if it has none."""
+
+    up: Rec
+    memory: Rec
+    job: Job
+    loss: float
+    gradients: int
+    buffers: Vec
 
 
 class RangeResult(NamedTuple):
@@ -126,13 +138,13 @@ class Gradient:
     def __call__(self, x: Vec) -> Vec:
         plan, net = self.client.plan, self.client.net
         seed_torch(self.seed, x)
-        with torch.enable_grad():
+        with torch.enable_grad(), seeded(self.seed):
             handle = net.live(x)
             value = plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
             found = torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
         self.calls += 1
         if self.fresh:
-            self.losses.append(value.detach())
+            self.losses.append(value.detach().clone())  # a loss may be a view of x
             self.fresh = False
         g = self.buffers.take(x)
         flat = [
@@ -176,7 +188,7 @@ class Client:
         new: dict[int, Rec] = {}
         stats: list[Stats] = []
         for place, i in enumerate(cohort, first):
-            with self._explained(i, round):
+            with self.explained(i, round):
                 part, memory, cost = self._one(msg, buffers, memories.get(i), i, round)
             if memory is not None:
                 new[i] = memory
@@ -184,33 +196,59 @@ class Client:
             push(nodes, 0, place, part)
         return RangeResult(nodes, new, stats)
 
+    def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+        """Ask clients once before round 0: their answers' sums, to be averaged plainly."""
+        nodes: list[Node] = []
+        stats: list[Stats] = []
+        for place, i in enumerate(clients, first):
+            with self.explained(i, -1):
+                self.net.load_buffers(buffers)
+                self.net.train()
+                oracle = Gradient(self, Buffers())
+                oracle.ref = x
+                batch = self.fed.batch(self.fed.probe_batch(i))
+                oracle.at(batch, self.first_memory(x, i).obj, key(self.fed.seed, "probe", 0, i))
+                up = self.plan.algorithm.probe(x, oracle)
+                if not finite(up):
+                    raise ClientError(
+                        f"{self.plan.algorithm.method}: client {i}: its answer before round 1 is "
+                        "not finite; is the model's loss finite on its data?"
+                    )
+            stats.append(Stats(i, True, 0.0, 0, oracle.calls, nbytes(up)))
+            push(nodes, 0, place, rec(n=1.0, up=up))
+        return RangeResult(nodes, {}, stats)
+
     def _one(
         self, msg: Rec, buffers: Vec, memory: Rec, i: int, round: int
     ) -> tuple[Rec, Rec, Stats]:
-        """-> the leaf of the sums (None if the answer is left out), the client's new memory, its
-        cost.
-        """
+        """Train and deliver one client."""
         if memory is None:
             memory = self.first_memory(msg.x, i)
+        self.net.load_buffers(buffers)
+        done = self.train(msg, memory, i, round)
         if len(buffers):
-            self.net.load_buffers(buffers)
-        up, new, job, oracle = self.train(msg, memory, i, round)
-        weight = float(up.weight)
-        mine = self.net.buffers() if len(buffers) else buffers
+            done = done._replace(buffers=self.net.buffers())
+        return self.deliver(done, i, round)
+
+    def deliver(self, done: Done, i: int, round: int) -> tuple[Rec, Rec, Stats]:
+        """-> the leaf of the sums and the client's new memory (None if the answer is left out), and
+        its cost.
+        """
+        up, weight, mine = done.up, float(done.up.weight), done.buffers
         part = rec(
             n=1.0,
             weight=weight,
             delta=weight * up.delta,
-            uniform=self._uniform(up, job),
+            uniform=self._uniform(up, done.job),
             buffers=weight * mine if len(mine) else mine,
         )
-        loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else 0.0
-        sent = nbytes(up) | ({"buffers": buffers.nbytes} if len(buffers) else {})
-        cost = Stats(i, True, loss, int(job.steps), oracle.calls, sent)
-        if math.isfinite(loss) and finite(part):
-            return part, new._replace(last=float(round)), cost
+        sent = nbytes(up) | ({"buffers": mine.nbytes} if len(mine) else {})
+        cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, sent)
+        if math.isfinite(done.loss) and finite(part):
+            return part, done.memory._replace(last=float(round)), cost
         if self.plan.nonfinite == "stop":
-            what = f"its loss was {loss}" if not math.isfinite(loss) else "its answer is not finite"
+            bad_loss = not math.isfinite(done.loss)
+            what = f"its loss was {done.loss}" if bad_loss else "its answer is not finite"
             raise ClientError(
                 f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {what}; lower "
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
@@ -239,8 +277,8 @@ class Client:
             last=-1.0,
         )
 
-    def train(self, msg: Rec, memory: Rec, i: int, round: int) -> tuple[Rec, Rec, Job, Gradient]:
-        """One client's local training -> up, memory, job, and the oracle with its counts."""
+    def train(self, msg: Rec, memory: Rec, i: int, round: int) -> Done:
+        """One client's local training."""
         fed, alg, objective, own = self.fed, self.plan.algorithm, self.plan.objective, memory.alg
         indices, obj = fed.batches(i, round), memory.obj
         rates = [fed.local.rate(round, k) for k in range(len(indices))]
@@ -270,7 +308,8 @@ class Client:
         held = _storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
-        return up, memory, job, oracle
+        loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else 0.0
+        return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
 
     def _full(self, x: Vec, ref: Vec, obj: Rec, i: int, round: int) -> Vec:
         """Gradient of the client's mean loss over all its data, in chunks of its batch size."""
@@ -286,7 +325,7 @@ class Client:
         return total
 
     @contextmanager
-    def _explained(self, i: int, round: int) -> Iterator[None]:
+    def explained(self, i: int, round: int) -> Iterator[None]:
         """Say of a failure which algorithm, client and round it was."""
         try:
             yield

@@ -31,6 +31,11 @@ class Serial:
         with one_thread():
             return self._client.run_range(msg, buffers, memories, cohort, round)
 
+    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
+        """Ask clients once before round 0."""
+        with one_thread():
+            return self._client.probe_range(x, buffers, clients)
+
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
         """The loss and the metrics of a model on data."""
         with one_thread():

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..vector import aligned
+
 __all__ = ["Board", "dumps", "load", "loads"]
 
 _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
@@ -73,7 +75,8 @@ def _bytes_of(t: Tensor) -> Any:
 def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:
     if not raw.flags.writeable:
         raw = raw.copy()
-    return torch.from_numpy(np.asarray(raw)).view(getattr(torch, dtype)).view(shape)
+    whole = aligned(torch.from_numpy(np.asarray(raw)))
+    return whole.view(getattr(torch, dtype)).view(shape)
 
 
 def dumps(value: Any) -> bytes:

@@ -84,13 +84,21 @@ class Workers:
             parts: list[RangeResult] = self._repeat(lambda: [submit(a, b) for a, b in cuts])
         finally:
             self._board.remove(post)
-        out = RangeResult([], {}, [])
-        for part in parts:
-            for node in part.nodes:
-                push(out.nodes, *node)
-            out.memories.update(part.memories)
-            out.stats.extend(part.stats)
-        return out
+        return _joined(parts)
+
+    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
+        """Ask clients once before round 0."""
+        assert self._board is not None
+        post = self._board.post((x, buffers))
+        cuts = ranges([1.0] * len(clients), _PIECES * self.workers)
+
+        def submit(a: int, b: int) -> Any:
+            return self._executor.submit(_probe, post, clients[a:b], a)
+
+        try:
+            return _joined(self._repeat(lambda: [submit(a, b) for a, b in cuts]))
+        finally:
+            self._board.remove(post)
 
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
         """The loss and the metrics of a model on data; the batches are shared out."""
@@ -140,6 +148,17 @@ class Workers:
         self._posted.clear()
 
 
+def _joined(parts: list[RangeResult]) -> RangeResult:
+    """The results of ranges, in order, as one."""
+    out = RangeResult([], {}, [])
+    for part in parts:
+        for node in part.nodes:
+            push(out.nodes, *node)
+        out.memories.update(part.memories)
+        out.stats.extend(part.stats)
+    return out
+
+
 # ---------------------------------------------------------------------------------- in the worker
 _HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
 
@@ -174,6 +193,13 @@ def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int
     with one_thread():
         client: Client = _HERE["client"]
         return dumps(client.run_range(msg, buffers, loads(memories), cohort, round, first))
+
+
+def _probe(post: str, clients: list[int], first: int) -> bytes:
+    x, buffers = _loaded("message", post)
+    with one_thread():
+        client: Client = _HERE["client"]
+        return dumps(client.probe_range(x, buffers, clients, first))
 
 
 def _score(model: str, data: str, first: int, end: int) -> bytes:

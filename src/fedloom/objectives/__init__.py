@@ -1,10 +1,32 @@
 """The loss at a client: base.py has the protocol; every other file carries a paper's name."""
 
 from .base import CrossEntropy, Function, Objective, SquaredError, UserLoss
+from .feddecorr import FedDecorr
+from .fedlc import FedLC
+from .fedmlb import FedMLB
+from .fedntd import FedNTD
+from .moon import MOON
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "cross_entropy": CrossEntropy,
     "squared_error": SquaredError,
+    "moon": MOON,
+    "fedmlb": FedMLB,
+    "feddecorr": FedDecorr,
+    "fedlc": FedLC,
+    "fedntd": FedNTD,
 }
 
-__all__ = ["OBJECTIVES", "CrossEntropy", "Function", "Objective", "SquaredError", "UserLoss"]
+__all__ = [
+    "MOON",
+    "OBJECTIVES",
+    "CrossEntropy",
+    "FedDecorr",
+    "FedLC",
+    "FedMLB",
+    "FedNTD",
+    "Function",
+    "Objective",
+    "SquaredError",
+    "UserLoss",
+]

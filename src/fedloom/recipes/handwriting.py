@@ -10,8 +10,8 @@ __all__ = ["digits", "mnist_dirichlet", "mnist_iid"]
 def digits() -> dict[str, Any]:
     """Digits of 8 x 8 pixels, 50 unequal clients: seconds, no download. What `fedloom demo` runs.
 
-    1,437 samples for training, label shares from Dir(0.3), so that a client has 28 or 29 of them
-    and mostly two to four classes; 10 clients a round, two epochs each.
+    1,438 samples for training: a client has 28 or 29 of them, on average half of them of one class
+    (label shares from Dir(0.3)). Ten clients a round, two epochs each.
     """
     return {
         "rounds": 150,

@@ -20,7 +20,7 @@ class Wrapper(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         # what a method declares about itself is true of it inside a wrapper too
-        for name in ("linear", "means", "partial", "recursive", "sums"):
+        for name in ("linear", "means", "partial", "probes", "recursive", "sums"):
             object.__setattr__(self, name, getattr(self.inner, name))
 
     @property

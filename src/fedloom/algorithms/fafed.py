@@ -1,0 +1,85 @@
+"""FAFED: variance-reduced local steps with one adaptive matrix for all clients."""
+
+from __future__ import annotations
+
+import torch
+
+from ..algorithm import Grad, Job, LocalSGD, Round, hyper
+from ..vector import Rec, Vec, rec, zeros
+
+__all__ = ["FAFED", "own_previous"]
+
+
+def own_previous(msg: Rec, mem: Rec, job: Job) -> Vec:
+    """The point of the client's last gradient if it took part in the last round; else the new x.
+
+    The paper has everybody take part; with x as its own previous point, a returning client's first
+    correction is zero (spec 1.7).
+    """
+    there = torch.as_tensor(job.last == job.round - 1, device=msg.x.device)
+    return torch.where(there, mem.prev, msg.x)
+
+
+class FAFED(LocalSGD):
+    """FAFED (Wu et al., AAAI 2023, Algorithm 2): STORM at every client, A = sqrt(v) + rho for all.
+
+    server: x, m (momentum), v (second moment), lr (rate of the last step), first (1 before round 1)
+    memory: prev (own last but one point)        up: delta, m, v
+    Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
+    Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
+    last local move is the server's, so that it uses the new A (lines 10-14): a client sends its last
+    but one point. Differs from the authors' code: new A at once; ext is 1, not 0.95; B as configured.
+    Reference: https://arxiv.org/abs/2212.00974
+    """
+
+    linear = ("delta", "m")  # v is not: what a codec decodes may be negative
+    means = ("m", "v")
+    partial = False  # m and v are everybody's means
+    probes = True
+    recursive = True
+    sums = True
+    alpha: float = hyper(0.1, low=0, high=1, source="section 6: {0.1, 0.9}")
+    beta: float = hyper(0.9, low=0, high=1, open_high=True, source="section 6: {0.1, 0.9}")
+    rho: float = hyper(0.01, low=0, open_low=True, source="section 6: 0.01")
+    c: float | None = hyper(None, source="Theorem 2; None: alpha is constant")
+    ext: float = hyper(1.0, low=0, high=1, source="1: the paper; 0.95: the authors' code")
+    precondition_first_step: bool = hyper(
+        False, choices=(False, True), source="line 3 as printed has no A"
+    )
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        g = grad(x)
+        return rec(m=g, v=g * g)
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return rec(x=x, m=up.m, v=up.v, lr=x.new_zeros(()), first=x.new_ones(()))
+
+    def client_init(self, x: Vec) -> Rec:
+        return rec(prev=x)
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        step = msg.m / (msg.v.sqrt() + self.rho) if self.precondition_first_step else msg.m
+        x = msg.x - msg.first * job.lr * step  # line 3
+        lr = msg.lr + msg.first * job.lr  # eta_0 before round 1
+        return x, rec(prev=own_previous(msg, mem, job), m=msg.m, v=msg.v, lr=lr)
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        alpha = self.alpha if self.c is None else (self.c * loc.lr * loc.lr).clamp_max(1.0)
+        g, g_old = grad(x), grad(loc.prev)  # the same minibatch at two points
+        m = g + (1 - alpha) * (loc.m - self.ext * g_old)  # line 6
+        v = self.beta * loc.v + (1 - self.beta) * g * g  # line 7
+        d = m / (msg.v.sqrt() + self.rho)  # line 9: A stays as it was received
+        return d, rec(prev=x, m=m, v=v, lr=zeros(loc.lr) + job.lr)
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        up = rec(delta=loc.prev - msg.x, m=loc.m, v=loc.v, weight=job.weight)
+        return up, rec(prev=loc.prev)
+
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        return rec(m=up.m, v=up.v)
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        x = srv.x + up.delta - rnd.lr * up.m / (up.v.sqrt() + self.rho)  # lines 11-14, new A
+        return rec(x=x, m=up.m, v=up.v, lr=zeros(srv.lr) + rnd.lr, first=zeros(srv.first))

@@ -1,0 +1,49 @@
+"""FedDyn: a dual variable per client makes the local problems agree."""
+
+from __future__ import annotations
+
+from ..algorithm import Grad, Job, LocalSGD, Round, hyper
+from ..vector import Rec, Vec, rec, zeros
+
+__all__ = ["FedDyn"]
+
+
+class FedDyn(LocalSGD):
+    """FedDyn (Acar et al., ICLR 2021, Algorithm 1); the dual is a sum of moves: g_i = -alpha h_i.
+
+    server: x, h (mean of all h_i)
+    memory: h (h_i, sum of the client's moves)        up: delta
+    Paper symbols: theta -> x, the server's h -> -alpha h.
+    Differs from the paper: K SGD steps stand for the exact minimiser of the local problem.
+    Reference: https://arxiv.org/abs/2111.04263
+    """
+
+    means = ("h",)
+    alpha: float = hyper(
+        0.1, low=0, open_low=True, source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO"
+    )
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return rec(x=x, h=zeros(x))
+
+    def broadcast(self, srv: Rec) -> Rec:
+        return rec(x=srv.x)  # h stays at home
+
+    def client_init(self, x: Vec) -> Rec:
+        return rec(h=zeros(x))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return grad(x) + self.alpha * (mem.h + x - msg.x), loc
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        delta = x - msg.x
+        return rec(delta=delta, weight=job.weight), rec(h=mem.h + delta)
+
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        return rec(h=up.delta)
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        h = srv.h + rnd.rate * up.h  # the mean over all N of the h_i, this round's included
+        return rec(x=srv.x + up.delta + h, h=h)

@@ -1,0 +1,256 @@
+"""How a set of coordinates is written: the cheapest of five codings, chosen for every message.
+
+The set is a strictly increasing array j_1 < ... < j_k of numbers below d; its gaps are
+g_1 = j_1 + 1, g_l = j_l - j_(l-1) >= 1. Codings (`Coding`): nothing at all when k is 0 or d; four
+bytes an index; one bit a coordinate; g - 1 in bytes of seven bits (LEB128); g - 1 in Golomb-Rice
+codes, whose parameter r is the block's first byte. Rice bits stand most significant first, bitmap
+bits least significant first; every block is padded to a byte with zeros.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import WireError
+
+__all__ = ["Coding", "Plan", "plan", "read", "write"]
+
+Index = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_WINDOW = 1 << 15  # bytes of a Rice block that are looked at together
+_MAX_RICE = 31
+_VARINT = 5  # bytes of the longest gap that fits u32
+
+
+class Coding(enum.IntEnum):
+    """The codings by their number on the wire. At equal length the first one is taken."""
+
+    IMPLIED = 0
+    RAW = 1
+    BITMAP = 2
+    VARINT = 3
+    RICE = 4
+
+
+class Plan(NamedTuple):
+    """What was chosen for a set: the coding, Rice's r (else 0), the block's length in bytes."""
+
+    coding: Coding
+    r: int
+    nbytes: int
+
+
+def plan(index: Index, d: int) -> Plan:
+    """Choose the shortest coding of a strictly increasing set below d, without writing it.
+
+    >>> plan(np.array([3, 17, 18, 500, 999]), 1000)
+    Plan(coding=<Coding.VARINT: 3>, r=0, nbytes=7)
+    """
+    k = len(index)
+    if k in (0, d):
+        return Plan(Coding.IMPLIED, 0, 0)
+    less = _less(index)
+    r, bits = _rice_length(less)
+    return min(
+        Plan(Coding.RAW, 0, 4 * k),
+        Plan(Coding.BITMAP, 0, -(-d // 8)),
+        Plan(Coding.VARINT, 0, int(_varint_lengths(less).sum())),
+        Plan(Coding.RICE, r, 1 + -(-bits // 8)),
+        key=lambda p: (p.nbytes, p.coding),
+    )
+
+
+def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
+    """The block of bytes of a set, in the coding of plan() unless another one is given."""
+    coding, r, _ = chosen or plan(index, d)
+    if coding == Coding.IMPLIED:
+        return b""
+    if coding == Coding.RAW:
+        return index.astype("<u4").tobytes()
+    if coding == Coding.BITMAP:
+        held = np.zeros(d, np.uint8)
+        held[index] = 1
+        return np.packbits(held, bitorder="little").tobytes()
+    if coding == Coding.VARINT:
+        return _write_varint(_less(index))
+    return bytes([r]) + _write_rice(_less(index), r)
+
+
+def read(block: Bytes, coding: int, d: int, k: int) -> Index:
+    """The set of k coordinates below d that a block describes.
+
+    Raises WireError for anything that write() cannot have written: the wrong length, an index out
+    of range or named twice. Never allocates more than a small multiple of the block's own length.
+    """
+    if k > d:
+        raise WireError(f"a message names {k} of {d} coordinates; it can name at most all of them")
+    if coding == Coding.IMPLIED:
+        return _read_implied(block, d, k)
+    if coding == Coding.RAW:
+        _need(len(block) == 4 * k, f"{4 * k} bytes of indices", len(block))
+        return _checked(np.frombuffer(block.tobytes(), "<u4").astype(np.int64), d)
+    if coding == Coding.BITMAP:
+        return _read_bitmap(block, d, k)
+    if coding == Coding.VARINT:
+        return _checked(_read_varint(block, k), d)
+    if coding == Coding.RICE:
+        return _checked(_read_rice(block, d, k), d)
+    known = ", ".join(f"{c.value} ({c.name.lower()})" for c in Coding)
+    raise WireError(f"a message has index coding {coding}; known: {known}")
+
+
+# ------------------------------------------------------------------------------------------ checks
+def _need(holds: Any, what: str, got: Any) -> None:
+    if not holds:
+        raise WireError(f"a message's index block should hold {what}, got {got}; it is damaged")
+
+
+def _checked(index: Index, d: int) -> Index:
+    """The same index, if it is strictly increasing and within d."""
+    if len(index):
+        _need((np.diff(index) > 0).all(), "increasing indices without repetition", "others")
+        _need(0 <= index[0] and index[-1] < d, f"indices below {d}", int(index[-1]))
+    return index
+
+
+def _less(index: Index) -> Index:
+    """Gaps less one."""
+    return np.diff(index, prepend=-1) - 1
+
+
+def _sum_up(less: Index) -> Index:
+    """The set from its gaps less one, which the caller has bounded by 2^40."""
+    return np.cumsum(less + 1) - 1
+
+
+# --------------------------------------------------------------------------------- the plain ones
+def _read_implied(block: Bytes, d: int, k: int) -> Index:
+    _need(len(block) == 0, "no bytes", f"{len(block)} bytes")
+    _need(k in (0, d), f"indices for {k} of {d} coordinates", "none")
+    return np.arange(k, dtype=np.int64)
+
+
+def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
+    _need(len(block) == -(-d // 8), f"{-(-d // 8)} bytes of a bitmap", f"{len(block)} bytes")
+    held = np.flatnonzero(np.unpackbits(block, bitorder="little"))
+    _need(len(held) == k, f"{k} marks", len(held))
+    return _checked(held.astype(np.int64, copy=False), d)
+
+
+# -------------------------------------------------------------------------------------- variable
+def _varint_lengths(less: Index) -> Index:
+    lengths = np.ones(len(less), np.int64)
+    for n in range(1, _VARINT):
+        longer = less >> (7 * n)
+        if not longer.any():
+            break
+        lengths += longer > 0
+    return lengths
+
+
+def _write_varint(less: Index) -> bytes:
+    lengths = _varint_lengths(less)
+    starts = np.cumsum(lengths) - lengths
+    out = np.zeros(int(lengths.sum()), np.uint8)
+    for n in range(int(lengths.max())):
+        here = lengths > n
+        more = (lengths[here] > n + 1).astype(np.uint8) << 7
+        out[starts[here] + n] = ((less[here] >> (7 * n)) & 0x7F).astype(np.uint8) | more
+    return out.tobytes()
+
+
+def _read_varint(block: Bytes, k: int) -> Index:
+    last = np.flatnonzero(block < 0x80)
+    _need(len(last) == k, f"{k} gaps", len(last))
+    _need(k == 0 or last[-1] == len(block) - 1, "whole gaps", "a part of one at its end")
+    starts = np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])
+    lengths = last - starts + 1
+    _need(lengths.max() <= _VARINT, f"gaps of at most {_VARINT} bytes", int(lengths.max()))
+    _need(not ((block[last] == 0) & (lengths > 1)).any(), "gaps without padding", "padded ones")
+    less = np.zeros(k, np.int64)
+    for n in range(int(lengths.max())):
+        here = lengths > n
+        less[here] |= (block[starts[here] + n].astype(np.int64) & 0x7F) << (7 * n)
+    return _sum_up(less)
+
+
+# ------------------------------------------------------------------------------------------- Rice
+def _rice_length(less: Index) -> tuple[int, int]:
+    """-> r of the least total length, the smaller one at a tie, and that length in bits.
+
+    The length is convex in r (one more r halves the unary parts, and halves of smaller numbers are
+    smaller), so the first r that the next one does not improve on is the best.
+    """
+    k, rest = len(less), less
+    best = k + int(rest.sum())
+    for r in range(_MAX_RICE):
+        rest = rest >> 1
+        length = k * (r + 2) + int(rest.sum())
+        if length >= best:
+            return r, best
+        best = length
+    return _MAX_RICE, best
+
+
+def _write_rice(less: Index, r: int) -> bytes:
+    """(g - 1) >> r ones, a zero, then the r low bits."""
+    high = less >> r
+    ends = np.cumsum(high + 1 + r)
+    zero = ends - (1 + r)
+    bits = np.ones(int(ends[-1]), np.uint8)
+    bits[zero] = 0
+    for n in range(r):
+        bits[zero + 1 + n] = (less >> (r - 1 - n)) & 1
+    return np.packbits(bits).tobytes()
+
+
+def _read_rice(block: Bytes, d: int, k: int) -> Index:
+    _need(len(block) > 1, "a parameter and codes", f"{len(block)} bytes")
+    # a longer block would lose to the bitmap, so none is ever written; this bounds the work
+    _need(len(block) <= 1 + -(-d // 8), f"at most {1 + -(-d // 8)} bytes", len(block))
+    r, raw = int(block[0]), block[1:]
+    _need(r <= _MAX_RICE, f"a parameter of at most {_MAX_RICE}", r)
+    less = np.empty(min(k, 8 * len(raw)), np.int64)
+    _need(len(less) == k, f"{k} codes", f"{len(raw)} bytes")
+    found, at, window = 0, 0, _WINDOW  # at: the bit at which the next code begins
+    while found < k:
+        first = at // 8
+        bits = np.unpackbits(raw[first : first + window])
+        part, used = _rice_window(bits, at - 8 * first, r, k - found)
+        if len(part) == 0 and first + window >= len(raw):
+            raise WireError(f"a message's index block ends after {found} of {k} codes")
+        window = window if len(part) else 2 * window  # one code longer than all of it
+        _need(not (part > d).any(), f"gaps within {d}", "a longer one")
+        less[found : found + len(part)] = part
+        found, at = found + len(part), 8 * first + used
+    _need(-(-at // 8) == len(raw), f"{-(-at // 8)} bytes of codes", len(raw))
+    _need(not np.unpackbits(raw[-1:])[at - 8 * len(raw) :].any() or at % 8 == 0, "zeros", "ones")
+    return _sum_up(less)
+
+
+def _rice_window(bits: Bytes, start: int, r: int, most: int) -> tuple[Index, int]:
+    """Up to `most` whole codes from bit `start` on -> gaps less one, the bit behind the last one.
+
+    A code says where the next one begins, so the walk is a plain loop; what it walks over, and the
+    values, are arrays.
+    """
+    n = len(bits)
+    zero = np.where(bits == 0, np.arange(n), n)
+    zero = np.minimum.accumulate(zero[::-1])[::-1]  # the next zero from here on
+    after = zero + 1 + r
+    steps = after.tolist()
+    starts, at = [], start
+    while at < n and steps[at] <= n and len(starts) < most:
+        starts.append(at)
+        at = steps[at]
+    begin = np.array(starts, np.int64)
+    stop = zero[begin]
+    less = stop - begin
+    for j in range(r):
+        less = (less << 1) | bits[stop + 1 + j]
+    return less, at

@@ -1,0 +1,63 @@
+"""FedDecorr: the features of a batch should not be correlated."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..algorithm import hyper
+from ..net import Net
+from ..vector import Rec, Vec
+from .base import Batch, CrossEntropy, Objective
+
+__all__ = ["FedDecorr", "decorrelation"]
+
+EPS = 1e-8  # added to each variance, as in the authors' code
+
+
+def decorrelation(h: Tensor) -> Tensor:
+    """Mean over i != j of (Z^T Z)_ij^2, over B, Z the standardised features (B, F) -> scalar.
+
+    It is ((B - 1)^2 / B) times the mean squared correlation; 0 for one example or one feature.
+
+    >>> import torch
+    >>> decorrelation(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
+    tensor(0.5000, dtype=torch.float64)
+    """
+    n, f = h.shape
+    centred = h - h.mean(0)
+    z = centred / (EPS + centred.square().sum(0) / max(n - 1, 1)).sqrt()
+    # Z Z^T has the entries' squares of Z^T Z in sum; the smaller of the two is made
+    gram = z @ z.T if n < f else z.T @ z
+    off_diagonal = gram.square().sum() - z.square().sum(0).square().sum()
+    return off_diagonal / (max(f * (f - 1), 1) * n)
+
+
+class FedDecorr(CrossEntropy):
+    """FedDecorr (Shi et al., ICLR 2023): CE + beta l_dec, so that features do not collapse.
+
+    l_dec = mean over i != j of (Z^T Z)_ij^2 over the batch's size B; Z (B, F) what the last block
+    gets, less its mean over the batch, over sqrt(1e-8 + unbiased variance). Gradients flow through
+    mean and variance. The batch is seen as a whole: none is padded, and the term grows with B.
+
+    memory: -
+    Differs from the paper: ||K||_F^2 / F^2 there, with the diagonal and without the factor
+    (B - 1)^2 / B; here as in the authors' code, with FedACG's weight 0.01 (theirs is 0.1).
+    Reference: https://github.com/bytedance/FedDecorr
+    """
+
+    whole: ClassVar[bool] = True
+    beta: float = hyper(0.01, low=0, source="0.01 in FedACG's code, 0.1 in the authors'")
+
+    mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
+
+    def check(self, net: Net, inputs: Tensor) -> None:
+        """Raise CompositionError if the net's blocks cannot give features."""
+        net.check_blocks(self.name, inputs, trained=True)
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        net.need_blocks(self.name, trained=True)
+        h, z = net.both(x, batch[0])
+        return F.cross_entropy(z, batch[1]) + self.beta * decorrelation(h)

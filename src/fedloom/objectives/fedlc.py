@@ -1,0 +1,58 @@
+"""FedLC: logits calibrated by how often each label occurs at the client."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..algorithm import hyper
+from ..errors import DataError
+from ..net import Net
+from ..vector import Rec, Vec, rec
+from .base import Batch, CrossEntropy, Objective
+
+__all__ = ["FedLC", "calibrated"]
+
+
+def calibrated(z: Tensor, counts: Tensor, tau: float) -> Tensor:
+    """z_c - tau n_c^(-1/4) for logits (B, C, ...) and counts n (C,), or of the first classes.
+
+    A class that does not occur gets a constant so low that its probability and its gradient are
+    zero; minus infinity would make NaN of a padded example's loss.
+
+    >>> z = calibrated(torch.zeros(1, 3), torch.tensor([16.0, 1.0, 0.0]), tau=1.0)
+    >>> z[:, :2], z.softmax(1)[0, 2]
+    (tensor([[-0.5000, -1.0000]]), tensor(0.))
+    """
+    n = F.pad(counts, (0, z.shape[1] - counts.shape[0])).view(-1, *[1] * (z.ndim - 2))
+    lowest = torch.finfo(z.dtype).min / 4
+    return torch.where(n > 0, z - tau * n.clamp_min(1).pow(-0.25), lowest)
+
+
+class FedLC(CrossEntropy):
+    """FedLC (Zhang et al., ICML 2022): cross-entropy of z_c - tau n_c^(-1/4).
+
+    n_c is how many examples of class c the client has. Classes that it does not have drop out of
+    the softmax. Evaluation takes the raw logits.
+
+    memory: counts (n_c, one number per class)
+    Differs from the paper: its denominator leaves out the true class; here, as in FedACG's code
+    and in FedDecorr's, it is the stable cross-entropy of the shifted logits.
+    Reference: https://arxiv.org/abs/2209.00189, https://github.com/geehokim/FedACG
+    """
+
+    tau: float = hyper(1.0, low=0, source="1 in FedACG's code, 0.1 in FedDecorr's")
+
+    mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits
+
+    def init(self, info: Rec) -> Rec:
+        if info.counts.numel() == 0:
+            raise DataError(
+                "FedLC needs integer class labels to count, but the targets have none; take "
+                "another objective, or give labels"
+            )
+        return rec(counts=info.counts)
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        return self.score(calibrated(net(x, batch[0]), mem.counts, self.tau), batch)

@@ -1,0 +1,69 @@
+"""FedNTD: distil from the received model what it says of the classes that are not true."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..algorithm import hyper
+from ..errors import ConfigError
+from ..net import Net
+from ..vector import Rec, Vec
+from .base import Batch, CrossEntropy, Objective
+
+__all__ = ["FedNTD", "not_true"]
+
+
+def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float) -> Tensor:
+    """KL(softmax(z_ref / tau) || softmax(z / tau)) over the classes other than y -> (B,).
+
+    z, z_ref: logits (B, C), or (B, C, T) for sequences; y: labels (B,) or (B, T).
+
+    >>> z, z_ref = torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[0.0, 0.0, -7.0]])
+    >>> not_true(z, z_ref, torch.tensor([2]), tau=1.0)
+    tensor([0.])
+    """
+    classes = torch.arange(z.shape[1], device=z.device).view(-1, *[1] * (z.ndim - 2))
+    wrong = classes != y.unsqueeze(1)
+    lowest = torch.finfo(z.dtype).min / 4  # not -inf: inf - inf would be NaN
+    log_p, log_q = (torch.where(wrong, v / tau, lowest).log_softmax(1) for v in (z_ref, z))
+    each = (log_p.exp() * torch.where(wrong, log_p - log_q, 0.0)).sum(1)
+    return each.reshape(each.shape[0], -1).mean(1)
+
+
+class FedNTD(CrossEntropy):
+    """FedNTD (Lee et al., NeurIPS 2022): CE and a divergence from the received model's logits.
+
+    form "fedacg": (1 - beta) CE + beta NTD, as in FedACG's code and tables;
+    form "official": CE + beta tau^2 NTD, as in the paper and its authors' code (beta = 1);
+    NTD = KL(softmax(z_ref / tau) || softmax(z / tau)), the true class left out of both. The
+    received model runs in evaluation mode, without gradient.
+
+    memory: -
+    Differs from the authors' code by default: form "fedacg" with beta = 0.3, which also scales
+    the cross-entropy to 0.7.
+    Reference: https://github.com/Lee-Gihun/FedNTD
+    """
+
+    beta: float = hyper(0.3, low=0, source="0.3 in FedACG's code, 1 in the authors' (official)")
+    tau: float = hyper(1.0, low=0, open_low=True, source="temperature, 1 in both")
+    form: str = hyper("fedacg", choices=("fedacg", "official"), source="FedACG's code")
+
+    mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form == "fedacg" and self.beta > 1:
+            raise ConfigError(
+                f"FedNTD.beta must be in [0, 1] with form 'fedacg', got {self.beta!r}; for a "
+                "larger weight take form 'official'"
+            )
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        z = net(x, batch[0])
+        with torch.no_grad(), net.evaluating():
+            z_ref = net(ref, batch[0])
+        ce, ntd = self.score(z, batch), not_true(z, z_ref, batch[1], self.tau)
+        if self.form == "official":
+            return ce + self.beta * self.tau**2 * ntd
+        return (1 - self.beta) * ce + self.beta * ntd

@@ -1,0 +1,34 @@
+"""Which coordinates a client holds: base.py has the protocol, every other file a family of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .base import Now, Rule, View, behind_mask, whole
+from .cut import Cuttable, Flow, Part
+from .importance import Importance, greedy
+from .rolling import Rolling
+from .width import Width
+
+VIEWS: dict[str, Callable[..., Rule]] = {
+    "fiarse": Importance,
+    "greedy": greedy,
+    "heterofl": Width,
+    "fedrolex": Rolling,
+}
+
+__all__ = [
+    "VIEWS",
+    "Cuttable",
+    "Flow",
+    "Importance",
+    "Now",
+    "Part",
+    "Rolling",
+    "Rule",
+    "View",
+    "Width",
+    "behind_mask",
+    "greedy",
+    "whole",
+]

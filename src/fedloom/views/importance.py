@@ -1,0 +1,237 @@
+"""Unstructured parts: the largest weights, and the gradient through their mask."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..algorithm import Grad, hyper
+from ..errors import CompositionError, DataError
+from ..layout import Layout
+from ..net import Net, Variables
+from ..vector import Rec, Vec, rec
+from .base import Now, Rule, View, behind_mask, check_capacity, round_of, whole
+
+__all__ = ["Importance", "greedy"]
+
+_log = logging.getLogger(__name__)
+
+NORMS: tuple[type[nn.Module], ...] = (
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.modules.batchnorm._NormBase,
+)
+
+
+class Importance(Rule):
+    """FIARSE (Wu et al., NeurIPS 2024, Algorithm 1 with Eq. 2 and 3): hold the largest weights.
+
+    A client holds the coordinates with |x| >= tau, where tau is the floor(capacity * n)-th largest
+    magnitude of the n maskable ones (at least one). tau is fixed for the round; the mask M = 1[|x|
+    >= tau] is made again from the local x at every step (line 6). The loss is taken at x * M, and
+
+        gradient = grad(x * M) * M * (1 + 2 |x| tau / (|x| + tau)^2)        (Eq. 3)
+
+    whose factor lies in (1, 1.5]. A weight that falls below tau stops where it is. Several values
+    equal to tau are all held: only ties make a part larger than its capacity.
+
+    Maskable are weights with two or more axes and the biases of Linear layers. Norms, other biases
+    and scalars are held by everybody and not counted in n. Override maskable() for another choice.
+
+    group: one threshold for the "model", per "stage" (child of the top module) or per "layer"
+    (tensor). count: a coordinate's mean is over its "holders" (Appendix C.1) or over the clients
+    whose delta is not 0 there ("nonzero", section 3 and the released code). dynamic: re-make the
+    mask at every step. biased: the factor above. Both off is greedy pruning; static and biased, a
+    weight below tau has factor 1. mask_bias, mask_first, mask_classifier: whether the Linear
+    layers' biases, the first and the last layer compete.
+
+    Differs from the paper: line 10 as printed would send x itself off the mask; here, as in the
+    code, nothing is sent there. Differs from the released code: its factor is never applied (the
+    mask is boolean, so its backward does not run); biased=False is that. Capacity 1 has tau 0, so
+    it is the base algorithm. Per "layer" there is a threshold per tensor; the code's layer-wise
+    files have one per stage.
+    Reference: https://github.com/HarliWu/FIARSE
+
+    >>> from fedloom.algorithm import Round
+    >>> net = Net(nn.Linear(4, 1, bias=False))
+    >>> x = torch.tensor([0.1, -0.4, 0.3, -0.2])
+    >>> view = Importance().view(x, net, 0.5, Round(0, 1.0, 0.1))
+    >>> view.held
+    tensor([1, 2])
+    >>> Importance().grad(torch.ones_like, view.take(x), view.fit)
+    tensor([1.4898, 1.5000])
+    """
+
+    cuts: ClassVar[bool] = False
+
+    group: str = hyper("model", choices=("model", "stage", "layer"), source="model in FIARSE D.1")
+    count: str = hyper("holders", choices=("holders", "nonzero"), source="FIARSE C.1; section 3")
+    dynamic: bool = hyper(True, choices=(True, False), source="FIARSE, Algorithm 1")
+    biased: bool = hyper(True, choices=(True, False), source="FIARSE, Eq. 3")
+    mask_bias: bool = hyper(True, choices=(True, False), source="FIARSE's code")
+    mask_first: bool = hyper(True, choices=(True, False), source="FIARSE's code")
+    mask_classifier: bool = hyper(True, choices=(True, False), source="FIARSE's code for images")
+
+    def maskable(self, net: Net) -> tuple[bool, ...]:
+        """Which pieces of net.layout compete for a place in the mask, one answer for each."""
+        owners = {
+            f"{path}.{name}" if path else name: module
+            for path, module in net.module.named_modules()
+            for name, _ in module.named_parameters(recurse=False)
+        }
+        pieces = list(zip(net.layout.names, net.layout.shapes, strict=True))
+        matrices = [owners[n] for n, s in pieces if len(s) > 1 and not isinstance(owners[n], NORMS)]
+        exempt = [*NORMS]
+
+        def competes(module: nn.Module, axes: int) -> bool:
+            if isinstance(module, tuple(exempt)):
+                return False
+            if matrices and module is matrices[0] and not self.mask_first:
+                return False
+            if matrices and module is matrices[-1] and not self.mask_classifier:
+                return False
+            if axes > 1 or isinstance(module, Variables):
+                return True
+            return self.mask_bias and isinstance(module, nn.Linear)
+
+        return tuple(competes(owners[name], len(shape)) for name, shape in pieces)
+
+    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+        check_capacity(self, capacity)
+        if capacity == 1:
+            return whole(net.layout)
+        if x is None:
+            raise DataError(
+                f"{self.name} chooses by the server's model, but got none; "
+                "a client makes its view with again()"
+            )
+        a, places = x.abs(), self._places(net)
+        tau = self._thresholds(a, places, net.layout, capacity)
+        held = (a >= _spread(tau, places, net.layout)).nonzero()[:, 0]
+        view = self._made(held, tau, places, net.layout)
+        level = logging.WARNING if round_of(rnd) == 0 else logging.DEBUG
+        if _log.isEnabledFor(level):
+            for remark in self._remarks(view, places, net.layout, capacity):
+                _log.log(level, "%s", remark)
+        return view
+
+    def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
+        if fit is None:
+            return grad(x)
+        a = x.abs()
+        kept = a >= fit.tau
+        g = torch.where(kept, grad(torch.where(kept, x, 0.0)), 0.0) if self.dynamic else grad(x)
+        if not self.biased:
+            return g
+        whole_sum = a + fit.tau
+        share = fit.tau / torch.where(whole_sum > 0, whole_sum, 1.0)  # 0/0 is 0: no mask, no slope
+        return torch.where(kept, g * (1 + 2 * share * (1 - share)), g)
+
+    def covered(self, delta: Vec) -> Vec:
+        if self.count == "nonzero":
+            return (delta != 0).to(delta.dtype)
+        return torch.ones_like(delta)
+
+    def told(self, view: View) -> Rec:
+        """mask: uint8, one bit per coordinate of the model; tau: one threshold per group."""
+        if view.held is None:
+            return rec()
+        bits = np.zeros(view.d, dtype=np.uint8)
+        bits[view.held.cpu().numpy()] = 1
+        return rec(mask=torch.from_numpy(np.packbits(bits)), tau=view.fit.groups)
+
+    def again(self, told: Rec, net: Net, capacity: float, rnd: Now) -> View:
+        check_capacity(self, capacity)
+        if capacity == 1:
+            return whole(net.layout)
+        bits = np.unpackbits(told.mask.cpu().numpy(), count=net.layout.d)
+        held = torch.from_numpy(np.flatnonzero(bits)).to(net.device)
+        return self._made(held, told.tau.to(net.device), self._places(net), net.layout)
+
+    def _places(self, net: Net) -> list[int]:
+        """The group of every piece: 0, 1, ..., or -1 where it is exempt."""
+        labels = {
+            "model": [""] * len(net.layout.names),
+            "stage": [name.split(".")[0] for name in net.layout.names],
+            "layer": list(net.layout.names),
+        }[self.group]
+        known: dict[str, int] = {}
+        places = [
+            known.setdefault(label, len(known)) if masked else -1
+            for label, masked in zip(labels, self.maskable(net), strict=True)
+        ]
+        if not known:
+            raise CompositionError(
+                f"{self.name} and {type(net.module).__name__}: no parameter may be masked, only "
+                "weights with two or more axes and biases of Linear layers are; switch on "
+                "mask_first, mask_classifier or mask_bias, or override maskable()"
+            )
+        return places
+
+    def _thresholds(self, a: Vec, places: list[int], layout: Layout, capacity: float) -> Vec:
+        pieces = [piece.reshape(-1) for piece in layout.pieces(a)]
+        members = [
+            torch.cat([piece for piece, place in zip(pieces, places, strict=True) if place == g])
+            for g in range(max(places) + 1)
+        ]
+        return torch.stack([_kth_largest(m, _kept(capacity, len(m))) for m in members])
+
+    def _made(self, held: Tensor, tau: Vec, places: list[int], layout: Layout) -> View:
+        fit = rec(tau=_spread(tau, places, layout)[held], groups=tau)
+        return behind_mask(held, layout, fit)
+
+    def _remarks(self, view: View, places: list[int], layout: Layout, capacity: float) -> list[str]:
+        """What a person should know of this mask: too many ties, an end of the net cut off."""
+        sizes, left = layout.sizes, view.layout.sizes
+        masked = [i for i, place in enumerate(places) if place >= 0]
+        groups = [[i for i in masked if places[i] == g] for g in range(max(places) + 1)]
+        due = sum(_kept(capacity, sum(sizes[i] for i in group)) for group in groups)
+        got = sum(left[i] for i in masked)
+        out = []
+        if got > 1.001 * due:
+            out.append(
+                f"{self.name}: {got} coordinates are held at capacity {capacity:g} instead of "
+                f"{due}, because as many are tied at the threshold; are the weights quantised, or "
+                "many of them equal?"
+            )
+        ends = [i for i in masked if len(layout.shapes[i]) > 1]
+        for i in dict.fromkeys(ends[:1] + ends[-1:]):
+            if left[i] == 0:
+                out.append(
+                    f"{self.name}: nothing of '{layout.names[i]}' is held at capacity "
+                    f"{capacity:g}, so a client that small learns nothing until others have "
+                    "raised it; exempt it (mask_first, mask_classifier), or take group='layer'"
+                )
+        return out
+
+
+def greedy(group: str = "model", count: str = "holders") -> Importance:
+    """Pruning-Greedy (Zhou et al. 2023, as FIARSE's tables describe it): the largest weights at the
+    start of the round, and a plain gradient behind that mask until its end.
+
+    >>> greedy(group="layer").dynamic
+    False
+    """
+    return Importance(group=group, count=count, dynamic=False, biased=False)
+
+
+def _kept(capacity: float, n: int) -> int:
+    """floor(capacity * n), at least 1; rounded before, so that 0.29 of 100 is 29."""
+    return max(1, math.floor(round(capacity * n, 6)))
+
+
+def _kth_largest(values: Vec, k: int) -> Tensor:
+    return values.kthvalue(len(values) - k + 1).values
+
+
+def _spread(tau: Vec, places: list[int], layout: Layout) -> Vec:
+    """Thresholds (groups,) -> (d,); 0 for the pieces that are exempt, so that they are all held."""
+    device = tau.device
+    piecewise = torch.cat([tau, tau.new_zeros(1)])[torch.tensor(places, device=device)]
+    return piecewise.repeat_interleave(torch.tensor(layout.sizes, device=device))

@@ -1,0 +1,278 @@
+"""What every registered algorithm owes its readers: purity, documented state, billed messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from collections import Counter
+
+import pytest
+import torch
+from tiny import bits, imprint, same, small, trace
+
+from fedloom import Local, wire
+from fedloom.algorithm import Hyper
+from fedloom.schedules import Exponential
+from fedloom.storage import freeze, thaw
+from fedloom.vector import fields, tree
+from fedloom.wrappers import Wrapper
+from fedloom.zoo import ALGORITHMS, make_algorithm, options
+
+CASES = {name: (name, {}) for name in ALGORITHMS} | {"scaffold, option I": ("scaffold", {"option": 1})}
+LOCAL = Local(epochs=1.5, batch=4, lr=0.1, clip=1.0, weight_decay=0.01)
+
+
+def build(case):
+    name, values = CASES[case]
+    return make_algorithm(name, **values)
+
+
+class Watch(Wrapper):
+    """Calls every method twice and compares; looks whether an argument changed meanwhile, and
+    whether anything that was handed over has changed when it is handed back.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "seen", {"messages": [], "answers": [], "methods": Counter()})
+        object.__setattr__(self, "lent", {})
+
+    def _twice(self, name, *arguments):
+        records = [a for a in arguments if not callable(a)]
+        before = imprint(*map(_without_full, records))
+        one = getattr(self.inner, name)(*arguments)
+        first = imprint(_parts(one))
+        two = getattr(self.inner, name)(*arguments)
+        assert imprint(*map(_without_full, records)) == before, f"{name} changed an argument"
+        assert imprint(_parts(two)) == first, f"{name} gives something else the second time"
+        assert imprint(_parts(one)) == first, f"{name} changes what it gave before"
+        self.seen["methods"][name] += 1
+        return one
+
+    def _lend(self, what, record):
+        self.lent[what] = record, imprint(record)
+
+    def _back(self, what, record):
+        held, then = self.lent[what]
+        assert imprint(record) == then, f"{what} changed while the engine had it"
+        assert same(record, held)
+
+    def server_init(self, x, up):
+        return self._twice("server_init", x, up)
+
+    def broadcast(self, srv):
+        msg = self._twice("broadcast", srv)
+        self.seen["messages"].append(msg)
+        return msg
+
+    def server_step(self, srv, up, rnd):
+        return self._twice("server_step", srv, up, rnd)
+
+    def model(self, srv):
+        return self._twice("model", srv)
+
+    def client_init(self, x):
+        return self._twice("client_init", x)
+
+    def start(self, msg, mem, job):
+        if job.last >= 0:
+            self._back(f"memory of weight {job.weight}", mem)
+        x, loc = self._twice("start", msg, mem, job)
+        self._lend("loc", loc)
+        return x, loc
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        self._back("loc", loc)
+        d, loc = self._twice("direction", x, loc, msg, mem, grad, job)
+        self._lend("loc", loc)
+        return d, loc
+
+    def finish(self, x, loc, msg, mem, job):
+        self._back("loc", loc)
+        up, mem = self._twice("finish", x, loc, msg, mem, job)
+        self.seen["answers"].append(up)
+        self._lend(f"memory of weight {job.weight}", mem)  # no two clients have the same size
+        return up, mem
+
+    def uniform(self, up, job):
+        return self._twice("uniform", up, job)
+
+
+def _without_full(record):
+    return record._replace(full=None) if hasattr(record, "full") else record
+
+
+def _parts(result):
+    """A pair as one record."""
+    from fedloom.vector import rec
+
+    plain = isinstance(result, tuple) and not hasattr(result, "_fields")
+    return rec(**{f"part{n}": v for n, v in enumerate(result)}) if plain else result
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """Every algorithm's run under watch: case -> (watch, loop)."""
+    done = {}
+
+    def run(case):
+        if case not in done:
+            watch = Watch(inner=build(case))
+            done[case] = watch, [*trace(small(watch, local=LOCAL, cohort=5), 5)][-1]
+        return done[case]
+
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
+    watch, loop = watched(case)
+    plain = [*trace(small(build(case), local=LOCAL, cohort=5), 5)][-1]
+    assert same(loop.srv, plain.srv)
+    steps = sum(row["steps"] for row in loop.history)
+    assert watch.seen["methods"]["direction"] == steps
+    assert watch.seen["methods"]["finish"] == 25
+    assert {"server_init", "broadcast", "server_step", "model", "start", "uniform"} <= set(
+        watch.seen["methods"]
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bill_is_the_messages(case, watched):
+    watch, loop = watched(case)
+    down, up = Counter(), Counter()
+    for msg in watch.seen["messages"]:
+        down.update({k: 5 * len(raw) for k, raw in wire.pack(msg).items()})
+    for answer in watch.seen["answers"]:
+        up.update({k: len(raw) for k, raw in wire.pack(answer).items()})
+    assert loop.ledger.down == dict(down)
+    assert loop.ledger.up == dict(up)
+    assert loop.ledger.bytes_down == sum(row["bytes_down"] for row in loop.history)
+    assert loop.ledger.bytes_up == sum(row["bytes_up"] for row in loop.history)
+    assert loop.ledger.client_rounds == loop.ledger.answers == 25
+    assert loop.ledger.steps == sum(row["steps"] for row in loop.history)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
+    watch, loop = watched(case)
+    rows = loop.memory.get(range(7)).values()
+    assert rows
+    for record in [*watch.seen["messages"], *watch.seen["answers"], *rows, loop.srv]:
+        empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, torch.Tensor) else 0.0, record)
+        assert same(wire.unpack(wire.pack(record), empty), record)
+        shape, tensors = freeze(record)
+        assert same(thaw(json.loads(json.dumps(shape)), tensors), record)
+
+
+# --------------------------------------------------------------------------------- documentation
+def documented(make) -> dict[str, set[str]]:
+    """{"server": names, "memory": names, "up": names} as the docstring has them."""
+    text = inspect.getdoc(make) or ""
+    while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
+        text = shorter
+    found = re.search(r"server:(.*?)memory:(.*?)up:([^\n]*)", text, re.DOTALL)
+    assert found, f"the docstring of {make.__name__} has no line of server, memory and up"
+    lists = [{w.strip() for w in part.split(",")} - {"-", ""} for part in found.groups()]
+    return dict(zip(("server", "memory", "up"), lists, strict=True))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_docstring_lists_the_state(name, watched):
+    watch, loop = watched(name)
+    said = documented(ALGORITHMS[name])
+    assert set(fields(loop.srv)) == said["server"]
+    assert set(fields(watch.seen["answers"][0])) - {"weight"} == said["up"]
+    memory = next(iter(loop.memory.get(range(7)).values()))
+    assert set(fields(memory.alg)) == said["memory"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_docstring_names_paper_and_reference(name):
+    text = inspect.getdoc(ALGORITHMS[name])
+    assert re.match(r"[A-Z][^\n]*\(.*\d{4}", text.replace("\n", " ")) or "averaging" in text
+    assert re.search(r"https://\S+", text)
+    assert len(text.splitlines()) <= 12
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_declared_fields_are_the_real_ones(name, watched):
+    watch, _ = watched(name)
+    alg, up = watch.inner, watch.seen["answers"][0]
+    assert {"delta", "weight"} <= set(up._fields)
+    assert set(alg.linear) <= set(up._fields)
+    assert alg.uniform(up, None)._fields == alg.means
+
+
+# --------------------------------------------------------------------------------- hyper-parameters
+OPTIONS = [(name, option.name) for name in ALGORITHMS for option in options(name)]
+
+
+@pytest.mark.parametrize(("name", "key"), OPTIONS)
+def test_an_option_has_a_range_and_a_source(name, key):
+    option = next(o for o in options(name) if o.name == key)
+    assert option.source and option.allowed != "any"
+    assert option.default is not inspect.Parameter.empty
+
+
+def another(default):
+    """A value that is allowed where `default` is, and differs."""
+    return 1 if default == 2 else default * 0.5
+
+
+@pytest.mark.parametrize(("name", "key"), OPTIONS)
+def test_an_option_changes_the_run(name, key):
+    default = next(o for o in options(name) if o.name == key).default
+    runs = [
+        [*trace(small(make_algorithm(name, **values), cohort=5), 3)][-1]
+        for values in ({}, {key: default}, {key: another(default)})
+    ]
+    assert bits(runs[0].srv.x) == bits(runs[1].srv.x)
+    assert bits(runs[0].srv.x) != bits(runs[2].srv.x)
+
+
+LOCAL_CHANGES = {
+    "epochs": 1,
+    "steps": 3,
+    "batch": 3,
+    "lr": 0.05,
+    "schedule": Exponential(decay=0.5),
+    "momentum": 0.5,
+    "weight_decay": 0.1,
+    "clip": 0.1,
+    "drop_last": True,
+}
+
+
+def test_every_part_of_local_training_is_tried_below():
+    assert {f.name for f in dataclasses.fields(Local)} == set(LOCAL_CHANGES)
+
+
+@pytest.mark.parametrize("key", LOCAL_CHANGES)
+def test_a_setting_of_local_training_changes_the_run(key):
+    base = {"epochs": 2, "batch": 2, "lr": 0.1}
+    changed = base | {key: LOCAL_CHANGES[key]}
+    if key == "steps":
+        del changed["epochs"]
+    sizes = (3, 5, 4, 7, 3, 8, 5)
+    from tiny import clusters
+
+    runs = [
+        [*trace(small(build("fedavg"), local=Local(**l), data=clusters(sizes=sizes)), 3)][-1]
+        for l in (base, changed)
+    ]
+    assert bits(runs[0].srv.x) != bits(runs[1].srv.x)
+
+
+def test_every_hyper_parameter_of_the_parts_has_a_source():
+    from fedloom.schedules import SCHEDULES
+    from fedloom.wrappers import Clip, ClipGrad, Lookahead, Momentum, Prox, WeightDecay
+
+    for part in (Local, Momentum, Clip, ClipGrad, Prox, WeightDecay, Lookahead):
+        for field in dataclasses.fields(part):
+            rule = field.metadata.get("hyper")
+            if field.name not in ("inner", "opt", "schedule"):
+                assert isinstance(rule, Hyper) and rule.source, f"{part.__name__}.{field.name}"
+    assert set(SCHEDULES) >= {"constant", "exponential", "cosine", "milestones"}

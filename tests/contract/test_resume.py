@@ -1,0 +1,144 @@
+"""A run that was stopped and goes on is the run that never stopped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import same, small, timeless, weights
+from torch import nn
+
+from fedloom import Evaluation, Saving
+from fedloom.zoo import ALGORITHMS, make_algorithm
+
+CASES = {name: (name, {}) for name in ALGORITHMS} | {"scaffold, option I": ("scaffold", {"option": 1})}
+EVALUATION = Evaluation(every=2, ema=0.9, target=0.5)
+
+
+def experiment(case, rounds, engine="serial", **changes):
+    name, values = CASES[case]
+    settings = {"evaluation": EVALUATION, "saving": Saving(rounds=2, seconds=None)} | changes
+    return small(make_algorithm(name, **values), rounds=rounds, engine=engine, **settings)
+
+
+def agree(one, other):
+    assert weights(one.model) == weights(other.model)
+    assert same(one.state, other.state)
+    assert timeless(one.history) == timeless(other.history)
+    assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
+    assert one.clients == other.clients
+    clocks = {"seconds", "seconds_per_round", "seconds_to_target"}
+    a, b = ({k: v for k, v in r.summary.items() if k not in clocks} for r in (one, other))
+    assert a == b
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_extended_is_uninterrupted(case, tmp_path):
+    whole = experiment(case, 7).run()
+    experiment(case, 4).run(tmp_path / "run")
+    agree(experiment(case, 7).resume(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("engine", ["workers:1", "workers:2"])
+def test_extended_is_uninterrupted_in_workers(engine, tmp_path, engine_of):
+    whole = experiment("scaffold", 5).run()
+    experiment("scaffold", 2, engine_of(engine)).run(tmp_path / "run")
+    end = experiment("scaffold", 5, engine_of(engine)).resume(tmp_path / "run")
+    assert weights(end.model) == weights(whole.model)
+    assert timeless(end.history) == timeless(whole.history)
+
+
+@pytest.mark.parametrize("case", ["scaffold", "fedacg"])
+def test_a_run_that_broke_off_goes_on(case, tmp_path):
+    class Enough(Exception):
+        pass
+
+    def break_off(row):
+        if row["round"] == 5:
+            raise Enough
+
+    whole = experiment(case, 7).run()
+    with pytest.raises(Enough):
+        experiment(case, 7, on_round=[break_off]).run(tmp_path / "run")
+    agree(experiment(case, 7).resume(tmp_path / "run"), whole)
+
+
+def test_a_run_without_a_checkpoint_begins_again(tmp_path):
+    def break_off(row):
+        raise LookupError
+
+    whole = experiment("scaffold", 3).run()
+    with pytest.raises(LookupError):
+        experiment("scaffold", 3, on_round=[break_off]).run(tmp_path / "run")
+    agree(experiment("scaffold", 3).resume(tmp_path / "run"), whole)
+
+
+def test_a_finished_run_resumed_is_left_as_it_is(tmp_path):
+    one = experiment("scaffold", 4).run(tmp_path / "run")
+    agree(experiment("scaffold", 4).resume(tmp_path / "run"), one)
+
+
+@pytest.mark.parametrize("bound", [1, 1000])
+def test_a_memory_bound_changes_no_bit(bound, tmp_path):
+    free = experiment("scaffold", 6).run(tmp_path / "free")
+    held = experiment("scaffold", 6, resident_bytes=bound).run(tmp_path / "held")
+    agree(held, free)
+    experiment("scaffold", 4, resident_bytes=bound).run(tmp_path / "again")
+    agree(experiment("scaffold", 6, resident_bytes=bound).resume(tmp_path / "again"), free)
+
+
+class Statistics(nn.Module):
+    """Batch norms with a running mean, and with a cumulative one that counts its batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 3)
+        self.norm = nn.BatchNorm1d(6)
+        self.count = nn.BatchNorm1d(6, momentum=None)
+
+    def forward(self, x):
+        return self.last(self.count(torch.tanh(self.norm(self.first(x)))))
+
+
+def statistics(rounds, engine="serial", **changes):
+    from tiny import clusters
+
+    torch.manual_seed(2)
+    data = clusters(sizes=(4, 8, 12, 6, 10, 4, 8))
+    changes = {"model": Statistics(), "data": data, "cohort": 5} | changes
+    changes["local"] = experiment("fedavg", 1).local.__class__(epochs=2, batch=2, lr=0.05)
+    return experiment("scaffold", rounds, engine, **changes)
+
+
+def test_batch_norms_buffers_are_resumed_too(tmp_path):
+    whole = statistics(5).run()
+    statistics(2).run(tmp_path / "run")
+    agree(statistics(5).resume(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("engine", ["workers:1", "workers:2", "workers:3"])
+def test_batch_norms_buffers_have_the_same_bits_in_workers(engine, engine_of):
+    one, other = statistics(4).run(), statistics(4, engine_of(engine)).run()
+    assert weights(one.model) == weights(other.model)
+    assert timeless(one.history) == timeless(other.history)
+    assert not torch.equal(one.model.norm.running_mean, torch.zeros(6))
+
+
+def test_batch_norms_buffers_are_averaged_by_weight():
+    from tiny import trace
+
+    from fedloom.engines.client import Client
+
+    before, after = trace(statistics(1, cohort=[[1, 2, 5]]), 1)
+    x, start = statistics(1).net().init(), statistics(1).net().init_buffers()
+    total, size = torch.zeros_like(start), 0
+    for i in (1, 2, 5):
+        loop = statistics(1).build()
+        loop.begin()
+        torch.set_num_threads(1)
+        client = Client(loop.plan, loop.fed, loop.net)
+        loop.net.load_buffers(start)
+        client.train(loop.plan.algorithm.broadcast(loop.srv), client.first_memory(x, i), i, 0)
+        total += loop.fed.weight(i) * loop.net.buffers()
+        size += loop.fed.weight(i)
+    torch.testing.assert_close(after.buffers, total / size)
+    assert after.ledger.down["buffers"] == 3 * start.nbytes == after.ledger.up["buffers"]

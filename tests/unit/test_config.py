@@ -1,0 +1,381 @@
+"""Settings: what they default to, how changes apply, and what is refused in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom.config import from_run, parse_override, resolve
+from fedloom.config.overrides import NESTED, REGISTRIES
+from fedloom.config.resolve import Checkpoint, Settings
+from fedloom.config.tables import known, live, model_of
+from fedloom.errors import CheckpointError, ConfigError, DataError
+from fedloom.evaluation import Evaluation
+from fedloom.experiment import Experiment
+from fedloom.local import Local
+from fedloom.loop import Saving
+from fedloom.recipes import RECIPES
+from fedloom.schedules import SCHEDULES, Exponential
+from fedloom.zoo import ALGORITHMS, LABELS, options
+
+
+def refused(
+    *changes: str, source: str | Path = "digits", error: type[Exception] = ConfigError
+) -> str:
+    """The one line with which a configuration is refused, at the latest by the parts."""
+    with pytest.raises(error) as caught:
+        resolve(source, changes).experiment().net()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+# ---------------------------------------------------------------------- defaults
+def test_defaults_are_those_of_the_python_interface() -> None:
+    own = {f.name: f.default for f in dataclasses.fields(Experiment)}
+    for name, field in Settings.model_fields.items():
+        if name in own and name not in ("name", "rounds", "dtype"):
+            assert field.default == own[name], name
+    saving = Saving()
+    theirs = (saving.rounds, saving.seconds, saving.keep)
+    checkpoint = Checkpoint()
+    assert (checkpoint.every_rounds, checkpoint.every_seconds, checkpoint.keep) == theirs
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
+    values = resolve("digits", [f"algorithm={name}"]).values
+    assert known(ALGORITHMS[name]) == [o.name for o in options(name)]
+    assert values["algorithm"] == {"name": name, **{o.name: o.default for o in options(name)}}
+    assert values["label"] == LABELS[name]
+
+
+@pytest.mark.parametrize("path", REGISTRIES)
+def test_every_registered_part_can_be_configured(path: str) -> None:
+    inner = {NESTED[path]} if path in NESTED else set()  # a table of its own
+    for make in REGISTRIES[path].values():
+        assert set(known(make, inner)) == set(inspect.signature(make).parameters) - inner
+
+
+def test_every_setting_is_written_out() -> None:
+    values = resolve("digits").values
+    optional = {"memory"}  # empty unless a bound is set
+    assert set(values) == {
+        *Settings.model_fields,
+        "algorithm",
+        "model",
+        "data",
+        "local",
+        "evaluate",
+    } | {
+        "checkpoint",
+        "objective",
+    } | (optional & set(values))
+    for table, owner in (("local", Local()), ("evaluate", Evaluation())):
+        given = {f.name for f in dataclasses.fields(owner) if getattr(owner, f.name) is not None}
+        assert given <= set(values[table]), "every default but those that are nothing"
+    assert values["data"]["seed"] == values["seed"]
+
+
+def test_local_work_is_one_epoch_if_nothing_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'rounds = 1\nalgorithm = "fedavg"\nmodel = "mlp"\ndata = {name = "digits", '
+        'partition = {name = "iid", clients = 4}}\n'
+    )
+    config = resolve(file)
+    assert config.values["local"]["epochs"] == 1
+    assert config.values["name"] == "run"
+    assert config.experiment().local.work == (1, None)
+
+
+# ---------------------------------------------------------------------- changes
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1", 1),
+        ("a=1.0", 1.0),
+        ("a=1e-3", 1e-3),
+        ("a=true", True),
+        ("a=[1, 2]", [1, 2]),
+        ('a="1"', "1"),
+        ("a=fedacg", "fedacg"),
+        ("a=workers:4", "workers:4"),
+        ("a=/data/x=y", "/data/x=y"),
+        ("a=2024-01-01", "2024-01-01"),
+        ("a=1\nb=2", "1\nb=2"),
+        ("a=", ""),
+    ],
+)
+def test_values_are_read_as_toml_and_else_as_text(text: str, value: Any) -> None:
+    path, found = parse_override(text)
+    assert path == "a"
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "", ".a=1", "a..b=1", "a.=1"])
+def test_what_is_no_key_and_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected key=value"):
+        parse_override(text)
+
+
+def test_a_new_name_drops_the_options_of_the_old_one() -> None:
+    config = resolve("digits", ["algorithm=fedavgm", "algorithm.beta=0.5", "algorithm=fedacg"])
+    # names come first whatever the order, so beta is fedacg's here
+    assert config.values["algorithm"] == {"name": "fedacg", "lam": 0.85, "beta": 0.5}
+    file_like = resolve("fashion_dirichlet", ["local.schedule=cosine"])
+    assert file_like.values["local"]["schedule"] == {"name": "cosine", "rounds": 100, "floor": 0.0}
+
+
+def test_the_same_name_keeps_its_options(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(resolve("digits", ["algorithm=fedacg", "algorithm.lam=0.5"]).to_toml())
+    assert resolve(file, ["algorithm=fedacg"]).values["algorithm"]["lam"] == 0.5
+    assert resolve(file, ["algorithm=fedavg"]).values["algorithm"] == {
+        "name": "fedavg",
+        "server_lr": 1.0,
+    }
+
+
+def test_the_order_of_changes_does_not_matter_between_names_and_options() -> None:
+    changes = ["algorithm.lam=0.5", "algorithm=fedacg", "seed=3", "data.partition=iid"]
+    assert resolve("digits", changes).values == resolve("digits", changes[::-1]).values
+
+
+def test_another_partition_and_another_source_keep_what_they_share() -> None:
+    iid = resolve("digits", ["data.partition=iid"]).values["data"]
+    assert iid["partition"] == {"name": "iid", "clients": 50}
+    mnist = resolve("digits", ["data=mnist", "data.alpha=0.7"]).values["data"]
+    assert mnist["partition"] == {"name": "dirichlet", "alpha": 0.7, "clients": 50}
+    assert "test_share" not in mnist
+
+
+def test_shorthands() -> None:
+    values = resolve(
+        "digits", ["local.decay=0.99", "data.clients=10", "data.test_share=0.1"]
+    ).values
+    assert values["local"]["schedule"] == {"name": "exponential", "decay": 0.99, "step_decay": 1.0}
+    assert values["data"]["partition"]["clients"] == 10
+    assert values["data"]["test_share"] == 0.1
+    again = resolve("digits", ["local.schedule=cosine", "local.decay=0.99"]).values
+    assert again["local"]["schedule"]["name"] == "exponential"
+
+
+def test_decay_in_a_file_is_an_exponential_schedule(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    text = resolve("digits").to_toml().replace('[local.schedule]\nname = "constant"\n', "")
+    file.write_text(text.replace("[local]\n", "[local]\ndecay = 0.5\n"))
+    assert resolve(file).experiment().local.schedule == Exponential(decay=0.5)
+
+
+def test_steps_replace_epochs_and_the_reverse() -> None:
+    assert resolve("digits", ["local.steps=3"]).experiment().local.work == (None, 3)
+    assert resolve("digits", ["local.steps=3"]).experiment().local.epochs is None
+    assert "are both given" in refused("local.steps=3", "local.epochs=1")
+
+
+def test_none_is_nothing_and_survives_a_file(tmp_path: Path) -> None:
+    config = resolve("digits", ["local.batch=none", "checkpoint.every_seconds=none"])
+    file = tmp_path / "a.toml"
+    file.write_text(config.to_toml())
+    experiment = resolve(file).experiment()
+    assert (experiment.local.batch, experiment.saving.seconds) == (None, None)
+    assert "clip" not in resolve("fashion_dirichlet", ["local.clip=none"]).values["local"]
+
+
+def test_the_partition_follows_the_runs_seed_unless_it_has_its_own() -> None:
+    assert resolve("digits", ["seed=5"]).values["data"]["seed"] == 5
+    assert resolve("digits", ["seed=5", "data.seed=1"]).values["data"]["seed"] == 1
+
+
+# ---------------------------------------------------------------------- round trips
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_written_configuration_is_read_back_as_itself(
+    recipe: str, schedule: str, tmp_path: Path
+) -> None:
+    changes = [f"local.schedule={schedule}", "cohort=[[0, 1], [2]]", "local.clip=none"]
+    config = resolve(recipe, changes)
+    file = tmp_path / "a.toml"
+    file.write_text(config.to_toml())
+    assert resolve(file).values == config.values
+
+
+def test_the_experiment_is_what_the_configuration_says() -> None:
+    changes = ["algorithm=scaffold", "algorithm.option=1", "local.momentum=0.5", "dtype=float64"]
+    changes += ["cohort=7", "weighting=uniform", "nonfinite=skip", "evaluate.every=5", "seed=9"]
+    changes += ["checkpoint.every_rounds=4", "memory.resident_bytes=1000", "engine=workers:2"]
+    config = resolve("digits", changes)
+    made = config.experiment()
+    assert made.algorithm == ALGORITHMS["scaffold"](option=1)
+    assert (made.local.momentum, made.local.epochs, made.local.batch) == (0.5, 2, 16)
+    assert (made.cohort, made.weighting, made.nonfinite, made.seed) == (7, "uniform", "skip", 9)
+    assert (made.evaluation.every, made.saving.rounds, made.resident_bytes) == (5, 4, 1000)
+    assert made.engine == "workers:2"
+    assert made.net().dtype == made.data.inputs.dtype == torch.float64
+    assert made.config == config.values
+
+
+def test_the_seed_decides_the_first_weights() -> None:
+    first, same, other = (
+        resolve("digits", [f"seed={s}"]).experiment().net().init() for s in (1, 1, 2)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+# ---------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("algorithm=fedacgg", ["unknown algorithm 'fedacgg'", "did you mean 'fedacg'"]),
+        ("algoritm=fedavg", ["unknown key 'algoritm'", "did you mean 'algorithm'"]),
+        ("lr=0.1", ["unknown key 'lr'", "did you mean 'local.lr'"]),
+        ("alpha=0.1", ["unknown key 'alpha'", "data.partition.alpha"]),
+        ("local.learning_rate=1", ["[local] has no key 'learning_rate'", "known:"]),
+        ("algorithm.server_lrr=1", ["algorithm 'fedavg' has no key", "did you mean 'server_lr'"]),
+        ("algorithm.server_lr=x", ["algorithm.server_lr must be a number", "'x'"]),
+        ("algorithm.server_lr=0", ["[algorithm]", "server_lr must be in (0, inf)", "0"]),
+        ("local.lr=nan", ["local.lr must be", "nan"]),
+        ("local.lr=true", ["local.lr must be a number", "True"]),
+        ("local.lr=-1", ["[local]", "lr must be in (0, inf)", "-1"]),
+        ("local.batch=2.5", ["local.batch must be a whole number", "2.5"]),
+        ("local.schedule=cosin", ["unknown local.schedule 'cosin'", "did you mean 'cosine'"]),
+        ("local.schedule.decay=1", ["local.schedule 'constant' has no key 'decay'"]),
+        ("rounds=0", ["rounds must be above 0", "0"]),
+        ("rounds=2.0", ["rounds must be a whole number", "2.0"]),
+        ("rounds.x=1", ["rounds.x", "not a table"]),
+        ("local=3", ["local is a table"]),
+        ("seed=-1", ["seed must be at least 0", "-1"]),
+        ("cohort=51", ["1 to the 50 clients", "51"]),
+        ("cohort=1.5", ["(0, 1]", "1.5"]),
+        ("cohort=[[0],[50]]", ["round 2", "client 50"]),
+        ("cohort=half", ["cohort must be", "'half'"]),
+        ("sampling=poisson", ["'fixed' or 'bernoulli'", "'poisson'"]),
+        ("dtype=float16", ["'float32' or 'float64'", "'float16'"]),
+        ("engine=worker", ["unknown engine 'worker'", "did you mean 'workers'"]),
+        ("engine=workers:0", ["workers:0", "1 or more"]),
+        ("device=gpu", ["unknown device 'gpu'", "cuda"]),
+        ("model=mpl", ["unknown model 'mpl'", "did you mean 'mlp'"]),
+        ("model.hidden=[0]", ["[model]", "at least 1", "0"]),
+        ("model.hidden=64", ["model.hidden must be a list", "64"]),
+        ("evaluate.ema=1", ["[evaluate]", "ema must be in [0, 1)", "1"]),
+        ("checkpoint.keep=0", ["checkpoint.keep must be above 0"]),
+        ("checkpoint.every_rounds=0", ["checkpoint.every_rounds must be above 0"]),
+        ("data.partition=dirichlett", ["unknown data.partition", "did you mean 'dirichlet'"]),
+        ("objective=mse", ["unknown objective 'mse'"]),
+        ("algorithm=3", ["algorithm must be a name", "3"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
+    change: str, words: list[str]
+) -> None:
+    text = refused(change)
+    assert text.startswith("command line")
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("data.clients=5000", ["5000 clients", "1438 samples"]),
+        ("data.alpha=0", ["alpha must be in", "0"]),
+        ("data.test_share=1.5", ["test_share must be in [0, 1)", "1.5"]),
+    ],
+)
+def test_data_that_cannot_be_dealt_are_refused(change: str, words: list[str]) -> None:
+    text = refused(change, error=DataError)
+    assert text.startswith("command line, [data")
+    for word in words:
+        assert word in text
+
+
+def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
+    assert "inputs of shape [2, 1, 8, 8]" in refused("model=cnn_cfedavg", error=DataError)
+    assert "labels go up to 9" in refused("model.classes=5", error=DataError)
+
+
+def test_a_file_is_named_with_table_key_and_value(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    text = resolve("digits").to_toml()
+    for old, new, words in (
+        ("lr = 0.1", 'lr = "fast"', ["mine.toml", "local.lr must be a number", "'fast'"]),
+        ("lr = 0.1", "lr = -1.0", ["mine.toml", "[local]", "lr must be in (0, inf)", "-1.0"]),
+        ("[local]", "[lokal]", ["mine.toml", "unknown key 'lokal'", "'local'"]),
+        ("rounds = 150\n", "", ["mine.toml", "needs the key 'rounds'"]),
+        ('[algorithm]\nname = "fedavg"', "[algorithm]", ["mine.toml", "algorithm.name is missing"]),
+        ("seed = 0", "seed =", ["mine.toml", "is not TOML", "line"]),
+    ):
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+        said = refused(source=file)
+        for word in words:
+            assert word in said
+
+
+def test_decay_and_a_schedule_together_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(resolve("digits").to_toml().replace("[local]\n", "[local]\ndecay = 0.5\n"))
+    assert "local.decay and local.schedule" in refused(source=file)
+
+
+def test_unknown_recipes_and_missing_files() -> None:
+    assert "did you mean 'digits'" in refused(source="digts")
+    assert "cannot be read" in refused(source="nowhere.toml")
+
+
+# ---------------------------------------------------------------------- going on again
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text(resolve("digits", ["engine=workers:2"]).to_toml())
+    return tmp_path
+
+
+def test_a_run_gives_its_configuration_back(run: Path) -> None:
+    assert from_run(run).values == resolve("digits", ["engine=workers:2"]).values
+
+
+def test_only_what_leaves_the_numbers_alone_may_change(run: Path) -> None:
+    changes = ["rounds=999", "engine=workers:1", "checkpoint.keep=5", "evaluate.target=0.5"]
+    values = from_run(run, changes).values
+    assert (values["rounds"], values["engine"]) == (999, "workers:1")
+    assert (values["checkpoint"]["keep"], values["evaluate"]["target"]) == (5, 0.5)
+    for change in ("local.lr=1", "seed=1", "algorithm=fedacg", "evaluate.ema=0", "cohort=3"):
+        with pytest.raises(ConfigError, match="cannot change when a run goes on"):
+            from_run(run, [change])
+    with pytest.raises(ConfigError, match="'serial' cannot replace 'workers'"):
+        from_run(run, ["engine=serial"])
+
+
+def test_a_run_from_python_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('source = "python"\nrounds = 3\n')
+    with pytest.raises(ConfigError, match=r"Experiment\(...\)\.resume"):
+        from_run(tmp_path)
+    with pytest.raises(ConfigError, match="started from Python"):
+        resolve(tmp_path / "config.toml")
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a run directory"):
+        from_run(tmp_path)
+
+
+# ---------------------------------------------------------------------- the machinery
+def test_types_come_from_the_signature() -> None:
+    def make(a: int, b: tuple[int, ...] = (1,), c: float | None = 2.0) -> None: ...
+
+    fields = model_of(make).model_fields
+    assert [f.is_required() for f in fields.values()] == [True, False, False]
+    assert model_of(make)(a=1, b=[2, 3]).model_dump() == {"a": 1, "b": [2, 3], "c": 2.0}
+
+
+def test_lists_become_tuples_that_can_be_hashed() -> None:
+    schedule: Callable[..., Any] = SCHEDULES["milestones"]
+    assert hash(schedule(**live({"at": [1, 2]}))) == hash(schedule(at=(1, 2)))

@@ -1,0 +1,53 @@
+"""Recipes: complete, plain, documented; the small one does what it is for."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from fedloom.config import resolve
+from fedloom.config.resolve import Settings
+from fedloom.layout import Layout
+from fedloom.models import MODELS
+from fedloom.recipes import RECIPES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_plain_settings_and_says_what_it_is(name: str) -> None:
+    made = RECIPES[name]()
+    assert made == RECIPES[name](), "two calls share nothing and agree"
+    assert made is not RECIPES[name]()
+    assert inspect.getdoc(RECIPES[name])
+    assert set(made) <= {*Settings.model_fields, "algorithm", "model", "data", "local", "evaluate"}
+    values = resolve(name).values
+    assert values["name"] == name
+    assert values["evaluate"]["target"] > 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_its_model_has_a_class_for_every_label(name: str) -> None:
+    values = resolve(name).values
+    options = {k: v for k, v in values["model"].items() if k != "name"}
+    model = MODELS[values["model"]["name"]](**options)
+    assert Layout.of(list(model.named_parameters())).shapes[-1] == (10,)
+
+
+def test_fashion_follows_fedacgs_protocol() -> None:
+    values = resolve("fashion_dirichlet").values
+    local = values["local"]
+    assert values["data"]["partition"] == {"name": "dirichlet", "alpha": 0.3, "clients": 100}
+    assert values["cohort"] == 0.05
+    assert (local["epochs"], local["batch"], local["lr"]) == (5, 50, 0.1)
+    assert (local["clip"], local["weight_decay"]) == (10, 1e-3)
+    assert local["schedule"] == {"name": "exponential", "decay": 0.998, "step_decay": 1.0}
+
+
+@pytest.mark.slow
+def test_the_demo_tells_methods_apart() -> None:
+    reached = {}
+    for name in ("fedavg", "fedacg"):
+        summary = resolve("digits", [f"algorithm={name}"]).experiment().run().summary
+        reached[name] = summary["rounds_to_target"]
+    assert reached["fedacg"] is not None
+    assert reached["fedavg"] is None or reached["fedavg"] > reached["fedacg"]
