@@ -10,13 +10,15 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ._version import __version__
+from .data import FederatedData
+from .errors import CheckpointError
 from .files import write_atomic
 from .rundir import RunDirectory
 
@@ -113,10 +115,35 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
     parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
-    start = loop.net.init().cpu().numpy().tobytes()
-    parts["weights"] = hashlib.sha256(start).hexdigest()[:12]
+    fixed = [p for p in loop.net.module.parameters() if not p.requires_grad]
+    parts["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
     parts["clients"] = exp.data.clients.digest()[:12]
+    parts["samples"] = _content(_some_samples(exp.data))
     return parts
+
+
+def _some_samples(data: FederatedData) -> list[torch.Tensor]:
+    """All targets, and inputs of 256 samples from all over: enough to tell one data set from
+    another at any size.
+    """
+    out = []
+    for inputs, targets in (
+        (data.inputs, data.targets),
+        (data.test_inputs, data.test_targets),
+    ):
+        if inputs is not None and targets is not None:
+            out += [inputs[:: max(len(inputs) // 256, 1)], targets]
+    return out
+
+
+def _content(tensors: Iterable[torch.Tensor]) -> str:
+    """A short hash of shapes, types and bytes."""
+    state = hashlib.sha256()
+    for t in tensors:
+        state.update(f"{t.dtype} {list(t.shape)}".encode())
+        flat = t.detach().cpu().contiguous().view(-1)
+        state.update(flat.view(torch.uint8).numpy().data)
+    return state.hexdigest()[:12]
 
 
 def group(exp: Experiment, loop: Loop) -> str:
@@ -152,10 +179,19 @@ def environment() -> dict[str, str]:
 
 
 def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
-    """Write the files that explain the run."""
+    """Write the files that explain the run. Raises CheckpointError."""
+    try:
+        _describe(exp, loop, folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"the run directory '{folder.path}' cannot be written: {error.strerror or error}; "
+            "make room, or choose another folder"
+        ) from error
+
+
+def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     import tomli_w
 
-    write_atomic(folder.path / "config.toml", tomli_w.dumps(configuration(exp, loop)))
     data = exp.data
     folder.write_json(
         "partition.json",
@@ -167,3 +203,5 @@ def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     )
     folder.write_json("environment.json", environment())
     folder.write_json("fingerprint.json", fingerprint(exp, loop))
+    # last: from now on the folder is a run that can be resumed
+    write_atomic(folder.path / "config.toml", tomli_w.dumps(configuration(exp, loop)))

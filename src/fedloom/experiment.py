@@ -19,6 +19,7 @@ from .engines import make_engine
 from .engines.base import Engine
 from .errors import CheckpointError, ConfigError, DataError
 from .evaluation import Curve, Evaluation
+from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
 from .memory import ClientMemory
@@ -30,6 +31,7 @@ from .progress import Progress
 from .result import Result, finish
 from .rng import key
 from .rundir import RunDirectory
+from .views.base import Rule, check_capacity
 from .zoo import label_of
 
 __all__ = ["Experiment", "Local", "Saving"]
@@ -45,9 +47,11 @@ class Experiment:
     whose weights are the start, or a function that makes one, which is called under the seed.
     cohort: share (float), number (int) or lists of clients per round. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
-    metrics: {name: f(outputs, targets)}, the first one is the headline. weights: what to start
-    from, {name: tensor} or a safetensors file. channels_last: memory format of images; None: where
-    the model has convolutions and takes it. on_round, on_evaluation: called with the round's row.
+    metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
+    part of the model a client holds: a rule, and levels dealt out in turn, or one per client.
+    compress: how answers travel. weights: what to start from, {name: tensor} or a safetensors file.
+    channels_last: memory format of images; None: where the model has convolutions and takes it.
+    on_round, on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -66,6 +70,9 @@ class Experiment:
     loss: Objective | Callable[[Any, Any], Tensor] | None = None
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] | None = None
     higher_is_better: bool | None = None
+    submodel: Rule | None = None
+    capacities: Sequence[float] | None = None
+    compress: Link | Via | None = None
     seed: int = 0
     sampling: str = "fixed"
     weighting: str = "examples"
@@ -103,6 +110,34 @@ class Experiment:
         if self.loss is None:
             return SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
         return self.loss if isinstance(self.loss, Objective) else UserLoss(call=self.loss)
+
+    def plan(self) -> Plan:
+        """The four axes together. Raises CompositionError for parts that do not fit."""
+        link = self.compress or Link()
+        return Plan(
+            self.local.around(self.algorithm),
+            self.objective,
+            self.nonfinite,
+            self.submodel,
+            Link(link) if isinstance(link, Via) else link,
+        )
+
+    def _capacities(self) -> tuple[float, ...]:
+        """One capacity per client; levels are dealt out in turn, so that groups are equal."""
+        levels = tuple(self.capacities or ())
+        if self.submodel is None:
+            if levels:
+                raise ConfigError("capacities are given without a submodel; give submodel= too")
+            return ()
+        if not levels:
+            raise ConfigError(
+                f"submodel {self.submodel.name} needs capacities: levels such as [0.25, 1.0], "
+                "or one for every client"
+            )
+        for level in levels:
+            check_capacity(self.submodel, level)
+        n = self.data.population
+        return levels if len(levels) == n else tuple(levels[i % len(levels)] for i in range(n))
 
     def net(self) -> Net:
         """The model, checked against the data on one small batch. Raises DataError if they do not
@@ -179,9 +214,15 @@ class Experiment:
         if higher is None:
             higher = next(iter(metrics), "loss") not in ("loss", "error", "mse", "rmse", "mae")
         return Loop(
-            plan=Plan(self.local.around(self.algorithm), self.objective, self.nonfinite),
+            plan=self.plan(),
             fed=Federation(
-                data, self.local, self.seed, self.weighting, dict(metrics), self._format(net)
+                data,
+                self.local,
+                self.seed,
+                self.weighting,
+                dict(metrics),
+                self._format(net),
+                self._capacities(),
             ),
             net=net,
             engine=self.engine if not isinstance(self.engine, str) else make_engine(self.engine),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,10 +23,10 @@ class Ledger:
     gradients: int = 0
     seconds: float = 0.0
 
-    def add(self, down: Mapping[str, int], stats: Iterable[Stats], seconds: float) -> None:
-        """One more round. down: bytes by field of what one client was sent."""
+    def add(self, stats: Iterable[Stats], seconds: float) -> None:
+        """One more round."""
         for cost in stats:
-            for name, count in down.items():
+            for name, count in cost.bytes_down.items():
                 self.down[name] = self.down.get(name, 0) + count
             for name, count in cost.bytes_up.items():
                 self.up[name] = self.up.get(name, 0) + count

@@ -27,7 +27,6 @@ from .net import Net
 from .plan import Federation, Plan
 from .rundir import RunDirectory, State
 from .vector import Rec, Vec, rec, tree
-from .wire import nbytes
 
 __all__ = ["Loop"]
 
@@ -70,6 +69,7 @@ class Loop:
     logged: int = 0  # rows of the history that are evaluated and written
     ledger: Ledger = field(default_factory=Ledger)
     srv: Rec = None
+    at_link: Rec = None  # the server's memory of the link
     buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
     saved: int = -1
 
@@ -81,6 +81,7 @@ class Loop:
     def begin(self) -> None:
         """Round 0: nothing has been learnt yet."""
         x, self.buffers = self.net.init(), self.net.init_buffers()
+        self.at_link = self.plan.link.server_init(x)
         self.srv = self.plan.algorithm.server_init(x, self._probe(x))
 
     def _probe(self, x: Vec) -> Rec:
@@ -90,7 +91,7 @@ class Loop:
         started, everybody = time.perf_counter(), list(range(self.fed.population))
         answers = self.engine.probe(x, self.buffers, everybody)
         total = root(answers.nodes)
-        self.ledger.add(nbytes(rec(x=x)), answers.stats, time.perf_counter() - started)
+        self.ledger.add(answers.stats, time.perf_counter() - started)
         return tree(lambda v: v / total.n, total.up)
 
     # --------------------------------------------------------------------------------- the rounds
@@ -112,7 +113,7 @@ class Loop:
                     self.save()  # what the rounds before this one have learnt is not lost
                     raise
                 with _undisturbed():
-                    self._commit(msg, answers, started)
+                    self._commit(answers, started)
                 self._finish_row(rounds)
                 if self._save_due(last_save):
                     self.save()
@@ -125,15 +126,16 @@ class Loop:
             raise
         self.save(final=True)
 
-    def _commit(self, msg: Rec, answers: RangeResult, started: float) -> None:
+    def _commit(self, answers: RangeResult, started: float) -> None:
         """The server's part: the only place where what is learnt changes."""
         t, local = self.round, self.fed.local
-        down = nbytes(msg) | ({"buffers": self.buffers.nbytes} if len(self.buffers) else {})
         total = root(answers.nodes)
         longest = max((s.steps for s in answers.stats), default=1)
         if total is not None:  # else nobody answered: the server stays as it was
             up, buffers = means(total)
             rate = float(total.n) / self.fed.population
+            share = total.mass / self._all_weights
+            up, self.at_link = self.plan.link.arrive(up, self.at_link, share, rate)
             rnd = Round(t, rate, local.rate(t, max(longest - 1, 0)))
             self.srv = self.plan.algorithm.server_step(self.srv, up, rnd)
             self.buffers = buffers
@@ -142,7 +144,7 @@ class Loop:
         self.memory.put(answers.memories)
         seconds = time.perf_counter() - started
         before = self.ledger.bytes_down, self.ledger.bytes_up
-        self.ledger.add(down, answers.stats, seconds)
+        self.ledger.add(answers.stats, seconds)
         self.round += 1
         losses = [s.loss for s in answers.stats if s.answered]
         self.history.append(
@@ -195,6 +197,10 @@ class Loop:
         return out
 
     @functools.cached_property
+    def _all_weights(self) -> float:
+        return math.fsum(map(self.fed.weight, range(self.fed.population)))
+
+    @functools.cached_property
     def _held_out(self) -> tuple[Any, Any] | None:
         data = self.fed.data
         if data.validation is None or not len(data.validation):
@@ -219,7 +225,7 @@ class Loop:
             "population": self.fed.population,
         }
         try:
-            state = State(self.round, self.srv, self.buffers, extra)
+            state = State(self.round, rec(srv=self.srv, link=self.at_link), self.buffers, extra)
             self.folder.save(state, self.memory, self.saving.keep)
             self.saved = self.round
         except OSError as error:
@@ -241,7 +247,8 @@ class Loop:
             self.begin()
             return
         self.folder.rewind(int(state.extra["log"]), state.round)
-        self.round, self.srv, self.buffers = state.round, state.srv, state.buffers
+        self.round, self.buffers = state.round, state.buffers
+        self.srv, self.at_link = state.srv.srv, state.srv.link
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
         target, higher = self.curve.target, self.curve.higher_is_better

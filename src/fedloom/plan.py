@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from .algorithm import Algorithm
 from .data import FederatedData
-from .errors import ConfigError, DataError
+from .errors import CompositionError, ConfigError, DataError
+from .link import Link
 from .local import Local
 from .objectives import Objective
 from .rng import generator
+from .views.base import Rule
 
 __all__ = ["Federation", "Plan"]
 
@@ -26,7 +28,8 @@ Metric = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts that make a method. algorithm already has its local parts around it (Local.around).
+    """The four axes of a method: algorithm (with its local parts around it, see Local.around),
+    objective, rule (which coordinates a client holds; None: all) and link (how answers travel).
 
     nonfinite: of an answer that is not finite, "stop" raises ClientError naming client and round;
     "skip" leaves it out of the means and lets its client keep the memory it had.
@@ -35,8 +38,16 @@ class Plan:
     algorithm: Algorithm
     objective: Objective
     nonfinite: str = "stop"
+    rule: Rule | None = None
+    link: Link = field(default_factory=Link)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "link", self.link.settled(self.algorithm, self.rule))
+        if self.rule is not None and not self.algorithm.partial:
+            raise CompositionError(
+                f"{self.rule.name} and {self.algorithm.method}: the method needs every client to "
+                "hold all coordinates"
+            )
         if self.nonfinite not in ("stop", "skip"):
             raise ConfigError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}')
 
@@ -55,8 +66,14 @@ class Federation:
     weighting: str = "examples"
     metrics: dict[str, Metric] = field(default_factory=dict)
     channels_last: bool = False
+    capacities: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        if self.capacities and len(self.capacities) != self.data.population:
+            raise ConfigError(
+                f"{len(self.capacities)} capacities are given for {self.data.population} clients; "
+                "give one for each"
+            )
         if self.weighting not in ("examples", "uniform"):
             raise ConfigError(f'weighting must be "examples" or "uniform", got {self.weighting!r}')
         batch = self.local.batch
@@ -77,6 +94,10 @@ class Federation:
     def population(self) -> int:
         """N, the number of clients."""
         return self.data.population
+
+    def capacity(self, client: int) -> float:
+        """The share of the model that a client can hold."""
+        return self.capacities[client] if self.capacities else 1.0
 
     def weight(self, client: int) -> float:
         """The aggregation weight of a client's answer."""

@@ -52,7 +52,7 @@ class RunDirectory:
 
     def create(self) -> None:
         """Make the folder; it must not hold a run already."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and not self._empty():
             raise ConfigError(
                 f"'{self.path}' exists and is not empty; go on with `fedloom resume {self.path}`, "
                 "or choose another folder with out="
@@ -67,6 +67,16 @@ class RunDirectory:
                 f"the run directory '{self.path}' cannot be written: {error.strerror}; "
                 "choose another with out="
             ) from None
+
+    def _empty(self) -> bool:
+        """Say whether nothing is here, or only what a run left that was killed in its first
+        moments, before it could be resumed.
+        """
+        begun = {"checkpoints", "partition.json", "environment.json", "fingerprint.json"}
+        return self.path.is_dir() and all(
+            p.name in begun or p.name.endswith(".part") or p.name == ".writable"
+            for p in self.path.iterdir()
+        )
 
     def open(self) -> None:
         """Check that a run is here."""

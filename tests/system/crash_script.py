@@ -1,4 +1,4 @@
-"""A run to be killed: `crash_script.py FOLDER ENGINE [ROUNDS]` goes on if there is something to go
+"""A run to be killed: `crash_script.py FOLDER ENGINE` goes on if there is something to go
 on from. Says "round N" on stdout.
 """
 
@@ -14,7 +14,7 @@ from fedloom import Evaluation, Experiment, Local, Saving
 from fedloom.algorithms import Scaffold
 from fedloom.schedules import Exponential
 
-ROUNDS = 120
+ROUNDS = 80
 
 
 def experiment(engine: str = "serial", rounds: int = ROUNDS, **changes: Any) -> Experiment:
@@ -38,9 +38,8 @@ def experiment(engine: str = "serial", rounds: int = ROUNDS, **changes: Any) -> 
 
 def main() -> None:
     folder, engine = Path(sys.argv[1]), sys.argv[2]
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else ROUNDS
     say = lambda row: print("round", row["round"], flush=True)
-    exp = experiment(engine, rounds, on_round=[say])
+    exp = experiment(engine, on_round=[say])
     if (folder / "fingerprint.json").exists():
         exp.resume(folder)
     else:

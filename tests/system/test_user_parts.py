@@ -68,7 +68,9 @@ def test_tied_weights_get_both_gradients():
     data = clusters(torch.float64, sizes=(8,))
     module = make(Tied).double()
     local = Local(steps=1, batch=None, lr=0.1)
-    result = small(FedAvg(), torch.float64, model=module, data=data, rounds=1, cohort=1.0, local=local).run()
+    result = small(
+        FedAvg(), torch.float64, model=module, data=data, rounds=1, cohort=1.0, local=local
+    ).run()
     loss = F.cross_entropy(module(data.inputs), data.targets)
     grads = torch.autograd.grad(loss, list(module.parameters()))
     for before, g, after in zip(module.parameters(), grads, result.model.parameters(), strict=True):
@@ -132,7 +134,9 @@ def test_dropout_differs_between_steps_clients_and_rounds():
     loss = lambda outputs, targets: outputs.sum()
     local = Local(steps=4, batch=1, lr=0.1)
     data = from_clients(pairs)
-    exp = Experiment(algorithm=Look(), model=model, data=data, rounds=2, loss=loss, local=local, device="cpu")
+    exp = Experiment(
+        algorithm=Look(), model=model, data=data, rounds=2, loss=loss, local=local, device="cpu"
+    )
     exp.run()
     assert len(seen) == 24 and len(set(seen)) > 20
 

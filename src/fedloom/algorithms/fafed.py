@@ -27,8 +27,8 @@ class FAFED(LocalSGD):
     memory: prev (own last but one point)        up: delta, m, v
     Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
     Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
-    last local move is the server's, so that it uses the new A (lines 10-14): a client sends its last
-    but one point. Differs from the authors' code: new A at once; ext is 1, not 0.95; B as configured.
+    last local move is the server's, so that it uses the new A (lines 10-14): a client sends its
+    last but one point. Differs from the authors' code: new A at once; ext is 1, not 0.95.
     Reference: https://arxiv.org/abs/2212.00974
     """
 

@@ -74,6 +74,7 @@ class OneLine(logging.Handler):
         """Print a record."""
         text = " ".join(record.getMessage().split())
         sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
+        sys.stderr.flush()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -52,7 +52,8 @@ def costs(algorithm: Algorithm) -> Costs:
     loop.begin()
     client = Client(loop.plan, loop.fed, loop.net)
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    done = client.train(msg, client.first_memory(msg.x, 0), 0, 0)
+    share = client.shares(msg, [0], 0)[1.0]
+    done = client.train(share, client.first_memory(msg.x, 0, share.view), 0, 0)
     d = loop.net.layout.d
     return Costs(
         server=_vectors(loop.srv, d),

@@ -1,4 +1,8 @@
-"""One client's round: the body of every engine, and of a node in a real federation."""
+"""One client's round: the body of every engine, and of a node in a real federation.
+
+A client works on its view of the model: vectors of length m, a smaller net or a mask. Its answer
+goes through the link, and what the server makes of it is put back to length d, into the sums.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +14,40 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algorithm import Job
+from ..algorithm import Job, Round
 from ..dropout import seeded
 from ..errors import ClientError, FedloomError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
-from ..vector import Rec, Vec, leaves, rec
+from ..vector import Rec, Vec, rec, tree
+from ..views.base import View, whole
 from ..wire import nbytes
+from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
-__all__ = ["Client", "RangeResult", "Stats"]
-
-
-_NOTHING: set[int] = set()
+__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "own_objective"]
 
 
 class Stats(NamedTuple):
-    """What a client's round cost. bytes_up: {field: bytes} of its answer."""
+    """What a client's round cost. bytes_down, bytes_up: {field: bytes} of its two messages."""
 
     client: int
     answered: bool
     loss: float  # mean over the steps of the loss at each step's first gradient
     steps: int
     gradients: int
+    bytes_down: dict[str, int]
     bytes_up: dict[str, int]
+
+
+class Share(NamedTuple):
+    """What all clients of one capacity are sent in a round."""
+
+    view: View
+    net: Net
+    msg: Rec
+    down: dict[str, int]
 
 
 class Done(NamedTuple):
@@ -58,110 +71,6 @@ class RangeResult(NamedTuple):
     stats: list[Stats]
 
 
-class Buffers:
-    """Vectors that the engine may write into: those that no record of the author holds any more.
-
-    Fresh memory for every vector of every step costs page faults that are felt from 30,000
-    parameters on.
-    """
-
-    def __init__(self) -> None:
-        self._mine: list[Tensor] = []
-        self._out: set[int] = set()
-
-    def take(self, like: Vec) -> Vec:
-        """A vector like this one, ours until release()."""
-        for buffer in self._mine:
-            if id(buffer) not in self._out:
-                break
-        else:
-            buffer = torch.empty_like(like)
-            self._mine.append(buffer)
-        self._out.add(id(buffer))
-        return buffer
-
-    def settle(self, held: set[int]) -> None:
-        """What lies outside these storages is free again."""
-        if not held:
-            self._out.clear()
-        elif self._out:
-            self._out = {id(b) for b in self._mine if id(b) in self._out and _storage(b) in held}
-
-    def next(self, x: Vec, held: set[int]) -> Vec:
-        """A vector to write the next x into: x itself, if it is ours and not in a held storage."""
-        if any(x is b for b in self._mine) and (not held or _storage(x) not in held):
-            return x
-        return self.take(x)
-
-    def give_away(self, held: set[int]) -> None:
-        """Vectors in these storages are no longer ours; all others are free again."""
-        self._mine = [b for b in self._mine if _storage(b) not in held]
-        self._out.clear()
-
-
-def _storage(v: Tensor) -> int:
-    return v.untyped_storage().data_ptr()
-
-
-def _storages(*records: Any) -> set[int]:
-    """Where the tensors of these records lie."""
-    found = set()
-    for value in leaves(*records):
-        if isinstance(value, Tensor):
-            found.add(_storage(value))
-        elif value is not None and not isinstance(value, (int, float)):
-            raise TypeError(
-                f"a record holds a {type(value).__name__}; it may hold tensors, numbers and "
-                "records: make nested ones with rec(...)"
-            )
-    return found
-
-
-class Gradient:
-    """The oracle of one step: x (d,) -> gradient (d,) of the minibatch's mean loss. All calls see
-    equal randomness.
-    """
-
-    def __init__(self, client: Client, buffers: Buffers) -> None:
-        self.client, self.buffers = client, buffers
-        self.calls, self.losses = 0, []  # type: int, list[Tensor]
-        self.batch: tuple[Any, ...] = ()
-        self.ref: Vec
-        self.memory: Rec
-        self.seed = 0
-        self.fresh = True
-
-    def at(self, batch: tuple[Any, ...], memory: Rec, seed: int) -> None:
-        """Begin the next step."""
-        self.batch, self.memory, self.seed, self.fresh = batch, memory, seed, True
-
-    def __call__(self, x: Vec) -> Vec:
-        plan, net = self.client.plan, self.client.net
-        seed_torch(self.seed, x)
-        with torch.enable_grad(), seeded(self.seed):
-            handle = net.live(x)
-            value = plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
-            found = torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
-        self.calls += 1
-        if self.fresh:
-            self.losses.append(value.detach().clone())  # a loss may be a view of x
-            self.fresh = False
-        g = self.buffers.take(x)
-        flat = [
-            p.new_zeros(p.numel()) if part is None else part.reshape(-1)
-            for part, p in zip(found[:-1], net.params, strict=True)
-        ]
-        torch.cat(flat, out=g)
-        return g if found[-1] is None else g.add_(found[-1])
-
-
-def seed_torch(seed: int, like: Tensor) -> None:
-    """Seed the generators that layers such as dropout draw from."""
-    torch.default_generator.manual_seed(seed)
-    if like.is_cuda:
-        torch.cuda.manual_seed(seed)
-
-
 class Client:
     """Runs clients, one after another, on one model instance."""
 
@@ -169,8 +78,10 @@ class Client:
         self.plan, self.fed, self.net = plan, fed, net
         self._counts: Any = None
         self._points, self._gradients = Buffers(), Buffers()
+        self._kept: dict[float, View] = {}  # views that never change
+        self._whole = whole(net.layout)
 
-    # -------------------------------------------------------------------------------------- a range
+    # ------------------------------------------------------------------------------------ a range
     def run_range(
         self,
         msg: Rec,
@@ -184,68 +95,93 @@ class Client:
 
         memories has those of the clients who took part before. Raises ClientError.
         """
-        nodes: list[Node] = []
-        new: dict[int, Rec] = {}
-        stats: list[Stats] = []
+        out = RangeResult([], {}, [])
+        shares = self.shares(msg, cohort, round)
         for place, i in enumerate(cohort, first):
+            share = shares[self.fed.capacity(i)]
             with self.explained(i, round):
-                part, memory, cost = self._one(msg, buffers, memories.get(i), i, round)
-            if memory is not None:
-                new[i] = memory
-            stats.append(cost)
-            push(nodes, 0, place, part)
-        return RangeResult(nodes, new, stats)
+                memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
+                share.net.load_buffers(buffers)
+                done = self.train(share, memory, i, round)
+                if len(buffers):
+                    done = done._replace(buffers=share.net.buffers())
+                self.take_in(out, done, share, place, i, round)
+        return out
+
+    def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
+        """{capacity: what these clients are sent}: a view is made once per capacity and round."""
+        rule, made = self.plan.rule, {}
+        for capacity in dict.fromkeys(map(self.fed.capacity, cohort)):
+            view = self._kept.get(capacity)
+            if view is None:
+                rnd = Round(round, math.nan, math.nan)  # of a round, a client knows the number
+                view = rule.view(msg.x, self.net, capacity, rnd) if rule else self._whole
+                if rule is None or rule.fixed:
+                    self._kept[capacity] = view
+            part = view.take(msg)
+            told = nbytes(rule.told(view)) if rule else {}
+            down = nbytes(part) | {f"view.{k}": n for k, n in told.items()}
+            if self.net.buffer_layout.d:
+                down["buffers"] = self.net.init_buffers().nbytes
+            made[capacity] = Share(view, view.net or self.net, part, down)
+        return made
 
     def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0: their answers' sums, to be averaged plainly."""
-        nodes: list[Node] = []
-        stats: list[Stats] = []
+        out, down = RangeResult([], {}, []), nbytes(rec(x=x))
         for place, i in enumerate(clients, first):
             with self.explained(i, -1):
                 self.net.load_buffers(buffers)
                 self.net.train()
-                oracle = Gradient(self, Buffers())
-                oracle.ref = x
+                oracle = Gradient(self.plan, self.net, self._whole, x, Buffers())
+                obj = self.first_memory(x, i, self._whole).obj
                 batch = self.fed.batch(self.fed.probe_batch(i))
-                oracle.at(batch, self.first_memory(x, i).obj, key(self.fed.seed, "probe", 0, i))
+                oracle.at(batch, obj, key(self.fed.seed, "probe", 0, i))
                 up = self.plan.algorithm.probe(x, oracle)
                 if not finite(up):
                     raise ClientError(
                         f"{self.plan.algorithm.method}: client {i}: its answer before round 1 is "
                         "not finite; is the model's loss finite on its data?"
                     )
-            stats.append(Stats(i, True, 0.0, 0, oracle.calls, nbytes(up)))
-            push(nodes, 0, place, rec(n=1.0, up=up))
-        return RangeResult(nodes, {}, stats)
+            out.stats.append(Stats(i, True, 0.0, 0, oracle.calls, down, nbytes(up)))
+            push(out.nodes, 0, place, rec(n=1.0, up=up))
+        return out
 
-    def _one(
-        self, msg: Rec, buffers: Vec, memory: Rec, i: int, round: int
-    ) -> tuple[Rec, Rec, Stats]:
-        """Train and deliver one client."""
-        if memory is None:
-            memory = self.first_memory(msg.x, i)
-        self.net.load_buffers(buffers)
-        done = self.train(msg, memory, i, round)
-        if len(buffers):
-            done = done._replace(buffers=self.net.buffers())
-        return self.deliver(done, i, round)
+    # ----------------------------------------------------------------------------------- delivery
+    def take_in(
+        self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
+    ) -> None:
+        """Add a trained client's answer, memory and cost to a range's result."""
+        part, memory, cost = self.deliver(done, share, i, round)
+        if memory is not None:
+            out.memories[i] = memory
+        out.stats.append(cost)
+        push(out.nodes, 0, place, part)
 
-    def deliver(self, done: Done, i: int, round: int) -> tuple[Rec, Rec, Stats]:
-        """-> the leaf of the sums and the client's new memory (None if the answer is left out), and
-        its cost.
+    def deliver(self, done: Done, share: Share, i: int, round: int) -> tuple[Rec, Rec, Stats]:
+        """Send an answer through the link -> the leaf of the sums and the client's new memory (None
+        if the answer is left out), and its cost.
         """
-        up, weight, mine = done.up, float(done.up.weight), done.buffers
-        part = rec(
-            n=1.0,
-            weight=weight,
-            delta=weight * up.delta,
-            uniform=self._uniform(up, done.job),
-            buffers=weight * mine if len(mine) else mine,
-        )
-        sent = nbytes(up) | ({"buffers": mine.nbytes} if len(mine) else {})
-        cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, sent)
-        if math.isfinite(done.loss) and finite(part):
-            return part, done.memory._replace(last=float(round)), cost
+        mine, memory, rule = done.buffers, done.memory, self.plan.rule
+        cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, share.down, {})
+        if math.isfinite(done.loss) and finite(done.up) and finite(rec(buffers=mine)):
+            up, sent, state = self.plan.link.deliver(
+                done.up, memory.link, share.view, self.fed.seed, round, i
+            )
+            weight = float(up.weight)
+            counted: Any = weight if rule is None else weight * rule.covered(up.delta)
+            part = rec(
+                n=1.0,
+                mass=weight,
+                weight=counted,
+                delta=counted * up.delta,
+                uniform=self._uniform(up, done.job),
+                buffers=weight * mine if len(mine) else mine,
+            )
+            if len(mine):
+                sent["buffers"] = mine.nbytes
+            memory = memory._replace(link=state, last=float(round))
+            return _at_server(part, share.view), memory, cost._replace(bytes_up=sent)
         if self.plan.nonfinite == "stop":
             bad_loss = not math.isfinite(done.loss)
             what = f"its loss was {done.loss}" if bad_loss else "its answer is not finite"
@@ -253,7 +189,7 @@ class Client:
                 f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {what}; lower "
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
-        return None, None, cost._replace(answered=False)
+        return None, None, cost._replace(answered=False, bytes_up=nbytes(done.up))
 
     def _uniform(self, up: Rec, job: Job) -> Rec:
         alg = self.plan.algorithm
@@ -265,63 +201,69 @@ class Client:
             )
         return uniform
 
-    # ----------------------------------------------------------------------------------- one client
-    def first_memory(self, x: Vec, i: int) -> Rec:
-        """What a client remembers when it takes part for the first time."""
+    # --------------------------------------------------------------------------------- one client
+    def first_memory(self, x: Vec, i: int, view: View) -> Rec:
+        """What a client remembers when it takes part for the first time: vectors of length d."""
         if self._counts is None and self.fed.data.classes is not None:
             self._counts = self.fed.data.label_counts()
         counts = x.new_zeros(0) if self._counts is None else self._counts[i].to(x)
         return rec(
             alg=self.plan.algorithm.client_init(x),
             obj=self.plan.objective.init(rec(counts=counts, d=len(x))),
+            link=self.plan.link.init(x, view.layout, self.fed.seed),
             last=-1.0,
         )
 
-    def train(self, msg: Rec, memory: Rec, i: int, round: int) -> Done:
-        """One client's local training."""
-        fed, alg, objective, own = self.fed, self.plan.algorithm, self.plan.objective, memory.alg
-        indices, obj = fed.batches(i, round), memory.obj
+    def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
+        """One client's local training. memory and what comes back of it have length d."""
+        fed, alg, objective = self.fed, self.plan.algorithm, self.plan.objective
+        view, net, msg = share.view, share.net, share.msg
+        own, obj = view.take(memory.alg), own_objective(view, memory.obj)
+        ref, indices = view.seen(msg.x), fed.batches(i, round)
         rates = [fed.local.rate(round, k) for k in range(len(indices))]
-        oracle = Gradient(self, self._gradients)
-        oracle.ref = msg.x
+        oracle = Gradient(self.plan, net, view, ref, self._gradients)
         fixed = (fed.weight(i), float(len(indices)))
         later = (math.fsum(rates), float(round))
-        full = lambda x: self._full(x, msg.x, obj, i, round)
-        end = (float(memory.last), full)
+        end = (float(memory.last), lambda x, obj=obj: self._full(x, share, obj, i, round))
         job = Job(*fixed, rates[0], *later, 0.0, *end)
         seed = key(fed.seed, "step", round, i)
-        self.net.train()
+        net.train()
         x, loc = alg.start(msg, own, job)
         for k, index in enumerate(indices):
             job = Job(*fixed, rates[k], *later, float(k), *end)
-            batch = fed.batch(index)
-            oracle.at(batch, obj, substream(seed, k))
+            batch, step = fed.batch(index), substream(seed, k)
+            oracle.at(batch, obj, step)
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
-            obj = objective.carry(self.net, x, batch, obj)
+            if objective.carries:
+                with seeded(step):
+                    obj = objective.carry(net, view.seen(x), batch, obj)
             d = d.contiguous()  # one entry of x spread out would change while x is written to
-            held = _storages(loc, obj) if loc or obj else _NOTHING
+            held = storages(loc, obj) if loc or obj else NOTHING
             x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
-            self._points.settle(held | {_storage(x)} if held else held)
+            self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
         up, own = alg.finish(x, loc, msg, own, job)
-        memory = memory._replace(alg=own, obj=objective.finish(x, msg.x, obj))
-        held = _storages(up, memory)
+        obj = objective.finish(view.seen(x), ref, obj)
+        if view.held is not None:
+            own = view.put(own, memory.alg)
+            obj = view.put(obj, memory.obj) if view.net is not None else obj
+        memory = memory._replace(alg=own, obj=obj)
+        held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
         loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else 0.0
         return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
 
-    def _full(self, x: Vec, ref: Vec, obj: Rec, i: int, round: int) -> Vec:
+    def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
         """Gradient of the client's mean loss over all its data, in chunks of its batch size."""
-        own = self.fed.data.clients.of(i)
+        own, view = self.fed.data.clients.of(i), share.view
         total = torch.zeros_like(x)
-        oracle = Gradient(self, Buffers())
-        oracle.ref = ref
+        oracle = Gradient(self.plan, share.net, view, view.seen(share.msg.x), Buffers())
         seed = key(self.fed.seed, "full", round, i)
         for k, index in enumerate(torch.split(own, self.fed.local.batch or len(own))):
             oracle.at(self.fed.batch(index), obj, substream(seed, k))
             total.add_(oracle(x), alpha=len(index) / len(own))
-            oracle.buffers.settle(_NOTHING)
+            oracle.buffers.settle(NOTHING)
         return total
 
     @contextmanager
@@ -336,3 +278,22 @@ class Client:
             raise ClientError(
                 f"{name}: client {i}, round {round + 1}: {type(error).__name__}: {error}"
             ) from error
+
+
+def own_objective(view: View, obj: Rec) -> Rec:
+    """The objective's memory at the length of the net that computes the loss."""
+    return view.take(obj) if view.net is not None else obj
+
+
+def _at_server(part: Rec, view: View) -> Rec:
+    """One answer at the server's length d; 0 where the client holds nothing."""
+    held = view.held
+    if held is None:
+        return part
+
+    def spread(v: Any) -> Any:
+        if not isinstance(v, Tensor) or v.shape != held.shape:
+            return v
+        return v.new_zeros(view.d).index_copy(0, held, v)
+
+    return tree(spread, part)

@@ -77,9 +77,14 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
 
     delta and buffers are averaged by weight, the rest plainly.
     """
-    delta = total.delta / total.weight
+    weight = total.weight
+    if isinstance(weight, Tensor):  # per coordinate: 0 where nobody who answered holds it
+        covered = weight > 0
+        delta = torch.where(covered, total.delta / torch.where(covered, weight, 1.0), 0.0)
+    else:
+        delta = total.delta / weight
     uniform = tree(lambda v: v / total.n, total.uniform)
-    return rec(delta=delta, **uniform._asdict()), total.buffers / total.weight
+    return rec(delta=delta, **uniform._asdict()), total.buffers / total.mass
 
 
 def finite(part: Rec) -> bool:

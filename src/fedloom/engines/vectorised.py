@@ -8,7 +8,6 @@ belong to no client.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,9 +21,9 @@ from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
+from ..views.base import whole
 from .base import Score, add, evaluate_range, keep_memory, one_thread
-from .client import Client, Done, RangeResult
-from .sums import push
+from .client import Client, Done, RangeResult, Share, own_objective
 
 __all__ = ["Vectorised", "refuse_module"]
 
@@ -80,7 +79,7 @@ class Vectorised:
     def _scalar(self) -> bool:
         """Say whether a loss that promises a value per example gives one for the batch instead."""
         index, x = self._fed.data.clients.indices[:2], self._net.init()
-        memory = self._client.first_memory(x, 0)
+        memory = self._client.first_memory(x, 0, whole(self._net.layout))
         self._net.train(False)
         with torch.no_grad():
             batch = self._fed.batch(index)
@@ -90,46 +89,43 @@ class Vectorised:
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
         """Train a cohort."""
-        out = RangeResult([], {}, [])
+        out, client = RangeResult([], {}, []), self._client
         with one_thread():
-            for place, (i, done) in enumerate(self._trained(msg, memories, cohort, round)):
-                with self._client.explained(i, round):
-                    part, memory, cost = self._client.deliver(done, i, round)
-                if memory is not None:
-                    out.memories[i] = memory
-                out.stats.append(cost)
-                push(out.nodes, 0, place, part)
+            shares = client.shares(msg, cohort, round)
+            for a in range(0, len(cohort), self.chunk):
+                members = cohort[a : a + self.chunk]
+                start = {
+                    i: memories.get(i)
+                    or client.first_memory(msg.x, i, shares[self._fed.capacity(i)].view)
+                    for i in members
+                }
+                done: dict[int, Done] = {}
+                for group in self._groups(members, round):
+                    share = shares[self._fed.capacity(group[0])]
+                    with client.explained(group[0], round):
+                        done |= self._together(share, start, group, round)
+                for place, i in enumerate(members, a):
+                    with client.explained(i, round):
+                        share = shares[self._fed.capacity(i)]
+                        client.take_in(out, done.pop(i), share, place, i, round)
         return out
 
-    def _trained(
-        self, msg: Rec, memories: dict[int, Rec], cohort: list[int], round: int
-    ) -> Iterator[tuple[int, Done]]:
-        """The clients of the cohort in order, trained chunk by chunk."""
-        for a in range(0, len(cohort), self.chunk):
-            members = cohort[a : a + self.chunk]
-            start = {i: memories.get(i) or self._client.first_memory(msg.x, i) for i in members}
-            done: dict[int, Done] = {}
-            for group in self._groups(members, round):
-                with self._client.explained(group[0], round):
-                    done |= self._together(msg, start, group, round)
-            yield from ((i, done[i]) for i in members)
-
     def _together(
-        self, msg: Rec, start: dict[int, Rec], group: list[int], round: int
+        self, share: Share, start: dict[int, Rec], group: list[int], round: int
     ) -> dict[int, Done]:
         try:
-            return Together(self._client, msg, start, group, round, self._whole).run()
+            return Together(self._client, share, start, group, round, self._whole).run()
         except _NeedsFullError:  # all data in equal batches: a batch-level loss cannot be padded
-            return {i: self._client.train(msg, start[i], i, round) for i in group}
+            return {i: self._client.train(share, start[i], i, round) for i in group}
 
     def _groups(self, members: list[int], round: int) -> list[list[int]]:
-        """Clients that can be one computation; with a batch-level loss, those of equal batches."""
-        if not self._whole:
-            return [members]
+        """Clients that can be one computation: of one view; with a batch-level loss, also of equal
+        batches.
+        """
         alike: dict[Any, list[int]] = {}
         for i in members:
-            sizes = tuple(len(b) for b in self._fed.batches(i, round))
-            alike.setdefault(sizes, []).append(i)
+            sizes = tuple(len(b) for b in self._fed.batches(i, round)) if self._whole else ()
+            alike.setdefault((self._fed.capacity(i), sizes), []).append(i)
         return list(alike.values())
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
@@ -159,14 +155,16 @@ class Together:
     def __init__(
         self,
         client: Client,
-        msg: Rec,
+        share: Share,
         memories: dict[int, Rec],
         group: list[int],
         round: int,
         whole: bool,
     ) -> None:
-        self.plan, self.fed, self.net = client.plan, client.fed, client.net
-        self.msg, self.old, self.group, self.round = msg, memories, group, round
+        msg = share.msg
+        self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
+        self.ref, self.msg = self.view.seen(msg.x), msg
+        self.old, self.group, self.round = memories, group, round
         self.calls, self.whole = 0, whole
         dtype, device = msg.x.dtype, msg.x.device
         batches = [self.fed.batches(i, round) for i in group]
@@ -185,8 +183,9 @@ class Together:
             for i, n, r in zip(group, self.steps, self.rates, strict=True)
         ]
         self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 7), as in Job
-        self.own = _stack([memories[i].alg for i in group], msg.x)
-        self.obj = _stack([memories[i].obj for i in group], msg.x)
+        view = self.view
+        self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
+        self.obj = _stack([own_objective(view, memories[i].obj) for i in group], msg.x)
         self.all: Any = None
 
     def run(self) -> dict[int, Done]:
@@ -219,7 +218,7 @@ class Together:
         )
 
     def _run(self) -> dict[int, Done]:
-        msg, obj = self.msg, self.obj
+        obj = self.obj
         full = self._full_data()
         x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
         losses = []
@@ -242,8 +241,8 @@ class Together:
             losses.append(loss)
         last = torch.tensor([r[-1] for r in self.rates], dtype=self.lr.dtype)
         up, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
-        finish = self.plan.objective.finish
-        obj = vmap(lambda x, obj: finish(x, msg.x, obj))(x, obj) if obj else obj
+        finish, view = self.plan.objective.finish, self.view
+        obj = vmap(lambda x, obj: finish(view.seen(x), self.ref, obj))(x, obj) if obj else obj
         table = torch.stack(losses, 1) if losses[0] is not None else None
         return {i: self._row(r, i, up, own, obj, table) for r, i in enumerate(self.group)}
 
@@ -254,7 +253,12 @@ class Together:
         answer = tree(take, up)
         weight = answer.weight
         answer = answer._replace(weight=float(weight))
-        memory = self.old[i]._replace(alg=tree(take, own), obj=tree(take, obj))
+        old, view = self.old[i], self.view
+        objective = tree(take, obj)
+        memory = old._replace(
+            alg=view.put(tree(take, own), old.alg),
+            obj=view.put(objective, old.obj) if view.net is not None else objective,
+        )
         job = Job(
             self.fed.weight(i),
             float(n),
@@ -280,20 +284,23 @@ class Together:
 
         def mean(x: Vec) -> Tensor:
             with seeded(seed):
-                loss = objective.loss(self.net, x, data, self.msg.x, obj)
+                loss = objective.loss(self.net, self.view.seen(x), data, self.ref, obj)
             if self.whole:
                 return loss
             value: Tensor = (weight * loss).sum() / weight.sum()
             return value
 
-        def gradient(x: Vec) -> Vec:
+        def plain(x: Vec) -> Vec:
             self.calls += 1
             g, value = grad_and_value(mean)(x)
             if not found:
                 found.append(value)
             return g  # type: ignore[no-any-return]  # torch.func has no types
 
-        return gradient
+        rule, fit = self.plan.rule, self.view.fit
+        if rule is None or fit is None:
+            return plain
+        return lambda x: rule.grad(plain, x, fit)
 
     def _job(self, numbers: Tensor, lr: Tensor, k: int, obj: Rec, full: Any) -> Job:
         n = numbers.unbind()
@@ -326,7 +333,7 @@ class Together:
         job = self._job(numbers, lr, k, obj, full)
         d, new = self.plan.algorithm.direction(x, loc, self.msg, own, gradient, job)
         with seeded(seed):
-            carried = self.plan.objective.carry(self.net, x, data, obj)
+            carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
         moved = (x - lr * d, tree(lambda v: _tensor(v, x), new), carried)
         keep = lambda a, b: torch.where(live, a, b)
         x, loc, obj = (tree(keep, a, b) for a, b in zip(moved, (x, loc, obj), strict=True))

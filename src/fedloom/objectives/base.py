@@ -30,7 +30,9 @@ class Objective:
     """
 
     # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
+    # carries: carry() does something
     whole: ClassVar[bool] = False
+    carries: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)

@@ -1,4 +1,4 @@
-"""Which coordinates a client holds: base.py has the protocol, every other file a family of rules."""
+"""Which coordinates a client holds: base.py has the protocol, every other file a family."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ view goes up, because the server made it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, cast, dataclass_transform
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, Protocol, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -98,7 +99,7 @@ def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
     """
     ends = torch.tensor(layout.sizes, device=held.device).cumsum(0)
     upto = [0, *torch.searchsorted(held, ends).tolist()]
-    shapes = tuple((b - a,) for a, b in zip(upto[:-1], upto[1:], strict=True))
+    shapes = tuple((b - a,) for a, b in pairwise(upto))
     return View(held, None, fit, Layout(layout.names, shapes), layout.d)
 
 
@@ -173,4 +174,4 @@ class Rule:
 
 def round_of(rnd: Now) -> int:
     """The number of the round as an int; a Job carries it as a float."""
-    return cast(int, int(rnd.round))
+    return int(rnd.round)

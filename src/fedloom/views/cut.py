@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..dropout import HashedDropout
 from ..errors import CompositionError
 from ..net import Net
 
@@ -25,7 +26,7 @@ __all__ = ["Cuttable", "Flow", "Part", "cut_net"]
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
     *(nn.Softplus, nn.Softsign, nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid),
-    *(nn.Identity, nn.Dropout),
+    *(nn.Identity, nn.Dropout, HashedDropout),
 )
 CHANNELWISE: tuple[type[nn.Module], ...] = (
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Dropout2d),
@@ -59,7 +60,6 @@ class Flow(NamedTuple):
         return self.ids is None or len(self.ids) == self.total
 
 
-@runtime_checkable
 class Cuttable(Protocol):
     """A module that knows how to be cut.
 
@@ -134,7 +134,8 @@ class _Walk:
         self.cuttable = False
         self._met: set[int] = set()
         parts = list(module.modules())
-        self.head = ([m for m in parts if isinstance(m, nn.Linear | nn.Conv2d)] or [None])[-1]
+        weighted = [m for m in parts if isinstance(m, nn.Linear | nn.Conv2d)]
+        self.head = weighted[-1] if weighted else None
         # two norms of one width must agree on the grain: channels per group, or number of groups
         self._grain: dict[int, int] = {}
         for m in parts:
@@ -158,13 +159,14 @@ class _Walk:
             if id(m) in self._met:
                 raise part.refuse("it stands in the net twice", "give every place its own module")
             self._met.add(id(m))
-        if isinstance(m, Cuttable):
-            small, out = m.cut(part, flow)
+        if callable(getattr(type(m), "cut", None)):  # of the class: a child may be called cut
+            small, out = cast(Cuttable, m).cut(part, flow)
         elif type(m) in _HOW:
             small, out = _HOW[type(m)](m, part, flow)
         else:
             raise part.refuse("no way is known", KNOWN)
-        return small.train(m.training), out
+        small.training = m.training
+        return small, out
 
 
 def cut_net(
@@ -176,7 +178,6 @@ def cut_net(
     GroupNorm normalises are cut in whole groups; otherwise the number of groups stays. rule is
     named in errors. Raises CompositionError for a net that cannot be cut.
 
-    >>> from itertools import pairwise
     >>> net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)))
     >>> small, held = cut_net(net, "Width", 0.5, lambda units, keep: torch.arange(keep))
     >>> small.layout.shapes, held.tolist()
@@ -248,10 +249,11 @@ def _conv(m: nn.Conv2d, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
         raise part.refuse(f"{flow.total} {flow.kind} go into {m.in_channels} channels", KNOWN)
     rows = torch.arange(m.out_channels) if part.is_head() else part.channels(m.out_channels)
     inputs = m.in_channels if columns is None else len(columns)
-    window: tuple[Any, ...] = (m.kernel_size, m.stride, m.padding, m.dilation, 1)
-    small = nn.Conv2d(
-        inputs, len(rows), *window, m.bias is not None, padding_mode=m.padding_mode, device="meta"
-    )
+    same: dict[str, Any] = {
+        name: getattr(m, name)
+        for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+    }
+    small = nn.Conv2d(inputs, len(rows), bias=m.bias is not None, device="meta", **same)
     return _filled(small, part, (rows, columns)), Flow(rows, m.out_channels, "maps")
 
 
@@ -284,11 +286,11 @@ def _normalised(width: int, part: Part, flow: Flow) -> int:
     return len(flow.ids)
 
 
-def _filled(small: nn.Module, part: Part, ids: tuple[Tensor | None, ...]) -> nn.Module:
+def _filled(small: Any, part: Part, ids: tuple[Tensor | None, ...]) -> nn.Module:
     """The smaller layer with the kept weights; its bias runs along the first axis."""
     small.weight = part.keep("weight", *ids)
     small.bias = part.keep("bias", ids[0])
-    return small
+    return cast(nn.Module, small)
 
 
 def _flatten(m: nn.Flatten, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:

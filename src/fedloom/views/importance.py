@@ -70,13 +70,19 @@ class Importance(Rule):
 
     cuts: ClassVar[bool] = False
 
-    group: str = hyper("model", choices=("model", "stage", "layer"), source="model in FIARSE D.1")
-    count: str = hyper("holders", choices=("holders", "nonzero"), source="FIARSE C.1; section 3")
-    dynamic: bool = hyper(True, choices=(True, False), source="FIARSE, Algorithm 1")
-    biased: bool = hyper(True, choices=(True, False), source="FIARSE, Eq. 3")
-    mask_bias: bool = hyper(True, choices=(True, False), source="FIARSE's code")
-    mask_first: bool = hyper(True, choices=(True, False), source="FIARSE's code")
-    mask_classifier: bool = hyper(True, choices=(True, False), source="FIARSE's code for images")
+    group: str = hyper(
+        default="model", choices=("model", "stage", "layer"), source="model in FIARSE D.1"
+    )
+    count: str = hyper(
+        default="holders", choices=("holders", "nonzero"), source="FIARSE C.1; section 3"
+    )
+    dynamic: bool = hyper(default=True, choices=(True, False), source="FIARSE, Algorithm 1")
+    biased: bool = hyper(default=True, choices=(True, False), source="FIARSE, Eq. 3")
+    mask_bias: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
+    mask_first: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
+    mask_classifier: bool = hyper(
+        default=True, choices=(True, False), source="FIARSE's code for images"
+    )
 
     def maskable(self, net: Net) -> tuple[bool, ...]:
         """Which pieces of net.layout compete for a place in the mask, one answer for each."""
@@ -87,10 +93,9 @@ class Importance(Rule):
         }
         pieces = list(zip(net.layout.names, net.layout.shapes, strict=True))
         matrices = [owners[n] for n, s in pieces if len(s) > 1 and not isinstance(owners[n], NORMS)]
-        exempt = [*NORMS]
 
         def competes(module: nn.Module, axes: int) -> bool:
-            if isinstance(module, tuple(exempt)):
+            if isinstance(module, NORMS):
                 return False
             if matrices and module is matrices[0] and not self.mask_first:
                 return False

@@ -46,7 +46,7 @@ class Width(Rule):
     cuts: ClassVar[bool] = True
     fixed: ClassVar[bool] = True
 
-    exact: bool = hyper(True, choices=(True, False), source="equality with the masked net")
+    exact: bool = hyper(default=True, choices=(True, False), source="equality with the masked net")
 
     def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
         """Which `keep` of `units` channels, or whole groups of them, are kept: rising (keep,)."""

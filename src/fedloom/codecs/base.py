@@ -1,0 +1,248 @@
+"""Codecs: how one field of an answer, a vector p (d,), is written. Read this file to write one.
+
+Every message on the wire begins with the same twelve bytes, little-endian: codec u8, value type u8,
+index coding u8, flags u8 (0), d u32, k u32 (number of values). Behind it stand the codec's own
+parameters, the block of indices, the block of values; each is padded to a byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..algorithm import check_ranges, hyper
+from ..errors import DataError, WireError
+from ..layout import Layout
+from ..vector import Rec, Vec, rec
+
+__all__ = ["HEADER_BYTES", "Codec", "Dense", "Header", "Reader", "checked"]
+
+_HEADER = struct.Struct("<BBBBII")
+HEADER_BYTES = _HEADER.size
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Header(NamedTuple):
+    """The first twelve bytes of a message."""
+
+    codec: int
+    dtype: torch.dtype
+    coding: int
+    d: int
+    k: int
+
+    def bytes(self) -> bytes:
+        """As it stands on the wire."""
+        kind = _DTYPES.index(self.dtype)
+        return _HEADER.pack(self.codec, kind, self.coding, 0, self.d, self.k)
+
+
+class Reader:
+    """Walks through the bytes of a message; nothing is copied or made before its length is known.
+
+    layout: what the receiver expects; a message for another length is refused before anything
+    else. Raises WireError.
+    """
+
+    def __init__(self, raw: bytes, codec: Codec, layout: Layout | None) -> None:
+        self._raw, self._at, self._name = memoryview(raw), HEADER_BYTES, type(codec).__name__
+        if len(raw) < HEADER_BYTES:
+            raise WireError(
+                f"a {self._name} message has {len(raw)} bytes; its header alone has {HEADER_BYTES}"
+            )
+        code, kind, coding, flags, d, k = _HEADER.unpack_from(raw)
+        if code != codec.code:
+            raise WireError(f"a message has codec {code}; {self._name} reads {codec.code}")
+        if kind >= len(_DTYPES):
+            known = ", ".join(f"{n} ({str(t)[6:]})" for n, t in enumerate(_DTYPES))
+            raise WireError(f"a {self._name} message has value type {kind}; known: {known}")
+        if flags:
+            raise WireError(f"a {self._name} message has flags {flags}; this version knows none")
+        if layout is not None and d != layout.d:
+            raise WireError(f"a {self._name} message is for {d} coordinates, not for {layout.d}")
+        self.header = Header(code, _DTYPES[kind], coding, d, k)
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._raw) - self._at
+
+    def _cut(self, nbytes: int) -> memoryview:
+        if not 0 <= nbytes <= self.left:
+            raise WireError(
+                f"a {self._name} message ends {nbytes - self.left} bytes too early: "
+                "it was cut or its header is wrong"
+            )
+        self._at += nbytes
+        return self._raw[self._at - nbytes : self._at]
+
+    def numbers(self, form: struct.Struct) -> tuple[Any, ...]:
+        """The codec's own parameters."""
+        return form.unpack(self._cut(form.size))
+
+    def block(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """The next bytes, not copied."""
+        return np.frombuffer(self._cut(nbytes), np.uint8)
+
+    def values(self, n: int, dtype: torch.dtype | None = None) -> Tensor:
+        """The next n values of a type (of the header's type), as a new tensor (n,)."""
+        dtype = dtype or self.header.dtype
+        part = self._cut(n * dtype.itemsize)
+        return torch.frombuffer(bytearray(part), dtype=dtype) if n else torch.empty(0, dtype=dtype)
+
+    def end(self) -> None:
+        """Refuse what stands behind the message."""
+        if self.left:
+            raise WireError(f"a {self._name} message has {self.left} bytes too many")
+
+
+def checked(p: Vec, layout: Layout) -> Vec:
+    """p (d,) on the host, if it can be sent.
+
+    Raises DataError for another length, a type that no message holds, and values that are not
+    finite.
+    """
+    if p.shape != (layout.d,):
+        raise DataError(f"a codec got a vector of shape {list(p.shape)} for {layout.d} coordinates")
+    if layout.d >= 1 << 32:
+        raise DataError(f"a message holds fewer than 2^32 coordinates, got {layout.d}")
+    if p.dtype not in _DTYPES:
+        known = ", ".join(str(t)[6:] for t in _DTYPES)
+        raise DataError(f"a codec got values of {p.dtype}; it sends {known}")
+    p = p.detach().contiguous()
+    if len(p) and not all(bool(torch.isfinite(v)) for v in p.aminmax()):  # NaN shows in both
+        bad = int(len(p) - torch.isfinite(p).sum())
+        raise DataError(
+            f"a codec got {bad} of {len(p)} values that are not finite; lower local.lr or set "
+            "local.clip: such an answer cannot be sent"
+        )
+    return p.cpu()
+
+
+def raw(values: Tensor) -> bytes:
+    """The bytes of a tensor (n,) of any type, little-endian."""
+    return values.contiguous().view(torch.uint8).numpy().tobytes() if len(values) else b""
+
+
+def expect(message: Rec, layout: Layout) -> None:
+    """Raise WireError if a message is for a vector of another length."""
+    if (d := int(message.size)) != layout.d:
+        raise WireError(f"a message is for {d} coordinates, not for {layout.d}")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Codec:
+    """What a field is written by, and how it is read again.
+
+    A message is a record of one-dimensional tensors; `size` (1,) is the length of what it stands
+    for. Codecs are frozen dataclasses of hyper-parameters and keep nothing else: what a client
+    must remember for the next message (PowerSGD's Q) is the `state`, a record.
+    """
+
+    # code: the codec's number on the wire; 128 and above are free for codecs of your own
+    # matrices: needs whole layers, not some of their coordinates
+    code: ClassVar[int]
+    matrices: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def init(self, layout: Layout, seed: int) -> Rec:
+        """-> state, what a client keeps between its messages. layout: of its part."""
+        return rec()
+
+    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
+        """p (d,) -> message, state. draw: fresh, for this client, round and field.
+
+        Raises DataError if p cannot be sent: wrong length, not finite.
+        """
+        raise NotImplementedError
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        """Message -> what the receiver has instead of p, (d,). dtype None: as it was sent.
+
+        The sender calls this too: its feedback counts what was decoded. Raises WireError if the
+        message is not for this layout.
+        """
+        raise NotImplementedError
+
+    def pack(self, message: Rec) -> bytes:
+        """The bytes that travel."""
+        raise NotImplementedError
+
+    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        """The message again. Raises WireError for any bytes that are not one.
+
+        With a layout, a message for another length is refused before memory is spent on it.
+        """
+        raise NotImplementedError
+
+    def nbytes(self, message: Rec) -> int:
+        """len(pack(message)), without packing."""
+        raise NotImplementedError
+
+    def omega(self, d: int) -> float | None:
+        """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: it is biased,
+        and a contraction.
+        """
+        return None
+
+    def unfit(self, d: int) -> str:
+        """Say why feedback around this codec would grow without bound; "" where it does not.
+
+        An unbiased codec is a contraction only if its variance factor is below 1.
+        """
+        omega = self.omega(d)
+        if omega is None or omega < 1:
+            return ""
+        return f"its variance factor is {omega:.3g}, and feedback needs one below 1"
+
+
+class Dense(Codec):
+    """Everything as it is, in its own type.
+
+    >>> from fedloom.rng import generator
+    >>> codec, layout = Dense(), Layout(("w",), ((3,),))
+    >>> message, _ = codec.encode(torch.ones(3), codec.init(layout, 0), layout, generator(0, "a"))
+    >>> codec.decode(codec.unpack(codec.pack(message)), layout), codec.nbytes(message)
+    (tensor([1., 1., 1.]), 24)
+    """
+
+    code = 0
+
+    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
+        p = checked(p, layout)
+        return rec(size=torch.tensor([len(p)]), value=p), state
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        expect(message, layout)
+        value: Vec = message.value
+        return value.to(dtype or value.dtype)
+
+    def pack(self, message: Rec) -> bytes:
+        d, value = int(message.size), message.value
+        return Header(self.code, value.dtype, 0, d, d).bytes() + raw(value)
+
+    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        reader = Reader(raw, self, layout)
+        header = reader.header
+        if header.k != header.d or header.coding:
+            raise WireError(f"a Dense message has {header.k} of {header.d} values; it needs all")
+        value = reader.values(header.d)
+        reader.end()
+        return rec(size=torch.tensor([header.d]), value=value)
+
+    def nbytes(self, message: Rec) -> int:
+        return HEADER_BYTES + int(message.value.nbytes)
+
+    def omega(self, d: int) -> float | None:
+        return 0.0

@@ -1,0 +1,96 @@
+"""Random dropping: every coordinate is kept with the same probability, and no index travels."""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+from torch import Tensor
+
+from ..algorithm import hyper
+from ..errors import WireError
+from ..layout import Layout
+from ..rng import generator
+from ..vector import Rec, Vec, rec
+from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+
+__all__ = ["RandomDropping"]
+
+_SEED = struct.Struct("<q")
+
+
+class RandomDropping(Codec):
+    """Keep each p_j with probability `ratio`, independently.
+
+    The message holds the seed of the mask instead of indices: uniform[0, 1) < ratio in float32 for
+    j = 0 .. d - 1, drawn from generator(seed, "dropping"). On the wire: header, seed, values in
+    increasing order of their places. ratio 1 sends everything, bit for bit.
+    scaled=False is CFedAvg's operator: E||C(p) - p||^2 = (1 - ratio) ||p||^2, biased, made for
+    error feedback. scaled=True sends p_j / ratio: unbiased with variance factor 1 / ratio - 1, for
+    use without feedback, around which errors grow with every round.
+    Source: CFedAvg (Yang et al.), whose `comp` is the dropped share, 1 - ratio.
+
+    >>> codec, layout = RandomDropping(ratio=0.5), Layout(("w",), ((4,),))
+    >>> message, _ = codec.encode(torch.ones(4), codec.init(layout, 0), layout, generator(0, "a"))
+    >>> codec.nbytes(message) == 12 + 8 + 4 * len(message.value)
+    True
+    """
+
+    code = 2
+    ratio: float = hyper(0.1, low=0, open_low=True, high=1, source="CFedAvg: 0.1 and 0.01")
+    scaled: bool = hyper(False, choices=(False, True), source="CFedAvg's Definition 1: not scaled")
+
+    def mask(self, seed: int, d: int) -> Tensor:
+        """The kept coordinates of the message with this seed, as bools (d,)."""
+        if self.ratio == 1:
+            return torch.ones(d, dtype=torch.bool)
+        draw = generator(seed, "dropping")
+        return torch.rand(d, generator=draw, dtype=torch.float32) < self.ratio
+
+    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
+        p = checked(p, layout)
+        seed = torch.tensor([draw.initial_seed()], dtype=torch.uint64).view(torch.int64)
+        value = p[self.mask(int(seed), len(p))]
+        if self.scaled:
+            value = checked(value / self.ratio, Layout(("kept",), ((len(value),),)))
+        return rec(size=torch.tensor([len(p)]), seed=seed, value=value), state
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        expect(message, layout)
+        value: Tensor = message.value.to(dtype or message.value.dtype)
+        index = self.mask(int(message.seed), layout.d).nonzero()[:, 0]
+        if (k := len(index)) != len(value):
+            raise WireError(
+                f"a RandomDropping message has {len(value)} values, but its seed keeps {k} of "
+                f"{layout.d} at ratio {self.ratio:g}"
+            )
+        return value.new_zeros(layout.d).index_put_((index,), value)
+
+    def pack(self, message: Rec) -> bytes:
+        d, value = int(message.size), message.value
+        header = Header(self.code, value.dtype, 0, d, len(value))
+        return b"".join((header.bytes(), _SEED.pack(int(message.seed)), raw(value)))
+
+    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        reader = Reader(raw, self, layout)
+        header = reader.header
+        if header.k > header.d or header.coding:
+            raise WireError(
+                f"a RandomDropping message has {header.k} of {header.d} values and index coding "
+                f"{header.coding}; it has at most all values, and coding 0"
+            )
+        (seed,) = reader.numbers(_SEED)
+        value = reader.values(header.k)
+        reader.end()
+        return rec(size=torch.tensor([header.d]), seed=torch.tensor([seed]), value=value)
+
+    def nbytes(self, message: Rec) -> int:
+        return HEADER_BYTES + _SEED.size + int(message.value.nbytes)
+
+    def omega(self, d: int) -> float | None:
+        return 1 / self.ratio - 1 if self.scaled else None
+
+    def unfit(self, d: int) -> str:
+        if not self.scaled or self.ratio == 1:
+            return ""
+        return "the scaled form is for use without feedback; take scaled=False"

@@ -1,0 +1,135 @@
+"""The gradient as a value: what an algorithm calls, and the vectors that it is written into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..dropout import seeded
+from ..net import Net
+from ..plan import Plan
+from ..vector import Rec, Vec, leaves
+from ..views.base import View
+
+__all__ = ["NOTHING", "Buffers", "Gradient", "storage", "storages"]
+
+NOTHING: set[int] = set()
+
+
+class Buffers:
+    """Vectors that the engine may write into: those that no record of the author holds any more.
+
+    Fresh memory for every vector of every step costs page faults that are felt from 30,000
+    parameters on.
+    """
+
+    def __init__(self) -> None:
+        self._mine: list[Tensor] = []
+        self._out: set[int] = set()
+
+    def take(self, like: Vec) -> Vec:
+        """A vector like this one, ours until release()."""
+        for buffer in self._mine:
+            if id(buffer) not in self._out and buffer.shape == like.shape:
+                break
+        else:
+            buffer = torch.empty_like(like)
+            self._mine.append(buffer)
+        self._out.add(id(buffer))
+        return buffer
+
+    def settle(self, held: set[int]) -> None:
+        """What lies outside these storages is free again."""
+        if not held:
+            self._out.clear()
+        elif self._out:
+            self._out = {id(b) for b in self._mine if id(b) in self._out and storage(b) in held}
+
+    def next(self, x: Vec, held: set[int]) -> Vec:
+        """A vector to write the next x into: x itself, if it is ours and not in a held storage."""
+        if any(x is b for b in self._mine) and (not held or storage(x) not in held):
+            return x
+        return self.take(x)
+
+    def give_away(self, held: set[int]) -> None:
+        """Vectors in these storages are no longer ours; all others are free again."""
+        self._mine = [b for b in self._mine if storage(b) not in held]
+        self._out.clear()
+
+
+def storage(v: Tensor) -> int:
+    return v.untyped_storage().data_ptr()
+
+
+def storages(*records: Any) -> set[int]:
+    """Where the tensors of these records lie."""
+    found = set()
+    for value in leaves(*records):
+        if isinstance(value, Tensor):
+            found.add(storage(value))
+        elif value is not None and not isinstance(value, (int, float)):
+            raise TypeError(
+                f"a record holds a {type(value).__name__}; it may hold tensors, numbers and "
+                "records: make nested ones with rec(...)"
+            )
+    return found
+
+
+class Gradient:
+    """The oracle of one step: x (d,) -> gradient (d,) of the minibatch's mean loss. All calls see
+    equal randomness.
+    """
+
+    def __init__(self, plan: Plan, net: Net, view: View, ref: Vec, buffers: Buffers) -> None:
+        self.plan, self.net, self.view, self.ref, self.buffers = plan, net, view, ref, buffers
+        self.calls = 0
+        self.losses: list[Tensor] = []
+        self.batch: tuple[Any, ...] = ()
+        self.memory: Rec = None
+        self.seed, self.fresh = 0, True
+
+    def at(self, batch: tuple[Any, ...], memory: Rec, seed: int) -> None:
+        """Begin the next step."""
+        self.batch, self.memory, self.seed, self.fresh = batch, memory, seed, True
+
+    def __call__(self, x: Vec) -> Vec:
+        """The gradient that the algorithm sees, at x (m,)."""
+        if self.view.fit is None or self.plan.rule is None:
+            return self._of_part(x)
+        return self.plan.rule.grad(self._of_part, x, self.view.fit)
+
+    def _of_part(self, x: Vec) -> Vec:
+        """The plain gradient of the held coordinates."""
+        view = self.view
+        if view.held is None or view.net is not None:
+            return self._of_net(x)
+        return self._of_net(view.seen(x)).index_select(0, view.held)
+
+    def _of_net(self, x: Vec) -> Vec:
+        """The plain gradient of everything that the net has, in a vector of the engine's."""
+        net = self.net
+        seed_torch(self.seed, x)
+        with torch.enable_grad(), seeded(self.seed):
+            handle = net.live(x)
+            value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
+            found = torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
+        self.calls += 1
+        if self.fresh:
+            self.losses.append(value.detach().clone())  # a loss may be a view of x
+            self.fresh = False
+        g = self.buffers.take(x)
+        flat = [
+            p.new_zeros(p.numel()) if part is None else part.reshape(-1)
+            for part, p in zip(found[:-1], net.params, strict=True)
+        ]
+        torch.cat(flat, out=g)
+        return g if found[-1] is None else g.add_(found[-1])
+
+
+def seed_torch(seed: int, like: Tensor) -> None:
+    """Seed the generators that layers such as dropout draw from."""
+    torch.default_generator.manual_seed(seed)
+    if like.is_cuda:
+        torch.cuda.manual_seed(seed)

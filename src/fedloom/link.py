@@ -1,0 +1,359 @@
+"""The link: which fields of an answer travel through which codec, with what feedback.
+
+It runs after the local training, one client at a time, in every engine. What it is given and what
+the server reads differ only by what the codecs lose; feedback counts exactly what was decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from torch import Tensor
+
+from .algorithm import Algorithm
+from .codecs import Codec, Dense
+from .errors import CompositionError, ConfigError, WireError, did_you_mean
+from .layout import Layout
+from .rng import generator
+from .vector import Rec, Vec, fields, is_rec, rec, zeros
+from .wire import nbytes, pack, unpack
+
+__all__ = ["EF21", "FEEDBACKS", "Forget", "Link", "Part", "Residual", "Via", "Whole"]
+
+_ANY = (1 << 32) - 1  # the longest vector that a message holds
+
+
+class Part(Protocol):
+    """Which of the model's d coordinates a client holds; what a view is to the link."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the m coordinates that it holds."""
+
+    def take(self, record: Rec) -> Rec:
+        """Its part (m,) of every vector (d,) of a record; a vector is a record of its own."""
+
+    def put(self, part: Rec, record: Rec) -> Rec:
+        """The record (d,) with the part (m,) written back."""
+
+
+class Whole(NamedTuple):
+    """All coordinates."""
+
+    layout: Layout
+
+    def take(self, record: Rec) -> Rec:
+        """The record as it is."""
+        return record
+
+    def put(self, part: Rec, record: Rec) -> Rec:
+        """The part as it is."""
+        return part
+
+
+# ---------------------------------------------------------------------------------------- feedback
+@dataclass(frozen=True)
+class Forget:
+    """Nothing is remembered; and the protocol of feedback.
+
+    Of one field the client keeps e, the server h: both as long as the model, or empty.
+    """
+
+    remembers: ClassVar[bool] = False  # has an e, and wants to know what was decoded
+
+    def init(self, x: Vec) -> tuple[Vec, Vec]:
+        """-> a client's first e, the server's first h, for a model x (d,)."""
+        return x.new_empty(0), x.new_empty(0)
+
+    def aim(self, v: Vec, e: Vec) -> Vec:
+        """-> p (m,), what is given to the codec instead of the field v (m,)."""
+        return v
+
+    def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
+        """-> the new e (m,). sent: what the server decodes."""
+        return e
+
+    def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
+        """The mean of what arrived (d,) -> what the algorithm's server is given, the new h.
+
+        share: of all clients (or of all weights), how much the mean stands for.
+        """
+        return mean, h
+
+
+@dataclass(frozen=True)
+class Residual(Forget):
+    """Classic error feedback: what was not sent is added to the client's next answer.
+
+    sum(sent) + e = sum(computed) at any time. A client that is absent keeps its e.
+    Source: CFedAvg (Yang et al.), Algorithm 1; Stich et al., NeurIPS 2018.
+
+    >>> import torch
+    >>> v, e, sent = torch.tensor([3.0, 1.0]), torch.tensor([0.0, 0.5]), torch.tensor([3.0, 0.0])
+    >>> p = Residual().aim(v, e)
+    >>> Residual().keep(p, sent, e)
+    tensor([0.0000, 1.5000])
+    """
+
+    remembers = True
+
+    def init(self, x: Vec) -> tuple[Vec, Vec]:
+        return zeros(x), x.new_empty(0)
+
+    def aim(self, v: Vec, e: Vec) -> Vec:
+        return v + e
+
+    def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
+        return p - sent
+
+
+@dataclass(frozen=True)
+class EF21(Forget):
+    """Send C(v - e) and add it to e; the round's mean is that of the e of all N clients, absent
+    ones included, which the server keeps as h.
+
+    Source: Richtarik, Sokolov & Fatkhullin, NeurIPS 2021; all e and h begin at 0.
+    """
+
+    remembers = True
+
+    def init(self, x: Vec) -> tuple[Vec, Vec]:
+        return zeros(x), zeros(x)
+
+    def aim(self, v: Vec, e: Vec) -> Vec:
+        return v - e
+
+    def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
+        return e + sent
+
+    def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
+        h = h + share * mean
+        return h, h
+
+
+FEEDBACKS: dict[str, type[Forget]] = {"forget": Forget, "residual": Residual, "ef21": EF21}
+
+
+# -------------------------------------------------------------------------------------------- link
+@dataclass(frozen=True)
+class Via:
+    """How one field travels."""
+
+    codec: Codec = field(default_factory=Dense)
+    feedback: Forget = field(default_factory=Forget)
+
+    def check(self, d: int) -> None:
+        """Raise CompositionError if the feedback would grow without bound on d values."""
+        if self.feedback.remembers and (why := self.codec.unfit(d)):
+            raise CompositionError(f"{_name(self.feedback)} around {_name(self.codec)}: {why}")
+
+
+@dataclass(frozen=True)
+class Link:
+    """up: {field: Via}, or one Via for every field in the algorithm's `linear`.
+
+    Fields that are not named travel dense and cost what `wire` says: these are not packed where
+    nothing needs their bytes.
+
+    >>> import torch
+    >>> from fedloom import FedAvg
+    >>> from fedloom.codecs import TopK
+    >>> layout = Layout(("w",), ((4,),))
+    >>> link = Link(Via(TopK(ratio=0.25), Residual())).settled(FedAvg())
+    >>> memory = link.init(torch.zeros(4), layout, seed=0)
+    >>> up = rec(delta=torch.tensor([1.0, -5.0, 2.0, 0.0]), weight=3.0)
+    >>> packet, memory = link.send(up, memory, Whole(layout), 0, 7, 1)  # seed, round, client
+    >>> link.receive(packet, layout, up).delta, memory.delta.e
+    (tensor([ 0., -5.,  0.,  0.]), tensor([1., 0., 2., 0.]))
+    """
+
+    up: Mapping[str, Via] | Via = field(default_factory=dict)
+
+    def settled(self, algorithm: Algorithm, rule: Any = None, d: int | None = None) -> Link:
+        """-> the same link with its fields spelled out.
+
+        rule: that of the views, or None where everybody holds all. d: the model's length; None:
+        what only small models can do is refused. Raises CompositionError for parts that have no
+        meaning together.
+        """
+        linear = algorithm.linear
+        up = dict.fromkeys(linear, self.up) if isinstance(self.up, Via) else dict(self.up)
+        for name, via in up.items():
+            if not isinstance(via, Via):
+                raise ConfigError(f"Link.up['{name}'] must be a Via(codec, feedback), got {via!r}")
+            _fits(name, via, algorithm, rule)
+            via.check(_ANY if d is None else d)
+        return replace(self, up=up)
+
+    @property
+    def _vias(self) -> Mapping[str, Via]:
+        if isinstance(self.up, Via):
+            raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
+        return self.up
+
+    def init(self, x: Vec, layout: Layout, seed: int) -> Rec:
+        """A client's memory of the link, at its first participation: per field the codec's state
+        `code` and the feedback's e (d,) or (0,).
+
+        layout: of the client's part. Raises CompositionError as settled() does.
+        """
+        for via in self._vias.values():
+            via.check(layout.d)
+        return rec(
+            **{
+                name: rec(code=via.codec.init(layout, seed), e=via.feedback.init(x)[0])
+                for name, via in self._vias.items()
+            }
+        )
+
+    def server_init(self, x: Vec) -> Rec:
+        """The server's memory of the link: per field the feedback's h, (d,) or (0,)."""
+        return rec(**{name: via.feedback.init(x)[1] for name, via in self._vias.items()})
+
+    # ------------------------------------------------------------------------------ at the client
+    def send(
+        self, up: Rec, state: Rec, view: Part, seed: int, *place: int | str
+    ) -> tuple[dict[str, bytes], Rec]:
+        """An answer, vectors (m,) -> {field: bytes}, the client's new memory of the link.
+
+        place: round, client: where the codecs' randomness comes from. The caller keeps the old
+        memory if the server does not take the answer. Raises DataError for values that are not
+        finite.
+        """
+        packet: dict[str, bytes] = {}
+        for name, value in _items(up, self._vias):
+            if name in self._vias:
+                draw = (seed, "codec", *place, name)
+                packet[name], _, state = self._code(name, value, state, view, draw, False)
+            else:
+                packet |= pack(rec(**{name: value}))
+        return packet, state
+
+    def deliver(
+        self, up: Rec, state: Rec, view: Part, seed: int, *place: int | str
+    ) -> tuple[Rec, dict[str, int], Rec]:
+        """send() and receive() in one process: -> the answer as the server reads it, {field: its
+        bytes}, the client's new memory of the link.
+
+        Coded fields are really packed and unpacked; dense ones are handed over and counted.
+        """
+        bill: dict[str, int] = {}
+        read: dict[str, Any] = {}
+        for name, value in _items(up, self._vias):
+            if name in self._vias:
+                draw = (seed, "codec", *place, name)
+                raw, read[name], state = self._code(name, value, state, view, draw, True)
+                bill[name] = len(raw)
+            else:
+                read[name] = value
+                bill |= nbytes(rec(**{name: value}))
+        return rec(**read), bill, state
+
+    def _code(
+        self, name: str, v: Vec, state: Rec, view: Part, draw: tuple[Any, ...], decode: bool
+    ) -> tuple[bytes, Vec | None, Rec]:
+        """One coded field -> its bytes, what the server decodes (None where nobody asks), state."""
+        via, own = self._vias[name], getattr(state, name)
+        codec, feedback = via.codec, via.feedback
+        e = view.take(own.e) if feedback.remembers else own.e
+        p = feedback.aim(v, e)
+        message, code = codec.encode(p, own.code, view.layout, generator(*draw))
+        raw, sent = codec.pack(message), None
+        if decode or feedback.remembers:
+            sent = _read(codec, raw, view.layout, v)
+        if sent is not None and feedback.remembers:
+            e = view.put(feedback.keep(p, sent, e), own.e)
+        return raw, sent, state._replace(**{name: rec(code=code, e=e)})
+
+    # ------------------------------------------------------------------------------ at the server
+    def receive(self, packet: Mapping[str, bytes], layout: Layout, like: Rec) -> Rec:
+        """{field: bytes} -> the answer again. like: an answer's fields, for types and shapes.
+
+        layout: of the client's part. Raises WireError for bytes that are not such an answer.
+        """
+        expected = nbytes(rec(**{n: v for n, v in _items(like, {}) if n not in self._vias}))
+        if odd := set(packet) ^ (set(expected) | set(self._vias)):
+            raise WireError(
+                f"a packet has the fields {sorted(packet)}; an answer has "
+                f"{sorted(set(expected) | set(self._vias))}, so {sorted(odd)} cannot be"
+            )
+        read: dict[str, Any] = {}
+        for name, value in _items(like, self._vias):
+            if name in self._vias:
+                read[name] = _read(self._vias[name].codec, packet[name], layout, value)
+                continue
+            own = {n: packet[n] for n in fields(value, name)}
+            for path, raw in own.items():
+                if len(raw) != expected[path]:
+                    raise WireError(
+                        f"field '{path}' has {len(raw)} bytes; it takes {expected[path]}"
+                    )
+            back = getattr(unpack(own, rec(**{name: value})), name)
+            read[name] = back.to(value.device) if isinstance(value, Tensor) else back
+        return rec(**read)
+
+    def arrive(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
+        """The means over a round's answers -> what server_step gets, the server's new memory.
+
+        up: delta, weighted, and the plain means of uniform(). share: of all clients' weights, those
+        that answered; rate: answers / N.
+        """
+        for name, via in self._vias.items():
+            if name not in up._fields:
+                continue
+            part = share if name == "delta" else rate
+            mean, h = via.feedback.arrive(getattr(up, name), getattr(state, name), part)
+            up, state = up._replace(**{name: mean}), state._replace(**{name: h})
+        return up, state
+
+
+def _name(part: Any) -> str:
+    return type(part).__name__
+
+
+def _items(up: Rec, coded: Mapping[str, Via]) -> list[tuple[str, Any]]:
+    """(name, value) of an answer's fields. Raises ConfigError if a coded one is missing."""
+    for name in coded:
+        if name not in up._fields:
+            raise ConfigError(f"an answer has no field '{name}'; {did_you_mean(name, up._fields)}")
+        if is_rec(getattr(up, name)) or not isinstance(getattr(up, name), Tensor):
+            raise ConfigError(f"field '{name}' of an answer is no vector; only vectors are coded")
+    return list(zip(up._fields, up, strict=True))
+
+
+def _read(codec: Codec, raw: bytes, layout: Layout, like: Vec) -> Vec:
+    """What the server makes of a coded field: of like's type, where like is."""
+    return codec.decode(codec.unpack(raw, layout), layout, like.dtype).to(like.device)
+
+
+def _fits(name: str, via: Via, algorithm: Algorithm, rule: Any) -> None:
+    """Raise CompositionError if a field, its codec, its feedback and the rest have no meaning."""
+    codec, method = _name(via.codec), algorithm.method
+    if name not in algorithm.linear:
+        raise CompositionError(
+            f"{codec} for '{name}' and {method}: only fields that reach the server through means "
+            f"may be compressed, here {', '.join(algorithm.linear) or 'none'}"
+        )
+    if rule is not None and via.codec.matrices and not rule.cuts:
+        raise CompositionError(
+            f"{codec} and {_name(rule)}: the coordinates that a client holds do not form matrices"
+        )
+    if not isinstance(via.feedback, EF21):
+        return
+    if rule is not None:
+        raise CompositionError(
+            f"EF21 and {_name(rule)}: the server keeps the mean of all clients' answers, and needs "
+            "whole ones; use Residual"
+        )
+    if name not in ("delta", *algorithm.means):
+        raise CompositionError(
+            f"EF21 for '{name}' and {method}: its server has no mean of '{name}' that EF21 could "
+            "stand in for; use Residual"
+        )
+    if other := sorted(set(algorithm.means) - set(algorithm.linear)):
+        raise CompositionError(
+            f"EF21 and {method}: its server also needs this cohort's own mean of "
+            f"{', '.join(other)}, but EF21 gives it the mean of all clients; use Residual"
+        )

@@ -1,0 +1,449 @@
+"""What the papers' formulas say about views, checked against the formulas."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import OrderedDict
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedloom import models
+from fedloom.algorithm import Round
+from fedloom.layout import Layout
+from fedloom.models.blocks import Residual
+from fedloom.net import Net, Variables
+from fedloom.vector import rec
+from fedloom.views import Importance, Rolling, Width, behind_mask, greedy
+
+CAPACITIES = (1 / 64, 0.04, 1 / 16, 0.16, 1 / 4, 0.36, 0.64)
+
+
+def at(number: int = 0) -> Round:
+    return Round(number, 1.0, 0.1)
+
+
+def vector(d: int) -> Net:
+    return Net(Variables(torch.zeros(d, dtype=torch.float64)))
+
+
+def gaussian(d: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# ------------------------------------------------------------------------------ FIARSE, Eq. 2 and 3
+def test_the_gradient_is_the_product_rule_on_x_times_the_surrogate_mask():
+    # d/dx F(x m(|x|)) by the product rule: F' at the binary mask, times M + x dm/dx, where m is
+    # Appendix B's clip((a - tau) / (a + tau), 0, 1); every derivative by central differences
+    f = lambda y: (y.sin() * y.roll(1).cos() + y**3 / 3).sum()
+    x, h = gaussian(40), 1e-6
+    view = Importance().view(x, vector(40), 0.4, at())
+    part, tau = view.take(x), view.fit.tau[0]
+    full = lambda y: f(view.seen(y))
+
+    m = lambda y: ((y.abs() - tau) / (y.abs() + tau)).clamp(0, 1)
+    # one-sided at the threshold itself: the kink of the clip, where Eq. 3 takes the upper slope
+    outward = part.sign() * h
+    slope = (m(part + outward) - m(part)) / outward
+    outer = torch.stack(
+        [(full(part + h * e) - full(part - h * e)) / (2 * h) for e in torch.eye(16)]
+    )
+    expected = outer * (1 + part * slope)
+
+    got = Importance().grad(torch.func.grad(full), part, view.fit)
+    assert len(part) == 16
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_factor_has_the_golden_values():
+    golden = {1: 1.5, 1.5: 1.48, 2: 1.444, 3: 1.375, 5: 1.278, 10: 1.165, 50: 1.038}
+    x = torch.tensor([*golden]) * 0.3
+    fit = rec(tau=torch.full_like(x, 0.3), groups=torch.tensor([0.3]))
+    factor = Importance().grad(torch.ones_like, x, fit)
+    torch.testing.assert_close(factor, torch.tensor([*golden.values()]), rtol=0, atol=5e-4)
+
+
+@given(st.floats(1e-30, 1e6), st.floats(1e-30, 1e6), st.sampled_from([1.0, -1.0]))
+def test_the_factor_lies_between_1_and_one_and_a_half(tau, more, sign):
+    x = torch.tensor([sign * (tau + more)], dtype=torch.float64)
+    fit = rec(tau=torch.tensor([tau], dtype=torch.float64), groups=None)
+    factor = float(Importance().grad(torch.ones_like, x, fit))
+    assert 1 <= factor <= 1.5 + 1e-15
+    if more < 1e6 * tau:  # beyond, 1 + 2 |x| tau / (|x| + tau)^2 is 1 to a hundred thousandth
+        assert factor > 1
+        a = tau + more
+        assert factor == pytest.approx(1 + 2 * (a / (a + tau)) * (tau / (a + tau)), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_a_threshold_the_factor_is_1_also_at_zero(dtype):
+    x = torch.tensor([0.0, -0.0, 1e-38, -3.0], dtype=dtype)
+    fit = rec(tau=torch.zeros_like(x), groups=None)
+    assert torch.equal(Importance().grad(torch.ones_like, x, fit), torch.ones_like(x))
+
+
+def test_what_falls_below_the_threshold_gets_nothing_and_is_not_seen():
+    fit = rec(tau=torch.tensor([1.0, 1.0, 1.0]), groups=None)
+    x = torch.tensor([0.5, 2.0, -1.0])
+    seen = []
+
+    def grad(y):
+        seen.append(y)
+        return torch.full_like(y, 3.0)
+
+    got = Importance(biased=False).grad(grad, x, fit)
+    assert torch.equal(seen[0], torch.tensor([0.0, 2.0, -1.0]))
+    assert torch.equal(got, torch.tensor([0.0, 3.0, 3.0]))
+
+
+def test_the_four_cells_of_the_ablation():
+    # static masks see every held weight; below tau the clip is flat, so the factor is 1 there
+    fit = rec(tau=torch.tensor([1.0, 1.0]), groups=None)
+    x, ones = torch.tensor([0.5, 1.0]), torch.ones_like
+    cell = lambda **on: Importance(**on).grad(ones, x, fit).tolist()
+    assert cell(dynamic=True, biased=True) == [0.0, 1.5]
+    assert cell(dynamic=True, biased=False) == [0.0, 1.0]
+    assert cell(dynamic=False, biased=True) == [1.0, 1.5]
+    assert cell(dynamic=False, biased=False) == [1.0, 1.0]
+    assert greedy() == Importance(dynamic=False, biased=False)
+
+
+def test_under_plain_sgd_the_mask_shrinks_and_a_dropped_weight_stays_where_it_is():
+    target = gaussian(200, 1)
+    x0 = gaussian(200, 2)
+    rule = Importance()
+    view = rule.view(x0, vector(200), 0.5, at())
+    x, tau = view.take(x0), view.fit.tau
+    grad = torch.func.grad(lambda y: ((view.seen(y) - target) ** 2).sum() / 2)
+    fell = 0
+    for _ in range(6):
+        new = x - 0.2 * rule.grad(grad, x, view.fit)
+        before, after = x.abs() >= tau, new.abs() >= tau
+        assert not (after & ~before).any()
+        assert torch.equal(new[~before], x[~before])
+        fell += int((before & ~after).sum())
+        x = new
+    assert fell > 10  # the property was put to the test
+
+
+# --------------------------------------------------------------------------- FIARSE, what is held
+@pytest.mark.parametrize("group", ["model", "stage", "layer"])
+def test_masks_are_nested_by_capacity(group):
+    net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=5).double())
+    held = [set(Importance(group=group).view(net.init(), net, c, at()).held.tolist())
+            for c in CAPACITIES]  # fmt: skip
+    assert all(small < large for small, large in pairwise(held))
+
+
+@given(st.integers(2, 300), st.floats(0.001, 0.999), st.integers(0, 10))
+def test_exactly_the_floor_is_held_where_nothing_is_tied(d, capacity, seed):
+    x = gaussian(d, seed)
+    view = Importance().view(x, vector(d), capacity, at(1))
+    k = max(1, math.floor(capacity * d + 1e-7))
+    assert len(view.held) == k
+    order = x.abs().argsort(descending=True)
+    assert torch.equal(view.held, order[:k].sort().values)
+    assert view.fit.groups.tolist() == [float(x.abs()[order[k - 1]])]
+
+
+def test_a_decimal_capacity_is_not_one_short():
+    assert 0.29 * 100 < 29  # in binary
+    assert len(Importance().view(gaussian(100), vector(100), 0.29, at()).held) == 29
+
+
+def test_a_threshold_per_layer_and_per_stage_keeps_the_share_of_each():
+    net = Net(models.mlp(inputs=8, hidden=(16,), classes=4).double())
+    x = net.init() * torch.where(net.layout.where("head.*") > 0, 1e-3, 1.0)  # the head is tiny
+    left = lambda group, c: [
+        n for (n,) in Importance(group=group).view(x, net, c, at(1)).layout.shapes
+    ]
+    assert net.layout.sizes == [128, 16, 64, 4]
+    assert left("layer", 0.25) == [32, 4, 16, 1]
+    stage = left("stage", 0.25)
+    assert (stage[0] + stage[1], stage[2] + stage[3]) == (36, 17)
+    assert left("model", 0.25)[2:] == [0, 0]
+
+
+def test_norms_and_biases_of_convolutions_are_held_by_all_and_not_counted():
+    net = Net(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)))
+    x = net.init().where(net.layout.where("0.bias", "1.*") == 0, torch.tensor(1e-9))
+    assert net.layout.names == ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+    left = lambda **on: [n for (n,) in Importance(**on).view(x, net, 0.5, at(1)).layout.shapes]
+    sizes = left()
+    assert sizes[1:4] == [4, 4, 4]
+    assert sizes[0] + sizes[4] + sizes[5] == (36 + 48 + 3) // 2
+    assert left(mask_bias=False)[5] == 3
+    assert left(mask_first=False)[0] == 36
+    assert left(mask_classifier=False)[4:] == [48, 3]
+    # what is exempt sees the plain gradient
+    view = Importance().view(x, net, 0.5, at(1))
+    factor = Importance().grad(torch.ones_like, view.take(x), view.fit)
+    ends = torch.tensor(view.layout.sizes).cumsum(0)
+    assert torch.equal(factor[ends[0] : ends[3]], torch.ones(12))
+    assert (factor[: ends[0]] > 1.3).all()
+
+
+def resnet18() -> nn.Sequential:
+    """FIARSE's network for CIFAR-10: 11,173,962 parameters."""
+    norm = lambda n: nn.BatchNorm2d(n, track_running_stats=False)
+    conv = lambda a, b, k, s: nn.Conv2d(a, b, k, s, padding=k // 2, bias=False)
+
+    def block(a: int, b: int, s: int) -> Residual:
+        body = nn.Sequential(conv(a, b, 3, s), norm(b), nn.ReLU(), conv(b, b, 3, 1), norm(b))
+        return Residual(body, nn.Sequential(conv(a, b, 1, s), norm(b)) if a != b else None)
+
+    widths = (64, 64, 128, 256, 512)
+    stages = {
+        f"layer{i}": nn.Sequential(block(a, b, 1 if i == 1 else 2), block(b, b, 1))
+        for i, (a, b) in enumerate(pairwise(widths), start=1)
+    }
+    ends = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "linear": nn.Linear(512, 10)}
+    return nn.Sequential(
+        OrderedDict(conv1=conv(3, 64, 3, 1), bn1=norm(64), relu=nn.ReLU(), **stages, **ends)
+    )
+
+
+@pytest.fixture(scope="module")
+def resnet() -> Net:
+    torch.manual_seed(0)
+    return Net(resnet18())
+
+
+@pytest.mark.slow
+def test_fiarse_on_resnet18_has_the_golden_counts_thresholds_and_densities(resnet):
+    rule, x, layout = Importance(), resnet.init(), resnet.layout
+    masked = rule.maskable(resnet)
+    d = sum(n for n, m in zip(layout.sizes, masked, strict=True) if m)
+    assert (layout.d, d) == (11_173_962, 11_164_362)
+    thresholds = {1 / 64: 0.02918, 0.04: 0.02093, 1 / 16: 0.01941, 1 / 4: 0.01279}
+    rows = {
+        "conv1.weight": (0.856, 0.893, 0.902, 0.937),
+        "layer1.0.body.0.weight": (0.30, 0.495, 0.53, 0.69),
+        "layer2.0.body.0.weight": (0.30, 0.50, 0.536, 0.69),
+        "layer2.1.body.0.weight": (0.009, 0.29, 0.34, 0.567),
+        "layer2.0.shortcut.0.weight": (0.76, 0.825, 0.837, 0.896),
+        "layer3.1.body.3.weight": (0, 0, 0.068, 0.387),
+        "layer3.0.shortcut.0.weight": (0.67, 0.76, 0.78, 0.85),
+        "layer4.0.body.0.weight": (0, 0, 0.068, 0.387),
+        "layer4.1.body.0.weight": (0, 0, 0, 0.132),
+        "layer4.0.shortcut.0.weight": (0.53, 0.67, 0.69, 0.80),
+        "linear.weight": (0.345, 0.53, 0.56, 0.72),
+    }
+    for column, (capacity, tau) in enumerate(thresholds.items()):
+        view = rule.view(x, resnet, capacity, at())
+        assert float(view.fit.groups[0]) == pytest.approx(tau, rel=3e-3)
+        assert 0 <= len(view.held) - (9_600 + math.floor(capacity * d)) <= 3  # ties in float32
+        for name, row in rows.items():
+            i = layout.names.index(name)
+            kept = view.layout.sizes[i] / layout.sizes[i]
+            assert kept == pytest.approx(
+                row[column], abs=0.03 if layout.sizes[i] < 30_000 else 0.01
+            )
+
+
+@pytest.mark.slow
+def test_fiarse_by_stage_on_resnet18_holds_the_golden_number_of_each(resnet):
+    view = Importance(group="stage").view(resnet.init(), resnet, 1 / 64, at(1))
+    masked = Importance().maskable(resnet)
+    got = dict.fromkeys(["conv1", "layer1", "layer2", "layer3", "layer4", "linear"], 0)
+    for name, m, n in zip(view.layout.names, masked, view.layout.sizes, strict=True):
+        if m:
+            got[name.split(".")[0]] += n
+    golden = (27, 2304, 8192, 32768, 131072, 80)
+    assert all(0 <= n - k <= 3 for n, k in zip(got.values(), golden, strict=True)), got
+
+
+@pytest.mark.slow
+def test_heterofl_on_resnet18_has_the_golden_shares(resnet):
+    golden = {1 / 8: 0.01579, 1 / 4: 0.06278, 1 / 2: 0.25037, 0.2: 0.04095, 0.4: 0.16139,
+              0.6: 0.36239, 0.8: 0.64217}  # fmt: skip
+    for width, share in golden.items():
+        view = Width().view(None, resnet, width**2, at())
+        assert len(view.held) / resnet.layout.d == pytest.approx(share, abs=6e-6)
+
+
+# ------------------------------------------------------------ a slice is the big network with zeros
+def conv(a: int, b: int, **more: int) -> nn.Conv2d:
+    return nn.Conv2d(a, b, 3, padding=1, **more)
+
+
+def norm(groups: int, channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(groups, channels)
+
+
+NETS = {
+    "linear": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(48, 10), nn.Sigmoid(), nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 3)
+    ),
+    "convolution": lambda: nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False), nn.MaxPool2d(2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)
+    ),
+    "two convolutions and a flattened area": lambda: nn.Sequential(
+        conv(3, 4, stride=2), nn.Tanh(), conv(4, 9), nn.Flatten(), nn.Linear(36, 5), nn.ReLU(),
+        nn.Linear(5, 3),
+    ),
+    "group norm": lambda: nn.Sequential(
+        conv(3, 8), norm(4, 8), nn.ReLU(), conv(8, 12), norm(6, 12), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(12, 3),
+    ),
+    "two norms of one width": lambda: nn.Sequential(
+        conv(3, 24), norm(12, 24), nn.ReLU(), conv(24, 24), norm(8, 24), nn.Flatten(),
+        nn.Linear(384, 3),
+    ),
+    "batch norm without statistics": lambda: nn.Sequential(
+        conv(3, 8), nn.BatchNorm2d(8, track_running_stats=False), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3),
+    ),
+    "residual": lambda: nn.Sequential(
+        conv(3, 8),
+        Residual(nn.Sequential(conv(8, 8), norm(4, 8), nn.ReLU(), conv(8, 8), norm(4, 8))),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 3),
+    ),
+    "shortcut": lambda: nn.Sequential(
+        conv(3, 4),
+        Residual(
+            nn.Sequential(conv(4, 8, stride=2), norm(4, 8), nn.ReLU(), conv(8, 8), norm(4, 8)),
+            nn.Sequential(nn.Conv2d(4, 8, 1, 2, bias=False), norm(4, 8)),
+        ),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Dropout(0.0), nn.Linear(8, 3),
+    ),
+    "a residual of linear layers": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(48, 6), Residual(nn.Sequential(nn.Linear(6, 9), nn.Tanh(),
+        nn.Linear(9, 6))), nn.Linear(6, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [Width(), Rolling()])
+@pytest.mark.parametrize("name", NETS)
+def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
+    net = Net(NETS[name]().double())
+    x = net.init() + 0.3 * gaussian(net.layout.d)  # norms and biases too are something else than 0
+    inputs = gaussian(5 * 48, 3).view(5, 3, 4, 4)
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    view = rule.view(x, net, 0.3, at(2))
+    assert view.net.layout.d == len(view.held) < 0.75 * net.layout.d
+    assert bool((view.held.diff() > 0).all())
+
+    small = view.take(x)
+    big = torch.zeros_like(x).index_copy(0, view.held, small)
+    of = lambda n: torch.func.grad(lambda y: F.cross_entropy(n(y, inputs), labels))
+    held = torch.zeros_like(x).index_fill(0, view.held, 1.0)
+    for _ in range(6):
+        torch.testing.assert_close(view.net(small, inputs), net(big, inputs), rtol=0, atol=1e-10)
+        small = small - 0.5 * of(view.net)(small)
+        big = big - 0.5 * of(net)(big) * held
+    assert (small - view.take(x)).abs().max() > 1e-3
+    torch.testing.assert_close(small, big[view.held], rtol=0, atol=1e-10)
+    back = view.put(small, x)
+    assert torch.equal(back[held == 0], x[held == 0])
+    torch.testing.assert_close(back[view.held], big[view.held], rtol=0, atol=1e-10)
+
+
+def test_the_small_net_behind_the_mask_has_the_same_gradient():
+    net = Net(NETS["shortcut"]().double())
+    x, inputs = net.init(), gaussian(5 * 48, 3).view(5, 3, 4, 4)
+    view = Width().view(None, net, 0.25, at())
+    masked = behind_mask(view.held, net.layout)
+    loss = lambda n, v: torch.func.grad(lambda y: (n(v.seen(y), inputs) ** 2).sum())
+    one, other = loss(view.net, view)(view.take(x)), loss(net, masked)(masked.take(x))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_a_quarter_client_exchanges_about_a_quarter():
+    for model in (models.cnn_femnist(), NETS["group norm"]()):
+        net = Net(model)
+        view = Width().view(None, net, 0.25, at())
+        assert 0.24 < len(view.take(net.init())) / net.layout.d < 0.35
+    assert len(Width().view(None, Net(models.cnn_femnist()), 0.25, at()).held) / 6_603_710 < 0.26
+
+
+def test_exact_groups_stop_shrinking_and_a_fixed_number_of_groups_does_not():
+    model = nn.Sequential(
+        conv(3, 64), norm(2, 64), nn.ReLU(), conv(64, 64), norm(2, 64),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+    net = Net(model)
+    share = lambda exact: [
+        len(Width(exact=exact).view(None, net, c, at()).held) / net.layout.d
+        for c in (1 / 4, 1 / 16, 1 / 64)
+    ]
+    same = share(True)
+    assert same[0] == same[1] == same[2] == pytest.approx(0.26, abs=0.01)
+    falling = share(False)
+    assert falling[0] == same[0]
+    assert falling[1] < 0.08
+    assert falling[2] < 0.03
+    small = Width(exact=False).view(None, net, 1 / 64, at()).net.module[1]
+    assert (small.num_groups, small.num_channels) == (2, 8)
+
+
+@pytest.mark.parametrize("n", [4, 7])
+@pytest.mark.parametrize("exact", [True, False])
+def test_rolling_keeps_every_channel_equally_often_over_a_cycle(n, exact):
+    net = Net(nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.Linear(n, 2)))
+    rule = Rolling(exact=exact)
+    row = net.layout.views(torch.arange(net.layout.d))["0.bias"].tolist()
+    times = dict.fromkeys(row, 0)
+    for j in range(n):
+        held = set(rule.view(None, net, 0.3, at(j)).held.tolist())
+        kept = [i for i in row if i in held]
+        assert len(kept) == math.ceil(math.sqrt(0.3) * n)
+        assert row[j] in kept
+        for i in kept:
+            times[i] += 1
+    assert len(set(times.values())) == 1
+    again = rule.view(None, net, 0.3, at(n + 1)).held
+    assert torch.equal(again, rule.view(None, net, 0.3, at(1)).held)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_rolling_starts_as_the_static_slice_and_is_nested_by_capacity(name):
+    net = Net(NETS[name]())
+    assert torch.equal(
+        Rolling().view(None, net, 0.3, at(0)).held, Width().view(None, net, 0.3, at(0)).held
+    )
+    for rule in (Width(), Rolling()):
+        held = [set(rule.view(None, net, c, at(3)).held.tolist()) for c in (1 / 16, 0.3, 0.8)]
+        assert held[0] <= held[1] <= held[2]
+
+
+# ---------------------------------------------------------------------------- the mean over holders
+def test_partial_averaging_by_hand():
+    # two clients hold the same two coordinates; nobody holds the third
+    deltas = torch.tensor([[1.0, 0.0], [3.0, 2.0]])
+    view = behind_mask(torch.tensor([0, 2]), Layout(("x",), ((3,),)))
+    x = torch.tensor([10.0, 0.1, 20.0])
+
+    def mean(rule: Importance) -> list[float]:
+        total, weight = torch.zeros(3), torch.zeros(3)
+        for delta in deltas:
+            count = rule.covered(delta)
+            total.index_add_(0, view.held, delta * count)
+            weight.index_add_(0, view.held, count)
+        new = torch.where(weight > 0, x + total / weight.clamp_min(1), x)
+        assert new[1] == x[1]
+        return (new - x)[[0, 2]].tolist()
+
+    assert mean(Importance()) == [2.0, 1.0]
+    assert mean(Importance(count="nonzero")) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("rule", [Importance(), greedy(), Width(), Rolling()])
+def test_capacity_1_is_the_base_algorithm_bit_for_bit(rule):
+    net = Net(copy.deepcopy(NETS["linear"]()))
+    x = net.init()
+    view = rule.view(x, net, 1.0, at(3))
+    assert view == (None, None, None, net.layout, net.layout.d)
+    assert view.take(x) is x
+    assert view.put(x, None) is x
+    assert view.seen(x) is x
+    assert rule.grad(lambda y: y, x, view.fit) is x
+    assert rule.told(view) == rec()
+    assert rule.again(rec(), net, 1.0, at(3)) == view

@@ -1,0 +1,150 @@
+"""Bad input: one line that says what to do, exit code 2 (asked wrongly) or 1 (went wrong)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from fedloom import Experiment, FedAvg
+from fedloom.data import digits, iid
+from fedloom.models import mlp
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=2", "local.epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run", "digts"], "did you mean 'digits'"),
+        (["run", "nowhere.toml"], "nowhere.toml"),
+        (["run", "digits", "rounds"], "expected key=value"),
+        (["run", "algorithm=fedacgg"], "did you mean 'fedacg'"),
+        (["run", "local.lrr=1"], "did you mean 'lr'"),
+        (["run", "rounds=many"], "rounds must be a whole number"),
+        (["run", "local.lr=-1"], "(0, inf)"),
+        (["run", "cohort=51"], "50 clients"),
+        (["run", "data.clients=2000"], "1438 samples"),
+        (["run", "model.classes=3"], "labels go up to 9"),
+        (["run", "local.drop_last=true", "local.batch=40"], "fewer than local.batch"),
+        (["run", "--out", "a", "out=b"], "are both given"),
+        (["run", "--sedes", "3"], "fedloom run --help"),
+        (["run", "--seeds", "0"], "x>=1"),
+        (["runn"], "run"),
+        (["list", "algorithm"], "algorithms"),
+        (["compare"], "RUN..."),
+        (["resume"], "RUN"),
+    ],
+)
+def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
+    assert words in fedloom(*args, code=2).output
+    assert not Path("runs").exists(), "nothing is begun"
+
+
+@pytest.mark.parametrize("command", ["resume", "compare", "report", "export"])
+def test_what_is_no_run(command: str, fedloom: Fedloom) -> None:
+    assert "nowhere" in fedloom(command, "nowhere", code=1).output
+    Path("empty").mkdir()
+    assert "config.toml" in fedloom(command, "empty", code=1).output
+
+
+def test_data_that_are_not_there(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLOOM_DATA", str(Path("data").absolute()))
+    Path("data").mkdir()
+    text = fedloom("run", "fashion_dirichlet", "data.download=false", code=2).output
+    for word in ("train-images-idx3-ubyte.gz", "data/fashion-mnist", "md5", "FEDLOOM_DATA"):
+        assert word in text
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    text = fedloom("run", "mnist_iid", code=2).output
+    assert "connection refused" in text
+    assert "md5" in text
+
+
+def test_a_folder_that_cannot_be_written(fedloom: Fedloom) -> None:
+    Path("file").write_text("")
+    assert "cannot be written" in fedloom("run", *SMALL, "--out", "file/run", code=2).output
+    assert "exists" in fedloom("run", *SMALL, "--out", "file", code=2).output
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_folder_that_holds_a_run(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    before = Path("a/summary.json").read_bytes()
+    assert "fedloom resume a" in fedloom("run", *SMALL, "out=a", code=2).output
+    Path("b").mkdir()
+    shutil.copytree("a", "b/seed1")
+    assert "b/seed1" in fedloom("run", *SMALL, "--out", "b", "--seeds", 2, code=2).output
+    assert not Path("b/seed0").exists(), "found out before the first run"
+    assert Path("a/summary.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    assert "local.lr cannot change" in fedloom("resume", "a", "local.lr=1", code=2).output
+    file = Path("a/config.toml")
+    file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
+    assert "another configuration: local" in fedloom("resume", "a", "rounds=3", code=1).output
+    assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.usefixtures("plain")
+def test_fewer_rounds_than_there_are(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    assert "2 rounds already" in fedloom("resume", "a", "rounds=1", code=2).output
+
+
+@pytest.mark.usefixtures("plain")
+def test_damaged_checkpoints(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "checkpoint.every_rounds=1", "--out", "a", "--quiet")
+    states = sorted(Path("a/checkpoints").glob("*/state.safetensors"))
+    assert len(states) == 2
+    states[1].write_bytes(states[1].read_bytes()[:-1])
+    text = fedloom("resume", "a", "rounds=3", "--quiet").output
+    assert "warning: checkpoint a/checkpoints/00000002 is damaged" in text.splitlines()[-1]
+    for state in Path("a/checkpoints").glob("*/state.safetensors"):
+        state.write_bytes(b"")
+    assert "no checkpoint of 'a' can be read" in fedloom("resume", "a", code=1).output
+
+
+def test_a_loss_that_is_not_finite_names_client_and_round(fedloom: Fedloom) -> None:
+    text = fedloom("run", *SMALL, "local.lr=1e30", "--quiet", code=1).output
+    assert "client" in text
+    assert "round" in text
+    assert "lower local.lr" in text
+
+
+def test_a_run_from_python_goes_on_in_python(fedloom: Fedloom) -> None:
+    data = digits(iid(clients=5))
+    made = Experiment(algorithm=FedAvg(), model=lambda: mlp(64), data=data, rounds=1, device="cpu")
+    made.run("a")
+    assert "Experiment(...).resume('a')" in fedloom("resume", "a", code=2).output
+    assert "from Python" in fedloom("run", "a/config.toml", code=2).output
+
+
+def test_what_nobody_foresaw_is_one_line_too(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a first line\nand a second")
+
+    monkeypatch.setattr("fedloom.config.resolve", fail)
+    text = fedloom("run", "digits", code=1).output
+    assert text.splitlines() == [
+        "error: RuntimeError: a first line and a second "
+        "(unexpected: `fedloom --debug ...` shows where)"
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(fedloom: Fedloom) -> None:
+    assert "no GPU" in fedloom("run", "device=cuda", code=2).output

@@ -1,0 +1,137 @@
+"""Help answers at once; the flags are few; every name can be shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import Result
+
+from fedloom import __version__
+from fedloom.cli.__main__ import cli
+from fedloom.data import PARTITIONS, SOURCES
+from fedloom.engines import ENGINES
+from fedloom.models import MODELS
+from fedloom.objectives import OBJECTIVES
+from fedloom.recipes import RECIPES
+from fedloom.schedules import SCHEDULES
+from fedloom.zoo import ALGORITHMS, options
+
+Fedloom = Callable[..., Result]
+# Every hand-written flag. Options of algorithms, models and data are key=value, read off their
+# signatures: before a flag is added here, ask whether it is a setting of a run.
+FLAGS = {
+    "": {"--version", "--debug", "--help"},
+    "run": {"--out", "--quiet", "--dry-run", "--seeds"},
+    "resume": {"--quiet"},
+    "compare": {"--target", "--csv", "--markdown"},
+    "report": {"--out", "--target"},
+    "list": set(),
+    "show": set(),
+    "export": {"--out", "--format"},
+    "demo": {"--seeds", "--out", "--rounds"},
+}
+
+HEAVY = ("torch", "pydantic", "numpy", "matplotlib", "rich", "loky", "safetensors")
+
+
+def test_the_flags_are_these() -> None:
+    found = {name: _flags(command) for name, command in cli.commands.items()}
+    assert {"": _flags(cli) | {"--help"}, **found} == FLAGS
+
+
+def _flags(command: click.Command) -> set[str]:
+    return {
+        o for p in command.params if isinstance(p, click.Option) for o in p.opts if o[:2] == "--"
+    }
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    calls = [["--help"], ["--version"], *([name, "--help"] for name in cli.commands)]
+    code = f"""
+import sys
+from fedloom.cli.__main__ import cli
+for args in {calls!r}:
+    try:
+        cli.main(args, prog_name="fedloom")
+    except SystemExit as end:
+        assert not end.code, args
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: fedloom") == len(calls) - 1
+
+
+def test_python_m_fedloom_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedloom", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout.split()[-1] == __version__
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_every_command_says_what_it_does(name: str) -> None:
+    assert len((cli.commands[name].help or "").split()) > 5
+
+
+REGISTRIES = {
+    "recipes": RECIPES,
+    "algorithms": ALGORITHMS,
+    "models": MODELS,
+    "data": SOURCES,
+    "partitions": PARTITIONS,
+    "objectives": OBJECTIVES,
+    "schedules": SCHEDULES,
+    "engines": ENGINES,
+}
+
+
+@pytest.mark.parametrize("topic", REGISTRIES)
+def test_list_names_everything_once(topic: str, fedloom: Fedloom) -> None:
+    lines = fedloom("list", topic).output.splitlines()
+    assert [line.split()[0] for line in lines] == list(REGISTRIES[topic])
+    assert all(len(line.split()) > 1 for line in lines), "each with a sentence"
+
+
+def test_list_without_a_topic_has_them_all(fedloom: Fedloom) -> None:
+    words = set(fedloom("list").output.split())
+    assert words >= {name for names in REGISTRIES.values() for name in [*names]} | set(REGISTRIES)
+
+
+@pytest.mark.parametrize("name", sorted({n for r in REGISTRIES.values() for n in r}))
+def test_everything_that_is_listed_can_be_shown(name: str, fedloom: Fedloom) -> None:
+    kinds = fedloom("show", name).output
+    assert kinds.startswith(f"{name} (")
+    for topic, names in REGISTRIES.items():
+        kind = {"data": "data set"}.get(topic, topic.removesuffix("s"))
+        assert (f"{name} ({kind})" in kinds) == (name in names)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_is_shown_with_every_option(name: str, fedloom: Fedloom) -> None:
+    text = fedloom("show", name).output
+    for option in options(name):
+        line = next(x for x in text.splitlines() if x.split()[:1] == [f"algorithm.{option.name}"])
+        assert option.allowed in line
+        assert option.source in line
+
+
+def test_what_an_algorithm_costs_is_what_its_paper_says(fedloom: Fedloom) -> None:
+    lines = {x.strip() for x in fedloom("show", "scaffold").output.splitlines()}
+    assert "a client is sent    2 vectors  x, c" in lines
+    assert "a client answers    2 vectors  delta, dc" in lines
+    assert "a client keeps      1 vector   c" in lines
+    assert "gradients per step  1" in lines
+    lines = {x.strip() for x in fedloom("show", "fedacg").output.splitlines()}
+    assert "a client is sent    1 vector   x" in lines
+    assert "a client keeps      0 vectors" in lines
+
+
+def test_an_unknown_name_gets_a_suggestion(fedloom: Fedloom) -> None:
+    assert "did you mean 'scaffold'?" in fedloom("show", "scafold", code=2).output

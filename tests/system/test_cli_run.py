@@ -1,0 +1,238 @@
+"""From a command to a run directory, and from there to tables, reports and models."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import load_file
+
+from fedloom import Experiment, FedAvg
+from fedloom.cli.dry import measure
+from fedloom.cli.export import architecture
+from fedloom.config import resolve
+from fedloom.data import digits, iid
+from fedloom.models import MODELS, mlp
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=3", "local.epochs=1")
+
+
+def summary(run: str | Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(run) / "summary.json").read_text())
+    return found
+
+
+def weights(file: str | Path) -> dict[str, Any]:
+    return {k: v.tolist() for k, v in load_file(file).items()}
+
+
+# ----------------------------------------------------------------------------------- where runs go
+@pytest.mark.usefixtures("plain")
+def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> None:
+    for end in ("", "-2", "-3"):
+        wanted = f"runs/digits-fedacg-seed4{end}"
+        output = fedloom("run", "algorithm=fedacg", "seed=4", *SMALL, "--quiet").output
+        assert output.strip() == wanted, "quiet: nothing but the folder"
+        assert summary(wanted)["finished"]
+    lines = fedloom("list", "runs").output.splitlines()
+    assert len(lines) == 1 + 3
+    assert all("3 rounds" in line for line in lines[1:])
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_name_becomes_a_folder_whatever_is_in_it(fedloom: Fedloom) -> None:
+    fedloom("run", "name=../my run", *SMALL, "--quiet")
+    assert Path("runs/my-run-fedavg-seed0/summary.json").exists()
+
+
+@pytest.mark.usefixtures("plain")
+def test_seeds_are_one_group(fedloom: Fedloom) -> None:
+    text = fedloom("run", *SMALL, "seed=3", "--seeds", 2, "--out", "both").output
+    made = [summary(f"both/seed{k}") for k in (3, 4)]
+    assert [s["seed"] for s in made] == [3, 4]
+    assert made[0]["group"] == made[1]["group"]
+    row = next(x for x in text.splitlines() if x.startswith("FedAvg  "))
+    assert row.split()[1] == "2"
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_run_is_repeated_by_its_own_configuration(fedloom: Fedloom) -> None:
+    fedloom("run", "algorithm=scaffold", *SMALL, "out=a", "--quiet")
+    fedloom("run", "a/config.toml", "--out", "b", "--quiet")
+    assert weights("a/model.safetensors") == weights("b/model.safetensors")
+    assert Path("a/config.toml").read_text() == Path("b/config.toml").read_text()
+    config = tomllib.loads(Path("a/config.toml").read_text())
+    assert config["label"] == "SCAFFOLD"
+    assert config["algorithm"] == {"name": "scaffold", "server_lr": 1.0, "option": 2}
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_command_line_and_python_give_the_same_bits(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    result = resolve("digits", SMALL).experiment().run()
+    ours = {k: v.tolist() for k, v in result.model.state_dict().items()}
+    assert ours == weights("a/model.safetensors")
+    last = summary("a")["last"]["value"]
+    assert last == result.last
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_finished_run_is_extended(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "algorithm=fedacg", "--out", "a", "--quiet")
+    fedloom("resume", "a", "rounds=5", "evaluate.target=0.01", "--quiet")
+    fedloom("run", "a/config.toml", "--out", "b", "--quiet")
+    assert summary("a")["rounds"] == 5
+    assert summary("a")["target"] == 0.01
+    assert weights("a/model.safetensors") == weights("b/model.safetensors")
+
+
+@pytest.mark.slow
+def test_a_run_leaves_pictures_and_a_report(fedloom: Fedloom) -> None:
+    text = fedloom("run", *SMALL, "--out", "a").output
+    assert "report in a/report.html" in text
+    assert Path("a/pictures/accuracy_by_round.png").read_bytes()[:4] == b"\x89PNG"
+    assert "data:image/png;base64," in Path("a/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, fedloom: Fedloom) -> None:
+    command = [sys.executable, "-m", "fedloom", "run", "rounds=100000", "--out", "a"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    rows = tmp_path / "a" / "rounds.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (rows.exists() and rows.read_bytes().count(b"\n") > 3):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.strip().endswith("go on with: fedloom resume a")
+    assert "Traceback" not in errors
+    done = rows.read_bytes().count(b"\n")
+    assert done > 3
+    fedloom("resume", "a", f"rounds={done + 2}", "--quiet")
+    undisturbed = resolve("digits", [f"rounds={done + 2}"]).experiment().run()
+    ours = {k: v.tolist() for k, v in undisturbed.model.state_dict().items()}
+    assert weights("a/model.safetensors") == ours
+
+
+# ------------------------------------------------------------------------------------- an estimate
+def test_a_dry_run_writes_nothing_and_prints_the_configuration(fedloom: Fedloom) -> None:
+    text = fedloom("run", "algorithm=scaffold", *SMALL, "--dry-run").output
+    toml, _, estimate = text.partition("estimate of one run")
+    assert tomllib.loads(toml) == resolve("digits", ["algorithm=scaffold", *SMALL]).values
+    for word in ("time", "memory", "disk", "traffic", "4,810 parameters"):
+        assert word in estimate
+    assert not any(Path().iterdir())
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("cohort", ["0.2", "[[0, 1], [2]]"])
+def test_the_estimated_bytes_are_the_real_ones(algorithm: str, cohort: str, tmp_path: Path) -> None:
+    changes = [f"algorithm={algorithm}", f"cohort={cohort}", *SMALL]
+    cost = measure(resolve("digits", changes).experiment())
+    result = resolve("digits", changes).experiment().run(tmp_path / "a")
+    assert cost.client_rounds * cost.down == result.ledger.bytes_down
+    assert cost.client_rounds * cost.up == result.ledger.bytes_up
+    (state,) = (tmp_path / "a/checkpoints").glob("*/state.safetensors")
+    assert cost.checkpoint <= state.stat().st_size <= cost.checkpoint + 2000  # and its header
+    vectors = {"fedavg": 0, "scaffold": 1}[algorithm]
+    assert cost.memory_row // 4 // cost.parameters == vectors
+    assert cost.memory_all == 50 * cost.memory_row
+
+
+# ---------------------------------------------------------------------------- tables and reports
+@pytest.mark.usefixtures("plain")
+def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--seeds", 2, "--out", "some", "--quiet")
+    fedloom("run", *SMALL, "algorithm=fedacg", "--out", "one", "--quiet")
+    table = fedloom("compare", "some", "one", "--target", 0.01, "--csv", "a/b.csv").output
+    assert [line.split()[0] for line in table.splitlines()[2:]] == ["FedAvg", "FedACG"]
+    assert "rounds to 1 %" in table
+    assert len(Path("a/b.csv").read_text().splitlines()) == 3
+    assert fedloom("compare", "one", "--markdown").output.startswith("| algorithm | seeds |")
+
+
+@pytest.mark.slow
+def test_report_writes_one_page(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--seeds", 2, "--out", "some", "--quiet")
+    assert fedloom("report", "some").output.strip() == "report.html"
+    assert fedloom("report", "some/seed0", "--out", "x.html").output.strip() == "x.html"
+    assert "<html" in Path("x.html").read_text()
+    assert "FedAvg" in Path("report.html").read_text()
+
+
+# ------------------------------------------------------------------------------------------- export
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("kind", ["safetensors", "state_dict"])
+def test_an_exported_model_is_loaded_with_plain_torch(kind: str, fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    text = fedloom("export", "a", "--format", kind).output
+    script = Path("a/export.py")
+    assert script.read_text().strip() in text
+    assert "fedloom" not in script.read_text()
+    model = runpy.run_path(str(script))["model"]
+    data = digits()
+    assert data.test_inputs is not None
+    with torch.no_grad():
+        right = model(data.test_inputs).argmax(1) == data.test_targets
+    assert float(right.double().mean()) == pytest.approx(summary("a")["last"]["value"], abs=1e-12)
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    old = {name: Path("a", name).read_bytes() for name in ("model.safetensors", "summary.json")}
+    fedloom("resume", "a", "rounds=5", "--quiet")
+    newest = weights("a/model.safetensors")
+    for name, content in old.items():  # as if the run had been stopped behind round 5 of more
+        Path("a", name).write_bytes(content)
+    assert "round 5" in fedloom("export", "a", "--out", "new.safetensors").output
+    assert weights("new.safetensors") == newest
+    for name in old:
+        Path("a", name).unlink()
+    Path("folder").mkdir()
+    fedloom("export", "a", "--out", "folder")
+    assert weights("folder/model.safetensors") == newest
+
+
+def test_a_model_from_python_is_exported_without_its_class(fedloom: Fedloom) -> None:
+    data = digits(iid(clients=5))
+    made = Experiment(algorithm=FedAvg(), model=lambda: mlp(64), data=data, rounds=1, device="cpu")
+    made.run("a")
+    text = fedloom("export", "a").output
+    assert "model = ...  # the nn.Module that the run was started with" in text
+    assert weights("a/export.safetensors") == weights("a/model.safetensors")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_can_be_written_in_torchs_own_words(name: str) -> None:
+    from collections import OrderedDict
+
+    model = MODELS[name]()
+    text = architecture(model)
+    assert text is not None
+    again = eval(text, {"nn": torch.nn, "OrderedDict": OrderedDict})
+    assert repr(again) == repr(model)
+    assert [*again.state_dict()] == [*model.state_dict()]
+
+
+def test_other_modules_are_not_guessed_at() -> None:
+    class Own(torch.nn.Linear):
+        pass
+
+    assert architecture(Own(2, 1)) is None
+    assert architecture(torch.nn.Sequential(Own(2, 1))) is None
+    assert architecture(torch.nn.LSTM(2, 3)) is not None
+    assert architecture(torch.nn.TransformerEncoderLayer(4, 2)) is None

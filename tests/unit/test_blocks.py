@@ -1,0 +1,290 @@
+"""A net in parts: which blocks it has, and what runs with which vector."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from fedloom.blocks import find_blocks
+from fedloom.errors import CompositionError, DataError
+from fedloom.models import MODELS
+from fedloom.net import Net
+from fedloom.objectives import MOON, FedMLB, FedNTD
+from fedloom.vector import rec
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(4)
+
+
+class Forked(nn.Module):
+    """Lists its blocks, not in the order in which they were made, one inside another child."""
+
+    blocks = ("body.first", "body.second", "head")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        parts = OrderedDict(first=nn.Linear(3, 4), second=nn.Sequential(nn.Tanh(), nn.Linear(4, 4)))
+        self.body = nn.Sequential(parts)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(inputs))
+
+
+class Tied(nn.Module):
+    """The last block uses the first one's weight too; the middle one uses it twice."""
+
+    blocks = ("encode", "twice", "decode")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.twice = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+        self.decode.weight = self.twice[0].weight = self.twice[2].weight = self.encode.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.decode(self.twice(self.encode(inputs)))
+
+
+def repeated() -> nn.Sequential:
+    """One layer and one activation, each in two places."""
+    layer, tanh = nn.Linear(3, 3), nn.Tanh()
+    return nn.Sequential(layer, tanh, layer, tanh, nn.Linear(3, 2))
+
+
+def overwriting() -> nn.Sequential:
+    """Blocks that begin by changing their input."""
+    later = [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, w)) for w in (4, 2)]
+    return nn.Sequential(nn.Linear(3, 4), *later)
+
+
+def partly_frozen() -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    net[1].requires_grad_(False)
+    net[2].weight.requires_grad_(False)
+    return net
+
+
+def with_groups() -> nn.Sequential:
+    low = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 2), nn.GroupNorm(2, 4))
+    return nn.Sequential(low, nn.Sequential(nn.ReLU(), nn.Flatten()), nn.Linear(8, 2))
+
+
+NETS = {
+    "listed": Forked,
+    "tied": Tied,
+    "repeated": repeated,
+    "overwriting": overwriting,
+    "frozen": partly_frozen,
+    "groups": with_groups,
+}
+each_net = pytest.mark.parametrize("make", NETS.values(), ids=NETS)
+
+
+def net_of(make) -> Net:
+    return Net(make(), torch.float64)
+
+
+def vectors(net: Net, n: int = 2) -> list[Tensor]:
+    return list(torch.randn(n, net.layout.d, dtype=torch.float64))
+
+
+def inputs(n: int = 5) -> Tensor:
+    return torch.randn(n, 3, dtype=torch.float64)
+
+
+def test_names_are_in_the_order_the_blocks_run():
+    assert net_of(Forked).blocks == ("body.first", "body.second", "head")
+    assert net_of(repeated).blocks == ("0", "1", "2", "3", "4")
+    assert net_of(lambda: nn.Linear(2, 2)).blocks == ()
+
+
+def test_a_list_of_modules_called_blocks_names_none():
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(2, 2)])
+
+    assert net_of(Stack).blocks == ()
+
+
+def test_a_sequential_with_a_forward_of_its_own_has_no_blocks():
+    class Skip(nn.Sequential):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs + super().forward(inputs)
+
+    assert net_of(lambda: Skip(nn.Linear(2, 2), nn.Linear(2, 2))).blocks == ()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_its_blocks(name):
+    net = Net(MODELS[name]())
+    held = [i for block in find_blocks(net.module, net.params).parts for i in block.places.values()]
+    assert sorted(held) == list(range(len(net.params)))
+
+
+@each_net
+def test_the_blocks_one_after_another_are_the_net(make):
+    net = net_of(make)
+    (x, _), a = vectors(net), inputs()
+    n, whole = len(net.blocks), net(x, a)
+    assert torch.equal(net.path([x] * n, a), whole)
+    assert torch.equal(net.stages(x, a)[-1], whole)
+    assert torch.equal(net.both(x, a)[1], whole)
+    net.check_blocks("test", a)
+
+
+@each_net
+def test_features_are_what_the_last_block_gets(make):
+    net = net_of(make)
+    (x, _), a, got = vectors(net), inputs(), []
+    last = net.module.get_submodule(net.blocks[-1])
+    with_hook = last.register_forward_pre_hook(lambda m, args: got.append(args[0].clone()))
+    features, outputs = net.both(x, a)
+    assert len(got) == 1  # one forward pass
+    with_hook.remove()
+    assert features.shape == (5, got[0][0].numel())
+    assert torch.equal(features, got[0].flatten(1))
+    assert torch.equal(net.features(x, a), features)
+    assert torch.equal(outputs, net(x, a))
+
+
+@each_net
+def test_a_path_may_stop_early_and_go_on_with_another_vector(make):
+    net = net_of(make)
+    (x, y), a, n = vectors(net), inputs(), len(net.blocks)
+    for b in range(n + 1):
+        mixed = net.path([x] * b + [y] * (n - b), a)
+        begun = net.path([x] * b, a)
+        assert torch.equal(net.path([y] * (n - b), begun, start=b), mixed)
+        if 0 < b < n and make is not repeated:
+            assert not torch.allclose(mixed, net(y, a))
+    assert torch.equal(net.path([], a), a)
+
+
+def test_each_block_runs_with_its_own_vector():
+    net, a = net_of(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))), inputs()
+    x, y = vectors(net)
+    want = (a @ x[:12].view(4, 3).T + x[12:16]).tanh() @ y[16:24].view(2, 4).T + y[24:]
+    torch.testing.assert_close(net.path([x, x, y], a), want, rtol=0, atol=1e-14)
+
+
+@each_net
+def test_live_and_traced_vectors_have_the_same_gradient(make):
+    net = net_of(make)
+    (x, y), a, n = vectors(net), inputs(), len(net.blocks)
+
+    def value(v):
+        features, outputs = net.both(v, a)
+        mixed = net.path([v] + [y] * (n - 1), a)
+        return features.square().sum() + outputs.sin().sum() + mixed.cos().sum()
+
+    handle = net.live(x)
+    parts = torch.autograd.grad(value(handle), net.params)
+    want = grad(value)(x)
+    torch.testing.assert_close(torch.cat([p.reshape(-1) for p in parts]), want, rtol=0, atol=1e-12)
+    assert float(want.abs().max()) > 0.01
+
+
+def test_in_place_layers_do_not_change_what_was_kept():
+    net = net_of(overwriting)
+    (x, _), a = vectors(net), inputs()
+    first, second, _ = net.stages(x, a)
+    assert float(first.min()) < 0  # the ReLU behind it would have made it positive
+    assert float(second.min()) < 0
+    net.stages(net.live(x), a)[0].sum().backward()  # and autograd finds it unchanged
+
+
+def test_more_vectors_than_blocks_are_refused():
+    net = net_of(Forked)
+    x, _ = vectors(net)
+    for xs, start in (([x] * 4, 0), ([x] * 2, 2), ([x], -1)):
+        with pytest.raises(DataError, match=r"path\(\) got .* has 3 blocks"):
+            net.path(xs, inputs(), start=start)
+
+
+# ---------------------------------------------------------------------------- what is refused
+def test_refusals_name_the_pair_and_what_to_do():
+    class Loose(Forked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    class Misspelt(Forked):
+        blocks = ("body.first", "body.third", "head")
+
+    class Wrong(Forked):
+        blocks = ("body.first", "head")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body.second = nn.Tanh()
+
+    cases = [
+        (lambda: nn.Linear(3, 2), "Some and Linear: .* names no blocks; make it an nn.Sequential"),
+        (lambda: nn.Sequential(nn.Linear(3, 2)), "needs two blocks or more, but .* only '0'"),
+        (Loose, "Some and Loose: 'scale' is trained but lies in none of the blocks"),
+        (Misspelt, "Misspelt.blocks names 'body.third', .* its children: head, body"),
+        (Wrong, "Some and Wrong: its blocks body.first, head, .* do not give its output"),
+    ]
+    for make, says in cases:
+        with pytest.raises(CompositionError, match=says):
+            net_of(make).check_blocks("Some", inputs())
+    nothing = net_of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
+    nothing.check_blocks("Some", inputs())
+    with pytest.raises(CompositionError, match="nothing before '1' has a trained parameter"):
+        nothing.check_blocks("Some", inputs(), trained=True)
+
+
+def test_features_must_be_a_tensor():
+    class Pair(nn.Module):
+        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return inputs, inputs
+
+    class First(nn.Linear):
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+            return super().forward(pair[0])
+
+    net = net_of(lambda: nn.Sequential(nn.Linear(3, 3), Pair(), First(3, 2)))
+    with pytest.raises(CompositionError, match="gets a tuple"):
+        net.features(net.init(), inputs())
+    with pytest.raises(CompositionError, match=r"net\.both and Linear"):
+        net_of(lambda: nn.Linear(3, 2)).both(torch.zeros(8).double(), inputs())
+
+
+# -------------------------------------------------------------------------- evaluation mode
+def test_evaluating_gives_every_layer_its_mode_back():
+    net = net_of(
+        lambda: nn.Sequential(nn.Dropout(), nn.Linear(3, 2), nn.BatchNorm1d(2), nn.LSTM(2, 2))
+    )
+    net.train()
+    net.module[2].training = False
+    with pytest.raises(ZeroDivisionError), net.evaluating():
+        # a recurrent layer stays: cuDNN cannot differentiate it in evaluation mode
+        assert [m.training for m in net.module.modules()] == [False, False, False, False, True]
+        raise ZeroDivisionError
+    assert [m.training for m in net.module.modules()] == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("objective", [MOON(), FedNTD(), FedMLB()], ids=lambda o: o.name)
+def test_received_models_leave_the_statistics_of_batch_norm_alone(objective):
+    def make():
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    net, a, y = net_of(make), inputs(), torch.tensor([0, 1, 1, 0, 1])
+    x, ref = vectors(net)
+    mem = rec(prev=ref, seen=torch.tensor(1.0))
+    net.train()
+    start = net.buffers()
+    net(x, a)
+    once = net.buffers()
+    net.load_buffers(start)
+    objective.loss(net, x, (a, y), ref, mem)
+    assert torch.equal(net.buffers(), once)  # one forward pass in training mode, that of x
+    assert not torch.equal(start, once)

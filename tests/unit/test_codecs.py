@@ -1,0 +1,600 @@
+"""Codecs: sizes to the byte, exact round trips, what is kept, and bytes that are no message."""
+
+from __future__ import annotations
+
+import math
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.codecs import CODECS, QSGD, Codec, Dense, PowerSGD, RandomDropping, TopK, indices
+from fedloom.codecs.indices import Coding
+from fedloom.codecs.qsgd import quantise
+from fedloom.codecs.topk import largest
+from fedloom.errors import ConfigError, DataError, WireError
+from fedloom.layout import Layout
+from fedloom.rng import generator
+from fedloom.vector import rec
+from tiny import bits, same
+
+LAYOUT = Layout(("w", "b", "conv", "s"), ((20, 15), (20,), (8, 2, 3, 3), (1,)))
+D = LAYOUT.d
+EVERY = {
+    "dense": Dense(),
+    "top": TopK(ratio=0.1),
+    "top by layer": TopK(ratio=0.1, scope="layer"),
+    "top of all": TopK(ratio=1.0),
+    "most": TopK(ratio=0.7),
+    "dropping": RandomDropping(ratio=0.3),
+    "scaled dropping": RandomDropping(ratio=0.3, scaled=True),
+    "8 bit": QSGD(),
+    "4 bit": QSGD(levels=7, bucket=64),
+    "3 bit": QSGD(levels=3, bucket=10),
+    "one norm": QSGD(levels=4, bucket=0),
+    "rank 1": PowerSGD(rank=1),
+    "rank 3": PowerSGD(rank=3),
+}
+TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def draws(*place):
+    return generator(3, "test", *place)
+
+
+def normal(d=D, seed=0, dtype=torch.float64):
+    return torch.randn(d, generator=draws(seed), dtype=torch.float64).to(dtype)
+
+
+def vectors(d, dtype=torch.float64):
+    one = torch.zeros(d, dtype=dtype)
+    one[d // 2] = -3.0
+    return {
+        "normal": normal(d, dtype=dtype),
+        "heavy": normal(d).pow(3).to(dtype),
+        "one": one,
+        "equal": torch.full((d,), -0.5, dtype=dtype),
+        "zero": torch.zeros(d, dtype=dtype),
+        "tiny": normal(d, dtype=dtype) * torch.finfo(dtype).smallest_normal,
+    }
+
+
+def encode(codec: Codec, p, layout=LAYOUT, place=0):
+    return codec.encode(p, codec.init(layout, 1), layout, draws("codec", place))[0]
+
+
+def through(codec: Codec, p, layout=LAYOUT, place=0):
+    return codec.decode(encode(codec, p, layout, place), layout, p.dtype)
+
+
+def flat(d):
+    return Layout(("x",), ((d,),))
+
+
+# ------------------------------------------------------------------------------------ round trips
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("name", EVERY)
+def test_bytes_are_counted_and_give_the_same_message(name, dtype):
+    codec = EVERY[name]
+    for layout in (LAYOUT, flat(1), flat(7), flat(513), flat(0)):
+        for kind, p in vectors(layout.d, dtype).items() if layout.d else [("no", torch.zeros(0))]:
+            before = bits(p)
+            message = encode(codec, p, layout)
+            packed = codec.pack(message)
+            assert codec.nbytes(message) == len(packed), (kind, layout.d)
+            again = codec.unpack(packed, layout)
+            assert same(again, message) and same(codec.unpack(packed), message)
+            assert all(v.ndim == 1 for v in message)
+            here, there = (codec.decode(m, layout, p.dtype) for m in (message, again))
+            assert here.shape == p.shape and here.dtype == p.dtype and bits(here) == bits(there)
+            assert here.isfinite().all() and bits(p) == before
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_same_draw_gives_the_same_message(name):
+    codec, p = EVERY[name], normal()
+    assert same(encode(codec, p, place=1), encode(codec, p, place=1))
+    noisy = isinstance(codec, (QSGD, RandomDropping))
+    assert same(encode(codec, p, place=1), encode(codec, p, place=2)) is not noisy
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_stays_nothing(name):
+    assert not through(EVERY[name], torch.zeros(D)).any()
+
+
+def test_sizes_are_those_of_the_format():
+    p, head = normal(dtype=torch.float32), 12
+    assert Dense().nbytes(encode(Dense(), p)) == head + 4 * D
+    k = round(0.1 * D)
+    bitmap = math.ceil(D / 8)
+    found = TopK(ratio=0.1).nbytes(encode(TopK(ratio=0.1), p))
+    assert head + 4 * k < found <= head + 4 * k + bitmap
+    assert TopK(ratio=1.0).nbytes(encode(TopK(ratio=1.0), p)) == head + 4 * D
+    kept = int((torch.rand(D, generator=draws()) < 0.3).sum())
+    message = rec(size=torch.tensor([D]), seed=torch.tensor([1]), value=p[:kept])
+    assert RandomDropping(ratio=0.3).nbytes(message) == head + 8 + 4 * kept
+    for levels, width in ((1, 2), (3, 3), (4, 4), (7, 4), (15, 5), (63, 7), (127, 8)):
+        codec = QSGD(levels=levels, bucket=100)
+        size = head + 6 + 4 * math.ceil(D / 100) + math.ceil(D * width / 8)
+        assert codec.nbytes(encode(codec, p)) == size
+    for rank in (1, 3):  # conv is 8 x 18
+        codec = PowerSGD(rank=rank)
+        size = head + 2 + 4 * (rank * (20 + 15 + 8 + 18) + 20 + 1)
+        assert codec.nbytes(encode(codec, p)) == size
+
+
+def test_top_one_percent_of_a_network_costs_what_golomb_and_rice_promise():
+    d, k = 582_026, 5_820
+    index = torch.randperm(d, generator=draws())[:k].sort().values.numpy()
+    plan = indices.plan(index, d)
+    assert plan.coding == Coding.RICE and plan.r == 6
+    assert plan.nbytes == pytest.approx(5_899, rel=0.01)
+    assert len(indices.write(index, d)) == plan.nbytes
+
+
+# ---------------------------------------------------------------------------------------- refused
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_not_finite_is_not_sent(name, bad):
+    p = normal()
+    p[D - 3] = bad
+    with pytest.raises(DataError, match=f"1 of {D} values"):
+        encode(EVERY[name], p)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_another_length_or_type_is_refused(name):
+    with pytest.raises(DataError, match="coordinates"):
+        encode(EVERY[name], normal(D - 1))
+    with pytest.raises(DataError, match="coordinates"):
+        encode(EVERY[name], normal().view(1, -1))
+    with pytest.raises(DataError, match="int64"):
+        encode(EVERY[name], torch.ones(D, dtype=torch.int64))
+
+
+def test_hyper_parameters_have_ranges():
+    wrong = [
+        lambda: TopK(ratio=0.0),
+        lambda: TopK(ratio=1.1),
+        lambda: TopK(scope="block"),
+        lambda: RandomDropping(ratio=-0.1),
+        lambda: QSGD(levels=0),
+        lambda: QSGD(levels=128),
+        lambda: QSGD(bucket=-1),
+        lambda: QSGD(levels=7.0),
+        lambda: PowerSGD(rank=0),
+        lambda: PowerSGD(rank=1.5),
+    ]
+    for make in wrong:
+        with pytest.raises(ConfigError):
+            make()
+    assert len({kind.code for kind in CODECS.values()}) == len(CODECS)
+
+
+# ------------------------------------------------------------------------------------ hostile bytes
+def attempt(codec, raw, layout=LAYOUT):
+    """Decode, or WireError."""
+    out = codec.decode(codec.unpack(raw, layout), layout)
+    assert out.shape == (layout.d,)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_cut_and_lengthened_messages_are_refused(name):
+    codec = EVERY[name]
+    raw = codec.pack(encode(codec, normal(dtype=torch.float32)))
+    for n in [*range(40), *range(40, len(raw), 7), len(raw) - 1]:
+        with pytest.raises(WireError):
+            attempt(codec, raw[:n])
+    with pytest.raises(WireError):
+        attempt(codec, raw + b"\0")
+    with pytest.raises(WireError, match="coordinates"):
+        attempt(codec, raw, flat(D - 1))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_damaged_messages_are_refused_or_are_vectors(name):
+    codec = EVERY[name]
+    raw = codec.pack(encode(codec, normal(dtype=torch.float32)))
+    random = np.random.default_rng(5)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(raw)
+        for _ in range(random.integers(1, 4)):
+            reach = 24 if random.random() < 0.5 else len(raw)
+            damaged[random.integers(min(reach, len(raw)))] = random.integers(256)
+        try:
+            attempt(codec, bytes(damaged))
+        except WireError:
+            refused += 1
+    assert refused > 50
+    for n in (0, 5, 12, 30, 500):
+        with pytest.raises(WireError):
+            attempt(codec, random.bytes(n))
+
+
+@pytest.mark.parametrize("coding", [*Coding, 9])
+@pytest.mark.parametrize("k", [0, 1, 1000, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("name", EVERY)
+def test_gigantic_claims_cost_no_memory(name, k, coding):
+    codec = EVERY[name]
+    for d in (D, 2**32 - 1):
+        raw = struct.pack("<BBBBII", codec.code, 1, coding, 0, d, k) + bytes(range(200))
+        tracemalloc.start()
+        for layout in (None, LAYOUT):
+            with pytest.raises(WireError):
+                attempt_unpacked(codec, raw, layout)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1_000_000
+
+
+def attempt_unpacked(codec, raw, layout):
+    message = codec.unpack(raw, layout)
+    codec.decode(message, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("coding", "block", "k"),
+    [
+        (Coding.RAW, struct.pack("<2I", 4, 4), 2),
+        (Coding.RAW, struct.pack("<2I", 5, 4), 2),
+        (Coding.RAW, struct.pack("<2I", 4, 10), 2),
+        (Coding.RAW, struct.pack("<2I", 4, 2**32 - 1), 2),
+        (Coding.BITMAP, bytes([0b11, 0b100]), 3),  # index 10
+        (Coding.BITMAP, bytes([0b11, 0]), 1),
+        (Coding.VARINT, bytes([3, 6]), 2),  # 3, 10
+        (Coding.VARINT, bytes([0x83, 0x00, 1]), 2),  # a padded 3
+        (Coding.VARINT, bytes([1, 0x81]), 2),
+        (Coding.VARINT, bytes([0x81] * 6 + [1]), 1),
+        (Coding.RICE, bytes([0, 0b11111111, 0b11000000]), 1),  # index 10
+        (Coding.RICE, bytes([0, 0b10110001]), 2),  # ones behind the last code
+        (Coding.RICE, bytes([0, 0b10110000, 0]), 2),  # a byte too many
+        (Coding.RICE, bytes([0, 0b10111111]), 2),  # no end
+        (Coding.RICE, bytes([40, 0b10111111]), 2),
+        (Coding.IMPLIED, b"", 5),
+        (Coding.IMPLIED, b"\0", 0),
+        (Coding.VARINT, b"", 0),
+        (Coding.RAW, b"", 11),
+        (7, b"\0", 1),
+    ],
+)
+def test_sets_that_cannot_be_are_refused(coding, block, k):
+    with pytest.raises(WireError):
+        indices.read(np.frombuffer(block, np.uint8), coding, 10, k)
+
+
+# ----------------------------------------------------------------------------------- index codings
+GOLDEN = [  # (d, set, coding, r, block)
+    (6, [1, 5], Coding.VARINT, 0, "0103"),
+    (6, [1, 5], Coding.BITMAP, 0, "22"),
+    (6, [1, 5], Coding.RICE, 1, "0168"),
+    (6, [1, 4], Coding.VARINT, 0, "0102"),
+    (6, [1, 4], Coding.BITMAP, 0, "12"),
+    (6, [1, 4], Coding.RICE, 0, "00b0"),
+    (1000, [3, 17, 18, 500, 999], Coding.VARINT, 0, "030d00e103f203"),
+    (1000, [3, 17, 18, 500, 999], Coding.RICE, 6, "06063407f43fd900"),
+    (1000, [3, 17, 18, 500, 999], Coding.RICE, 7, "07030d00ec3dc8"),
+    (1000, [3, 258], Coding.RAW, 0, "0300000002010000"),
+]
+
+
+@pytest.mark.parametrize(("d", "held", "coding", "r", "block"), GOLDEN)
+def test_index_blocks_of_the_specification(d, held, coding, r, block):
+    index = np.array(held, np.int64)
+    written = indices.write(index, d, indices.Plan(coding, r, 0))
+    assert written.hex() == block
+    read = indices.read(np.frombuffer(written, np.uint8), coding, d, len(held))
+    assert read.tolist() == held
+
+
+def test_rice_takes_the_parameter_of_least_length():
+    for held, d, r in (([1, 5], 6, 1), ([1, 4], 6, 0), ([3, 17, 18, 500, 999], 1000, 7)):
+        assert indices._rice_length(indices._less(np.array(held)))[0] == r, d
+
+
+@st.composite
+def sets(draw):
+    d = draw(st.integers(1, 3000))
+    share = draw(st.floats(0, 1))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    step = random.random(d) < share
+    if draw(st.booleans()):  # clusters
+        step &= np.sin(np.arange(d) / 20) > 0
+    return d, np.flatnonzero(step)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(sets())
+def test_every_coding_gives_the_set_again_and_the_shortest_is_taken(case):
+    d, index = case
+    k = len(index)
+    plan = indices.plan(index, d)
+    written = indices.write(index, d)
+    assert len(written) == plan.nbytes
+    assert np.array_equal(indices.read(np.frombuffer(written, np.uint8), plan.coding, d, k), index)
+    if k in (0, d):
+        assert written == b""
+        return
+    less = np.diff(index, prepend=-1) - 1
+    lengths = [int((less >> r).sum()) + k * (1 + r) for r in range(32)]
+    best = min(range(32), key=lambda r: lengths[r])
+    options = {
+        Coding.RAW: 0,
+        Coding.BITMAP: 0,
+        Coding.VARINT: 0,
+        Coding.RICE: best,
+    }
+    sizes = []
+    for coding, r in options.items():
+        block = indices.write(index, d, indices.Plan(coding, r, 0))
+        sizes.append(len(block))
+        if coding != Coding.RICE or len(block) <= 1 + -(-d // 8):
+            again = indices.read(np.frombuffer(block, np.uint8), coding, d, k)
+            assert np.array_equal(again, index)
+    assert sizes[0] == 4 * k and sizes[1] == -(-d // 8) and sizes[3] == 1 + -(-lengths[best] // 8)
+    assert plan.nbytes == min(sizes)
+
+
+def test_long_rice_blocks_are_read_in_windows(monkeypatch):
+    monkeypatch.setattr(indices, "_WINDOW", 8)
+    random = np.random.default_rng(1)
+    for share in (0.01, 0.1, 0.4):
+        index = np.flatnonzero(random.random(20_000) < share)
+        r, _ = indices._rice_length(indices._less(index))
+        block = indices.write(index, 20_000, indices.Plan(Coding.RICE, r, 0))
+        again = indices.read(np.frombuffer(block, np.uint8), Coding.RICE, 20_000, len(index))
+        assert np.array_equal(again, index)
+    lonely = np.array([700, 19_999])  # codes of hundreds of bits
+    block = indices.write(lonely, 20_000, indices.Plan(Coding.RICE, 4, 0))
+    read = indices.read(np.frombuffer(block, np.uint8), Coding.RICE, 20_000, 2)
+    assert read.tolist() == [700, 19_999]
+
+
+# -------------------------------------------------------------------------------------------- top-k
+def sorted_choice(p, k):
+    """The k largest magnitudes by a stable sort: of equal ones the lowest index."""
+    return p.abs().sort(descending=True, stable=True).indices[:k].sort().values
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=60), st.integers(1, 60))
+def test_of_equal_magnitudes_the_lowest_index_is_kept(values, k):
+    p = torch.tensor(values, dtype=torch.float32)
+    k = min(k, len(p))
+    assert torch.equal(largest(p, k), sorted_choice(p, k))
+
+
+@pytest.mark.parametrize("k", [1, 50, 3_000, 60_000, 199_999])
+def test_long_vectors_are_chosen_from_as_short_ones_are(k):
+    d = 200_000
+    cases = {
+        "normal": normal(d, dtype=torch.float32),
+        "coarse": (normal(d) * 2).round(),
+        "equal": torch.ones(d),
+        "zero": torch.zeros(d),
+        "sampled ones are large": torch.where(torch.arange(d) % 97 == 0, 5.0, 1.0) + normal(d) / 9,
+        "sampled ones are small": torch.where(torch.arange(d) % 97 == 0, 0.0, 1.0) + normal(d) / 9,
+    }
+    for name, p in cases.items():
+        assert torch.equal(largest(p, k), sorted_choice(p, k)), name
+
+
+def test_half_types_are_chosen_exactly():
+    for dtype in (torch.float16, torch.bfloat16):
+        p = normal(500, dtype=dtype)
+        assert torch.equal(largest(p, 60), sorted_choice(p, 60))
+
+
+@pytest.mark.parametrize("kind", vectors(1))
+@pytest.mark.parametrize("ratio", [0.001, 0.05, 0.5, 0.9, 1.0])
+def test_top_k_is_a_contraction(ratio, kind):
+    p = vectors(D)[kind]
+    k = max(1, round(ratio * D))
+    error = (through(TopK(ratio=ratio), p) - p).square().sum()
+    assert error <= (1 - k / D) * p.square().sum() * (1 + 1e-12)
+
+
+def test_the_bound_of_top_k_is_met_by_equal_magnitudes():
+    p, k = torch.ones(D).double(), round(0.05 * D)
+    error = (through(TopK(ratio=0.05), p) - p).square().sum()
+    assert float(error) == pytest.approx((1 - k / D) * D)
+
+
+def test_every_layer_keeps_its_own_share():
+    codec, p = TopK(ratio=0.1, scope="layer"), normal()
+    kept = [int((part != 0).sum()) for part in LAYOUT.pieces(through(codec, p))]
+    assert kept == [max(1, round(0.1 * n)) for n in LAYOUT.sizes]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(
+    "codec", [Dense(), TopK(ratio=1.0), TopK(ratio=1.0, scope="layer"), RandomDropping(ratio=1.0)]
+)
+def test_ratio_one_is_no_compression_bit_for_bit(codec, dtype):
+    p = normal(dtype=dtype)
+    p[3] = -0.0
+    raw = codec.pack(encode(codec, p))
+    assert bits(codec.decode(codec.unpack(raw, LAYOUT), LAYOUT)) == bits(p)
+
+
+# ----------------------------------------------------------------------------------------- dropping
+def test_the_mask_is_redrawn_from_the_seed():
+    codec = RandomDropping(ratio=0.5)
+    u = torch.rand(16, generator=generator(77, "dropping"), dtype=torch.float32)
+    assert torch.equal(codec.mask(77, 16), u < 0.5)
+    # pinned: messages of one release must be readable by the next
+    assert codec.mask(77, 16).nonzero()[:, 0].tolist() == MASK
+
+
+MASK = [0, 1, 2, 3, 4, 5, 10, 12, 14, 15]
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5])
+def test_dropping_loses_one_minus_ratio_and_the_scaled_form_is_unbiased(ratio):
+    d, n = 8, 10_000
+    p, layout = normal(d), flat(8)
+    plain = torch.stack([through(RandomDropping(ratio=ratio), p, layout, i) for i in range(n)])
+    errors = (plain - p).square().sum(1)
+    off = float(errors.mean() - (1 - ratio) * p.square().sum())
+    assert abs(off) < 4 * float(errors.std()) / n**0.5
+    kept = plain != 0
+    assert torch.equal(plain, torch.where(kept, p, 0.0))
+    scaled = RandomDropping(ratio=ratio, scaled=True)
+    one = through(scaled, p, layout, 3)
+    assert torch.allclose(one, plain[3] / ratio, rtol=1e-12)
+    rates = kept.double().mean(0)
+    assert bool(((rates - ratio).abs() < 4 * (ratio * (1 - ratio) / n) ** 0.5).all())
+    assert scaled.omega(d) == pytest.approx(1 / ratio - 1)
+
+
+# --------------------------------------------------------------------------------------------- QSGD
+def test_levels_of_the_specification():
+    g = [
+        [0.5, -1.2, 0.3, 0.05, -0.7, 0.9],
+        [-0.4, 0.1, 0.35, -0.05, 0.6, 0.2],
+        [0.25, 0.15, -0.55, 0.45, -0.1, -0.3],
+    ]
+    u = [
+        [0.1, 0.9, 0.5, 0.3, 0.7, 0.2],
+        [0.6, 0.4, 0.8, 0.05, 0.55, 0.95],
+        [0.25, 0.35, 0.65, 0.15, 0.85, 0.45],
+    ]
+    levels = [[2, -2, 1, 0, -1, 2], [-2, 1, 1, -1, 3, 1], [1, 1, -2, 3, 0, -1]]
+    norms = [1.7557049866080437, 0.8336666000266534, 0.8306623862918076]
+    for p, noise, expected, norm in zip(g, u, levels, norms, strict=True):
+        p = torch.tensor(p).double()
+        assert float(p.norm()) == pytest.approx(norm, rel=1e-15)
+        symbol = quantise(p, p.norm()[None], torch.tensor(noise).double(), 4)
+        assert (symbol.int() - 4).tolist() == expected
+
+
+@pytest.mark.parametrize("codec", [QSGD(levels=1, bucket=0), QSGD(levels=3, bucket=5), QSGD()])
+def test_qsgd_is_unbiased_and_within_its_variance(codec):
+    d, n = 12, 10_000
+    p, layout = normal(d).pow(3), flat(12)
+    found = torch.stack([through(codec, p, layout, i) for i in range(n)])
+    sigma = found.std(0) / n**0.5
+    assert bool(((found.mean(0) - p).abs() <= 4 * sigma + 1e-6 * p.norm()).all())
+    omega = codec.omega(d)
+    assert omega is not None
+    errors = (found - p).square().sum(1)
+    assert float(errors.mean()) <= omega * float(p.square().sum()) * 1.01
+    assert float(errors.mean()) > 0
+
+
+def test_variance_factors_of_the_specification():
+    assert QSGD(levels=127).omega(10**7) == pytest.approx(512 / (4 * 127**2))
+    assert QSGD(levels=7, bucket=64).omega(10**7) == pytest.approx(64 / 196)
+    assert QSGD(levels=7, bucket=0).omega(26_620) == pytest.approx(math.sqrt(26_620) / 7)
+    assert QSGD(levels=7).omega(10) == pytest.approx(10 / 196)
+    assert TopK().omega(10) is None and PowerSGD().omega(10) is None
+
+
+def test_a_bucket_has_its_own_norm():
+    p = torch.cat([torch.zeros(4), torch.tensor([3.0, 4.0, 0.0, 0.0]), torch.tensor([-2.0])])
+    codec = QSGD(levels=5, bucket=4)
+    message = encode(codec, p, flat(9))
+    assert message.norm.tolist() == [0.0, 5.0, 2.0]
+    # 3, 4 and -2 are whole levels, so nothing is left to chance
+    torch.testing.assert_close(codec.decode(message, flat(9)), p)
+
+
+def test_norms_are_rounded_up():
+    p = normal(4096)
+    norm = encode(QSGD(bucket=16), p, flat(4096)).norm
+    exact = p.view(-1, 16).norm(dim=1)
+    assert bool((norm.double() >= exact).all())
+    torch.testing.assert_close(norm.double(), exact, rtol=2e-7, atol=0)
+
+
+def test_buckets_longer_than_a_chunk_and_chunks_of_many_buckets(monkeypatch):
+    p = normal(1000)
+    for bucket in (0, 300, 7, 1):
+        message = encode(QSGD(bucket=bucket), p, flat(1000))
+        size = bucket or 1000
+        exact = torch.stack([part.norm() for part in p.split(size)])
+        torch.testing.assert_close(message.norm.double(), exact, rtol=2e-7, atol=0)
+        whole = QSGD(bucket=bucket).decode(message, flat(1000), torch.float64)
+        monkeypatch.setattr("fedloom.codecs.qsgd._CHUNK", 64)
+        again = encode(QSGD(bucket=bucket), p, flat(1000))
+        assert same(again.symbol, message.symbol)
+        torch.testing.assert_close(again.norm, message.norm, rtol=2e-7, atol=0)
+        piecewise = QSGD(bucket=bucket).decode(message, flat(1000), torch.float64)
+        assert bits(piecewise) == bits(whole)
+        assert float((whole - p).abs().max()) <= float(exact.max()) / 127 * (1 + 1e-6)
+        monkeypatch.undo()
+
+
+def test_a_norm_beyond_float32_is_refused():
+    with pytest.raises(DataError, match="float32"):
+        encode(QSGD(), torch.full((10,), 1e300, dtype=torch.float64), flat(10))
+
+
+# ----------------------------------------------------------------------------------------- PowerSGD
+def low_rank(rank, scale=1.0):
+    parts = []
+    for shape, size in zip(LAYOUT.shapes, LAYOUT.sizes, strict=True):
+        if len(shape) < 2:
+            parts.append(normal(size))
+            continue
+        n, m = shape[0], size // shape[0]
+        parts.append(
+            (normal(n * rank, 1).view(n, rank) @ normal(m * rank, 2).view(rank, m)).view(-1)
+        )
+    return scale * torch.cat(parts)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_matrices_of_its_rank_are_exact(rank):
+    p = low_rank(rank)
+    torch.testing.assert_close(through(PowerSGD(rank=rank), p), p, rtol=0, atol=1e-12)
+    torch.testing.assert_close(through(PowerSGD(rank=3), p), p, rtol=0, atol=1e-12)
+    if rank > 1:
+        assert not torch.allclose(through(PowerSGD(rank=rank - 1), p), p, rtol=0, atol=1e-3)
+
+
+def test_a_repeated_matrix_gets_the_best_of_its_rank():
+    codec, layout = PowerSGD(rank=2), Layout(("w", "b"), ((40, 30), (40,)))
+    p = normal(layout.d)
+    state, errors = codec.init(layout, 0), []
+    for _ in range(100):
+        message, state = codec.encode(p, state, layout, draws())
+        errors.append(float((codec.decode(message, layout) - p).norm()))
+    best = float(torch.linalg.svdvals(p[:1200].view(40, 30))[2:].norm())
+    assert errors[0] > best * 1.01
+    assert errors[-1] == pytest.approx(best, rel=1e-3)
+
+
+def test_the_first_q_follows_from_seed_and_layer():
+    codec, twin = PowerSGD(rank=1), Layout(("w", "u"), ((9, 8), (9, 8)))
+    q, again, other = (codec.init(twin, seed).Q for seed in (1, 1, 2))
+    assert torch.equal(q, again) and not torch.equal(q, other)
+    assert not torch.equal(q[:8], q[8:])
+
+
+def test_a_layer_comes_back_from_zero():
+    codec, p = PowerSGD(rank=2), low_rank(2)
+    state = codec.init(LAYOUT, 0)
+    for _ in range(2):
+        message, state = codec.encode(torch.zeros(D).double(), state, LAYOUT, draws())
+        assert not codec.decode(message, LAYOUT).any()
+    for _ in range(2):
+        message, state = codec.encode(p, state, LAYOUT, draws())
+    torch.testing.assert_close(codec.decode(message, LAYOUT), p, rtol=0, atol=1e-12)
+
+
+def test_a_part_of_other_shapes_starts_anew():
+    codec, small = PowerSGD(rank=1), Layout(("w",), ((9, 8),))
+    state = codec.init(LAYOUT, 0)
+    message, state = codec.encode(normal(72), state, small, draws())
+    assert len(state.Q) == 8 and len(message.value) == 17
+
+
+def test_products_that_overflow_are_refused():
+    with pytest.raises(DataError, match="overflow"):
+        encode(PowerSGD(rank=1), torch.full((D,), 3e38))
