@@ -21,7 +21,7 @@ from fedloom.loop import Loop
 from fedloom.net import Variables
 from fedloom.objectives import Function
 from fedloom.schedules import Exponential
-from fedloom.vector import fields
+from fedloom.vector import as_bytes, fields
 
 SOURCE = Path(fedloom.__file__).parent
 SIZES = (1, 3, 5, 8, 11, 2, 13)  # clients with one sample, short last batches, unequal K_i
@@ -136,7 +136,7 @@ def _same_leaf(a: Any, b: Any) -> bool:
 
 def bits(tensor: Tensor) -> bytes:
     """The bytes of a tensor."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return as_bytes(tensor).numpy().tobytes()
 
 
 def imprint(*records: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from .data import FederatedData
 from .errors import CheckpointError
 from .files import write_atomic
 from .rundir import RunDirectory
+from .vector import as_bytes
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -141,8 +142,7 @@ def _content(tensors: Iterable[torch.Tensor]) -> str:
     state = hashlib.sha256()
     for t in tensors:
         state.update(f"{t.dtype} {list(t.shape)}".encode())
-        flat = t.detach().cpu().contiguous().view(-1)
-        state.update(flat.view(torch.uint8).numpy().data)
+        state.update(as_bytes(t).numpy().data)
     return state.hexdigest()[:12]
 
 

@@ -83,6 +83,18 @@ def fields(record: Any, prefix: str = "") -> dict[str, Any]:
 zeros = torch.zeros_like
 
 
+def as_bytes(t: Tensor) -> Tensor:
+    """The bytes of a tensor on the CPU, (bytes,) uint8; without a copy where it lies in one piece.
+
+    >>> as_bytes(torch.tensor([1, 256], dtype=torch.int16)).tolist()
+    [1, 0, 0, 1]
+    """
+    flat = t.detach().cpu().contiguous().view(-1)
+    if flat.stride(0) != 1:  # torch calls any single number contiguous, whatever its stride
+        flat = torch.empty_like(flat, memory_format=torch.contiguous_format).copy_(flat)
+    return flat.view(torch.uint8)
+
+
 def aligned(t: Tensor) -> Tensor:
     """t, copied if it does not begin at a multiple of 64 bytes, as torch's own memory does.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .vector import Rec, fields, is_rec, rec
+from .vector import Rec, as_bytes, fields, is_rec, rec
 
 __all__ = ["nbytes", "pack", "unpack"]
 
@@ -33,7 +33,7 @@ def pack(record: Rec) -> dict[str, bytes]:
     out = {}
     for name, v in fields(record).items():
         if isinstance(v, torch.Tensor):
-            out[name] = v.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            out[name] = as_bytes(v).numpy().tobytes()
         else:
             out[name] = np.float64(v).tobytes()
     return out

@@ -20,7 +20,9 @@ from fedloom.vector import fields, tree
 from fedloom.wrappers import Wrapper
 from fedloom.zoo import ALGORITHMS, make_algorithm, options
 
-CASES = {name: (name, {}) for name in ALGORITHMS} | {"scaffold, option I": ("scaffold", {"option": 1})}
+CASES = {name: (name, {}) for name in ALGORITHMS} | {
+    "scaffold, option I": ("scaffold", {"option": 1})
+}
 LOCAL = Local(epochs=1.5, batch=4, lr=0.1, clip=1.0, weight_decay=0.01)
 
 

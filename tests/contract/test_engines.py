@@ -14,7 +14,9 @@ from fedloom.schedules import Exponential
 from fedloom.vector import leaves
 from fedloom.zoo import ALGORITHMS, make_algorithm
 
-CASES = {name: (name, {}) for name in ALGORITHMS} | {"scaffold, option I": ("scaffold", {"option": 1})}
+CASES = {name: (name, {}) for name in ALGORITHMS} | {
+    "scaffold, option I": ("scaffold", {"option": 1})
+}
 DTYPES = [torch.float32, torch.float64]
 LOCAL = Local(
     epochs=1.5,

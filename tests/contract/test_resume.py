@@ -10,7 +10,9 @@ from torch import nn
 from fedloom import Evaluation, Saving
 from fedloom.zoo import ALGORITHMS, make_algorithm
 
-CASES = {name: (name, {}) for name in ALGORITHMS} | {"scaffold, option I": ("scaffold", {"option": 1})}
+CASES = {name: (name, {}) for name in ALGORITHMS} | {
+    "scaffold, option I": ("scaffold", {"option": 1})
+}
 EVALUATION = Evaluation(every=2, ema=0.9, target=0.5)
 
 

@@ -175,7 +175,7 @@ def _norms(p: Vec, size: int) -> Tensor:
     """
     squares = torch.zeros(-(-len(p) // size), dtype=torch.float64)
     for at, n, own in _pieces(len(p), size):
-        square = p[at : at + n].double().square_()
+        square = p[at : at + n].double().square()  # double() of doubles is p itself
         if own.stop - own.start == 1:
             squares[own] += square.sum()
         else:

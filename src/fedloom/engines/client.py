@@ -134,7 +134,7 @@ class Client:
                 self.net.load_buffers(buffers)
                 self.net.train()
                 oracle = Gradient(self.plan, self.net, self._whole, x, Buffers())
-                obj = self.first_memory(x, i, self._whole).obj
+                obj = self.first_memory(x, i).obj
                 batch = self.fed.batch(self.fed.probe_batch(i))
                 oracle.at(batch, obj, key(self.fed.seed, "probe", 0, i))
                 up = self.plan.algorithm.probe(x, oracle)
@@ -202,7 +202,7 @@ class Client:
         return uniform
 
     # --------------------------------------------------------------------------------- one client
-    def first_memory(self, x: Vec, i: int, view: View) -> Rec:
+    def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""
         if self._counts is None and self.fed.data.classes is not None:
             self._counts = self.fed.data.label_counts()
@@ -210,7 +210,7 @@ class Client:
         return rec(
             alg=self.plan.algorithm.client_init(x),
             obj=self.plan.objective.init(rec(counts=counts, d=len(x))),
-            link=self.plan.link.init(x, view.layout, self.fed.seed),
+            link=self.plan.link.init(x, (view or self._whole).layout, self.fed.seed),
             last=-1.0,
         )
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..vector import aligned
+from ..vector import aligned, as_bytes
 
 __all__ = ["Board", "dumps", "load", "loads"]
 
@@ -69,7 +69,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _bytes_of(t: Tensor) -> Any:
-    return t.detach().contiguous().view(-1).view(torch.uint8).numpy()
+    return as_bytes(t).numpy()
 
 
 def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:

@@ -169,6 +169,7 @@ class Together:
         dtype, device = msg.x.dtype, msg.x.device
         batches = [self.fed.batches(i, round) for i in group]
         self.steps = [len(b) for b in batches]
+        self.sizes = [len(b) for b in batches[0]]
         self.rates = [[self.fed.local.rate(round, k) for k in range(n)] for n in self.steps]
         K = max(self.steps)
         self.live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
@@ -223,14 +224,16 @@ class Together:
         x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
         losses = []
         for k in range(self.index.shape[1]):
-            data = self._data(self.index[:, k])
+            # a batch-level loss is never padded: here all clients' k-th batches are of one size
+            size = self.sizes[k] if self.whole else self.index.shape[2]
+            data = self._data(self.index[:, k, :size])
             arguments = (
                 x,
                 loc,
                 self.own,
                 obj,
                 data,
-                self.weight[:, k],
+                self.weight[:, k, :size],
                 self.seeds[:, k],
                 self.lr[:, k],
                 self.live[:, k],

@@ -1,0 +1,158 @@
+"""A module as a function of x: the same values and gradients as the module itself."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.errors import DataError
+from fedloom.net import Net, Variables
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+INPUTS = torch.linspace(-1, 1, 15, dtype=torch.float64).view(5, 3)
+
+
+def flat(tensors):
+    return torch.cat([t.detach().reshape(-1) for t in tensors])
+
+
+def test_x_is_the_parameters_in_order(module):
+    net = Net(module)
+    assert torch.equal(net.init(), flat(module.parameters()))
+    assert net.layout.names == tuple(n for n, _ in module.named_parameters())
+    assert net.dtype == torch.float64
+    x = net.init()
+    x.zero_()
+    assert float(net.init().abs().sum()) > 0
+
+
+@pytest.mark.parametrize("way", ["live", "functional"])
+def test_values_and_gradients_are_the_modules(module, way):
+    net, other = Net(module), copy.deepcopy(module)
+    x = net.init() + 0.1
+    with torch.no_grad():
+        for p, piece in zip(other.parameters(), net.layout.pieces(x), strict=True):
+            p.copy_(piece)
+    want = other(INPUTS).square().sum()
+    gradient = flat(torch.autograd.grad(want, list(other.parameters())))
+    if way == "live":
+        value = net(net.live(x), INPUTS).square().sum()
+        got = flat(torch.autograd.grad(value, net.params))
+    else:
+        y = x.clone().requires_grad_()
+        value = net(y, INPUTS).square().sum()
+        (got,) = torch.autograd.grad(value, y)
+    assert torch.equal(value, want) and torch.equal(got, gradient)
+
+
+def test_two_vectors_in_one_loss(module):
+    net, x, ref = Net(module).to("cpu"), Net(module).init(), Net(module).init() * 2
+    net.train(False)
+    handle = net.live(x)
+    with torch.no_grad():
+        again = net(handle, INPUTS)
+    gap = (net(handle, INPUTS) - net(ref, INPUTS)).square().sum()
+    alone = copy.deepcopy(net)
+    want = (alone(x, INPUTS) - alone(ref, INPUTS)).square().sum()
+    torch.testing.assert_close(gap, want)
+    assert gap.item() > 0
+    assert torch.equal(net(handle, INPUTS), again), "the bound weights must be put back"
+
+
+def test_binding_shares_memory_and_follows_x(module):
+    net, x = Net(module), Net(module).init()
+    net.train(False)
+    net.bind(x)
+    before = net.module(INPUTS)
+    x.mul_(2)
+    assert not torch.equal(net.module(INPUTS), before)
+    net.bind(x)
+    assert all(
+        torch.equal(p, piece) for p, piece in zip(net.params, net.layout.pieces(x), strict=True)
+    )
+
+
+def test_the_callers_module_is_left_alone(module):
+    before = copy.deepcopy(module.state_dict())
+    net = Net(module)
+    net.bind(net.init() + 1)
+    net.module(INPUTS)
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+
+
+def test_buffers_are_a_second_vector_and_counters_go_back(module):
+    net = Net(module)
+    start = net.init_buffers()
+    assert torch.equal(start, torch.tensor([0.0] * 4 + [1.0] * 4, dtype=torch.float64))
+    net.train()
+    net.module(INPUTS)
+    assert not torch.equal(net.buffers(), start) and int(net.module[1].num_batches_tracked) == 1
+    changed = net.buffers()
+    net.load_buffers(start)
+    assert torch.equal(net.buffers(), start) and int(net.module[1].num_batches_tracked) == 0
+    net.module(INPUTS)
+    assert torch.equal(net.buffers(), changed)
+
+
+def test_export_is_free_standing(module):
+    net = Net(module)
+    net.train()
+    net.module(INPUTS)
+    x, buffers = net.init() * 3, torch.arange(8.0, dtype=torch.float64) + 1
+    out = net.export(x, buffers)
+    assert torch.equal(flat(out.parameters()), x) and not out.training
+    assert torch.equal(out[1].running_mean, buffers[:4])
+    assert int(out[1].num_batches_tracked) == 0
+    x.zero_()
+    assert float(flat(out.parameters()).abs().sum()) > 0
+    assert all(p.requires_grad for p in out.parameters())
+
+
+def test_another_device_gets_buffers_of_its_own(module):
+    net = Net(module).to("meta")
+    assert net.device.type == net.buffers().device.type == "meta"
+    assert {t.device.type for t in net.module.state_dict().values()} == {"meta"}
+
+
+def test_a_dtype_of_ones_own():
+    net = Net(nn.Linear(2, 1), torch.float64)
+    assert net.dtype == torch.float64 == net.init().dtype
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(DataError, match="lazy"):
+        Net(nn.LazyLinear(3))
+    with pytest.raises(DataError, match="nothing to train"):
+        Net(nn.Tanh())
+    with pytest.raises(DataError, match=r"mixes.*float32.*float64"):
+        Net(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))
+
+
+def test_start_from_takes_any_name_of_a_tied_weight():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.late, self.early = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.early.weight = self.late.weight
+
+    weight = torch.full((2, 2), 7.0)
+    rest = {"late.bias": torch.zeros(2), "early.bias": torch.ones(2)}
+    for name in ("late.weight", "early.weight"):
+        net = Net(Tied())
+        net.start_from({name: weight} | rest)
+        assert torch.equal(net.init(), torch.tensor([7.0] * 4 + [0, 0, 1, 1]))
+        assert torch.equal(net.module.early.weight, weight)
+
+
+def test_variables_are_nothing_but_x():
+    net = Net(Variables(torch.tensor([1.0, 2.0])))
+    assert torch.equal(net(net.init(), torch.zeros(3, 1)), torch.tensor([[1.0, 2.0]] * 3))

@@ -1,0 +1,125 @@
+"""Records as bytes and as files: what comes back has the same bits."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tiny import same
+
+from fedloom import wire
+from fedloom.engines.shared import Board, dumps, load, loads
+from fedloom.storage import disk_errors, freeze, thaw, write_tensors
+from fedloom.vector import fields, rec, tree
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
+
+
+def tensor(shape, dtype, seed):
+    draw = torch.randint(0, 256, (*shape, 8), generator=torch.Generator().manual_seed(seed))
+    if dtype in (torch.bool, torch.uint8, torch.int64):
+        return draw[..., 0].to(dtype)
+    return draw.to(torch.uint8).view(torch.float64)[..., 0].to(dtype)  # with NaN, inf, subnormals
+
+
+tensors = st.builds(
+    tensor, st.lists(st.integers(0, 5), max_size=2), st.sampled_from(DTYPES), st.integers(0, 99)
+)
+names = st.text("abcxyz", min_size=1, max_size=2)
+records = st.dictionaries(
+    names,
+    st.recursive(
+        tensors | st.floats(allow_nan=False),
+        lambda inner: st.dictionaries(names, inner, max_size=2).map(lambda d: rec(**d)),
+        max_leaves=4,
+    ),
+    max_size=4,
+).map(lambda d: rec(**d))
+
+
+@given(records)
+def test_the_wire_gives_back_what_it_got(record):
+    empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, torch.Tensor) else 0.0, record)
+    packet = wire.pack(record)
+    assert same(wire.unpack(packet, empty), record)
+    assert {name: len(raw) for name, raw in packet.items()} == wire.nbytes(record)
+
+
+@given(records)
+def test_the_disk_gives_back_what_it_got(record):
+    shape, parts = freeze(record)
+    back = thaw(json.loads(json.dumps(shape)), parts)
+    assert same(back, record)
+    assert all(t.data_ptr() % 64 == 0 for t in fields(back).values() if isinstance(t, torch.Tensor))
+
+
+@settings(max_examples=30, deadline=None)
+@given(records)
+def test_a_process_gets_what_was_sent(record):
+    back = loads(dumps(record))
+    assert same(back, record)
+    assert all(t.data_ptr() % 64 == 0 for t in fields(back).values() if isinstance(t, torch.Tensor))
+
+
+def test_messages_are_little_endian():
+    packet = wire.pack(rec(x=torch.tensor([1.0, -2.0]), t=0.5, n=3))
+    assert packet["x"] == struct.pack("<2f", 1, -2) and packet["t"] == struct.pack("<d", 0.5)
+    assert packet["n"] == struct.pack("<d", 3)
+
+
+def test_a_view_is_packed_as_it_is_seen():
+    x = torch.arange(12.0).view(3, 4)
+    for view in (x[:, 1], x.t(), x[1:], x.expand(2, 3, 4), x[0, 0]):
+        back = wire.unpack(wire.pack(rec(v=view)), rec(v=torch.zeros(view.shape)))
+        assert torch.equal(back.v, view)
+
+
+def test_a_packet_of_another_length_is_refused():
+    packet = wire.pack(rec(own=rec(m=torch.zeros(3))))
+    with pytest.raises(ValueError, match=r"'own.m' has 12 bytes.*16"):
+        wire.unpack(packet, rec(own=rec(m=torch.zeros(4))))
+
+
+def test_only_tensors_and_numbers_are_stored():
+    with pytest.raises(TypeError, match=r"list at 'own.m'"):
+        freeze(rec(own=rec(m=[1])))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_board_holds_objects_for_other_processes(size):
+    board = Board()
+    x = torch.arange(float(size))
+    scale = 3
+    path = board.post((rec(x=x, y=x), lambda v: scale * v))
+    record, f = load(path)
+    assert torch.equal(record.x, x) and f(2) == 6
+    assert record.x.data_ptr() % 64 == 0
+    record.x[0] = 5  # a process that writes by mistake changes nobody else's
+    assert float(load(path)[0].x[0]) == 0
+    board.remove(path)
+    assert list(board.folder.iterdir()) == []
+    assert float(record.x[-1]) == size - 1  # who has loaded it keeps it
+    board.close()
+    assert not board.folder.exists()
+
+
+def test_tensors_that_share_memory_are_written_apart(tmp_path):
+    x = torch.arange(6.0)
+    given = {"a": x, "b": x, "c": x[2:], "d": torch.empty(0), "e": torch.empty(0)}
+    write_tensors(tmp_path / "f", given, {"note": "n"})
+    back = load_file(tmp_path / "f")
+    assert all(torch.equal(back[name], t) for name, t in given.items())
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_safetensors_trouble_with_the_disk_is_an_os_error(tmp_path):
+    with pytest.raises(OSError) as caught, disk_errors():
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.zeros(1)}, tmp_path / "nowhere" / "f")
+    assert caught.value.errno == 2
