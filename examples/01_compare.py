@@ -1,4 +1,4 @@
-"""Four methods on scikit-learn's handwritten digits: 50 clients, Dirichlet 0.3, a fifth takes part."""
+"""Four methods on scikit-learn's digits: 50 clients, Dirichlet 0.3, a fifth takes part."""
 
 from fedloom import Experiment, Local
 from fedloom.algorithms import FedACG, FedAvg, Scaffold, fedavgm

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import Shared
 
 from fedloom.engines import Engine, Serial
+from tiny import Shared
 
 
 @pytest.fixture(autouse=True)

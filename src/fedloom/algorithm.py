@@ -48,8 +48,8 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Hyper:
-    """The range and the origin of a hyper-parameter. Bounds are inclusive unless `open_low` /
-    `open_high`.
+    """The range and the origin of a hyper-parameter. Bounds are inclusive unless `open_low` or
+    `open_high`; optional: None is allowed too.
     """
 
     low: float | None = None
@@ -57,6 +57,7 @@ class Hyper:
     open_low: bool = False
     open_high: bool = False
     choices: tuple[Any, ...] = ()
+    optional: bool = False
     source: str = ""
 
     def range_text(self) -> str:
@@ -67,15 +68,17 @@ class Hyper:
             return "any"
         left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
         right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
-        return f"in {left}, {right}"
+        return f"in {left}, {right}" + (" or none" if self.optional else "")
 
     def allows(self, value: Any) -> bool:
         """Say whether a value is within the range."""
+        if value is None and self.optional:
+            return True
         if self.choices:
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return self.low is None and self.high is None
-        if math.isnan(value):
+        if not math.isfinite(value):
             return False
         above = self.low is None or (value > self.low if self.open_low else value >= self.low)
         below = self.high is None or (value < self.high if self.open_high else value <= self.high)

@@ -18,6 +18,7 @@ import torch
 
 from ._version import __version__
 from .data import FederatedData
+from .engines.base import processors
 from .errors import CheckpointError
 from .files import write_atomic
 from .rundir import RunDirectory
@@ -168,9 +169,7 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "platform": platform.platform(),
-        "processors": str(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        ),
+        "processors": str(processors()),
         "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
     }
     if torch.cuda.is_available():

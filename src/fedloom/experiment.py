@@ -120,6 +120,7 @@ class Experiment:
             self.nonfinite,
             self.submodel,
             Link(link) if isinstance(link, Via) else link,
+            self.net().layout.d,
         )
 
     def _capacities(self) -> tuple[float, ...]:
@@ -201,6 +202,7 @@ class Experiment:
                 f"the model cannot take inputs of shape {list(inputs.shape)}: "
                 f"{str(error).splitlines()[0]}"
             ) from error
+        self.objective.check(net, inputs)
         if isinstance(self.objective, CrossEntropy):
             _check_classes(outputs, targets, data.classes)
 

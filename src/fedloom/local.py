@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .algorithm import Algorithm, check_ranges, hyper
 from .errors import ConfigError
 from .schedules import Constant
-from .wrappers import Momentum, build
+from .wrappers import Adam, Momentum, Optimiser, build
 
 __all__ = ["Local"]
 
@@ -33,6 +33,7 @@ class Local:
     batch: int | None = hyper(50, source="50 in FedACG's and FedSMOO's main tables")
     lr: float = hyper(0.1, low=0, open_low=True, source="0.1 in FedACG and FedSMOO")
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
+    optimiser: str = hyper("sgd", choices=("sgd", "adam", "adamw"), source="sgd; AdamW in FIARSE")
     momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
     weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
     clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
@@ -45,6 +46,10 @@ class Local:
             raise ConfigError(
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
                 "keep one of them"
+            )
+        if self.momentum and self.optimiser != "sgd":
+            raise ConfigError(
+                f"local.momentum = {self.momentum} goes with optimiser sgd, not {self.optimiser}"
             )
         for name in ("epochs", "steps", "batch", "clip", "probe_batch"):
             value = getattr(self, name)
@@ -68,5 +73,9 @@ class Local:
 
     def around(self, method: Algorithm) -> Algorithm:
         """The method with clipping, weight decay and momentum in the documented order."""
-        momentum = Momentum(lr=1.0, beta=self.momentum) if self.momentum else None
-        return build(method, self.clip, self.weight_decay, momentum)
+        opt: Optimiser | None = None
+        if self.optimiser != "sgd":
+            opt = Adam(lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8)
+        elif self.momentum:
+            opt = Momentum(lr=1.0, beta=self.momentum)
+        return build(method, self.clip, self.weight_decay, opt, self.optimiser == "adamw")

@@ -19,7 +19,7 @@ from .cohorts import Cohorts
 from .engines.base import Engine, Score
 from .engines.client import RangeResult
 from .engines.sums import means, root
-from .errors import CheckpointError, FedloomError
+from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
 from .ledger import Ledger
 from .memory import ClientMemory
@@ -43,6 +43,17 @@ class Saving:
     rounds: int | None = None
     seconds: float | None = 60.0
     keep: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "keep"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"Saving.{name} must be a whole number from 1, got {value!r}")
+        if self.keep is None or not (self.seconds is None or self.seconds >= 0):
+            raise ConfigError(
+                f"Saving needs keep from 1 and seconds from 0 (or None), got {self.keep!r} and "
+                f"{self.seconds!r}"
+            )
 
 
 @dataclass

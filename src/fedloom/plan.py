@@ -40,9 +40,10 @@ class Plan:
     nonfinite: str = "stop"
     rule: Rule | None = None
     link: Link = field(default_factory=Link)
+    d: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "link", self.link.settled(self.algorithm, self.rule))
+        object.__setattr__(self, "link", self.link.settled(self.algorithm, self.rule, self.d))
         if self.rule is not None and not self.algorithm.partial:
             raise CompositionError(
                 f"{self.rule.name} and {self.algorithm.method}: the method needs every client to "

@@ -91,12 +91,57 @@ class InverseSqrt(Schedule):
         return 1.0 / math.sqrt(1.0 + round / self.scale)
 
 
+class FAFEDTheory(Schedule):
+    """FAFED's Theorem 2: rho h / (w_t + t)^(1/3) with h = N^(2/3) / L and w_t = max(3/2, 1728 q^3
+    N^2 - t).
+
+    It is the rate itself: use it with local.lr = 1, and FAFED(c=...) with `c`. t = round q + step +
+    1.
+
+    >>> schedule = FAFEDTheory(N=20, q=10, L=1.0, rho=0.01, b=50)
+    >>> round(schedule(0, 0) * 12 * 10 / 0.01, 9)  # rho / (12 L q), for ages
+    1.0
+    """
+
+    N: int = hyper(20, low=1, source="number of clients")
+    q: int = hyper(10, low=1, source="local steps per round")
+    L: float = hyper(1.0, low=0, open_low=True, source="smoothness of the loss")
+    rho: float = hyper(0.01, low=0, open_low=True, source="FAFED, section 6")
+    b: int = hyper(50, low=1, source="batch size, in c only")
+
+    def __call__(self, round: int, step: int) -> float:
+        t = round * self.q + step + 1
+        w = max(1.5, 1728.0 * self.q**3 * self.N**2 - t)
+        return float(self.rho * self.N ** (2 / 3) / self.L / (w + t) ** (1 / 3))
+
+    @property
+    def c(self) -> float:
+        """The factor of alpha_(t+1) = c eta_t^2 that goes with these rates."""
+        h = self.N ** (2 / 3) / self.L
+        first = 1 / (12 * self.L * self.q * h**3 * self.rho**2)
+        return float(first + 60 * self.L**2 / (self.b * self.N * self.rho**2))
+
+
+class CubeRoot(Schedule):
+    """1 / (w + u)^(1/3); u counts steps, or rounds with unit "round" (the authors' text runs)."""
+
+    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: w = 1")
+    unit: str = hyper("step", choices=("step", "round"), source="step: the paper")
+    q: int = hyper(10, low=1, source="local steps per round, for unit step")
+
+    def __call__(self, round: int, step: int) -> float:
+        u = round * self.q + step if self.unit == "step" else round
+        return float((self.w + u) ** (-1 / 3))
+
+
 SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
     "exponential": Exponential,
     "cosine": Cosine,
     "milestones": Milestones,
     "inverse_sqrt": InverseSqrt,
+    "fafed_theory": FAFEDTheory,
+    "cube_root": CubeRoot,
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .algorithm import Algorithm, FedAvg, Hyper
-from .algorithms import FedACG, Scaffold, fedavgm, fedprox
+from .algorithms import FAFED, FedACG, FedDyn, FedNova, FedSMOO, Scaffold, fedavgm, fedprox
 from .errors import ConfigError, did_you_mean
 
 __all__ = ["ALGORITHMS", "LABELS", "Option", "label_of", "make_algorithm", "options"]
@@ -21,6 +21,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavgm": fedavgm,
     "scaffold": Scaffold,
     "fedacg": FedACG,
+    "fednova": FedNova,
+    "feddyn": FedDyn,
+    "fedsmoo": FedSMOO,
+    "fafed": FAFED,
 }
 
 LABELS = {
@@ -29,6 +33,10 @@ LABELS = {
     "fedavgm": "FedAvgM",
     "scaffold": "SCAFFOLD",
     "fedacg": "FedACG",
+    "fednova": "FedNova",
+    "feddyn": "FedDyn",
+    "fedsmoo": "FedSMOO",
+    "fafed": "FAFED",
 }
 
 

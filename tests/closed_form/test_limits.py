@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import quadratics, same, small, trace
 
 from fedloom import FedAvg, Local, LocalSGD
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
 from fedloom.schedules import Exponential
 from fedloom.vector import rec
 from fedloom.wrappers import Clip, Lookahead, Momentum, Prox, ServerOpt, WeightDecay
+from tiny import quadratics, same, small, trace
 
 EQUAL = {
     "FedProx(0) is FedAvg": (fedprox(mu=0.0), FedAvg()),
@@ -63,8 +63,7 @@ def test_scaffolds_options_agree_where_the_gradient_is_the_same_everywhere():
     # K = 1 on the client's whole data: the mean direction is the gradient at the received model
     local = Local(steps=1, batch=None, lr=0.1)
     ends = [
-        [loop for loop in trace(quadratics(Scaffold(option=o), cohort=3, local=local), 9)][-1]
-        for o in (1, 2)
+        list(trace(quadratics(Scaffold(option=o), cohort=3, local=local), 9))[-1] for o in (1, 2)
     ]
     torch.testing.assert_close(ends[0].srv.c, ends[1].srv.c, rtol=0, atol=1e-13)
     assert float(ends[0].srv.c.abs().max()) > 0.1

@@ -7,13 +7,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import clusters, mlp, small, trace
 from torch import nn
 
 from fedloom import FedAvg, Local
-from fedloom.engines.client import Client
+from fedloom.engines.base import one_thread
 from fedloom.schedules import Exponential
 from fedloom.vector import rec
+from tiny import clusters, mlp, small, trace
 
 CASES = {
     "plain": {},
@@ -58,16 +58,16 @@ def experiment(name: str, **changes):
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_round_is_torchs(name):
-    loop = experiment(name).build()
-    torch.set_num_threads(1)
-    client = Client(loop.plan, loop.fed, loop.net)
+    loop = experiment(name, weighting="uniform").build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
     x = loop.net.init()
     for t in (0, 3):
-        up, _, _, oracle = client.train(rec(x=x), client.first_memory(x, 0), 0, t)
-        want = flat(by_hand(mlp(torch.float64), loop.fed, t)) - x
+        answers = loop.engine.round(rec(x=x), loop.net.init_buffers(), {}, [0], t)
+        with one_thread():
+            want = flat(by_hand(mlp(torch.float64), loop.fed, t)) - x
         tolerance = 0 if name in EXACT else 1e-14
-        torch.testing.assert_close(up.delta, want, rtol=0, atol=tolerance)
-        assert oracle.calls == len(loop.fed.batches(0, t))
+        torch.testing.assert_close(answers.nodes[0][2].delta, want, rtol=0, atol=tolerance)
+        assert answers.stats[0].gradients == len(loop.fed.batches(0, t))
     assert float(want.abs().max()) > 0.01
 
 

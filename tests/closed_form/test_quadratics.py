@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import A, B, models, quadratics, trace
 
 from fedloom import FedAvg, Local, LocalSGD
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
 from fedloom.schedules import Exponential, Milestones
+from tiny import A, B, models, quadratics, trace
 
 LR, K = 0.1, 5
 MINIMISER = (A * B).sum(0) / A.sum(0)  # of the plain mean of the f_i

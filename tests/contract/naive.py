@@ -1,4 +1,4 @@
-"""What the engines must equal: the local loop without a thought for speed. Fresh vectors everywhere."""
+"""What the engines must equal: the local loop without a thought for speed, on fresh vectors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import torch
 
 from fedloom.algorithm import Job
+from fedloom.dropout import seeded
 from fedloom.engines import Serial
-from fedloom.engines.client import Client
+from fedloom.engines.client import Client, Done
 from fedloom.rng import key, substream
 from fedloom.vector import tree
 
@@ -21,38 +22,31 @@ def fresh(record):
 class NaiveGradient:
     """One step's oracle, by a functional call at a copy."""
 
-    def __init__(self, client, ref, memory, batch, seed):
-        self.client, self.ref, self.memory = client, ref, memory
+    def __init__(self, plan, net, ref, memory, batch, seed):
+        self.plan, self.net, self.ref, self.memory = plan, net, ref, memory
         self.batch, self.seed = batch, seed
         self.calls, self.losses = 0, []
 
     def __call__(self, x):
-        plan, net = self.client.plan, self.client.net
         torch.manual_seed(self.seed)
-        with torch.enable_grad():
+        with torch.enable_grad(), seeded(self.seed):
             y = x.detach().clone().requires_grad_()
-            loss = plan.objective.mean(net, y, self.batch, self.ref, self.memory)
+            loss = self.plan.objective.mean(self.net, y, self.batch, self.ref, self.memory)
             (g,) = torch.autograd.grad(loss, y)
         self.calls += 1
         self.losses.append(loss.detach().clone())
         return g.clone()
 
 
-class Work:
-    """The counts of a client's round, as the engine's oracle has them."""
-
-    def __init__(self):
-        self.calls, self.losses = 0, []
-
-
 class NaiveClient(Client):
-    """Every vector that an author sees is a copy, and the move is x - lr d."""
+    """Every vector that an author sees is a copy, and the move is x - lr d. Whole models only."""
 
-    def train(self, msg, memory, i, round):
-        fed, alg = self.fed, self.plan.algorithm
-        batches = fed.batches(i, round)
+    def train(self, share, memory, i, round):
+        fed, plan, net, alg = self.fed, self.plan, share.net, self.plan.algorithm
+        msg, own, obj = fresh(share.msg), fresh(memory.alg), memory.obj
+        batches, seed = fed.batches(i, round), key(fed.seed, "step", round, i)
         rates = [fed.local.rate(round, k) for k in range(len(batches))]
-        work = Work()
+        calls, losses = 0, []
         job = Job(
             weight=fed.weight(i),
             steps=float(len(batches)),
@@ -61,29 +55,30 @@ class NaiveClient(Client):
             round=float(round),
             step=0.0,
             last=memory.last,
-            full=lambda x: self.whole(x, msg.x, memory.obj, i, round),
+            full=lambda x: self.whole_gradient(x, share, obj, i, round),
         )
-        seed = key(fed.seed, "step", round, i)
-        self.net.train()
-        msg, own = fresh(msg), fresh(memory.alg)
+        net.train()
         x, loc = alg.start(fresh(msg), fresh(own), job)
         x, loc = fresh(x), fresh(loc)
         for k, index in enumerate(batches):
             job = job._replace(step=float(k), lr=rates[k])
-            oracle = NaiveGradient(self, msg.x, memory.obj, fed.batch(index), substream(seed, k))
+            oracle = NaiveGradient(plan, net, msg.x, obj, fed.batch(index), substream(seed, k))
             d, loc = alg.direction(fresh(x), fresh(loc), fresh(msg), fresh(own), oracle, job)
             x, loc = torch.sub(fresh(x), fresh(d), alpha=job.lr), fresh(loc)
-            work.calls += oracle.calls
-            work.losses += oracle.losses[:1]
+            calls += oracle.calls
+            losses += oracle.losses[:1]
         up, own = alg.finish(fresh(x), fresh(loc), fresh(msg), fresh(own), job)
-        return fresh(up), memory._replace(alg=fresh(own)), job, work
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        memory = memory._replace(alg=fresh(own))
+        return Done(fresh(up), memory, job, loss, calls, msg.x[:0])
 
-    def whole(self, x, ref, memory, i, round):
-        own, seed = self.fed.data.clients.of(i), key(self.fed.seed, "full", round, i)
-        total = torch.zeros_like(x)
-        for k, index in enumerate(torch.split(own, self.fed.local.batch or len(own))):
-            oracle = NaiveGradient(self, ref, memory, self.fed.batch(index), substream(seed, k))
-            total = total.add(oracle(x), alpha=len(index) / len(own))
+    def whole_gradient(self, x, share, obj, i, round):
+        fed, total = self.fed, torch.zeros_like(x)
+        own, seed = fed.data.clients.of(i), key(fed.seed, "full", round, i)
+        for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
+            ref, batch = share.msg.x, fed.batch(index)
+            g = NaiveGradient(self.plan, share.net, ref, obj, batch, substream(seed, k))(x)
+            total = total.add(g, alpha=len(index) / len(own))
         return total
 
 

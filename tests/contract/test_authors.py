@@ -10,15 +10,15 @@ from collections import Counter
 
 import pytest
 import torch
-from tiny import bits, imprint, same, small, trace
 
 from fedloom import Local, wire
-from fedloom.algorithm import Hyper
+from fedloom.algorithm import Hyper, Job
 from fedloom.schedules import Exponential
 from fedloom.storage import freeze, thaw
-from fedloom.vector import fields, tree
+from fedloom.vector import fields, rec, tree
 from fedloom.wrappers import Wrapper
 from fedloom.zoo import ALGORITHMS, make_algorithm, options
+from tiny import bits, imprint, same, small, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
     "scaffold, option I": ("scaffold", {"option": 1})
@@ -38,7 +38,9 @@ class Watch(Wrapper):
 
     def __post_init__(self):
         super().__post_init__()
-        object.__setattr__(self, "seen", {"messages": [], "answers": [], "methods": Counter()})
+        object.__setattr__(
+            self, "seen", {"messages": [], "answers": [], "probes": [], "methods": Counter()}
+        )
         object.__setattr__(self, "lent", {})
 
     def _twice(self, name, *arguments):
@@ -60,6 +62,11 @@ class Watch(Wrapper):
         held, then = self.lent[what]
         assert imprint(record) == then, f"{what} changed while the engine had it"
         assert same(record, held)
+
+    def probe(self, x, grad):
+        up = self.inner.probe(x, grad)
+        self.seen["probes"].append((x, up))
+        return up
 
     def server_init(self, x, up):
         return self._twice("server_init", x, up)
@@ -108,8 +115,6 @@ def _without_full(record):
 
 def _parts(result):
     """A pair as one record."""
-    from fedloom.vector import rec
-
     plain = isinstance(result, tuple) and not hasattr(result, "_fields")
     return rec(**{f"part{n}": v for n, v in enumerate(result)}) if plain else result
 
@@ -149,11 +154,17 @@ def test_the_bill_is_the_messages(case, watched):
         down.update({k: 5 * len(raw) for k, raw in wire.pack(msg).items()})
     for answer in watch.seen["answers"]:
         up.update({k: len(raw) for k, raw in wire.pack(answer).items()})
+    probes = watch.seen["probes"]
+    assert len(probes) == (7 if watch.probes else 0)
+    for x, answer in probes:
+        down.update({k: len(raw) for k, raw in wire.pack(rec(x=x)).items()})
+        up.update({k: len(raw) for k, raw in wire.pack(answer).items()})
     assert loop.ledger.down == dict(down)
     assert loop.ledger.up == dict(up)
-    assert loop.ledger.bytes_down == sum(row["bytes_down"] for row in loop.history)
-    assert loop.ledger.bytes_up == sum(row["bytes_up"] for row in loop.history)
-    assert loop.ledger.client_rounds == loop.ledger.answers == 25
+    rounds = loop.history
+    assert (loop.ledger.bytes_down == sum(row["bytes_down"] for row in rounds)) == (not probes)
+    assert (loop.ledger.bytes_up == sum(row["bytes_up"] for row in rounds)) == (not probes)
+    assert loop.ledger.client_rounds == loop.ledger.answers == 25 + len(probes)
     assert loop.ledger.steps == sum(row["steps"] for row in loop.history)
 
 
@@ -205,7 +216,8 @@ def test_the_declared_fields_are_the_real_ones(name, watched):
     alg, up = watch.inner, watch.seen["answers"][0]
     assert {"delta", "weight"} <= set(up._fields)
     assert set(alg.linear) <= set(up._fields)
-    assert alg.uniform(up, None)._fields == alg.means
+    job = Job(2.0, 3.0, 0.1, 0.3, 0.0, 2.0, -1.0)
+    assert alg.uniform(up, job)._fields == alg.means
 
 
 # --------------------------------------------------------------------------------- hyper-parameters
@@ -215,12 +227,14 @@ OPTIONS = [(name, option.name) for name in ALGORITHMS for option in options(name
 @pytest.mark.parametrize(("name", "key"), OPTIONS)
 def test_an_option_has_a_range_and_a_source(name, key):
     option = next(o for o in options(name) if o.name == key)
-    assert option.source and option.allowed != "any"
+    assert option.source and (option.allowed != "any" or option.default is None)
     assert option.default is not inspect.Parameter.empty
 
 
 def another(default):
     """A value that is allowed where `default` is, and differs."""
+    if default is None or isinstance(default, bool):
+        return 0.5 if default is None else not default
     return 1 if default == 2 else default * 0.5
 
 
@@ -245,6 +259,8 @@ LOCAL_CHANGES = {
     "weight_decay": 0.1,
     "clip": 0.1,
     "drop_last": True,
+    "optimiser": "adam",
+    "probe_batch": 1,
 }
 
 
@@ -258,12 +274,13 @@ def test_a_setting_of_local_training_changes_the_run(key):
     changed = base | {key: LOCAL_CHANGES[key]}
     if key == "steps":
         del changed["epochs"]
+    method = "fafed" if key == "probe_batch" else "fedavg"
     sizes = (3, 5, 4, 7, 3, 8, 5)
     from tiny import clusters
 
     runs = [
-        [*trace(small(build("fedavg"), local=Local(**l), data=clusters(sizes=sizes)), 3)][-1]
-        for l in (base, changed)
+        [*trace(small(build(method), local=Local(**own), data=clusters(sizes=sizes)), 3)][-1]
+        for own in (base, changed)
     ]
     assert bits(runs[0].srv.x) != bits(runs[1].srv.x)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 import torch
 from naive import Naive
-from tiny import same, small, trace
 
 from fedloom import LocalSGD
 from fedloom.errors import ClientError
 from fedloom.vector import rec
+from tiny import same, small, trace
 
 
 class Historian(LocalSGD):
@@ -32,7 +32,7 @@ class Historian(LocalSGD):
 
 
 class Storm(LocalSGD):
-    """d_k = g(x_k) + 0.9 (d_(k-1) - g(x_(k-1))) on the same batch; its memory is the last x and g."""
+    """d_k = g(x_k) + 0.9 (d_(k-1) - g(x_(k-1))) on one batch; its memory is the last x and d."""
 
     def client_init(self, x):
         return rec(x=x, d=torch.zeros_like(x))

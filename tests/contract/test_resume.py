@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import same, small, timeless, weights
 from torch import nn
 
 from fedloom import Evaluation, Saving
 from fedloom.zoo import ALGORITHMS, make_algorithm
+from tiny import clusters, same, small, timeless, trace, weights
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
     "scaffold, option I": ("scaffold", {"option": 1})
@@ -51,15 +51,15 @@ def test_extended_is_uninterrupted_in_workers(engine, tmp_path, engine_of):
 
 @pytest.mark.parametrize("case", ["scaffold", "fedacg"])
 def test_a_run_that_broke_off_goes_on(case, tmp_path):
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def break_off(row):
         if row["round"] == 5:
-            raise Enough
+            raise EnoughError
 
     whole = experiment(case, 7).run()
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         experiment(case, 7, on_round=[break_off]).run(tmp_path / "run")
     agree(experiment(case, 7).resume(tmp_path / "run"), whole)
 
@@ -102,8 +102,6 @@ class Statistics(nn.Module):
 
 
 def statistics(rounds, engine="serial", **changes):
-    from tiny import clusters
-
     torch.manual_seed(2)
     data = clusters(sizes=(4, 8, 12, 6, 10, 4, 8))
     changes = {"model": Statistics(), "data": data, "cohort": 5} | changes
@@ -126,21 +124,16 @@ def test_batch_norms_buffers_have_the_same_bits_in_workers(engine, engine_of):
 
 
 def test_batch_norms_buffers_are_averaged_by_weight():
-    from tiny import trace
-
-    from fedloom.engines.client import Client
-
-    before, after = trace(statistics(1, cohort=[[1, 2, 5]]), 1)
-    x, start = statistics(1).net().init(), statistics(1).net().init_buffers()
+    *_, after = trace(statistics(1, cohort=[[1, 2, 5]]), 1)
+    loop = statistics(1).build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    start = loop.net.init_buffers()
     total, size = torch.zeros_like(start), 0
     for i in (1, 2, 5):
-        loop = statistics(1).build()
-        loop.begin()
-        torch.set_num_threads(1)
-        client = Client(loop.plan, loop.fed, loop.net)
-        loop.net.load_buffers(start)
-        client.train(loop.plan.algorithm.broadcast(loop.srv), client.first_memory(x, i), i, 0)
-        total += loop.fed.weight(i) * loop.net.buffers()
+        msg = loop.plan.algorithm.broadcast(loop.srv)
+        ((_, _, part),) = loop.engine.round(msg, start, {}, [i], 0).nodes
+        total += part.buffers
         size += loop.fed.weight(i)
     torch.testing.assert_close(after.buffers, total / size)
     assert after.ledger.down["buffers"] == 3 * start.nbytes == after.ledger.up["buffers"]

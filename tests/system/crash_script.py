@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tiny import clusters, mlp
-
 from fedloom import Evaluation, Experiment, Local, Saving
 from fedloom.algorithms import Scaffold
 from fedloom.schedules import Exponential
+from tiny import clusters, mlp
 
 ROUNDS = 80
 

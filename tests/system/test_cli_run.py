@@ -158,7 +158,10 @@ def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--seeds", 2, "--out", "some", "--quiet")
     fedloom("run", *SMALL, "algorithm=fedacg", "--out", "one", "--quiet")
     table = fedloom("compare", "some", "one", "--target", 0.01, "--csv", "a/b.csv").output
-    assert [line.split()[0] for line in table.splitlines()[2:]] == ["FedAvg", "FedACG"]
+    assert [line.split()[:2] for line in table.splitlines()[2:]] == [
+        ["FedAvg", "2"],
+        ["FedACG", "1"],
+    ]
     assert "rounds to 1 %" in table
     assert len(Path("a/b.csv").read_text().splitlines()) == 3
     assert fedloom("compare", "one", "--markdown").output.startswith("| algorithm | seeds |")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -18,6 +18,7 @@ def layout_of(some):
     return Layout(tuple(f"p{n}" for n in range(len(some))), tuple(some))
 
 
+@settings(max_examples=40, deadline=None)
 @given(shapes)
 def test_views_and_flatten_are_inverse(some):
     layout = layout_of(some)
@@ -27,6 +28,7 @@ def test_views_and_flatten_are_inverse(some):
     assert torch.equal(layout.flatten(views), x)
 
 
+@settings(max_examples=40, deadline=None)
 @given(shapes)
 def test_every_coordinate_is_in_one_piece(some):
     layout = layout_of(some)
@@ -36,6 +38,7 @@ def test_every_coordinate_is_in_one_piece(some):
     assert torch.equal(seen, torch.ones(layout.d))
 
 
+@settings(max_examples=40, deadline=None)
 @given(shapes)
 def test_where_marks_whole_pieces(some):
     layout = layout_of(some)

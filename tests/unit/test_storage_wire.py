@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from tiny import same
 
 from fedloom import wire
 from fedloom.engines.shared import Board, dumps, load, loads
 from fedloom.storage import disk_errors, freeze, thaw, write_tensors
 from fedloom.vector import fields, rec, tree
+from tiny import same
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 
@@ -56,6 +56,15 @@ def test_the_disk_gives_back_what_it_got(record):
     back = thaw(json.loads(json.dumps(shape)), parts)
     assert same(back, record)
     assert all(t.data_ptr() % 64 == 0 for t in fields(back).values() if isinstance(t, torch.Tensor))
+
+
+@pytest.mark.parametrize("first", range(1, 9))
+def test_what_is_mapped_from_a_file_begins_where_torchs_own_memory_does(first, tmp_path):
+    record = rec(a=torch.arange(float(first)), x=torch.arange(50.0), c=torch.arange(30.0))
+    shape, parts = freeze(record)
+    write_tensors(tmp_path / "f", parts)
+    back = thaw(shape, load_file(tmp_path / "f"))
+    assert same(back, record) and all(t.data_ptr() % 64 == 0 for t in back)
 
 
 @settings(max_examples=30, deadline=None)

@@ -41,7 +41,7 @@ class FAFED(LocalSGD):
     alpha: float = hyper(0.1, low=0, high=1, source="section 6: {0.1, 0.9}")
     beta: float = hyper(0.9, low=0, high=1, open_high=True, source="section 6: {0.1, 0.9}")
     rho: float = hyper(0.01, low=0, open_low=True, source="section 6: 0.01")
-    c: float | None = hyper(None, source="Theorem 2; None: alpha is constant")
+    c: float | None = hyper(None, low=0, optional=True, source="Theorem 2; None: alpha is constant")
     ext: float = hyper(1.0, low=0, high=1, source="1: the paper; 0.95: the authors' code")
     precondition_first_step: bool = hyper(
         False, choices=(False, True), source="line 3 as printed has no A"

@@ -147,6 +147,7 @@ def _algorithm(name: str, make: Any) -> str:
         ["a client keeps", *_count(cost.memory)],
         ["a client is sent", *_count(cost.down)],
         ["a client answers", *_count(cost.up)],
+        *([["once before round 1", *_count(cost.probe)]] if cost.probe else []),
         ["gradients per step", f"{cost.gradients:g}", ""],
     ]
     note = "Measured on a small problem (a vector is as long as the model):"

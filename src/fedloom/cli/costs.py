@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor, nn
 
 from fedloom.algorithm import Algorithm
 from fedloom.data import from_clients
-from fedloom.engines.client import Client
 from fedloom.experiment import Experiment, Local
 from fedloom.vector import Rec, fields
 
@@ -20,7 +20,8 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Costs:
-    """Vectors (of the model's length) by place; gradients per local step.
+    """Vectors (of the model's length) by place; probe: what a client sends once before round 1;
+    gradients: per local step.
 
     >>> from fedloom.zoo import make_algorithm
     >>> found = costs(make_algorithm("scaffold"))
@@ -32,6 +33,7 @@ class Costs:
     memory: tuple[str, ...]
     down: tuple[str, ...]
     up: tuple[str, ...]
+    probe: tuple[str, ...]
     gradients: float
 
 
@@ -50,19 +52,25 @@ def costs(algorithm: Algorithm) -> Costs:
     loop = experiment.build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    client = Client(loop.plan, loop.fed, loop.net)
+    before = dict(loop.ledger.up)
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    share = client.shares(msg, [0], 0)[1.0]
-    done = client.train(share, client.first_memory(msg.x, 0, share.view), 0, 0)
-    d = loop.net.layout.d
+    answers = loop.engine.round(msg, loop.buffers, {}, [0], 0)
+    loop.engine.close()
+    (sent,), memory, d = answers.stats, answers.memories[0].alg, loop.net.layout.d
     return Costs(
         server=_vectors(loop.srv, d),
-        memory=_vectors(done.memory.alg, d),
-        down=_vectors(msg, d),
-        up=_vectors(done.up, d),
-        gradients=done.gradients / _STEPS,
+        memory=_vectors(memory, d),
+        down=_messages(sent.bytes_down, d),
+        up=_messages(sent.bytes_up, d),
+        probe=_messages(before, d * loop.fed.population),
+        gradients=sent.gradients / _STEPS,
     )
 
 
 def _vectors(record: Rec, d: int) -> tuple[str, ...]:
     return tuple(k for k, v in fields(record).items() if isinstance(v, Tensor) and v.numel() == d)
+
+
+def _messages(sizes: Mapping[str, int], d: int) -> tuple[str, ...]:
+    """The fields of a message that are whole vectors of float32."""
+    return tuple(k for k, size in sizes.items() if size == 4 * d)

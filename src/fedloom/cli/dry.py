@@ -1,4 +1,4 @@
-"""What a run would cost, from a short measurement: two clients of round 1, one evaluation."""
+"""What a run would cost, from a short measurement: some clients of round 1, one evaluation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "estimate", "measure"]
 
+_SHORT = 3.0  # seconds that may be spent on a whole cohort
 _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run. Bytes and seconds; client_rounds counts every client of every round."""
+    """Of one run, in bytes and seconds. client_rounds: every client of every round, counted; down,
+    up: what it is sent and answers, on average.
+    """
 
     client_rounds: int
     down: int  # per client and round
     up: int
+    before: int  # of the exchange before round 1, which few algorithms have
     seconds_training: float
     seconds_evaluation: float
     checkpoint: int  # without client memory
@@ -43,7 +47,7 @@ def estimate(config: Config, seeds: int) -> str:
 
     experiment = config.experiment()
     cost = measure(experiment)
-    keep, traffic = experiment.saving.keep, cost.client_rounds * (cost.down + cost.up)
+    keep, traffic = experiment.saving.keep, cost.before + cost.client_rounds * (cost.down + cost.up)
     disk = keep * cost.checkpoint + cost.memory_all + 4 * cost.parameters
     whole = cost.seconds_training + cost.seconds_evaluation
     lines = [
@@ -75,19 +79,22 @@ def estimate(config: Config, seeds: int) -> str:
 
 
 def measure(experiment: Experiment) -> Cost:
-    """Train two clients of round 1 (as many as there are workers, if more) and evaluate once.
+    """Train clients of round 1 and evaluate: two of them, or as many as the engine runs at once, or
+    all if that takes seconds only.
 
     Nothing is written, and nothing of it stays.
     """
     loop = experiment.build()
-    loop.begin()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
-        sample = loop.cohorts.of(0)[: max(2, getattr(loop.engine, "workers", 1))]
+        loop.begin()
+        at_once = max(getattr(loop.engine, name, 1) for name in ("workers", "chunk"))
+        cohort = loop.cohorts.of(0)
+        sample = cohort[: max(2, at_once)]
         _train(loop, sample)  # the first time costs what no other does
-        started = time.perf_counter()
-        answers = _train(loop, sample)
-        training = time.perf_counter() - started
+        answers, training = _train(loop, sample)
+        if training * len(cohort) / len(sample) < _SHORT:  # then what a round costs shows as well
+            answers, training = _train(loop, cohort)
         loop.scores()
         started = time.perf_counter()
         loop.scores()
@@ -97,15 +104,18 @@ def measure(experiment: Experiment) -> Cost:
     return _cost(experiment, loop, answers, training, evaluation)
 
 
-def _train(loop: Loop, sample: list[int]) -> RangeResult:
+def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
+    """Train these clients -> their answers, seconds."""
+    started = time.perf_counter()
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    return loop.engine.round(msg, loop.buffers, {}, sample, 0)
+    answers = loop.engine.round(msg, loop.buffers, {}, sample, 0)
+    return answers, time.perf_counter() - started
 
 
 def _cost(
     experiment: Experiment, loop: Loop, answers: RangeResult, training: float, evaluation: float
 ) -> Cost:
-    from fedloom.wire import nbytes
+    from fedloom.vector import rec
 
     counted = min(experiment.rounds, _COUNTED_ROUNDS)
     cohorts = [loop.cohorts.of(t) for t in range(counted)]
@@ -115,17 +125,18 @@ def _cost(
     every = experiment.evaluation.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
-    buffers = loop.buffers.nbytes
-    message = loop.plan.algorithm.broadcast(loop.srv)
+    down = [sum(s.bytes_down.values()) for s in answers.stats]
+    up = [sum(s.bytes_up.values()) for s in answers.stats]
     rows = [_nbytes(row) for row in answers.memories.values()]
     row = max(rows, default=0)
     return Cost(
         client_rounds=round(sum(map(len, cohorts)) * scale),
-        down=sum(nbytes(message).values()) + buffers,
-        up=sum(answers.stats[0].bytes_up.values()),
-        seconds_training=steps * second_per_step,
+        down=round(sum(down) / len(down)),
+        up=round(sum(up) / len(up)),
+        before=loop.ledger.bytes_down + loop.ledger.bytes_up,
+        seconds_training=steps * second_per_step + loop.ledger.seconds,
         seconds_evaluation=evaluations * evaluation,
-        checkpoint=_nbytes(loop.srv) + buffers,
+        checkpoint=_nbytes(rec(srv=loop.srv, link=loop.at_link)) + loop.buffers.nbytes,
         memory_row=row,
         memory_all=row * loop.fed.population,
         resident=_resident(experiment, loop, row),

@@ -52,6 +52,7 @@ class Settings(BaseModel):
     engine: str = "serial"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    channels_last: bool | None = None
 
 
 class Checkpoint(BaseModel):
@@ -136,6 +137,7 @@ class Config:
                 engine=v["engine"],
                 device=v["device"],
                 dtype=getattr(torch, v["dtype"]),
+                channels_last=v.get("channels_last"),
                 saving=Saving(
                     checkpoint.get("every_rounds"), checkpoint["every_seconds"], checkpoint["keep"]
                 ),
@@ -221,11 +223,12 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
                 f"command line: {path} cannot change when a run goes on; only "
                 f"{', '.join(CHANGEABLE)} can: start a new run with `fedloom run {file} {text}`"
             )
-    before = str(raw.get("engine", "serial")).partition(":")[0]
+    before = str(raw.get("engine", "serial"))
     config = _complete(raw, f"file '{file}'", overrides)
-    if config.values["engine"].partition(":")[0] != before:
+    after = config.values["engine"]
+    if after != before and {e.partition(":")[0] for e in (before, after)} != {"workers"}:
         raise ConfigError(
-            f"command line: engine = '{config.values['engine']}' cannot replace '{before}' when a "
+            f"command line: engine = '{after}' cannot replace '{before}' when a "
             "run goes on; only the number of workers can change"
         )
     return config
@@ -273,8 +276,8 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
             )
         raw["local"]["schedule"] = {"name": "exponential", "decay": decay}
     origin = Origin(source, apply(raw, overrides))
+    _check_keys(raw, origin)
     top = {k: v for k, v in raw.items() if k not in _TABLES}
-    _check_keys(top, origin)
     algorithm = _named(raw, "algorithm", origin)
     top.setdefault("label", LABELS.get(algorithm["name"], algorithm["name"]))
     values = check(Settings, top, "", "the configuration", origin)
@@ -293,20 +296,26 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     return Config(values, origin)
 
 
-def _check_keys(top: Mapping[str, Any], origin: Origin) -> None:
+def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
     """Unknown keys outside tables, with the dotted key that may be meant."""
-    every = [*Settings.model_fields, *_TABLES]
-    for key in top:
-        if key in Settings.model_fields:
+    for key in raw:
+        if key in Settings.model_fields or key in _TABLES:
             continue
         inside = [f"{t}.{key}" for t, make in _PLAIN.items() if key in make().model_fields]
-        inside += [
-            f"{path}.{key}"
-            for path, registry in REGISTRIES.items()
-            if any(key in known(make, (NESTED.get(path, ""),)) for make in registry.values())
-        ]
-        hint = f"did you mean '{inside[0]}'?" if inside else did_you_mean(key, every)
+        inside += [f"{p}.{key}" for p in REGISTRIES if key in _options(raw, p)]
+        hint = did_you_mean(key, [*Settings.model_fields, *_TABLES])
+        hint = f"did you mean '{inside[0]}'?" if inside else hint
         raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")
+
+
+def _options(raw: Mapping[str, Any], path: str) -> list[str]:
+    """The keys of a named table as it is named here; none if it has no known name."""
+    *tables, key = path.split(".")
+    place = raw
+    for table in tables:
+        place = named_table(place, table)
+    make = REGISTRIES[path].get(str(named_table(place, key).get("name")))
+    return known(make, (NESTED.get(path, ""),)) if make else []
 
 
 def _plain(

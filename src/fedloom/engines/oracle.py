@@ -60,6 +60,7 @@ class Buffers:
 
 
 def storage(v: Tensor) -> int:
+    """Where a tensor's memory begins: equal for all views of the same memory."""
     return v.untyped_storage().data_ptr()
 
 

@@ -17,7 +17,15 @@ from ..errors import ConfigError, WorkerError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
-from .base import EVALUATION_BATCH, Score, add, evaluate_range, keep_memory, one_thread
+from .base import (
+    EVALUATION_BATCH,
+    Score,
+    add,
+    evaluate_range,
+    keep_memory,
+    one_thread,
+    processors,
+)
 from .client import Client, RangeResult
 from .shared import Board, dumps, load, loads
 from .sums import push, ranges
@@ -40,7 +48,7 @@ class Workers:
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or processors()
         self._executor: Any = None
         self._board: Board | None = None
         self._posted: dict[tuple[int, int], tuple[Any, str]] = {}

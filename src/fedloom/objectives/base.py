@@ -53,6 +53,9 @@ class Objective:
         """-> (B,), or a scalar if `whole`."""
         raise NotImplementedError
 
+    def check(self, net: Net, inputs: Any) -> None:
+        """Raise CompositionError if the model lacks what this loss needs. inputs: a small batch."""
+
     def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         """The batch's mean loss, a scalar; override where a fused function gives it faster."""
         loss = self.loss(net, x, batch, ref, mem)
@@ -78,6 +81,9 @@ class CrossEntropy(Objective):
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         return self.score(net(x, batch[0]), batch)
+
+    def check(self, net: Net, inputs: Any) -> None:
+        """Raise CompositionError if the model lacks what this loss needs. inputs: a small batch."""
 
     def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         return F.cross_entropy(net(x, batch[0]), batch[1])

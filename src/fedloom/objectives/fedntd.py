@@ -25,7 +25,7 @@ def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float) -> Tensor:
     """
     classes = torch.arange(z.shape[1], device=z.device).view(-1, *[1] * (z.ndim - 2))
     wrong = classes != y.unsqueeze(1)
-    lowest = torch.finfo(z.dtype).min / 4  # not -inf: inf - inf would be NaN
+    lowest = torch.finfo(z.dtype).min / 4  # with -inf one class alone would give NaN
     log_p, log_q = (torch.where(wrong, v / tau, lowest).log_softmax(1) for v in (z_ref, z))
     each = (log_p.exp() * torch.where(wrong, log_p - log_q, 0.0)).sum(1)
     return each.reshape(each.shape[0], -1).mean(1)

@@ -19,7 +19,7 @@ from ..layout import Layout
 from ..net import Net
 from ..vector import Num, Rec, Vec, rec, tree
 
-__all__ = ["Now", "Rule", "View", "behind_mask", "check_capacity", "whole"]
+__all__ = ["Now", "Rule", "View", "behind_mask", "check_capacity", "round_of", "whole"]
 
 
 class Now(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -67,8 +66,6 @@ class Importance(Rule):
     >>> Importance().grad(torch.ones_like, view.take(x), view.fit)
     tensor([1.4898, 1.5000])
     """
-
-    cuts: ClassVar[bool] = False
 
     group: str = hyper(
         default="model", choices=("model", "stage", "layer"), source="model in FIARSE D.1"

@@ -17,7 +17,7 @@ from ..vector import Rec, Vec, clip, rec
 from .base import Wrapper
 from .optimisers import Optimiser
 
-__all__ = ["Clip", "ClipGrad", "LocalOpt", "Prox", "WeightDecay", "build"]
+__all__ = ["Clip", "ClipGrad", "LocalOpt", "PerStep", "Prox", "WeightDecay", "build"]
 
 
 class Prox(Wrapper):
@@ -124,21 +124,43 @@ class LocalOpt(Wrapper):
         return self.inner.finish(x, loc.inner, msg, mem, job)
 
 
+class PerStep(Wrapper):
+    """Send the mean move per local step: CFedAvg with unequal K_i (Algorithm 1, line 11)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.sums or self.inner.means,
+            "its server reads more than the mean move, and reads that whole",
+        )
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        up, mem = self.inner.finish(x, loc, msg, mem, job)
+        return up._replace(delta=up.delta / job.steps), mem
+
+
 def build(
     method: Algorithm,
     clip: float | None = None,
     weight_decay: float = 0.0,
     opt: Optimiser | None = None,
+    decoupled: bool = False,
 ) -> Algorithm:
-    """Put the local parts around a method in the documented order; parts not asked for are left
+    """Put the local parts around a method in the documented order; what is not asked for is left
     out.
+
+    decoupled: weight decay outside of the optimiser, as in AdamW.
     """
     if method.recursive:
         if clip is not None or weight_decay:
             method = ClipGrad(inner=method, norm=clip, wd=weight_decay)
-    else:
-        if clip is not None:
-            method = Clip(inner=method, norm=clip)
-        if weight_decay:
-            method = WeightDecay(inner=method, wd=weight_decay)
-    return LocalOpt(inner=method, opt=opt) if opt else method
+        return LocalOpt(inner=method, opt=opt) if opt else method
+    if clip is not None:
+        method = Clip(inner=method, norm=clip)
+    if weight_decay and not decoupled:
+        method = WeightDecay(inner=method, wd=weight_decay)
+    if opt:
+        method = LocalOpt(inner=method, opt=opt)
+    if weight_decay and decoupled:
+        method = WeightDecay(inner=method, wd=weight_decay)
+    return method

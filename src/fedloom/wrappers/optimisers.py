@@ -10,7 +10,7 @@ from typing import dataclass_transform
 from ..algorithm import check_ranges, hyper
 from ..vector import Rec, Vec, rec, zeros
 
-__all__ = ["Momentum", "Optimiser"]
+__all__ = ["Adam", "Momentum", "Optimiser"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -50,3 +50,25 @@ class Momentum(Optimiser):
     def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
         m = self.beta * state.m + d
         return self.lr * m, rec(m=m)
+
+
+class Adam(Optimiser):
+    """Adam with bias correction (Kingma & Ba, ICLR 2015), as torch.optim.Adam.
+
+    m = beta1 m + (1 - beta1) d and v alike with d^2; move by m^ / (sqrt(v^) + eps).
+    """
+
+    lr: float = hyper(1.0, low=0, open_low=True, source="1: the local rate is job.lr")
+    beta1: float = hyper(0.9, low=0, high=1, open_high=True, source="torch.optim.Adam")
+    beta2: float = hyper(0.999, low=0, high=1, open_high=True, source="torch.optim.Adam")
+    eps: float = hyper(1e-8, low=0, open_low=True, source="torch.optim.Adam")
+
+    def init(self, x: Vec) -> Rec:
+        return rec(m=zeros(x), v=zeros(x), t=x.new_zeros(()))
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        t = state.t + 1
+        m = self.beta1 * state.m + (1 - self.beta1) * d
+        v = self.beta2 * state.v + (1 - self.beta2) * d * d
+        root = (v / (1 - self.beta2**t)).sqrt() + self.eps
+        return self.lr * (m / (1 - self.beta1**t)) / root, rec(m=m, v=v, t=t)

@@ -1,0 +1,278 @@
+"""Some clients as one computation, with a leading axis of clients: the vectorised engine's work."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from ..algorithm import Job
+from ..dropout import seeded
+from ..rng import key, substream
+from ..vector import Rec, Vec, rec, tree
+from .client import Client, Done, Share, own_objective
+
+__all__ = ["NeedsFullError", "Together"]
+
+
+class NeedsFullError(Exception):
+    """The algorithm asked for the gradient over all data, which is only prepared if it does."""
+
+
+class Together:
+    """One round of some clients at once. Names in capitals are numbers: C clients, K steps, B
+    examples.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        share: Share,
+        memories: dict[int, Rec],
+        group: list[int],
+        round: int,
+        whole: bool,
+    ) -> None:
+        msg = share.msg
+        self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
+        self.ref, self.msg = self.view.seen(msg.x), msg
+        self.old, self.group, self.round = memories, group, round
+        self.calls, self.whole = 0, whole
+        dtype, device = msg.x.dtype, msg.x.device
+        batches = [self.fed.batches(i, round) for i in group]
+        self.steps = [len(b) for b in batches]
+        self.sizes = [len(b) for b in batches[0]]
+        self.rates = [[self.fed.local.rate(round, k) for k in range(n)] for n in self.steps]
+        K = max(self.steps)
+        self.live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
+        index, weight = _padded([b + b[-1:] * (K - len(b)) for b in batches])
+        self.index, self.weight = index, weight.to(dtype)  # (C, K, B)
+        seeds = [key(self.fed.seed, "step", round, i) for i in group]
+        self.seeds = torch.tensor([[substream(s, k) for k in range(K)] for s in seeds])
+        rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
+        self.lr = torch.tensor(rates, dtype=dtype, device=device)
+        numbers = [
+            (self.fed.weight(i), float(n), 0.0, math.fsum(r), float(round), 0.0, memories[i].last)
+            for i, n, r in zip(group, self.steps, self.rates, strict=True)
+        ]
+        self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 7), as in Job
+        view = self.view
+        self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
+        self.obj = _stack([own_objective(view, memories[i].obj) for i in group], msg.x)
+        self.all: Any = None
+
+    def run(self) -> dict[int, Done]:
+        """Train. The data of all steps of a client are never in memory at once."""
+        self.net.train()
+        try:
+            return self._run()
+        except NeedsFullError:
+            if self.whole:
+                raise
+            self.calls, self.all = 0, self._everything()
+            return self._run()
+
+    def _everything(self) -> Rec:
+        """All data of every client, in chunks of its batch size, padded."""
+        size = max(self.index.shape[2], 1)
+        batch = self.fed.local.batch
+        chunks = []
+        for i in self.group:
+            own = self.fed.data.clients.of(i)
+            chunks.append(list(torch.split(own, batch or len(own))))
+        M = max(map(len, chunks))
+        index, weight = _padded([c + c[-1:] * (M - len(c)) for c in chunks], size)
+        real = torch.tensor([[float(m < len(c)) for m in range(M)] for c in chunks])
+        seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
+        return rec(
+            index=index,
+            weight=(weight * real[:, :, None]).to(self.msg.x.dtype),
+            seed=torch.tensor([[substream(s, m) for m in range(M)] for s in seeds]),
+        )
+
+    def _run(self) -> dict[int, Done]:
+        obj = self.obj
+        full = self._full_data()
+        x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
+        losses = []
+        for k in range(self.index.shape[1]):
+            # a batch-level loss is never padded: here all clients' k-th batches are of one size
+            size = self.sizes[k] if self.whole else self.index.shape[2]
+            data = self._data(self.index[:, k, :size])
+            arguments = (
+                x,
+                loc,
+                self.own,
+                obj,
+                data,
+                self.weight[:, k, :size],
+                self.seeds[:, k],
+                self.lr[:, k],
+                self.live[:, k],
+                self.numbers,
+                full,
+            )
+            x, loc, obj, loss = vmap(lambda *a, k=k: self._step(k, *a))(*arguments)
+            losses.append(loss)
+        last = torch.tensor([r[-1] for r in self.rates], dtype=self.lr.dtype)
+        up, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
+        finish, view = self.plan.objective.finish, self.view
+        obj = vmap(lambda x, obj: finish(view.seen(x), self.ref, obj))(x, obj) if obj else obj
+        table = torch.stack(losses, 1) if losses[0] is not None else None
+        return {i: self._row(r, i, up, own, obj, table) for r, i in enumerate(self.group)}
+
+    def _row(self, r: int, i: int, up: Rec, own: Rec, obj: Rec, losses: Any) -> Done:
+        """One client's part, in memory of its own: a view would keep the whole chunk alive."""
+        take = lambda v: v[r].clone() if isinstance(v, Tensor) else v
+        n, rates = self.steps[r], self.rates[r]
+        answer = tree(take, up)
+        weight = answer.weight
+        answer = answer._replace(weight=float(weight))
+        old, view = self.old[i], self.view
+        objective = tree(take, obj)
+        memory = old._replace(
+            alg=view.put(tree(take, own), old.alg),
+            obj=view.put(objective, old.obj) if view.net is not None else objective,
+        )
+        job = Job(
+            self.fed.weight(i),
+            float(n),
+            rates[-1],
+            math.fsum(rates),
+            float(self.round),
+            float(n - 1),
+            float(self.old[i].last),
+        )
+        loss = 0.0 if losses is None else float(losses[r, :n].mean())
+        return Done(answer, memory, job, loss, self._gradients(n), self.msg.x[:0])
+
+    def _gradients(self, steps: int) -> int:
+        """Gradient calls of a client: those traced in one step, for each of its steps."""
+        return self.calls // self.index.shape[1] * steps
+
+    # ------------------------------------------------------------------------------ under vmap
+    def _gradient(self, data: Any, weight: Tensor, seed: Tensor, obj: Rec, found: list[Any]) -> Any:
+        """x (d,) -> gradient (d,) of one client's minibatch; the first call's loss goes to
+        found.
+        """
+        objective = self.plan.objective
+
+        def mean(x: Vec) -> Tensor:
+            with seeded(seed):
+                loss = objective.loss(self.net, self.view.seen(x), data, self.ref, obj)
+            if self.whole:
+                return loss
+            value: Tensor = (weight * loss).sum() / weight.sum()
+            return value
+
+        def plain(x: Vec) -> Vec:
+            self.calls += 1
+            g, value = grad_and_value(mean)(x)
+            if not found:
+                found.append(value)
+            return g  # type: ignore[no-any-return]  # torch.func has no types
+
+        rule, fit = self.plan.rule, self.view.fit
+        if rule is None or fit is None:
+            return plain
+        return lambda x: rule.grad(plain, x, fit)
+
+    def _job(self, numbers: Tensor, lr: Tensor, k: int, obj: Rec, full: Any) -> Job:
+        n = numbers.unbind()
+        step = (n[1] - 1).clamp_max(k)
+        whole = lambda x: self._full(x, full, obj)
+        return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole)
+
+    def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
+        job = self._job(numbers, lr, 0, obj, full)
+        x, loc = self.plan.algorithm.start(self.msg, own, job)
+        return x.clone(), tree(lambda v: _tensor(v, x), loc)
+
+    def _step(
+        self,
+        k: int,
+        x: Vec,
+        loc: Rec,
+        own: Rec,
+        obj: Rec,
+        data: Any,
+        weight: Tensor,
+        seed: Tensor,
+        lr: Tensor,
+        live: Tensor,
+        numbers: Tensor,
+        full: Any,
+    ) -> Any:
+        found: list[Any] = []
+        gradient = self._gradient(data, weight, seed, obj, found)
+        job = self._job(numbers, lr, k, obj, full)
+        d, new = self.plan.algorithm.direction(x, loc, self.msg, own, gradient, job)
+        with seeded(seed):
+            carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
+        moved = (x - lr * d, tree(lambda v: _tensor(v, x), new), carried)
+        keep = lambda a, b: torch.where(live, a, b)
+        x, loc, obj = (tree(keep, a, b) for a, b in zip(moved, (x, loc, obj), strict=True))
+        return x, loc, obj, found[0] if found else None
+
+    def _finish(
+        self, x: Vec, loc: Rec, own: Rec, numbers: Tensor, lr: Tensor, obj: Rec, full: Any
+    ) -> Any:
+        job = self._job(numbers, lr, self.index.shape[1], obj, full)
+        up, own = self.plan.algorithm.finish(x, loc, self.msg, own, job)
+        return tree(lambda v: _tensor(v, x), up), tree(lambda v: _tensor(v, x), own)
+
+    def _full(self, x: Vec, full: Any, obj: Rec) -> Vec:
+        """Gradient of a client's mean loss over all its data."""
+        if self.all is None:
+            raise NeedsFullError
+        total = torch.zeros_like(x)
+        for m in range(full.seed.shape[0]):
+            size = full.weight[m].sum()
+            data = tuple(v[m] for v in (full.inputs, full.targets))
+            # a padding chunk has weight 0 throughout: count it as one example, times 0
+            weight = torch.where(size > 0, full.weight[m], torch.ones_like(full.weight[m]))
+            found: list[Any] = []
+            g = self._gradient(data, weight, full.seed[m], obj, found)(x)
+            total = total + size * g
+        mean: Vec = total / full.weight.sum()
+        return mean
+
+    def _full_data(self) -> Any:
+        if self.all is None:
+            return rec()
+        inputs, targets = self._data(self.all.index)
+        return rec(inputs=inputs, targets=targets, weight=self.all.weight, seed=self.all.seed)
+
+    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples by index (C, ...) -> inputs and targets with these leading axes."""
+        data = self.fed.data
+        return data.inputs[index], data.targets[index]
+
+
+def _padded(batches: list[list[Tensor]], size: int = 0) -> tuple[Tensor, Tensor]:
+    """Indices per client and step -> (C, K, B), short ones filled with their last; weights, 0
+    there.
+    """
+    B = max(size, max(len(b) for steps in batches for b in steps))
+    row = torch.arange(B)
+    index = [[b[row.clamp_max(len(b) - 1)] for b in steps] for steps in batches]
+    weight = [[(row < len(b)).double() for b in steps] for steps in batches]
+    return _table(index), _table(weight)
+
+
+def _table(rows: list[list[Tensor]]) -> Tensor:
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+def _stack(records: list[Rec], like: Vec) -> Rec:
+    """Records of tensors or numbers -> one record of tensors (C, ...)."""
+    return tree(lambda *vs: torch.stack([_tensor(v, like) for v in vs]), *records)
+
+
+def _tensor(value: Any, like: Vec) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device)

@@ -1,0 +1,196 @@
+"""Error feedback: the specification's vectors, and what it must conserve."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom import FedAvg
+from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.layout import Layout
+from fedloom.link import EF21, Forget, Link, Residual, Via, Whole
+from fedloom.rng import generator
+from fedloom.vector import rec
+
+G = torch.tensor(
+    [
+        [0.5, -1.2, 0.3, 0.05, -0.7, 0.9],
+        [-0.4, 0.1, 0.35, -0.05, 0.6, 0.2],
+        [0.25, 0.15, -0.55, 0.45, -0.1, -0.3],
+    ],
+    dtype=torch.float64,
+)
+SIX = Layout(("x",), ((6,),))
+LAYOUT = Layout(("w", "b", "conv"), ((12, 9), (12,), (6, 2, 3, 3)))
+LOSSY = {
+    "dense": Dense(),
+    "top": TopK(ratio=0.1),
+    "top by layer": TopK(ratio=0.1, scope="layer"),
+    "all": TopK(ratio=1.0),
+    "dropping": RandomDropping(ratio=0.2),
+    "8 bit": QSGD(),
+    "4 bit": QSGD(levels=7, bucket=64),
+    "rank 1": PowerSGD(rank=1),
+    "rank 2": PowerSGD(rank=2),
+}
+
+
+def near(found, expected, atol=1e-15):
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+
+
+def rounds(link, answers, layout):
+    """One client's answers, one after the other -> what the server read of each, its residuals."""
+    memory, read, kept = link.init(torch.zeros_like(answers[0]), layout, 0), [], []
+    for t, g in enumerate(answers):
+        up, _, memory = link.deliver(rec(delta=g, weight=1.0), memory, Whole(layout), 0, t, 0)
+        read.append(up.delta)
+        kept.append(memory.delta.e)
+    return torch.stack(read), torch.stack(kept)
+
+
+def one(codec, feedback):
+    return Link({"delta": Via(codec, feedback)}).settled(FedAvg())
+
+
+# ------------------------------------------------------------------ vectors of the specification
+def test_top_two_with_feedback():
+    sent, e = rounds(one(TopK(ratio=1 / 3), Residual()), G, SIX)
+    near(sent[0], [0, -1.2, 0, 0, 0, 0.9])
+    near(sent[1], [0, 0, 0.65, 0, 0, 0.2])
+    near(sent[2], [0, 0, -0.55, 0.45, 0, 0])
+    near(e[0], [0.5, 0, 0.3, 0.05, -0.7, 0])
+    near(e[1], [0.1, 0.1, 0, 0, -0.1, 0])
+    near(e[2], [0.35, 0.25, 0, 0, -0.2, -0.3])
+    near(e.square().sum(1), [0.8325, 0.03, 0.315])
+    near(sent.sum(0), [0, -1.2, 0.1, 0.45, 0, 1.1])
+    near(sent.sum(0) + e[2], [0.35, -0.95, 0.1, 0.45, -0.2, 0.8])
+
+
+def test_top_two_without_feedback():
+    sent, _ = rounds(one(TopK(ratio=1 / 3), Forget()), G, SIX)
+    assert [s.nonzero()[:, 0].tolist() for s in sent] == [[1, 5], [0, 4], [2, 3]]
+    near(sent.sum(0), [-0.4, -1.2, -0.55, 0.45, 0.6, 0.9])
+
+
+@pytest.fixture
+def fixed_masks(monkeypatch):
+    """RandomDropping keeps {1, 4}, then {0, 3, 5}, then {2, 5}."""
+    masks = {
+        generator(0, "codec", t, 0, "delta").initial_seed(): held
+        for t, held in enumerate(([1, 4], [0, 3, 5], [2, 5]))
+    }
+
+    def mask(self, seed, d):
+        return torch.zeros(d, dtype=torch.bool).index_fill(0, torch.tensor(masks[seed]), True)
+
+    monkeypatch.setattr(RandomDropping, "mask", mask)
+
+
+@pytest.mark.usefixtures("fixed_masks")
+def test_random_dropping_with_feedback():
+    sent, e = rounds(one(RandomDropping(ratio=1 / 3), Residual()), G, SIX)
+    near(sent[0], [0, -1.2, 0, 0, -0.7, 0])
+    near(sent[1], [0.1, 0, 0, 0, 0, 1.1])
+    near(sent[2], [0, 0, 0.1, 0, 0, -0.3])
+    near(e[0], [0.5, 0, 0.3, 0.05, 0, 0.9])
+    near(e[1], [0, 0.1, 0.65, 0, 0.6, 0])
+    near(e[2], [0.25, 0.25, 0, 0.45, 0.5, 0])
+    near(e.square().sum(1), [1.1525, 0.7925, 0.5775])
+    near(sent.sum(0), [0.1, -1.2, 0.1, 0, -0.7, 0.8])
+
+
+@pytest.mark.usefixtures("fixed_masks")
+def test_random_dropping_without_feedback():
+    sent, _ = rounds(one(RandomDropping(ratio=1 / 3), Forget()), G, SIX)
+    near(sent.sum(0), [-0.4, -1.2, -0.55, -0.05, -0.7, -0.1])
+
+
+@pytest.mark.usefixtures("fixed_masks")
+def test_feedback_around_scaled_dropping_grows(monkeypatch):
+    monkeypatch.setattr(RandomDropping, "unfit", lambda self, d: "")  # else it is refused
+    _, e = rounds(one(RandomDropping(ratio=1 / 3, scaled=True), Residual()), G, SIX)
+    near(e.square().sum(1), [8.8725, 15.5525, 35.8775], atol=1e-13)
+
+
+def test_cfedavg_of_two_clients():
+    link = one(TopK(ratio=1 / 3), Residual())
+    mine, _ = rounds(link, G, SIX)
+    other, e_other = rounds(link, G.flip(1), SIX)
+    x = torch.cumsum((mine + other) / 2, 0)
+    near(x[0], [0.45, -0.6, 0, 0, -0.6, 0.45])
+    near(x[1], [0.55, -0.6, 0.325, 0.325, -0.6, 0.55])
+    near(x[2], [0.55, -0.6, 0.275, 0.275, -0.6, 0.55])
+    e = (rounds(link, G, SIX)[1][2] + e_other[2]) / 2
+    near(x[2] + e, [0.575, -0.575, 0.275, 0.275, -0.575, 0.575])
+
+
+# ------------------------------------------------------------------------------------ conservation
+def _answer(t, i):
+    draw = generator(9, "test", t, i)
+    return torch.randn(LAYOUT.d, generator=draw, dtype=torch.float64).pow(3)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_feedback_loses_nothing(name):
+    """sum of what was sent + residual = sum of what was computed, through absences."""
+    link, zero = one(LOSSY[name], Residual()), torch.zeros(LAYOUT.d, dtype=torch.float64)
+    clients = range(5)
+    memory = {i: link.init(zero, LAYOUT, 0) for i in clients}
+    sent = dict.fromkeys(clients, zero)
+    computed = dict.fromkeys(clients, zero)
+    x, ideal = zero, zero  # the virtual iterate x + mean of all e moves by what was computed
+    for t in range(20):
+        present = torch.randperm(5, generator=generator(2, "cohort", t))[:3].tolist()
+        for i in present:
+            up = rec(delta=_answer(t, i), weight=1.0)
+            read, _, memory[i] = link.deliver(up, memory[i], Whole(LAYOUT), 4, t, i)
+            sent[i], computed[i] = sent[i] + read.delta, computed[i] + up.delta
+            x, ideal = x + read.delta / 5, ideal + up.delta / 5
+        e = sum(memory[i].delta.e for i in clients) / 5
+        near(x + e, ideal, 1e-12)
+    for i in clients:
+        near(sent[i] + memory[i].delta.e, computed[i], 1e-12)
+    lossless = name in ("dense", "all")
+    assert all(bool(memory[i].delta.e.any()) is not lossless for i in clients)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_residuals_stay_bounded(name):
+    """A constant answer: what is missing never exceeds a multiple of it, and its mean arrives."""
+    g = _answer(0, 0)
+    sent, e = rounds(one(LOSSY[name], Residual()), [g] * 60, LAYOUT)
+    assert float(e.norm(dim=1).max()) < 60 * float(g.norm()) / 2
+    torch.testing.assert_close(sent.mean(0), g - e[-1] / 60, rtol=0, atol=1e-12)
+
+
+# -------------------------------------------------------------------------------------------- EF21
+def test_ef21_with_everything_sent_is_the_answer_itself():
+    link = one(TopK(ratio=1.0), EF21())
+    _, h = rounds(link, G, SIX)
+    near(h, G)
+
+
+def _descend(feedback, steps):
+    """Gradient steps on f_i = sum_j a_ij / 2 (x_j - b_ij)^2 of three clients, top 20 % up."""
+    a, b = torch.rand(2, 3, 10, generator=generator(5, "test"), dtype=torch.float64).unbind()
+    a = a + 0.5
+    layout, x = Layout(("x",), ((10,),)), torch.zeros(10, dtype=torch.float64)
+    link = one(TopK(ratio=0.2), feedback)
+    memory, server = [link.init(x, layout, 0) for _ in range(3)], link.server_init(x)
+    for t in range(steps):
+        total = torch.zeros_like(x)
+        for i in range(3):
+            up = rec(delta=-0.1 * a[i] * (x - 5 * b[i]), weight=1.0)
+            read, _, memory[i] = link.deliver(up, memory[i], Whole(layout), 0, t, i)
+            total += read.delta / 3
+        up, server = link.arrive(rec(delta=total), server, 1.0, 1.0)
+        x = x + up.delta
+    return float((x - (a * 5 * b).sum(0) / a.sum(0)).abs().max())
+
+
+def test_ef21_reaches_the_minimiser_and_forgetting_does_not():
+    assert _descend(EF21(), 250) < 1e-6
+    assert _descend(Forget(), 250) > 1e-2
+    assert _descend(Residual(), 250) < 0.5

@@ -1,0 +1,178 @@
+"""Checkpoints that are damaged, of another run, or never came about."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from crash_script import experiment
+
+import fedloom.files
+from fedloom import Saving
+from fedloom.errors import CheckpointError
+from tiny import timeless, weights
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return experiment().run(tmp_path_factory.mktemp("whole") / "run")
+
+
+def agree(one, other):
+    assert weights(one.model) == weights(other.model)
+    assert timeless(one.history) == timeless(other.history)
+    assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
+
+
+def stopped(folder, round):
+    """A run that broke off after a round, with checkpoints of this round and the one before."""
+
+    class StopError(Exception):
+        pass
+
+    def stop_here(row):
+        if row["round"] == round + 1:
+            raise StopError
+
+    with pytest.raises(StopError):
+        experiment(on_round=[stop_here]).run(folder)
+    return sorted((folder / "checkpoints").iterdir())
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path):
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 255
+    path.write_bytes(raw)
+
+
+FILES = ["state.safetensors", "memory.json", "manifest.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+def test_a_damaged_checkpoint_is_passed_over(name, damage, undisturbed, tmp_path, caplog):
+    _, new = stopped(tmp_path / "run", 10)
+    damage(new / name)
+    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    if (name, damage) != ("manifest.json", Path.unlink):  # without one it never was a checkpoint
+        assert f"{new.name} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+def test_damaged_client_memory_is_passed_over(damage, undisturbed, tmp_path, caplog):
+    old, new = stopped(tmp_path / "run", 10)
+    own = lambda folder: {
+        s[0] for s in json.loads((folder / "memory.json").read_text())["segments"]
+    }
+    only_new = own(new) - own(old)
+    assert only_new
+    for name in only_new:
+        damage(tmp_path / "run" / "memory" / name)
+    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    assert f"{new.name} is damaged" in caplog.text
+
+
+def test_an_older_checkpoint_that_is_damaged_is_let_go(undisturbed, tmp_path, caplog):
+    old, _ = stopped(tmp_path / "run", 10)
+    truncate(old / "memory.json")
+    saving = Saving(rounds=2, seconds=None, keep=4)
+    agree(experiment(saving=saving).resume(tmp_path / "run"), undisturbed)
+    assert not old.exists() and f"{old.name} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [truncate, flip])
+def test_nothing_whole_is_one_clear_error(damage, tmp_path):
+    for folder in stopped(tmp_path / "run", 10):
+        damage(folder / "state.safetensors")
+    with pytest.raises(CheckpointError, match=r"no checkpoint of .* can be read") as caught:
+        experiment().resume(tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_configuration_is_refused(tmp_path):
+    from fedloom import Local
+    from fedloom.algorithms import FedACG
+    from tiny import clusters, mlp
+
+    experiment(rounds=2).run(tmp_path / "run")
+    others = {
+        "algorithm": FedACG(),
+        "seed": 6,
+        "cohort": 3,
+        "local": Local(epochs=1, batch=4, lr=0.051),
+        "data": clusters(seed=8),
+        "data ": clusters(sizes=(1, 3, 5, 8, 11, 3, 12)),
+        "model": mlp(seed=6),
+        "weighting": "uniform",
+        "sampling": "bernoulli",
+        "nonfinite": "skip",
+    }
+    missed = []
+    for name, value in others.items():
+        try:
+            experiment(**{name.strip(): value, "rounds": 2}).resume(tmp_path / "run")
+            missed.append(name)
+        except CheckpointError as error:
+            assert re.search("another configuration.*differ", str(error))
+    assert not missed
+    assert len(experiment(rounds=3).resume(tmp_path / "run").history) == 3
+    with pytest.raises(CheckpointError, match="not a run directory"):
+        experiment().resume(tmp_path)
+
+
+def test_a_run_directory_that_exists_is_refused(tmp_path):
+    from fedloom.errors import ConfigError
+
+    experiment(rounds=1).run(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"exists and is not empty.*resume"):
+        experiment(rounds=1).run(tmp_path / "run")
+    (tmp_path / "run" / "config.toml").unlink()
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        experiment(rounds=1).run(tmp_path / "run")
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match="file"):
+            experiment(rounds=1).run(path)
+
+
+@pytest.mark.parametrize("first", ["partition.json", "fingerprint.json", "config.toml"])
+def test_a_run_killed_before_it_could_be_resumed_can_be_started_again(first, tmp_path, monkeypatch):
+    write = fedloom.files.os.replace
+
+    def killed(a, b):
+        if Path(b).name == first:
+            raise KeyboardInterrupt
+        write(a, b)
+
+    monkeypatch.setattr(fedloom.files.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        experiment(rounds=1).run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="not a run directory"):
+        experiment(rounds=1).resume(tmp_path / "run")
+    monkeypatch.undo()
+    assert len(experiment(rounds=1).run(tmp_path / "run").history) == 1
+
+
+def test_a_failing_client_loses_no_round_that_was_done(tmp_path):
+    from fedloom.algorithms import Scaffold
+    from fedloom.errors import ClientError
+
+    class Late(Scaffold):
+        def direction(self, x, loc, msg, mem, grad, job):
+            d, loc = super().direction(x, loc, msg, mem, grad, job)
+            return torch.where(torch.as_tensor(job.round >= 7), float("inf"), d), loc
+
+    rare = Saving(rounds=None, seconds=None)
+    with pytest.raises(ClientError, match="round 8"):
+        experiment(algorithm=Late(), saving=rare).run(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "00000007" / "manifest.json").is_file()
+    lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    assert len(lines) == 7

@@ -1,0 +1,98 @@
+"""Who takes part."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedloom.cohorts import Cohorts, round_half_up
+from fedloom.errors import ConfigError
+
+
+@given(st.integers(1, 60), st.data(), st.integers(0, 9))
+def test_a_number_is_that_many_different_clients_sorted(n, data, round):
+    size = data.draw(st.integers(1, n))
+    got = Cohorts(size, n, seed=3).of(round)
+    assert len(got) == len(set(got)) == size and got == sorted(got)
+    assert set(got) <= set(range(n))
+    assert got == Cohorts(size, n, seed=3).of(round)
+
+
+def test_a_share_is_rounded_half_up_and_at_least_one():
+    assert len(Cohorts(0.05, 100).of(0)) == 5
+    assert len(Cohorts(0.5, 5).of(0)) == 3
+    assert len(Cohorts(0.001, 10).of(0)) == 1
+    assert Cohorts(1.0, 7).of(4) == list(range(7))
+    assert Cohorts(1, 7).share == 1 / 7
+    assert [round_half_up(v) for v in (0.4, 0.5, 1.5, 2.5)] == [0, 1, 2, 3]
+
+
+def test_fixed_sampling_is_uniform():
+    counts = [0] * 20
+    for t in range(2000):
+        for i in Cohorts(4, 20, seed=1).of(t):
+            counts[i] += 1
+    # each is binomial(2000, 0.2): standard deviation 17.9
+    assert all(abs(c - 400) < 4.5 * 17.9 for c in counts)
+    assert len({tuple(Cohorts(4, 20, seed=1).of(t)) for t in range(50)}) > 45
+    assert Cohorts(4, 20, seed=1).of(0) != Cohorts(4, 20, seed=2).of(0)
+
+
+def test_bernoulli_takes_every_client_by_itself():
+    n, p, rounds = 10, 0.3, 3000
+    cohorts = [Cohorts(p, n, seed=5, sampling="bernoulli").of(t) for t in range(rounds)]
+    assert all(c and c == sorted(set(c)) for c in cohorts)
+    somebody = 1 - (1 - p) ** n  # rounds without anybody are drawn again
+    for i in range(n):
+        share = sum(i in c for c in cohorts) / rounds
+        assert abs(share - p / somebody) < 4.5 * math.sqrt(p * (1 - p) / rounds)
+    sizes = [len(c) for c in cohorts]
+    mean = sum(sizes) / rounds
+    variance = sum((s - mean) ** 2 for s in sizes) / rounds
+    assert abs(mean - n * p / somebody) < 0.15 and abs(variance - n * p * (1 - p)) < 0.4
+    both = sum(0 in c and 1 in c for c in cohorts) / rounds
+    assert abs(both - p * p / somebody) < 0.03
+
+
+def test_bernoulli_with_tiny_shares_draws_until_somebody_comes():
+    cohorts = [Cohorts(0.01, 5, sampling="bernoulli").of(t) for t in range(30)]
+    assert all(cohorts) and sum(len(c) == 1 for c in cohorts) > 25
+
+
+def test_a_schedule_begins_again_when_it_ends():
+    cohorts = Cohorts([[2, 0], [1], []], 3)
+    assert [cohorts.of(t) for t in range(5)] == [[0, 2], [1], [], [0, 2], [1]]
+    assert cohorts.share == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("size", "match"),
+    [
+        (0, "from 1 to the 5"),
+        (6, "from 1 to the 5 clients there are, got 6"),
+        (-1, "from 1"),
+        (0.0, r"\(0, 1\], got 0.0"),
+        (1.5, r"\(0, 1\].*integer"),
+        (float("nan"), r"\(0, 1\]"),
+        (True, "share, a number or lists"),
+        (None, "share, a number or lists"),
+        ("all", "list"),
+        ([], "at least one list"),
+        ([0, 1], "list"),
+        ([[0, 5]], "round 1 names client 5.*0 to 4"),
+        ([[0], [-1]], "round 2 names client -1"),
+        ([[1, 1]], "names client 1 twice|twice"),
+        ([[0.0]], "names client 0.0"),
+    ],
+)
+def test_a_cohort_that_the_population_does_not_have(size, match):
+    with pytest.raises(ConfigError, match=match):
+        Cohorts(size, 5)
+
+
+def test_an_unknown_sampling_is_refused():
+    with pytest.raises(ConfigError, match=r'"fixed" or "bernoulli", got \'other\''):
+        Cohorts(1, 2, sampling="other")

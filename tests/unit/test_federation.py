@@ -1,0 +1,211 @@
+"""Local work: schedules, batches, K_i, weights, and settings that are refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom import Evaluation, Local
+from fedloom.algorithm import Hyper
+from fedloom.data import from_clients
+from fedloom.errors import ConfigError, DataError
+from fedloom.plan import Federation
+from fedloom.schedules import (
+    SCHEDULES,
+    Constant,
+    Cosine,
+    Exponential,
+    InverseSqrt,
+    Milestones,
+    make,
+)
+
+
+def federation(sizes, seed=0, weighting="examples", **local):
+    pairs = [(torch.zeros(n, 1), torch.zeros(n, dtype=torch.int64)) for n in sizes]
+    return Federation(from_clients(pairs), Local(**local), seed, weighting)
+
+
+# --------------------------------------------------------------------------------------- schedules
+def test_schedules_are_their_formulas():
+    assert all(Constant()(t, k) == 1 for t in range(3) for k in range(3))
+    assert Exponential(decay=0.9, step_decay=0.8)(3, 2) == pytest.approx(0.9**3 * 0.8**2)
+    assert [Milestones(at=(2, 4), factor=0.1)(t, 0) for t in (0, 1, 2, 3, 4, 9)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+    cosine = Cosine(rounds=10, floor=0.2)
+    assert cosine(0, 5) == 1 and cosine(5, 0) == pytest.approx(0.6)
+    assert cosine(10, 0) == cosine(99, 0) == pytest.approx(0.2)
+    assert cosine(3, 0) == pytest.approx(0.2 + 0.4 * (1 + math.cos(0.3 * math.pi)))
+    assert InverseSqrt(scale=4.0)(12, 0) == pytest.approx(0.5)
+
+
+def test_a_rate_is_the_base_times_the_factor():
+    local = Local(lr=0.3, schedule=lambda round, step: 10.0 * round + step)
+    assert local.rate(2, 5) == pytest.approx(0.3 * 25)
+
+
+def test_schedules_by_name():
+    assert make("cosine", rounds=7) == Cosine(rounds=7)
+    assert all(isinstance(make(name)(1, 1), float) for name in SCHEDULES)
+    with pytest.raises(ConfigError, match=r"'cosin'; did you mean 'cosine'"):
+        make("cosin")
+    with pytest.raises(ConfigError, match=r"cosine.*speed"):
+        make("cosine", speed=1)
+    for wrong in ({"decay": 0.0}, {"decay": math.nan}, {"step_decay": -1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Exponential(**wrong)
+
+
+# ----------------------------------------------------------------------------------------- batches
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    st.integers(1, 8),
+    st.sampled_from([0.1, 0.5, 1, 1.5, 2.25, 3]),
+)
+def test_epochs_are_passes_over_the_clients_own_data(sizes, batch, epochs):
+    fed = federation(sizes, epochs=epochs, batch=batch)
+    for i, n in enumerate(sizes):
+        per_epoch = math.ceil(n / batch)
+        steps = max(1, math.floor(epochs * per_epoch + 0.5))
+        batches = fed.batches(i, 3)
+        assert fed.steps(i) == len(batches) == steps
+        own = set(fed.data.clients.of(i).tolist())
+        for first in range(0, steps, per_epoch):
+            seen = torch.cat(batches[first : first + per_epoch]).tolist()
+            assert len(seen) == len(set(seen)) and set(seen) <= own
+            if first + per_epoch <= steps:
+                assert set(seen) == own
+        assert all(
+            len(b) == min(batch, n) for k, b in enumerate(batches) if k % per_epoch != per_epoch - 1
+        )
+        assert all(1 <= len(b) <= batch for b in batches)
+
+
+@given(st.integers(1, 20), st.integers(1, 8), st.integers(1, 30))
+def test_steps_are_as_many_as_asked_for(n, batch, steps):
+    fed = federation([n], steps=steps, batch=batch)
+    assert fed.steps(0) == len(fed.batches(0, 0)) == steps
+    seen = Counter(torch.cat(fed.batches(0, 0)).tolist())
+    assert max(seen.values()) - min(seen.values() if len(seen) == n else [0]) <= 1
+
+
+def test_the_last_partial_batch_may_be_dropped():
+    fed = federation([10, 9, 5], epochs=2, batch=4, drop_last=False)
+    assert [len(b) for b in fed.batches(0, 0)] == [4, 4, 2, 4, 4, 2]
+    fed = federation([10, 9, 5], epochs=2, batch=4, drop_last=True)
+    assert [[len(b) for b in fed.batches(i, 0)] for i in range(3)] == [[4] * 4, [4] * 4, [4] * 2]
+    with pytest.raises(DataError, match=r"client 1 has 3 samples.*batch = 4.*drop_last"):
+        federation([10, 3], batch=4, drop_last=True)
+
+
+def test_a_batch_larger_than_the_client_is_its_whole_data():
+    fed = federation([3], epochs=2, batch=50)
+    assert [sorted(b.tolist()) for b in fed.batches(0, 0)] == [[0, 1, 2]] * 2
+    assert [len(b) for b in federation([7], batch=None, epochs=3).batches(0, 0)] == [7, 7, 7]
+
+
+def test_every_pass_round_client_and_seed_has_its_own_order():
+    fed = federation([30, 30], epochs=2, batch=30)
+    orders = [
+        tuple(int(v) % 30 for v in b)
+        for f in (fed, federation([30, 30], seed=1, epochs=2, batch=30))
+        for i in (0, 1)
+        for t in (0, 1)
+        for b in f.batches(i, t)
+    ]
+    assert len(set(orders)) == len(orders) == 16
+    again = [b.tolist() for b in fed.batches(1, 1)]
+    assert again == [b.tolist() for b in fed.batches(1, 1)]
+
+
+def test_every_position_is_equally_likely():
+    fed = federation([6], epochs=1, batch=6)
+    first = Counter(int(fed.batches(0, t)[0][0]) for t in range(1800))
+    assert all(abs(c - 300) < 4.5 * math.sqrt(1800 * 5 / 36) for c in first.values())
+
+
+def test_weights_are_examples_or_one():
+    assert [federation([3, 8]).weight(i) for i in (0, 1)] == [3.0, 8.0]
+    assert [federation([3, 8], weighting="uniform").weight(i) for i in (0, 1)] == [1.0, 1.0]
+    with pytest.raises(ConfigError, match="weighting"):
+        federation([3], weighting="size")
+
+
+def test_cost_is_the_examples_that_are_seen():
+    fed = federation([10, 2], epochs=1.5, batch=4)
+    assert [fed.cost(i) for i in (0, 1)] == [5 * 4, 2 * 2]
+
+
+# ---------------------------------------------------------------------------------------- settings
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"epochs": -1},
+        {"epochs": math.inf},
+        {"epochs": math.nan},
+        {"steps": 0},
+        {"steps": 1.5},
+        {"batch": 0},
+        {"batch": 2.5},
+        {"lr": 0},
+        {"lr": -0.1},
+        {"lr": math.nan},
+        {"lr": math.inf},
+        {"lr": "0.1"},
+        {"momentum": 1},
+        {"momentum": -0.1},
+        {"weight_decay": -1e-9},
+        {"weight_decay": math.inf},
+        {"clip": 0},
+        {"clip": -1},
+        {"drop_last": "yes"},
+    ],
+)
+def test_local_settings_out_of_range_are_named(wrong):
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=name) as caught:
+        Local(**wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_epochs_and_steps_are_not_both_given():
+    with pytest.raises(ConfigError, match=r"epochs = 2 and .*steps = 3"):
+        Local(epochs=2, steps=3)
+    assert Local().work == (1, None) and Local(steps=3).work == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        (Hyper(low=0), [0, 1e9, 0.0], [-1e-9, math.nan, math.inf, "1", None, True]),
+        (Hyper(low=0, open_low=True), [1e-300], [0, 0.0]),
+        (Hyper(low=0, high=1, open_high=True), [0, 0.999], [1, 1.0, 2]),
+        (Hyper(high=3), [3, -1e9], [3.1, -math.inf]),
+        (Hyper(choices=(1, 2)), [1, 2], [3, 0, "1"]),
+        (Hyper(), [None, "x", 3], []),
+    ],
+)
+def test_ranges(rule, good, bad):
+    assert all(rule.allows(v) for v in good)
+    assert not [v for v in bad if rule.allows(v)]
+
+
+def test_ranges_in_words():
+    assert Hyper(low=0, high=1, open_high=True).range_text() == "in [0, 1)"
+    assert Hyper(low=0, open_low=True).range_text() == "in (0, inf)"
+    assert Hyper(high=2).range_text() == "in (-inf, 2]"
+    assert Hyper(choices=(1, 2)).range_text() == "one of 1, 2"
+
+
+@pytest.mark.parametrize("wrong", [{"ema": 1.0}, {"every": -1}, {"validation": 1.0}, {"ema": -0.1}])
+def test_evaluation_settings_out_of_range_are_named(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Evaluation(**wrong)

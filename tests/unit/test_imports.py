@@ -1,0 +1,228 @@
+"""Modules import downwards only, and what belongs in one place stays there."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiny import SOURCE, environment
+
+# A name stands for a module or for a whole package, whose modules may import each other. Everything
+# else comes from a lower layer.
+LAYERS = {
+    0: ["_version", "errors", "files", "rng", "vector"],
+    1: ["blocks", "dropout", "layout", "storage", "wire"],
+    2: ["algorithm", "net"],
+    3: ["cohorts", "codecs", "data", "evaluation", "memory", "models", "objectives", "schedules"],
+    4: ["rundir", "views", "wrappers"],
+    5: ["algorithms", "link", "local", "metrics"],
+    6: ["plan", "zoo"],
+    7: ["engines"],
+    8: ["describe", "ledger", "progress"],
+    9: ["loop"],
+    10: ["result"],
+    11: ["experiment"],
+    12: ["recipes", "report"],
+    13: ["config"],
+    14: ["cli"],
+    15: ["__main__"],
+}
+LAYER = {name: layer for layer, names in LAYERS.items() for name in names}
+PATHS = sorted(SOURCE.rglob("*.py"))
+
+
+def module(path: Path) -> list[str]:
+    """The dotted name below fedloom, in parts."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return list(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Everything in a file but what only type checkers see."""
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            children: list[ast.AST] = list(node.orelse)
+        else:
+            children = list(ast.iter_child_nodes(node))
+        for child in children:
+            yield from walk(child)
+
+    return list(walk(ast.parse(path.read_text())))
+
+
+@functools.cache
+def imported(path: Path) -> set[str]:
+    """Every name that a file imports, anywhere, as module or module.name; absolute."""
+    out = set()
+    folder = ["fedloom", *path.relative_to(SOURCE).parts[:-1]]
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            out |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            home = folder[: len(folder) - node.level + 1] if node.level else []
+            origin = ".".join([*home, *([node.module] if node.module else [])])
+            out |= {f"{origin}.{a.name}" for a in node.names}
+    return out
+
+
+def outside(path: Path) -> set[str]:
+    """The packages that a file imports from elsewhere."""
+    return {name.split(".")[0] for name in imported(path)} - {"fedloom"}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: ".".join(module(p)) or "fedloom")
+def test_imports_go_down(path):
+    own = module(path)
+    if not own:
+        return  # the package itself names what it hands out, and loads it when it is used
+    assert own[0] in LAYER, f"give {own[0]} a layer in the table above"
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] != "fedloom" or parts[1] == own[0]:
+            continue
+        assert parts[1] in LAYER, f"{'.'.join(own)} imports {name}"
+        assert LAYER[parts[1]] < LAYER[own[0]], f"{'.'.join(own)} imports {name}"
+
+
+def test_the_table_names_what_there_is():
+    assert {module(p)[0] for p in PATHS if module(p)} == set(LAYER)
+
+
+@pytest.mark.parametrize("folder", ["algorithms", "wrappers", "codecs", "objectives"])
+def test_papers_do_not_import_each_other(folder):
+    """A mixture is an expression in zoo.py, never an import between papers."""
+    shared = {"__init__", "base", "optimisers", "indices"}
+    for path in (SOURCE / folder).glob("*.py"):
+        for name in imported(path) if path.stem != "__init__" else ():
+            parts = name.split(".")
+            if parts[:2] == ["fedloom", folder]:
+                assert len(parts) > 2 and parts[2] in shared, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("folder", ["algorithms", "wrappers", "codecs"])
+def test_papers_are_vector_arithmetic(folder):
+    for path in (SOURCE / folder).glob("*.py"):
+        for name in imported(path):
+            assert not name.startswith(("torch.distributed", "fedloom.data", "fedloom.models"))
+            functional = name.startswith("torch.nn.functional")
+            assert functional or not name.startswith("torch.nn"), f"{path} imports {name}"
+
+
+def test_engines_name_no_concrete_part():
+    for path in (SOURCE / "engines").glob("*.py"):
+        for name in imported(path):
+            parts = name.split(".")
+            if parts[0] == "fedloom" and parts[1] in ("algorithms", "wrappers", "zoo", "codecs"):
+                assert parts[2] == "base", f"{path.name} imports {name}"
+
+
+ONLY_IN = {
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+    "click": {"cli"},
+    "argparse": set(),
+    "pydantic": {"config"},
+    "sklearn": {"data"},
+    "loky": {"engines"},
+    "cloudpickle": {"engines"},
+    "safetensors": {"storage", "memory", "rundir", "result", "experiment", "cli"},
+    "rich": {"progress", "data", "cli"},
+    "random": set(),
+}
+
+
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_a_library_is_used_in_its_place_only(package):
+    users = {module(p)[0] for p in PATHS if package in outside(p)}
+    assert users <= ONLY_IN[package]
+
+
+@functools.cache
+def calls(path: Path) -> set[str]:
+    return {ast.unparse(n.func) for n in nodes(path) if isinstance(n, ast.Call)}
+
+
+def test_only_the_command_line_prints():
+    assert {module(p)[0] for p in PATHS if "print" in calls(p)} <= {"cli"}
+
+
+def test_only_the_command_line_and_the_data_folder_read_the_environment():
+    for path in PATHS:
+        text = " ".join(ast.unparse(n) for n in nodes(path) if isinstance(n, ast.Attribute))
+        if "os.environ" in text or "os.getenv" in text:
+            assert module(path)[0] == "cli" or module(path) == ["data", "fetch"], path
+
+
+def test_nothing_seeds_or_filters_for_everybody():
+    wrong = ("torch.manual_seed", "np.random.seed", "random.seed", "warnings.filterwarnings")
+    wrong += ("warnings.simplefilter", "logging.basicConfig", "sys.path.append", "sys.path.insert")
+    for path in PATHS:
+        found = calls(path) & set(wrong)
+        if "torch.random.fork_rng" in calls(path):
+            found -= {"torch.manual_seed"}  # for a function that makes a model
+        if "warnings.catch_warnings" in calls(path):
+            found -= {"warnings.filterwarnings", "warnings.simplefilter"}
+        assert not found or module(path)[0] == "cli", f"{path}: {found}"
+
+
+def test_files_and_functions_are_of_a_size_to_read():
+    for path in PATHS:
+        assert len(path.read_text().splitlines()) <= 400, path
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
+
+
+# -------------------------------------------------------------------------------- in a new process
+LOOK = """
+import sys, warnings, logging, os
+def look():
+    handlers = logging.getLogger().handlers
+    return list(sys.path), list(warnings.filters), dict(os.environ), list(handlers)
+
+before = look()
+import fedloom
+assert look() == before
+heavy = {"torch", "numpy", "pydantic", "rich", "click", "matplotlib", "sklearn", "loky"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_fedloom_does_nothing():
+    assert run(LOOK) == "[]"
+
+
+@pytest.mark.slow
+def test_using_fedloom_loads_no_optional_library_and_seeds_nothing():
+    code = """
+import sys, torch
+state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+import fedloom, fedloom.zoo, fedloom.data, fedloom.models
+fedloom.Experiment
+assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
+optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
+print(sorted(optional & set(sys.modules)), torch.cuda.is_initialized())
+"""
+    assert run(code) == "[] False"

@@ -1,0 +1,309 @@
+"""The link: what is refused, what travels, what it costs, and what both sides remember."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+import torch
+
+from fedloom import FedAvg
+from fedloom.algorithms import Scaffold
+from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.errors import CompositionError, ConfigError, DataError, WireError
+from fedloom.layout import Layout
+from fedloom.link import EF21, Forget, Link, Residual, Via, Whole
+from fedloom.rng import generator
+from fedloom.storage import freeze, thaw
+from fedloom.vector import fields, leaves, rec
+from fedloom.wire import nbytes
+
+LAYOUT = Layout(("w", "b"), ((8, 6), (8,)))
+D = LAYOUT.d
+WHOLE = Whole(LAYOUT)
+X = torch.zeros(D, dtype=torch.float64)
+CODERS = [Dense(), TopK(ratio=0.1), RandomDropping(ratio=0.4), QSGD(), PowerSGD(rank=1)]
+
+
+def normal(*place, d=D):
+    return torch.randn(d, generator=generator(5, "test", *place), dtype=torch.float64)
+
+
+def answer(*place):
+    return rec(delta=normal("delta", *place), dc=normal("dc", *place), weight=3.0)
+
+
+class Masked:
+    """A part of the model without the shapes of its layers."""
+
+    def __init__(self, held):
+        self.held, self.layout = held, Layout(("some",), ((len(held),),))
+
+    def take(self, record):
+        return record[self.held]
+
+    def put(self, part, record):
+        return record.index_copy(0, self.held, part)
+
+
+class Importance:
+    """A rule of views whose held coordinates form no matrices."""
+
+    cuts = False
+
+
+class Width:
+    """A rule of views that cuts the network."""
+
+    cuts = True
+
+
+class Dual(FedAvg):
+    """An algorithm whose server needs this cohort's own mean."""
+
+    means = ("dual",)
+
+
+class Hidden(FedAvg):
+    """An algorithm with a linear field whose mean its server does not get under that name."""
+
+    linear = ("delta", "m")
+
+
+def equal(a, b):
+    one, two = fields(a), fields(b)
+    return list(one) == list(two) and all(
+        torch.equal(one[k], two[k]) if isinstance(one[k], torch.Tensor) else one[k] == two[k]
+        for k in one
+    )
+
+
+# ----------------------------------------------------------------------------------------- refused
+REFUSED = {
+    "a field that is no mean": (Link({"dc": Via(TopK())}), FedAvg(), None, ("TopK", "FedAvg")),
+    "matrices of a mask": (Link(Via(PowerSGD())), FedAvg(), Importance(), ("PowerSGD", "Importan")),
+    "EF21 and parts": (Link(Via(TopK(), EF21())), FedAvg(), Width(), ("EF21", "Width")),
+    "EF21 and a dual": (Link(Via(TopK(), EF21())), Dual(), None, ("EF21", "Dual")),
+    "EF21 and no mean": (Link({"m": Via(TopK(), EF21())}), Hidden(), None, ("EF21", "Hidden")),
+    "coarse levels": (Link(Via(QSGD(levels=7), Residual())), FedAvg(), None, ("Residual", "QSGD")),
+    "one norm": (Link(Via(QSGD(bucket=0), Residual())), FedAvg(), None, ("Residual", "QSGD")),
+    "EF21 as well": (Link(Via(QSGD(levels=7), EF21())), FedAvg(), None, ("EF21", "QSGD")),
+    "scaled dropping": (
+        Link(Via(RandomDropping(ratio=0.9, scaled=True), Residual())),
+        FedAvg(),
+        None,
+        ("Residual", "RandomDropping"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_meaning_is_refused_by_both_names(case):
+    link, algorithm, rule, names = REFUSED[case]
+    with pytest.raises(CompositionError) as refused:
+        link.settled(algorithm, rule)
+    assert all(name in str(refused.value) for name in names)
+
+
+def test_their_neighbours_are_welcome():
+    Link({"dc": Via(TopK())}).settled(Scaffold())
+    Link(Via(PowerSGD())).settled(FedAvg(), Width())
+    Link(Via(TopK(), Residual())).settled(FedAvg(), Importance())
+    Link(Via(TopK(), EF21())).settled(Scaffold())
+    Link(Via(TopK(), Residual())).settled(Dual())
+    Link({"m": Via(TopK(), Residual())}).settled(Hidden())
+    Link(Via(QSGD(), Residual())).settled(FedAvg())
+    Link(Via(QSGD(levels=7, bucket=64), Residual())).settled(FedAvg())
+    Link(Via(QSGD(levels=7), Residual())).settled(FedAvg(), d=100)  # 100 / (4 * 49) < 1
+    Link(Via(QSGD(levels=7, bucket=0))).settled(FedAvg())
+    Link(Via(RandomDropping(scaled=True))).settled(FedAvg())
+    Link(Via(RandomDropping(), Residual())).settled(FedAvg())
+
+
+def test_feedback_is_checked_for_the_length_that_is_there():
+    codec, large = QSGD(levels=1, bucket=0), Layout(("x",), ((5,),))
+    link = Link({"delta": Via(codec, Residual())})
+    with pytest.raises(CompositionError, match="variance factor"):
+        link.init(torch.zeros(5), large, 0)
+    link.init(torch.zeros(3), Layout(("x",), ((3,),)), 0)
+
+
+def test_one_via_stands_for_every_linear_field():
+    via = Via(TopK(), Residual())
+    assert Link(via).settled(Scaffold()).up == {"delta": via, "dc": via}
+    link = Link({"dc": via}).settled(Scaffold())
+    assert link.up == {"dc": via} and link.settled(Scaffold()) == link
+    with pytest.raises(ConfigError, match="settled"):
+        Link(via).init(X, LAYOUT, 0)
+    with pytest.raises(ConfigError, match="Via"):
+        Link({"delta": TopK()}).settled(FedAvg())
+
+
+def test_fields_that_are_not_there_or_no_vectors_are_refused():
+    for name in ("dx", "weight"):
+        link = Link({name: Via(TopK())})
+        with pytest.raises(ConfigError, match=name):
+            link.send(answer(), link.init(X, LAYOUT, 0), WHOLE, 0)
+
+
+def test_what_is_not_finite_is_not_sent():
+    link = Link(Via(TopK(), Residual())).settled(FedAvg())
+    memory = link.init(X, LAYOUT, 0)
+    with pytest.raises(DataError, match="finite"):
+        link.send(answer()._replace(delta=X / 0), memory, WHOLE, 0)
+
+
+# ---------------------------------------------------------------------------------- bytes and back
+@pytest.mark.parametrize("feedback", [Forget(), Residual()])
+@pytest.mark.parametrize("codec", CODERS)
+def test_sending_and_receiving_is_delivering(codec, feedback):
+    link = Link(Via(codec, feedback)).settled(Scaffold())
+    memory = link.init(X, LAYOUT, 0)
+    for t in range(3):
+        up = answer(t)
+        packet, sender = link.send(up, memory, WHOLE, 7, t, 2)
+        read, bill, memory = link.deliver(up, memory, WHOLE, 7, t, 2)
+        received = link.receive(packet, LAYOUT, up)
+        assert equal(read, received) and equal(sender, memory)
+        assert bill == {name: len(raw) for name, raw in packet.items()}
+        assert read.weight == 3.0 and read.delta.dtype == up.delta.dtype
+
+
+def test_what_is_not_coded_travels_as_it_is():
+    link = Link({"dc": Via(TopK(ratio=0.5))}).settled(Scaffold())
+    up = answer()
+    read, bill, _ = link.deliver(up, link.init(X, LAYOUT, 0), WHOLE, 0)
+    assert read.delta is up.delta
+    assert {k: bill[k] for k in ("delta", "weight")} == {"delta": 8 * D, "weight": 8}
+    nested = rec(delta=up.delta, own=rec(a=up.dc, n=2.0), weight=1.0)
+    empty = Link().settled(FedAvg())
+    packet, state = empty.send(nested, empty.init(X, LAYOUT, 0), WHOLE, 0)
+    assert {k: len(v) for k, v in packet.items()} == nbytes(nested) and state == rec()
+    assert equal(empty.receive(packet, LAYOUT, nested), nested)
+
+
+def test_every_client_round_and_field_draws_for_itself():
+    link = Link(Via(QSGD(levels=1, bucket=4))).settled(Scaffold())
+    memory = link.init(X, LAYOUT, 0)
+    up = answer()._replace(dc=answer().delta)
+    send = lambda *place: link.send(up, memory, WHOLE, *place)[0]
+    assert send(1, 2, 3) == send(1, 2, 3)
+    assert send(1, 2, 3)["delta"] != send(1, 2, 3)["dc"]
+    others = [send(*place)["delta"] for place in ((1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3))]
+    assert len(set(others)) == 4
+
+
+def test_packets_that_are_no_answer_are_refused():
+    link = Link({"delta": Via(TopK(ratio=0.1))}).settled(Scaffold())
+    up = answer()
+    packet, _ = link.send(up, link.init(X, LAYOUT, 0), WHOLE, 0)
+    wrong = [
+        {k: v for k, v in packet.items() if k != "dc"},
+        {k: v for k, v in packet.items() if k != "delta"},
+        packet | {"more": b""},
+        packet | {"dc": packet["dc"][:-1]},
+        packet | {"weight": packet["weight"] * 2},
+        packet | {"delta": packet["delta"][:-1]},
+        packet | {"delta": packet["dc"]},
+        packet | {"delta": b""},
+    ]
+    for bad in wrong:
+        with pytest.raises(WireError):
+            link.receive(bad, LAYOUT, up)
+    with pytest.raises(WireError, match="coordinates"):
+        link.receive(packet, Layout(("w",), ((D + 1,),)), up)
+
+
+# ------------------------------------------------------------------------------------------ memory
+def test_memory_is_empty_where_nothing_is_remembered():
+    link = Link(Via(TopK())).settled(Scaffold())
+    memory = link.init(X, LAYOUT, 0)
+    assert sum(v.untyped_storage().nbytes() for v in leaves(memory, link.server_init(X))) == 0
+    link = Link(Via(PowerSGD(rank=1), Residual())).settled(Scaffold())
+    memory = link.init(X, LAYOUT, 0)
+    assert len(memory.dc.e) == D and len(memory.dc.code.Q) == 6
+    assert sum(v.numel() for v in leaves(link.server_init(X))) == 0
+    link = Link(Via(TopK(), EF21())).settled(Scaffold())
+    assert [len(h) for h in link.server_init(X)] == [D, D]
+
+
+@pytest.mark.parametrize("codec", CODERS)
+def test_memory_survives_storage_and_arguments_are_left_alone(codec):
+    link = Link(Via(codec, Residual())).settled(Scaffold())
+    memory, up = link.init(X, LAYOUT, 0), answer()
+    _, memory = link.send(up, memory, WHOLE, 0)
+    before = pickle.dumps((memory, up))
+    packet, after = link.send(up, memory, WHOLE, 1)
+    assert pickle.dumps((memory, up)) == before
+    again = thaw(*freeze(memory))
+    packet_again, after_again = link.send(up, again, WHOLE, 1)
+    assert packet == packet_again and equal(after, after_again)
+
+
+@pytest.mark.parametrize("codec", [TopK(ratio=0.2), RandomDropping(ratio=0.5), QSGD()])
+def test_what_a_client_does_not_hold_is_left_alone(codec):
+    link = Link(Via(codec, Residual())).settled(FedAvg(), Importance())
+    memory = link.init(X, LAYOUT, 0)
+    start = normal("residual")
+    memory = memory._replace(delta=memory.delta._replace(e=start))
+    held = torch.arange(0, D, 3)
+    up = rec(delta=normal(1, d=len(held)), weight=1.0)
+    view = Masked(held)
+    packet, new = link.send(up, memory, view, 0)
+    sent, e = link.receive(packet, view.layout, up).delta, new.delta.e
+    assert sent.shape == held.shape
+    torch.testing.assert_close(sent + e[held], up.delta + start[held], rtol=0, atol=1e-15)
+    away = torch.ones(D, dtype=torch.bool).index_fill(0, held, False)
+    assert torch.equal(e[away], start[away])
+
+
+# ----------------------------------------------------------------------------------------- feedback
+def test_ef21_gives_the_server_the_mean_of_all_clients():
+    link = Link(Via(TopK(ratio=0.2), EF21())).settled(Scaffold())
+    clients, weights = range(4), [1.0, 2.0, 3.0, 4.0]
+    memories = {i: link.init(X, LAYOUT, 0) for i in clients}
+    server = link.server_init(X)
+    for t, cohort in enumerate(([0, 1, 2, 3], [1, 3], [2], [0, 2])):
+        total = sum(weights[i] for i in cohort)
+        mean, dc = torch.zeros_like(X), torch.zeros_like(X)
+        for i in cohort:
+            packet, memories[i] = link.send(answer(t, i), memories[i], WHOLE, 0, t, i)
+            read = link.receive(packet, LAYOUT, answer())
+            mean += weights[i] * read.delta / total
+            dc += read.dc / len(cohort)
+        up = rec(delta=mean, dc=dc)
+        up, server = link.arrive(up, server, total / sum(weights), len(cohort) / 4)
+        e = sum(w * memories[i].delta.e for i, w in enumerate(weights)) / sum(weights)
+        torch.testing.assert_close(up.delta, e, rtol=0, atol=1e-14)
+        torch.testing.assert_close(
+            up.dc, sum(memories[i].dc.e for i in clients) / 4, rtol=0, atol=1e-14
+        )
+        assert equal(server, rec(delta=up.delta, dc=up.dc))
+
+
+def test_without_ef21_the_server_is_given_the_mean_itself():
+    link = Link(Via(TopK(), Residual())).settled(Scaffold())
+    up = rec(delta=normal(1), dc=normal(2))
+    got, server = link.arrive(up, link.server_init(X), 0.5, 0.25)
+    assert got.delta is up.delta and got.dc is up.dc and equal(server, link.server_init(X))
+
+
+def test_levels_with_a_factor_of_one_or_more_would_make_feedback_grow():
+    d = 400
+    layout = Layout(("x",), ((d,),))
+    g = normal("growth", d=d)
+
+    def residual(codec):
+        e = torch.zeros(d, dtype=torch.float64)
+        for t in range(40):
+            draw = generator(1, "growth", t)
+            message, _ = codec.encode(g + e, rec(), layout, draw)
+            e = g + e - codec.decode(message, layout, torch.float64)
+        return float(e.norm() / g.norm())
+
+    assert residual(QSGD(levels=5, bucket=0)) > 1e3  # factor 4
+    assert residual(QSGD(levels=20, bucket=0)) < 3  # factor 1 / 4
+    assert residual(RandomDropping(ratio=0.1, scaled=True)) > 1e3
+    assert residual(RandomDropping(ratio=0.1)) < 30
+    assert math.isfinite(residual(TopK(ratio=0.1)))

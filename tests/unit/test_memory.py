@@ -1,0 +1,199 @@
+"""Client memory: versions on disk that a checkpoint's index commits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+import torch
+
+import fedloom.files
+from fedloom.errors import CheckpointError
+from fedloom.memory import ClientMemory
+from fedloom.vector import rec
+from tiny import same
+
+
+def row(i, version=0, d=50):
+    draw = torch.Generator().manual_seed(1000 * version + i)
+    alg = rec(c=torch.randn(d, generator=draw), own=rec(m=torch.randn(d, generator=draw)))
+    return rec(alg=alg, obj=rec(), last=float(version))
+
+
+def commit(memory):
+    """What a checkpoint does: flush, then remember the index as JSON."""
+    memory.flush()
+    return json.loads(json.dumps(memory.index()))
+
+
+def again(folder, index, **options):
+    memory = ClientMemory(folder, **options)
+    memory.restore(index)
+    return memory
+
+
+def test_rows_come_back_with_their_bits(tmp_path):
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i) for i in range(5)})
+    other = again(tmp_path, commit(memory))
+    assert len(other) == 5
+    got = other.get([4, 0, 9])
+    assert got.keys() == {4, 0} and all(same(got[i], row(i)) for i in got)
+
+
+def test_a_flush_writes_only_what_changed(tmp_path):
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i) for i in range(20)})
+    commit(memory)
+    first = {p.name: p.stat().st_size for p in tmp_path.iterdir()}
+    memory.put({3: row(3, 1), 7: row(7, 1)})
+    commit(memory)
+    (new,) = [p for p in tmp_path.iterdir() if p.name not in first]
+    per_row = 2 * 50 * 4
+    assert new.stat().st_size < 2 * per_row + 800 < sum(first.values())
+    assert {n: (tmp_path / n).stat().st_size for n in first} == first
+    before = sorted(tmp_path.iterdir())
+    commit(memory)  # nothing changed: nothing is written
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_segments_are_never_written_again(tmp_path):
+    memory, seen = ClientMemory(tmp_path), {}
+    for version in range(12):
+        memory.put({i: row(i, version) for i in (version % 5, 7)})
+        commit(memory)
+        for path in tmp_path.iterdir():
+            assert seen.setdefault(path.name, path.read_bytes()) == path.read_bytes()
+
+
+def test_an_old_index_stays_good_until_it_is_discarded(tmp_path):
+    memory, kept = ClientMemory(tmp_path), {}
+    for version in range(6):
+        memory.put({i: row(i, version) for i in range(version % 3, 6)})
+        kept[version] = commit(memory)
+    for version, index in kept.items():
+        old = again(tmp_path, index).get(range(6))
+        for i in old:
+            newest = max(v for v in range(version + 1) if i >= v % 3)
+            assert same(old[i], row(i, newest))
+    memory.discard([kept[5]])
+    assert {p.name for p in tmp_path.iterdir()} == {s[0] for s in kept[5]["segments"]}
+    assert all(
+        same(r, memory.get([i])[i]) for i, r in again(tmp_path, kept[5]).get(range(6)).items()
+    )
+    with pytest.raises(CheckpointError, match="is missing"):
+        again(tmp_path, kept[0])
+
+
+def test_disk_use_stays_bounded(tmp_path):
+    memory, draw = ClientMemory(tmp_path), random.Random(1)
+    memory.put({i: row(i) for i in range(40)})
+    for version in range(1, 150):
+        memory.put({i: row(i, version) for i in draw.sample(range(40), 4)})
+        memory.discard([commit(memory)])
+    live = 40 * 2 * 50 * 4
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 6 * live
+    assert len(memory) == 40
+
+
+@pytest.mark.parametrize("bound", [0, 401, 1000, 10**9])
+def test_a_bound_keeps_rows_on_disk_and_loses_none(bound, tmp_path):
+    free, held = ClientMemory(), ClientMemory(tmp_path, bound)
+    draw = random.Random(2)
+    for version in range(30):
+        rows = {i: row(i, version) for i in draw.sample(range(12), 3)}
+        asked = draw.sample(range(12), 5)
+        a, b = free.get(asked), held.get(asked)
+        assert a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
+        free.put(rows)
+        held.put(rows)
+        assert held._bytes <= max(bound, 0) or bound == 10**9
+    other = again(tmp_path, commit(held))
+    assert all(same(other.get([i])[i], free.get([i])[i]) for i in range(12))
+
+
+def test_a_kill_at_any_call_leaves_the_committed_rows(tmp_path, monkeypatch):
+    """Every call to the file system is once the last one."""
+
+    class Killed(BaseException):
+        pass
+
+    for last in itertools.count():
+        folder = tmp_path / str(last)
+        memory = ClientMemory(folder)
+        memory.put({i: row(i) for i in range(4)})
+        index, calls = commit(memory), itertools.count()
+
+        def counted(name, count=calls, end=last):
+            real = getattr(fedloom.files.os, name)
+
+            def call(*arguments, **options):
+                if next(count) == end:
+                    raise Killed
+                return real(*arguments, **options)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "fsync"):
+                patch.setattr(fedloom.files.os, name, counted(name))
+            patch.setattr(
+                fedloom.files.Path, "unlink", lambda *a, **k: None
+            )  # a kill cleans nothing
+            memory.put({1: row(1, 1), 2: row(2, 1)})
+            try:
+                memory.flush()
+                finished = True
+            except Killed:
+                finished = False
+        old = again(folder, index)
+        assert all(same(old.get([i])[i], row(i)) for i in range(4))
+        old.put({1: row(1, 5)})
+        new = again(folder, commit(old))
+        assert same(new.get([1])[1], row(1, 5)) and same(new.get([2])[2], row(2))
+        if finished:
+            break
+    assert last >= 2
+
+
+def test_a_full_disk_changes_nothing(tmp_path, monkeypatch):
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i) for i in range(4)})
+    index = commit(memory)
+    memory.put({1: row(1, 1)})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fedloom.files.os, "replace", full)
+        with pytest.raises(OSError):
+            memory.flush()
+        bounded = again(tmp_path, index, resident_bytes=0)
+        with pytest.raises(CheckpointError, match=r"No space left.*make room"):
+            bounded.put({1: row(1, 1)})
+    assert memory.index() == index and len(list(tmp_path.iterdir())) == 1
+    assert same(memory.get([1])[1], row(1, 1))
+    assert same(again(tmp_path, commit(memory)).get([1])[1], row(1, 1))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip"])
+def test_a_damaged_segment_is_noticed(damage, tmp_path):
+    memory = ClientMemory(tmp_path)
+    memory.put({0: row(0)})
+    index = commit(memory)
+    (path,) = tmp_path.iterdir()
+    raw = bytearray(path.read_bytes())
+    raw = raw[:-9] if damage == "truncate" else raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=path.name):
+        again(tmp_path, index)
+
+
+def test_ten_thousand_clients_cost_nothing_before_they_take_part(tmp_path):
+    memory = ClientMemory(tmp_path / "memory")
+    assert memory.get(range(10_000)) == {} and len(memory) == 0
+    memory.flush()
+    assert not (tmp_path / "memory").exists()

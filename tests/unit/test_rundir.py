@@ -1,0 +1,164 @@
+"""Checkpoints as folders whose manifest comes last."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+import torch
+
+import fedloom.files
+from fedloom.errors import CheckpointError, ConfigError
+from fedloom.files import checksum, write_atomic
+from fedloom.loop import Saving
+from fedloom.memory import ClientMemory
+from fedloom.rundir import RunDirectory, State
+from fedloom.vector import rec
+from tiny import same
+
+
+def state(round):
+    srv = rec(x=torch.full((3,), float(round)), own=rec(m=torch.arange(3.0)), t=0.5)
+    return State(round, srv, torch.arange(2.0) + round, {"note": {"n": round}})
+
+
+def row(version):
+    return rec(alg=rec(c=torch.full((4,), float(version))), obj=rec(), last=1.0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = RunDirectory(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def saved(run, rounds, keep=2):
+    memory = ClientMemory(run.memory_folder)
+    for r in rounds:
+        memory.put({r % 3: row(r)})
+        run.append_round({"round": r})
+        run.save(state(r), memory, keep)
+    return memory
+
+
+def loaded(run):
+    memory = ClientMemory(run.memory_folder)
+    return run.load(memory), memory
+
+
+def test_what_is_saved_is_loaded(run):
+    saved(run, [1, 2])
+    got, memory = loaded(run)
+    assert got.round == 2 and same(got.srv, state(2).srv)
+    assert torch.equal(got.buffers, state(2).buffers) and got.extra["note"] == {"n": 2}
+    assert same(memory.get([2])[2], row(2)) and same(memory.get([1])[1], row(1))
+
+
+def test_as_many_stay_as_are_asked_for(run):
+    saved(run, range(1, 8), keep=3)
+    assert sorted(p.name for p in run.checkpoints.iterdir()) == ["00000005", "00000006", "00000007"]
+    live = {p.name for p in run.memory_folder.iterdir()}
+    assert len(live) <= 5
+
+
+def test_a_folder_without_a_manifest_does_not_count(run):
+    saved(run, [1])
+    half = run.checkpoints / "00000002"
+    half.mkdir()
+    (half / "state.safetensors").write_bytes(b"half")
+    got, _ = loaded(run)
+    assert got.round == 1
+    run.rewind(got.extra["log"], got.round)
+    assert not half.exists()
+    assert loaded(RunDirectory(run.path.parent / "nothing"))[0] is None
+
+
+def test_the_log_is_cut_back_to_the_checkpoint(run):
+    saved(run, [1, 2])
+    run.append_round({"round": 3})
+    with open(run.rounds, "a") as f:
+        f.write('{"round": 4, "lo')  # what a kill leaves
+    got, _ = loaded(run)
+    run.rewind(got.extra["log"], got.round)
+    assert [r["round"] for r in run.read_rounds()] == [1, 2]
+
+
+def test_a_log_that_was_cut_makes_the_checkpoint_unusable(run):
+    saved(run, [1, 2])
+    os.truncate(run.rounds, 3)
+    with pytest.raises(CheckpointError, match="shorter than it was"):
+        loaded(run)
+
+
+def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    for last in itertools.count():
+        run = RunDirectory(tmp_path / str(last))
+        run.create()
+        memory = saved(run, [1])
+        memory.put({1: row(9), 2: row(9)})
+        run.append_round({"round": 2})
+        calls = itertools.count()
+
+        def counted(real, count=calls, end=last):
+            def call(*arguments, **options):
+                if next(count) == end:
+                    raise Killed
+                return real(*arguments, **options)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "fsync"):
+                patch.setattr(fedloom.files.os, name, counted(getattr(os, name)))
+            patch.setattr(fedloom.files.Path, "unlink", lambda *a, **k: None)
+            patch.setattr("fedloom.rundir.shutil.rmtree", lambda *a, **k: None)
+            try:
+                run.save(state(2), memory, 2)
+                finished = True
+            except Killed:
+                finished = False
+        got, back = loaded(run)
+        version = 9 if got.round == 2 else 1
+        assert same(got.srv, state(got.round).srv) and same(back.get([1])[1], row(version))
+        if finished:
+            break
+    assert last > 8 and got.round == 2
+
+
+def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    write_atomic(path, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            fedloom.files.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full"))
+        )
+        with pytest.raises(OSError):
+            write_atomic(path, "new")
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["f"]
+    write_atomic(path, lambda p: p.write_bytes(b"new"))
+    assert path.read_bytes() == b"new"
+    assert checksum(path) == "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"
+
+
+def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
+    run.write_json("a.json", {"b": [1.5, None]})
+    assert run.read_json("a.json") == {"b": [1.5, None]}
+    (run.path / "a.json").write_text("{")
+    for name in ("a.json", "missing.json"):
+        with pytest.raises(CheckpointError, match=name) as caught:
+            run.read_json(name)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"keep": 0}, {"keep": -1}, {"rounds": 0}, {"rounds": -2}, {"seconds": -1.0}, {"keep": 1.5}],
+)
+def test_savings_that_would_lose_everything_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Saving(**wrong)
