@@ -7,11 +7,13 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..codecs import CODECS
 from ..data import PARTITIONS, SOURCES
 from ..errors import ConfigError
 from ..models import MODELS
 from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
+from ..views import VIEWS
 from ..zoo import ALGORITHMS
 from .tables import known
 
@@ -27,8 +29,11 @@ REGISTRIES: dict[str, Makers] = {
     "data.partition": PARTITIONS,
     "local.schedule": SCHEDULES,
     "objective": OBJECTIVES,
+    "submodel": VIEWS,
+    "compress": CODECS,
 }
-NESTED = {"data": "partition"}  # a key of a named table that is a table of its own
+# a key of a named table that is not an option of what the table names
+NESTED = {"data": "partition", "submodel": "capacities", "compress": "feedback"}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -101,7 +106,12 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if old.get("name") == name:
         return
     kept = {k: v for k, v in old.items() if k == NESTED.get(path)}
+    first = ""
+    if path == "compress" and isinstance(name, str):  # topk:0.01 is short for its first option
+        name, _, first = name.partition(":")
     make = REGISTRIES[path].get(name) if isinstance(name, str) else None
+    if first and make is not None and known(make):
+        kept[known(make)[0]] = parse_override(f"v={first}")[1]
     if path == "data.partition" and make is not None:  # every partition is of `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}
     place[key] = {"name": name, **kept}

@@ -9,75 +9,48 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BaseModel
 from torch import nn
 
+from ..codecs import CODECS
 from ..data import PARTITIONS, SOURCES, FederatedData
 from ..engines import make_engine
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
 from ..experiment import Experiment
+from ..link import FEEDBACKS, Via
 from ..local import Local
 from ..loop import Saving
 from ..models import MODELS
 from ..objectives import OBJECTIVES
 from ..recipes import RECIPES
 from ..schedules import SCHEDULES
+from ..views import VIEWS
 from ..zoo import LABELS, make_algorithm
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
-from .tables import STRICT, Origin, check, known, live, model_of
+from .settings import PLAIN, Settings
+from .tables import NOTHING, Origin, check, known, live, model_of
 
 __all__ = ["Config", "from_run", "resolve"]
 
 # what may change when a run goes on
 CHANGEABLE = ("rounds", "engine", "checkpoint", "evaluate.target", "memory")
-_TABLES = ("algorithm", "model", "data", "local", "evaluate", "checkpoint", "memory", "objective")
-
-
-class Settings(BaseModel):
-    """The keys outside all tables; types are checked here, ranges by the parts they are for."""
-
-    model_config = STRICT
-    name: str
-    label: str
-    rounds: PositiveInt
-    seed: NonNegativeInt = 0
-    cohort: int | float | list[list[int]] = 1.0
-    sampling: Literal["fixed", "bernoulli"] = "fixed"
-    weighting: Literal["examples", "uniform"] = "examples"
-    nonfinite: Literal["stop", "skip"] = "stop"
-    engine: str = "serial"
-    device: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    channels_last: bool | None = None
-
-
-class Checkpoint(BaseModel):
-    """When the state is written, and how many checkpoints stay."""
-
-    model_config = STRICT
-    every_rounds: PositiveInt | None = None
-    every_seconds: PositiveFloat | None = 60.0
-    keep: PositiveInt = 2
-
-
-class Memory(BaseModel):
-    """Client memory: bytes that may stay resident; the rest lives on disk only."""
-
-    model_config = STRICT
-    resident_bytes: PositiveInt | None = None
-
-
-# tables without a name
-_PLAIN: dict[str, Callable[[], type[BaseModel]]] = {
-    "local": lambda: model_of(Local, frozenset({"schedule"})),
-    "evaluate": lambda: model_of(Evaluation),
-    "checkpoint": lambda: Checkpoint,
-    "memory": lambda: Memory,
-}
+_TABLES = (
+    "algorithm",
+    "model",
+    "data",
+    "local",
+    "evaluate",
+    "checkpoint",
+    "memory",
+    "objective",
+    "submodel",
+    "compress",
+)
+_LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +102,9 @@ class Config:
                 cohort=v["cohort"],
                 local=training,
                 loss=self._make("objective", OBJECTIVES),
+                submodel=self._optional("submodel", VIEWS),
+                capacities=v.get("submodel", {}).get("capacities"),
+                compress=self._via(),
                 seed=v["seed"],
                 sampling=v["sampling"],
                 weighting=v["weighting"],
@@ -156,6 +132,18 @@ class Config:
     def _make(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
         name, options = self._named(path)
         return registry[name](**options)
+
+    def _optional(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
+        if path not in self.values:
+            return None
+        with self._blame(path):
+            return self._make(path, registry)
+
+    def _via(self) -> Via | None:
+        codec = self._optional("compress", CODECS)
+        if codec is None:
+            return None
+        return Via(codec, FEEDBACKS[self.values["compress"]["feedback"]]())
 
     def _model(self) -> nn.Module:
         with self._blame("model"):
@@ -285,7 +273,8 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     values["model"] = _named(raw, "model", origin)
     values["data"] = _data(raw, values["seed"], origin)
     values["objective"] = _named(raw, "objective", origin, "cross_entropy")
-    for table, model in _PLAIN.items():
+    values |= _extras(raw, origin)
+    for table, model in PLAIN.items():
         if found := _plain(raw, table, model(), origin):
             values[table] = found
     _check_device(values["device"], origin)
@@ -296,12 +285,36 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     return Config(values, origin)
 
 
+def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    """The tables that may be left out; the name "none" leaves one out too."""
+    found: dict[str, Any] = {}
+    for path in ("submodel", "compress"):
+        table = named_table(raw, path)
+        if table and table.get("name") != NOTHING:
+            found[path] = _named(raw, path, origin)
+    if "submodel" in found:
+        levels = named_table(raw, "submodel").get("capacities", _LEVELS)
+        if not isinstance(levels, list) or not all(type(c) in (int, float) for c in levels):
+            where = origin.of("submodel.capacities")
+            raise ConfigError(
+                f"{where}: submodel.capacities must be a list of shares, got {levels!r}"
+            )
+        found["submodel"]["capacities"] = [float(c) for c in levels]
+    if "compress" in found:
+        feedback = named_table(raw, "compress").get("feedback", "residual")
+        if feedback not in FEEDBACKS:
+            where, hint = origin.of("compress.feedback"), did_you_mean(str(feedback), FEEDBACKS)
+            raise ConfigError(f"{where}: unknown feedback '{feedback}'; {hint}")
+        found["compress"]["feedback"] = feedback
+    return found
+
+
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
     """Unknown keys outside tables, with the dotted key that may be meant."""
     for key in raw:
         if key in Settings.model_fields or key in _TABLES:
             continue
-        inside = [f"{t}.{key}" for t, make in _PLAIN.items() if key in make().model_fields]
+        inside = [f"{t}.{key}" for t, make in PLAIN.items() if key in make().model_fields]
         inside += [f"{p}.{key}" for p in REGISTRIES if key in _options(raw, p)]
         hint = did_you_mean(key, [*Settings.model_fields, *_TABLES])
         hint = f"did you mean '{inside[0]}'?" if inside else hint
