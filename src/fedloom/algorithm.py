@@ -133,6 +133,13 @@ class Algorithm:
         check_ranges(self)
 
     @property
+    def plain(self) -> bool:
+        """The direction is the gradient itself; an engine may then move without making it one
+        vector.
+        """
+        return type(self).direction is LocalSGD.direction
+
+    @property
     def method(self) -> str:
         """The name of the method inside all wrappers."""
         return type(self).__name__

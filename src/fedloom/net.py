@@ -74,6 +74,7 @@ class Net:
         self._start = torch.cat([p.detach().reshape(-1) for p in self.params])
         self._start_buffers = self.buffers()
         self._bound: Tensor | None = None
+        self.pieces: list[Tensor] = []  # of the vector that is bound
         self._live: Tensor | None = None
 
     def _find_buffers(self) -> None:
@@ -158,7 +159,8 @@ class Net:
         """Make the module's parameters the pieces of x, without a copy."""
         if x is not self._bound:
             self._live = None
-            for param, piece in zip(self.params, self.layout.pieces(x), strict=True):
+            self.pieces = self.layout.pieces(x)
+            for param, piece in zip(self.params, self.pieces, strict=True):
                 param.data = piece
             self._bound = x
 

@@ -91,6 +91,10 @@ class Federation:
     def _sizes(self) -> Any:
         return self.data.sizes.numpy()  # indexing a tensor costs ten times as much
 
+    @functools.cached_property
+    def _offsets(self) -> Any:
+        return self.data.clients.offsets.numpy()
+
     @property
     def population(self) -> int:
         """N, the number of clients."""
@@ -122,7 +126,8 @@ class Federation:
         """The indices (B,) of every local step of a client in a round: shuffled anew in each pass
         over its data.
         """
-        own, (size, per_epoch) = self.data.clients.of(client), self._per_epoch(client)
+        first, end = self._offsets[client : client + 2]
+        own, (size, per_epoch) = self.data.clients.indices[first:end], self._per_epoch(client)
         source, steps = generator(self.seed, "batches", round, client), self.steps(client)
         out: list[Tensor] = []
         while len(out) < steps:

@@ -229,10 +229,17 @@ class Client:
         seed = key(fed.seed, "step", round, i)
         net.train()
         x, loc = alg.start(msg, own, job)
+        plain = alg.plain and not objective.carries and view.fit is None
+        plain = plain and (view.held is None or view.net is not None)
+        if plain:
+            x = self._points.take(x).copy_(x)
         for k, index in enumerate(indices):
             job = Job(*fixed, rates[k], *later, float(k), *end)
             batch, step = fed.batch(index), substream(seed, k)
             oracle.at(batch, obj, step)
+            if plain:
+                oracle.descend(x, rates[k])
+                continue
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
             if objective.carries:
                 with seeded(step):

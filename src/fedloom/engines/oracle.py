@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -110,6 +111,30 @@ class Gradient:
 
     def _of_net(self, x: Vec) -> Vec:
         """The plain gradient of everything that the net has, in a vector of the engine's."""
+        parts, direct = self._pieces(x)
+        g = self.buffers.take(x)
+        flat = [
+            p.new_zeros(p.numel()) if part is None else part.reshape(-1)
+            for part, p in zip(parts, self.net.params, strict=True)
+        ]
+        torch.cat(flat, out=g)
+        return g if direct is None else g.add_(direct)
+
+    def descend(self, x: Vec, lr: float) -> None:
+        """Move x, a vector of the engine's, by -lr times the gradient there, in place.
+
+        For directions that are the gradient itself: layer by layer, without a vector for it, which
+        would drive the model out of the processor's cache.
+        """
+        parts, direct = self._pieces(x)
+        for piece, part in zip(self.net.pieces, parts, strict=True):
+            if part is not None:
+                torch.sub(piece, part, alpha=lr, out=piece)
+        if direct is not None:
+            torch.sub(x, direct, alpha=lr, out=x)
+
+    def _pieces(self, x: Vec) -> tuple[Sequence[Tensor | None], Tensor | None]:
+        """The gradient layer by layer, and that of x itself where the loss uses it directly."""
         net = self.net
         seed_torch(self.seed, x)
         with torch.enable_grad(), seeded(self.seed):
@@ -120,13 +145,7 @@ class Gradient:
         if self.fresh:
             self.losses.append(value.detach().clone())  # a loss may be a view of x
             self.fresh = False
-        g = self.buffers.take(x)
-        flat = [
-            p.new_zeros(p.numel()) if part is None else part.reshape(-1)
-            for part, p in zip(found[:-1], net.params, strict=True)
-        ]
-        torch.cat(flat, out=g)
-        return g if found[-1] is None else g.add_(found[-1])
+        return found[:-1], found[-1]
 
 
 def seed_torch(seed: int, like: Tensor) -> None:

@@ -24,6 +24,10 @@ class Wrapper(Algorithm):
             object.__setattr__(self, name, getattr(self.inner, name))
 
     @property
+    def plain(self) -> bool:
+        return type(self).direction is Wrapper.direction and self.inner.plain
+
+    @property
     def method(self) -> str:
         return self.inner.method
 
