@@ -13,7 +13,7 @@ import torch
 
 from fedloom.config import from_run, parse_override, resolve
 from fedloom.config.overrides import NESTED, REGISTRIES
-from fedloom.config.resolve import Checkpoint, Settings
+from fedloom.config.settings import Checkpoint, Settings
 from fedloom.config.tables import known, live, model_of
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.evaluation import Evaluation
