@@ -49,7 +49,7 @@ def main() -> None:
         cohort = cohorts.of(t)
         torch.set_num_threads(2)
         a = time.perf_counter()
-        plain.round(cohort, plain.batches(cohort, t))
+        plain.round(cohort)
         times["plain, 2 threads"].append(time.perf_counter() - a)
         for name, engine in engines.items():
             a = time.perf_counter()

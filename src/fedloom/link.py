@@ -239,6 +239,8 @@ class Link:
 
         Coded fields are really packed and unpacked; dense ones are handed over and counted.
         """
+        if not self._vias:
+            return up, nbytes(up), state
         bill: dict[str, int] = {}
         read: dict[str, Any] = {}
         for name, value in _items(up, self._vias):

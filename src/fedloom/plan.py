@@ -126,13 +126,13 @@ class Federation:
         """The indices (B,) of every local step of a client in a round: shuffled anew in each pass
         over its data.
         """
-        first, end = self._offsets[client : client + 2]
+        first, end = int(self._offsets[client]), int(self._offsets[client + 1])
         own, (size, per_epoch) = self.data.clients.indices[first:end], self._per_epoch(client)
         source, steps = generator(self.seed, "batches", round, client), self.steps(client)
         out: list[Tensor] = []
         while len(out) < steps:
-            order = own[torch.randperm(len(own), generator=source)]
-            out += torch.split(order, size)[: min(per_epoch, steps - len(out))]
+            order = own.index_select(0, torch.randperm(end - first, generator=source))
+            out += order.split(size)[: min(per_epoch, steps - len(out))]
         return out
 
     def probe_batch(self, client: int) -> Tensor:

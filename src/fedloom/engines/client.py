@@ -7,7 +7,7 @@ goes through the link, and what the server makes of it is put back to length d, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from ..wire import nbytes
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
-__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "own_objective"]
+__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "mean_loss", "own_objective"]
 
 
 class Stats(NamedTuple):
@@ -164,7 +164,7 @@ class Client:
         """
         mine, memory, rule = done.buffers, done.memory, self.plan.rule
         cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, share.down, {})
-        if math.isfinite(done.loss) and finite(done.up) and finite(rec(buffers=mine)):
+        if math.isfinite(done.loss) and finite(done.up) and (not len(mine) or finite(mine)):
             up, sent, state = self.plan.link.deliver(
                 done.up, memory.link, share.view, self.fed.seed, round, i
             )
@@ -258,7 +258,7 @@ class Client:
         held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
-        loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else 0.0
+        loss = mean_loss(oracle.losses)
         return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
 
     def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
@@ -285,6 +285,14 @@ class Client:
             raise ClientError(
                 f"{name}: client {i}, round {round + 1}: {type(error).__name__}: {error}"
             ) from error
+
+
+def mean_loss(losses: Sequence[Tensor]) -> float:
+    """The mean of losses, 0-d each; 0.0 of none. Read from a GPU in one go."""
+    if not losses:
+        return 0.0
+    values = torch.stack(list(losses)).tolist() if losses[0].is_cuda else map(float, losses)
+    return math.fsum(values) / len(losses)
 
 
 def own_objective(view: View, obj: Rec) -> Rec:

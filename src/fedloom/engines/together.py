@@ -13,7 +13,7 @@ from ..algorithm import Job
 from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
-from .client import Client, Done, Share, own_objective
+from .client import Client, Done, Share, mean_loss, own_objective
 
 __all__ = ["NeedsFullError", "Together"]
 
@@ -146,7 +146,7 @@ class Together:
             float(n - 1),
             float(self.old[i].last),
         )
-        loss = 0.0 if losses is None else float(losses[r, :n].mean())
+        loss = 0.0 if losses is None else mean_loss(losses[r, :n].unbind())
         return Done(answer, memory, job, loss, self._gradients(n), self.msg.x[:0])
 
     def _gradients(self, steps: int) -> int:
