@@ -188,6 +188,11 @@ class Link:
         return replace(self, up=up)
 
     @property
+    def codes(self) -> bool:
+        """Whether any field is coded."""
+        return bool(self._vias)
+
+    @property
     def _vias(self) -> Mapping[str, Via]:
         if isinstance(self.up, Via):
             raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
