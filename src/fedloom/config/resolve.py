@@ -279,7 +279,8 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
             values[table] = found
     _check_device(values["device"], origin)
     try:
-        make_engine(values["engine"])
+        if values["engine"] != "auto":
+            make_engine(values["engine"])
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
     return Config(values, origin)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..net import Net
 from ..plan import Federation, Plan
-from ..vector import Rec, Vec, leaves, rec, tree
+from ..vector import Rec, Vec, rec, tree
 from ..views.base import whole
 from ..wire import nbytes
 from .client import Client, Done, RangeResult, Share, Stats
@@ -144,9 +144,9 @@ class Chunks:
             out.stats.append(cost)
 
 
-def default_chunk(plan: Plan, fed: Federation, net: Net) -> int:
-    """How many clients fit into a gigabyte, at most 32: by the model's length, and by what one
-    batch of the first client keeps for its gradient.
+def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) -> int:
+    """How many clients fit into a gigabyte, at most 32 (or `most`): by the model's length, and by
+    what one batch of the first client keeps for its gradient.
     """
     kept = 0
 
@@ -161,5 +161,5 @@ def default_chunk(plan: Plan, fed: Federation, net: Net) -> int:
     net.train()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t), torch.enable_grad():
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
-    own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in leaves(batch))
-    return max(1, min(LARGEST, BUDGET // own))
+    own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in batch)
+    return max(1, min(most, BUDGET // own))
