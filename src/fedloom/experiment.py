@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .algorithm import Algorithm, check_ranges, hyper
+from .algorithm import Algorithm, Round, check_ranges, hyper
 from .cohorts import Cohorts
 from .data import FederatedData
 from .describe import describe, fingerprint
 from .engines import Choice, choose, make_engine
 from .engines.base import Engine
-from .errors import CheckpointError, ConfigError, DataError
+from .errors import CheckpointError, CompositionError, ConfigError, DataError
 from .evaluation import Curve, Evaluation
 from .link import Link, Via
 from .local import Local
@@ -136,10 +137,22 @@ class Experiment:
                 f"submodel {self.submodel.name} needs capacities: levels such as [0.25, 1.0], "
                 "or one for every client"
             )
-        for level in levels:
-            check_capacity(self.submodel, level)
+        for level in dict.fromkeys(levels):
+            self._try_capacity(self.submodel, level)
         n = self.data.population
         return levels if len(levels) == n else tuple(levels[i % len(levels)] for i in range(n))
+
+    def _try_capacity(self, rule: Rule, level: float) -> None:
+        """Make one view, so that a model which cannot be cut is refused before anything runs."""
+        check_capacity(rule, level)
+        net = self.net()
+        if rule.cuts and net.buffer_layout.d and level < 1:
+            raise CompositionError(
+                f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
+                f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
+                "batch norm with track_running_stats=False"
+            )
+        rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
 
     def net(self) -> Net:
         """The model, checked against the data on one small batch. Raises DataError if they do not
@@ -204,6 +217,11 @@ class Experiment:
                 f"{str(error).splitlines()[0]}"
             ) from error
         self.objective.check(net, inputs)
+        if isinstance(self.objective, SquaredError) and not targets.is_floating_point():
+            raise DataError(
+                f"squared error needs floating targets, but they are {targets.dtype} labels; "
+                "take cross_entropy, or give targets.float()"
+            )
         if isinstance(self.objective, CrossEntropy):
             _check_classes(outputs, targets, data.classes)
 
