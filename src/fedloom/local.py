@@ -21,8 +21,9 @@ class Local:
 
     batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
     for algorithms that have it. schedule(round, step) multiplies lr. Order of the parts of
-    a step: gradient (perturbed, with sam), the method's corrections, joint clip, weight decay, momentum, move (as
-    torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value out of range.
+    a step: gradient (with sam: the perturbed one), the method's corrections, joint clip, weight
+    decay, momentum, move (as torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value
+    out of range.
 
     >>> Local(epochs=5, batch=50, lr=0.1).work
     (5, None)

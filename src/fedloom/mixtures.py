@@ -23,7 +23,7 @@ def mofedsam(
     The perturbation is along the client's own gradient, without D.
     Reference: https://arxiv.org/abs/2206.02618
     """
-    return Sam(inner=FedCM(alpha=alpha, server_lr=server_lr), rho=rho)
+    return Sam(inner=FedCM(alpha=alpha, server_lr=server_lr), rho=rho, mix=1.0)
 
 
 def fedspeed(

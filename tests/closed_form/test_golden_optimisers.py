@@ -6,6 +6,7 @@ their own, older than this code.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,8 +14,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg, Local
-from fedloom.algorithms import FAFED, NaiveAdaptive, STEM
-from fedloom.algorithms import fedadagrad, fedadam, fedams, fedyogi
+from fedloom.algorithms import FAFED, STEM, NaiveAdaptive, fedadagrad, fedadam, fedams, fedyogi
 from fedloom.data import from_clients
 from fedloom.net import Variables
 from fedloom.objectives import Function
@@ -157,14 +157,14 @@ def test_two_steps_at_a_time_walk_as_far():
 def test_no_rate_and_no_memory_bring_the_naive_method_back(lr, beta):
     got = path(theorem_1(NaiveAdaptive(beta=beta), lr=lr), 40)
     np.testing.assert_allclose(got, [walked(t, lr, beta) for t in range(1, 41)], rtol=1e-13)
-    assert all(b > a for a, b in zip(got, got[1:], strict=False))
+    assert all(b > a for a, b in itertools.pairwise(got))
 
 
 def test_fafed_on_the_same_functions_comes_back():
     got = path(theorem_1(FAFED(alpha=0.1, beta=0.5, rho=0.01)), 100)
     np.testing.assert_allclose(got[0], 9.915970903903018, rtol=0, atol=1e-14)
     np.testing.assert_allclose(got[-1], 8.197090390301712, rtol=0, atol=1e-12)
-    assert all(b < a for a, b in zip(got, got[1:], strict=False))
+    assert all(b < a for a, b in itertools.pairwise(got))
 
 
 @pytest.mark.slow

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from fedloom import FedAvg, Local, LocalSGD
-from fedloom.algorithms import FAFED, FedCM, FedDyn, FedSMOO, STEM, Scaffold, fedams, fedavgm, fedsam
-from fedloom.algorithms import fedadagrad, fedadam
+from fedloom.algorithms import (
+    FAFED,
+    STEM,
+    FedCM,
+    FedDyn,
+    FedSMOO,
+    Scaffold,
+    fedadagrad,
+    fedadam,
+    fedams,
+    fedavgm,
+    fedsam,
+)
+from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.mixtures import fedspeed, mofedsam
+from fedloom.net import Variables
+from fedloom.objectives import Function
 from fedloom.wrappers import (
     Average,
     Lookahead,
@@ -19,7 +34,7 @@ from fedloom.wrappers import (
     ServerAdam,
     ServerOpt,
 )
-from tiny import quadratics, small, trace
+from tiny import A, B, quadratics, small, trace
 
 EQUAL = {
     "FedSAM(rho 0) is FedAvg": (fedsam(rho=0.0), FedAvg()),
@@ -56,9 +71,6 @@ def test_stem_without_memory_is_fedavg_after_its_first_step():
     # alpha = 1: d = g. Every client starts where the mean gradient's step led, then plain steps
     local = Local(steps=3, lr=0.05, batch=1)
     one = [loop.srv.x for loop in trace(quadratics(STEM(alpha=1.0), local=local), 6)]
-    from fedloom.net import Variables
-    from tiny import A, B
-
     first = 0.05 * torch.tensor((A * B).mean(0))  # -lr times the mean gradient at 0
     other = quadratics(FedAvg(), local=local, model=Variables(first))
     two = [loop.srv.x for loop in trace(other, 6)]
@@ -108,11 +120,6 @@ def test_fedams_never_forgets_its_largest_second_moment():
 
 def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
     # lr_t = server_lr / sqrt(t): the sum of t equal squares
-    import numpy as np
-
-    from fedloom.data import from_clients
-    from fedloom.objectives import Function
-
     slope = from_clients([(np.full((1, 2), -1.0), np.zeros((1, 2)))], dtype=torch.float64)
     experiment = quadratics(
         fedadagrad(server_lr=0.1, tau=1e-12, v0=0.0),

@@ -18,6 +18,7 @@ from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
 from fedloom.schedules import SCHEDULES
+from fedloom.servers import SERVERS
 from fedloom.zoo import ALGORITHMS, options
 
 Fedloom = Callable[..., Result]
@@ -83,6 +84,7 @@ def test_every_command_says_what_it_does(name: str) -> None:
 REGISTRIES = {
     "recipes": RECIPES,
     "algorithms": ALGORITHMS,
+    "servers": SERVERS,
     "models": MODELS,
     "data": SOURCES,
     "partitions": PARTITIONS,

@@ -21,7 +21,7 @@ LAYERS = {
     2: ["algorithm", "net"],
     3: ["cohorts", "codecs", "data", "evaluation", "memory", "models", "objectives", "schedules"],
     4: ["rundir", "views", "wrappers"],
-    5: ["algorithms", "link", "local", "metrics"],
+    5: ["algorithms", "link", "local", "metrics", "servers"],
     6: ["mixtures", "plan"],
     7: ["engines", "zoo"],
     8: ["describe", "ledger", "progress"],

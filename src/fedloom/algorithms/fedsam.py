@@ -21,4 +21,4 @@ def fedsam(
     parameters, neither clipping nor weight decay in the perturbation.
     Reference: https://arxiv.org/abs/2206.02618
     """
-    return Sam(inner=FedAvg(server_lr=server_lr), rho=rho)
+    return Sam(inner=FedAvg(server_lr=server_lr), rho=rho, mix=1.0)

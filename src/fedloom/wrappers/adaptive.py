@@ -23,9 +23,7 @@ class ServerAdagrad(Optimiser):
 
     lr: float = hyper(0.03, low=0, open_low=True, source="FAFED, section 6: 10^{-1.5, -2, -2.5}")
     beta1: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in Reddi et al.")
-    tau: float = hyper(
-        1e-3, low=0, open_low=True, source="FedACG: 0.001; FAFED, section 6: 0.01"
-    )
+    tau: float = hyper(1e-3, low=0, open_low=True, source="FedACG: 0.001; FAFED, section 6: 0.01")
     v0: float | None = hyper(
         None, low=0, optional=True, source="None: tau^2 (Reddi et al.); 0: FedSMOO's code"
     )
@@ -70,8 +68,8 @@ class ServerAMSGrad(Optimiser):
     so far divides.
 
     option 1, max stabilisation: vhat = max(vhat, v, eps), move by lr m / sqrt(vhat). option 2:
-    vhat = max(vhat, v), move by lr m / (sqrt(vhat) + eps). The authors' code is option 2 with eps 0,
-    start 0.001 and corrected. Raises ConfigError if nothing keeps vhat above 0.
+    vhat = max(vhat, v), move by lr m / (sqrt(vhat) + eps). The authors' code is option 2 with
+    eps 0, start 0.001 and corrected. Raises ConfigError if nothing keeps vhat above 0.
     """
 
     lr: float = hyper(0.03, low=0, open_low=True, source="FAFED, section 6: 10^{-1.5, -2, -2.5}")

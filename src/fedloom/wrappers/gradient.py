@@ -1,8 +1,8 @@
 """Wrappers that change a client's step.
 
 The parts of a local step run in this order, and build() puts them so:
-    gradient -> SAM -> prox and the method's corrections -> joint clip -> weight decay -> local optimiser
-    -> move
+    gradient -> SAM -> prox and the method's corrections -> joint clip -> weight decay
+    -> local optimiser -> move
 That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_, with everything of the method
 inside the clip. A recursion over gradients is clipped and decayed one gradient at a time instead
 (ClipGrad).
@@ -209,4 +209,4 @@ def build(
         method = LocalOpt(inner=method, opt=opt)
     if weight_decay and decoupled and not method.recursive:
         method = WeightDecay(inner=method, wd=weight_decay)
-    return Sam(inner=method, rho=sam) if sam is not None else method
+    return Sam(inner=method, rho=sam, mix=1.0) if sam is not None else method
