@@ -130,9 +130,9 @@ def follow_dc(alpha, eta0=None):
         np.testing.assert_allclose(g, g_i.mean(0), rtol=0, atol=1e-12)
 
 
-def follow_stem(alpha, c=None):
+def follow_stem(alpha, c=None, rho=0.0):
     """d = g + (1 - a)(d - g at the last point); every client's last move is the server's."""
-    x0 = np.zeros(2)
+    x0, gradient = np.zeros(2), lambda i, y: sharp(i, y, rho)
     x, d = x0, np.mean([gradient(i, x0) for i in range(N)], axis=0)
     prev, last, before = [x0] * N, [-1] * N, None
     for t in range(12):
@@ -225,6 +225,7 @@ CASES = {
     "feddc": (FedDC(alpha=0.2), lambda: follow_dc(0.2)),
     "feddc, the code's rate": (FedDC(alpha=0.2, eta0=0.1), lambda: follow_dc(0.2, 0.1)),
     "stem": (STEM(alpha=0.2), lambda: follow_stem(0.2)),
+    "stem, with SAM": (Sam(inner=STEM(alpha=0.2), rho=0.3), lambda: follow_stem(0.2, None, 0.3)),
     "stem, alpha of the rate": (STEM(c=30.0), lambda: follow_stem(None, 30.0)),
     "naive_adaptive": (NaiveAdaptive(beta=0.7), lambda: follow_naive(0.7)),
     "naive_adaptive, eps": (NaiveAdaptive(beta=0.7, eps=0.1), lambda: follow_naive(0.7, 0.1)),
@@ -273,6 +274,20 @@ def test_sam_at_the_clients_is_the_wrapper():
     two = quadratics(Scaffold(), sizes, local=Local(**local, sam=0.2))
     for a, b in zip(trace(one, 5), trace(two, 5), strict=True):
         assert (a.srv.x == b.srv.x).all()
+
+
+def test_scaffolds_control_variates_are_of_the_perturbed_gradient_too():
+    # option I: c_i is the gradient at the received model, perturbed as those of the steps are
+    x, c, c_i, rho = np.zeros(2), np.zeros(2), np.zeros((N, 2)), 0.3
+    algorithm = Sam(inner=Scaffold(option=1), rho=rho)
+    local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
+    for t, loop in enumerate(trace(quadratics(algorithm, SIZES, cohort=COHORTS, local=local), 8)):
+        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        moves, new = [], c_i.copy()
+        for i in cohort(t):
+            shift, new[i] = c - c_i[i], sharp(i, x, rho)
+            moves.append(sgd(i, t, x, lambda i, y, shift=shift: sharp(i, y, rho) + shift))
+        x, c, c_i = x + weighted(cohort(t), moves), c + (new - c_i).sum(0) / N, new
 
 
 def test_a_server_optimiser_takes_the_methods_own_move():
