@@ -15,6 +15,9 @@ from fedloom.algorithms import (
     FedACG,
     FedCM,
     FedDC,
+    FedDyn,
+    FedNova,
+    FedSMOO,
     NaiveAdaptive,
     Scaffold,
     fedadagrad,
@@ -130,6 +133,35 @@ def follow_dc(alpha, eta0=None):
         np.testing.assert_allclose(g, g_i.mean(0), rtol=0, atol=1e-12)
 
 
+def follow_nova(server_lr):
+    """x + tau sum p_i delta_i / K_i, with tau = sum p_i K_i over those who took part."""
+    x = np.zeros(2)
+    for t in range(12):
+        yield x
+        rows = [sgd(i, t, x, gradient) / SIZES[i] for i in cohort(t)]
+        weights = np.array([SIZES[i] for i in cohort(t)], float)
+        tau = (weights * weights).sum() / weights.sum()  # here K_i is the weight too
+        x = x + server_lr * tau * weighted(cohort(t), rows)
+
+
+def follow_smoo(rho, beta):
+    """FedSMOO, Algorithm 1: lines 9 to 13 at the clients, 16 and 17 at the server."""
+    x, s, h, mu = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros((N, 2))
+    for t in range(12):
+        yield x
+        moves, duals = [], []
+        for i in cohort(t):
+            y = x.copy()
+            for rate in rates(i, t):
+                e = rho * along(gradient(i, y) - mu[i] - s)
+                mu[i] = mu[i] + e - s
+                y = y - rate * (gradient(i, y + e) + (h[i] + y - x) / beta)
+            moves.append(y - x)
+            duals.append(mu[i] - e)
+            h[i] = h[i] + moves[-1]
+        x, s = x + weighted(cohort(t), moves) + h.mean(0), rho * along(np.mean(duals, axis=0))
+
+
 def follow_stem(alpha, c=None, rho=0.0):
     """d = g + (1 - a)(d - g at the last point); every client's last move is the server's."""
     x0, gradient = np.zeros(2), lambda i, y: sharp(i, y, rho)
@@ -227,6 +259,9 @@ CASES = {
     "stem": (STEM(alpha=0.2), lambda: follow_stem(0.2)),
     "stem, with SAM": (Sam(inner=STEM(alpha=0.2), rho=0.3), lambda: follow_stem(0.2, None, 0.3)),
     "stem, alpha of the rate": (STEM(c=30.0), lambda: follow_stem(None, 30.0)),
+    "fednova": (FedNova(server_lr=0.9), lambda: follow_nova(0.9)),
+    "feddyn": (FedDyn(alpha=0.5), lambda: follow_dyn(0.5, 0.0, 1.0)),
+    "fedsmoo": (FedSMOO(rho=0.3, beta=2.0), lambda: follow_smoo(0.3, 2.0)),
     "naive_adaptive": (NaiveAdaptive(beta=0.7), lambda: follow_naive(0.7)),
     "naive_adaptive, eps": (NaiveAdaptive(beta=0.7, eps=0.1), lambda: follow_naive(0.7, 0.1)),
     "fedadam": (fedadam(**KNOBS), lambda: adaptive(ADAM, 1e-4)),

@@ -32,6 +32,7 @@ FLAGS = {
     "report": {"--out", "--target"},
     "list": set(),
     "show": set(),
+    "matrix": {"--out"},
     "export": {"--out", "--format"},
     "demo": {"--seeds", "--out", "--rounds"},
 }

@@ -24,7 +24,7 @@ LAYERS = {
     5: ["algorithms", "link", "local", "metrics", "servers"],
     6: ["mixtures", "plan"],
     7: ["engines", "zoo"],
-    8: ["describe", "ledger", "progress"],
+    8: ["compatibility", "describe", "ledger", "progress"],
     9: ["loop"],
     10: ["result"],
     11: ["experiment"],

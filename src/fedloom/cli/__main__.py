@@ -18,6 +18,7 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 from .browse import list_command, show_command
 from .demo import demo_command
 from .export import export_command
+from .matrix import matrix_command
 from .results import compare_command, report_command
 from .run import resume_command, run_command
 
@@ -100,6 +101,7 @@ for _command in (
     report_command,
     list_command,
     show_command,
+    matrix_command,
     export_command,
     demo_command,
 ):
