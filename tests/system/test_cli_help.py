@@ -28,6 +28,7 @@ FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {"--out", "--quiet", "--dry-run", "--seeds"},
     "resume": {"--quiet"},
+    "sweep": {"--seeds", "--by", "--out", "--quiet"},
     "compare": {"--target", "--csv", "--markdown"},
     "report": {"--out", "--target"},
     "list": set(),

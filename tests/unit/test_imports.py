@@ -30,8 +30,9 @@ LAYERS = {
     11: ["experiment"],
     12: ["recipes", "report"],
     13: ["config"],
-    14: ["cli"],
-    15: ["__main__"],
+    14: ["sweep"],
+    15: ["cli"],
+    16: ["__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}
 PATHS = sorted(SOURCE.rglob("*.py"))

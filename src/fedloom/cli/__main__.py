@@ -21,6 +21,7 @@ from .export import export_command
 from .matrix import matrix_command
 from .results import compare_command, report_command
 from .run import resume_command, run_command
+from .sweep import sweep_command
 
 __all__ = ["cli", "main"]
 
@@ -97,6 +98,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 for _command in (
     run_command,
     resume_command,
+    sweep_command,
     compare_command,
     report_command,
     list_command,
