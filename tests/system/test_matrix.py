@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import Result
 
+from fedloom import Local
 from fedloom.compatibility import AXES, LOCALS, NOTHING, as_markdown, table
 from fedloom.config import resolve
 from fedloom.errors import CompositionError
+from fedloom.objectives import MOON
 from fedloom.servers import SERVERS, with_server
 from fedloom.vector import leaves
+from fedloom.views import Importance, Width
 from fedloom.zoo import ALGORITHMS, make_algorithm
 from tiny import small, trace
 
@@ -107,6 +111,31 @@ def test_a_server_around_a_method_is_the_same_in_every_engine(name: str, server:
     for a, b in zip(leaves(ends[0]), leaves(ends[1]), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
     assert all(bool(torch.isfinite(v).all()) for v in leaves(ends[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parts"),
+    [
+        ("scaffold", {"option": 1}, {}),
+        ("fafed", {}, {}),
+        ("fedacg", {}, {"loss": MOON()}),
+        ("fedavg", {}, {"submodel": Importance(), "capacities": [0.25, 1.0]}),
+        ("feddyn", {}, {"submodel": Width(), "capacities": [0.5, 1.0]}),
+    ],
+)
+def test_sam_at_the_clients_is_the_same_in_every_engine(
+    name: str, options: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    ends = []
+    for engine in ("serial", "vectorised:3"):
+        local = Local(epochs=2, batch=4, lr=0.1, sam=0.1, clip=1.0)
+        algorithm = make_algorithm(name, **options)
+        experiment = small(algorithm, torch.float64, engine=engine, local=local, **parts)
+        loop = [*trace(experiment, 3)][-1]
+        ends.append((loop.srv, loop.ledger.up))
+    for a, b in zip(leaves(ends[0][0]), leaves(ends[1][0]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+    assert ends[0][1] == ends[1][1]
 
 
 @pytest.mark.parametrize("objective", ["fedmlb", "fedlc", "feddecorr"])
