@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data import PARTITIONS, by_lists, dirichlet, dirichlet_unbalanced, from_arrays, iid
-from fedloom.data.partition import _draw_counts
+from fedloom.data.partition.dirichlet import _draw_counts
 from fedloom.errors import DataError
 
 ALPHAS = st.floats(-3, 3).map(lambda power: 10.0**power)

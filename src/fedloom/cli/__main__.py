@@ -18,6 +18,7 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 from .browse import list_command, show_command
 from .demo import demo_command
 from .export import export_command
+from .partition import partition_command
 from .results import compare_command, report_command
 from .run import resume_command, run_command
 
@@ -101,6 +102,7 @@ for _command in (
     list_command,
     show_command,
     export_command,
+    partition_command,
     demo_command,
 ):
     cli.add_command(_command)
