@@ -96,7 +96,9 @@ class Loop:
         self.srv = self.plan.algorithm.server_init(x, self._probe(x))
 
     def _probe(self, x: Vec) -> Rec:
-        """The exchange with everybody who is there before round 1, if the algorithm has it: the plain mean."""
+        """The exchange before round 1 with everybody who is there, if the algorithm has it: the
+        plain mean.
+        """
         if not self.plan.algorithm.probes:
             return None
         started, everybody = time.perf_counter(), self.cohorts.present(0)

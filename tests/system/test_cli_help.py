@@ -32,6 +32,7 @@ FLAGS = {
     "list": set(),
     "show": set(),
     "export": {"--out", "--format"},
+    "partition": {"--plot", "--save"},
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

@@ -55,7 +55,7 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
 def _heading(data: FederatedData) -> str:
     partition = data.about.get("partition", {})
     kind = partition.get("kind", "its own clients")
-    options = ", ".join(f"{k} {_short(v)}" for k, v in partition.items() if k != "kind")
+    options = ", ".join(f"{k} {_short(v)}" for k, v in partition.items() if k != "kind" and v != [])
     seed = f", seed {data.about['seed']}" if "seed" in data.about else ""
     return f"{data.name}: {kind}{f' ({options})' if options else ''}{seed}"
 

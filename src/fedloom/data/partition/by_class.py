@@ -170,10 +170,12 @@ class ClassGroups:
                 f"every group needs at least one class, and every class one group; got "
                 f"{[list(group) for group in self.groups]}"
             )
-        if len(self.groups) > self.clients:
+        self._check_clients(len(self.groups))
+
+    def _check_clients(self, groups: int) -> None:
+        if groups > self.clients:
             raise DataError(
-                f"{len(self.groups)} groups of classes need as many clients or more, got "
-                f"{self.clients}"
+                f"{groups} groups of classes need as many clients or more, got {self.clients}"
             )
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
@@ -199,7 +201,9 @@ class ClassGroups:
         names = np.unique(targets.cpu().numpy()).tolist()
         if not self.groups:
             half = -(-len(names) // 2)
-            return [part for part in (pools[:half], pools[half:]) if part]
+            halves = [part for part in (pools[:half], pools[half:]) if part]
+            self._check_clients(len(halves))
+            return halves
         named = {label for group in self.groups for label in group}
         if odd := named ^ set(names):
             raise DataError(
@@ -305,7 +309,7 @@ def classes_per_client(classes: int, clients: int, equal: bool = True) -> Classe
 
 
 def shards(clients: int, per_client: int = 2) -> Shards:
-    """Deal pieces of the sorted labels, some to each client: the first non-i.i.d. partition.
+    """Deal pieces of the sorted labels, some to each client (FedAvg's partition).
 
     The samples, sorted by label, are cut into N * per_client pieces whose sizes differ by at most
     one; every client gets per_client of them at random. Disjoint and complete.

@@ -145,7 +145,7 @@ class Pathological:
 
 
 def dirichlet_interleaved(alpha: float, clients: int) -> DirichletInterleaved:
-    """Deal equal numbers of samples to clients whose label shares differ (FIARSE's partition).
+    """Deal sample by sample to clients whose label shares differ (FIARSE's partition).
 
     Client i has p_i ~ Dir(alpha 1_C). Sample by sample a client is drawn uniformly among those that
     are not full, a class from its p_i among those that have samples left, and a sample of it.
@@ -243,7 +243,8 @@ def _shares(laws: Floats, there: Any) -> Floats:
     masked = np.where(there, laws, -np.inf)
     weights = np.exp(masked - masked.max(axis=1, keepdims=True))
     sums = np.cumsum(weights, axis=1)
-    return sums / sums[:, -1:]
+    shares: Floats = sums / sums[:, -1:]
+    return shares
 
 
 def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
@@ -251,7 +252,8 @@ def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
     count, classes = sums.shape
     u = np.minimum(rng.random(len(rows)), 1 - 1e-9)  # rounding must not reach the next row
     flat = (sums + np.arange(count)[:, None]).ravel()
-    return np.searchsorted(flat, u + rows, side="right") - rows * classes
+    drawn: Ints = np.searchsorted(flat, u + rows, side="right") - rows * classes
+    return drawn
 
 
 def _while_there_are(rng: np.random.Generator, turns: Ints, laws: Floats, totals: Ints) -> Ints:
