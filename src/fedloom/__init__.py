@@ -12,6 +12,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
+    from .cohorts import Turnover
     from .evaluation import Evaluation
     from .experiment import Experiment
     from .local import Local
@@ -27,6 +28,7 @@ _HOME = {
     "LocalSGD": "algorithm",
     "Result": "result",
     "Saving": "loop",
+    "Turnover": "cohorts",
 }
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "LocalSGD",
     "Result",
     "Saving",
+    "Turnover",
     "__version__",
 ]
 

@@ -89,6 +89,7 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
         "data": plain(exp.data.describe()),
         "local": local,
         "evaluate": evaluate,
+        **({} if exp.turnover is None else {"turnover": settings(exp.turnover)}),
     }
 
 
@@ -116,6 +117,8 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
     """{part: hash} of everything that decides the run's numbers; what resume() compares."""
     parts = {k: digest(v) for k, v in configuration(exp, loop).items() if k not in _FREE}
     parts["engine"] = bits_of(engine_text(loop))
+    if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
+        parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
     parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])

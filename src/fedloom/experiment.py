@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .algorithm import Algorithm, Round, check_ranges, hyper
-from .cohorts import Cohorts
+from .cohorts import Cohorts, Turnover
 from .data import FederatedData
 from .describe import describe, fingerprint
 from .engines import Choice, choose, make_engine
@@ -46,7 +46,8 @@ class Experiment:
 
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
     whose weights are the start, or a function that makes one, which is called under the seed.
-    cohort: share (float), number (int) or lists of clients per round. loss: an Objective, or any
+    cohort: share (float), number (int) or lists of clients per round, of those who are there;
+    turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
     part of the model a client holds: a rule, and levels dealt out in turn, or one per client.
@@ -76,6 +77,7 @@ class Experiment:
     compress: Link | Via | None = None
     seed: int = 0
     sampling: str = "fixed"
+    turnover: Turnover | None = None
     weighting: str = "examples"
     nonfinite: str = "stop"
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -103,7 +105,9 @@ class Experiment:
             self.data = self.data.with_validation(self.evaluation.validation, self.seed)
         self._net: Net | None = None
         self.choice: Choice | None = None
-        self._cohorts = Cohorts(self.cohort, self.data.population, self.seed, self.sampling)
+        self._cohorts = Cohorts(
+            self.cohort, self.data.population, self.seed, self.sampling, self.turnover
+        )
 
     # ---------------------------------------------------------------------------------- the parts
     @property
@@ -116,7 +120,7 @@ class Experiment:
     def plan(self) -> Plan:
         """The four axes together. Raises CompositionError for parts that do not fit."""
         link = self.compress or Link()
-        return Plan(
+        plan = Plan(
             self.local.around(self.algorithm),
             self.objective,
             self.nonfinite,
@@ -124,6 +128,12 @@ class Experiment:
             Link(link) if isinstance(link, Via) else link,
             self.net().layout.d,
         )
+        if self.turnover is not None and self.turnover.forget and plan.link.mirrored:
+            raise CompositionError(
+                "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
+                "remember, so nobody's memory may be dropped; use Residual, or forget = false"
+            )
+        return plan
 
     def _capacities(self) -> tuple[float, ...]:
         """One capacity per client; levels are dealt out in turn, so that groups are equal."""

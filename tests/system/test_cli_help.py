@@ -35,6 +35,7 @@ FLAGS = {
     "show": set(),
     "matrix": {"--out"},
     "export": {"--out", "--format"},
+    "partition": {"--plot", "--save"},
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

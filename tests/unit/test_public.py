@@ -19,6 +19,7 @@ NAMES = [
     "LocalSGD",
     "Result",
     "Saving",
+    "Turnover",
     "__version__",
 ]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))

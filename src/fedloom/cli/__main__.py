@@ -19,6 +19,7 @@ from .browse import list_command, show_command
 from .demo import demo_command
 from .export import export_command
 from .matrix import matrix_command
+from .partition import partition_command
 from .results import compare_command, report_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
@@ -105,6 +106,7 @@ for _command in (
     show_command,
     matrix_command,
     export_command,
+    partition_command,
     demo_command,
 ):
     cli.add_command(_command)

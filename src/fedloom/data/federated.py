@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data.ragged import Ragged
+from fedloom.data.ragged import Ragged, read_arrays
 from fedloom.errors import DataError
 from fedloom.rng import generator
 
@@ -169,12 +167,7 @@ class FederatedData:
         Only offsets and indices must be there: a split that somebody published needs no more.
         Raises DataError for a file that cannot be read or was made for other data.
         """
-        arrays = _read_arrays(path)
-        if missing := {"offsets", "indices"} - arrays.keys():
-            raise DataError(
-                f"{path} has no array '{min(missing)}'; a split needs offsets (clients + 1,) and "
-                "indices (samples of all clients,)"
-            )
+        arrays = read_arrays(path)
         made_for = int(arrays["samples"]) if "samples" in arrays else len(self.inputs)
         if made_for != len(self.inputs):
             raise DataError(
@@ -349,17 +342,3 @@ def _refuse_shared_samples(data: FederatedData) -> None:
             f"sample {int(times.argmax())} is on {int(times.max())} clients' lists, so holding it "
             "out of one leaves it at another; choose validation samples before the partition"
         )
-
-
-def _read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
-    try:
-        with zipfile.ZipFile(path):  # a lone .npy array is refused here
-            pass
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
-    for name, array in arrays.items():
-        if array.dtype.kind not in "iu":
-            raise DataError(f"array '{name}' of {path} has type {array.dtype}; integers are needed")
-    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
