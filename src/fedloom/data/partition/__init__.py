@@ -26,12 +26,12 @@ from fedloom.data.partition.by_class import (
     class_groups,
     classes_per_client,
     shards,
-    similarity,
     stratified,
 )
 from fedloom.data.partition.dirichlet import dirichlet, dirichlet_unbalanced
 from fedloom.data.partition.filling import dirichlet_interleaved, dirichlet_recycled, pathological
 from fedloom.data.partition.lists import by_lists, lists
+from fedloom.data.partition.mixed import similarity
 from fedloom.data.partition.unlabelled import blocks, iid, replicated
 from fedloom.data.ragged import Partition
 

@@ -10,13 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from fedloom.data.partition.dealing import (
-    Ints,
     Pools,
+    by_owner,
     check_classes,
     check_count,
     deal,
     even_sizes,
-    in_order,
     pools_for_tests,
     pools_for_training,
     stream,
@@ -28,12 +27,10 @@ __all__ = [
     "ClassGroups",
     "ClassesPerClient",
     "Shards",
-    "Similarity",
     "Stratified",
     "class_groups",
     "classes_per_client",
     "shards",
-    "similarity",
     "stratified",
 ]
 
@@ -145,7 +142,7 @@ class Shards:
         owners = stream(seed, "shards", "owners").permutation(pieces) // self.per_client
         order = np.concatenate(pools)
         whose = np.repeat(owners, even_sizes(len(order), pieces))
-        return _by_owner(order, whose, self.clients)
+        return by_owner(order, whose, self.clients)
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
@@ -244,47 +241,6 @@ class Stratified:
         return {"kind": "stratified", "clients": self.clients}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Similarity:
-    """Deal a share at random and the rest by label; see `similarity`."""
-
-    clients: int
-    share: float = 0.95
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_count("clients", self.clients)
-        number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
-        if not number or not 0 <= self.share <= 1:
-            raise DataError(
-                f"share must be in [0, 1], got {self.share!r}; 0.95 is FAFED's low heterogeneity, "
-                "0 sorts everything by label"
-            )
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for labels (n,)."""
-        return self._deal(*pools_for_training(targets, self.clients, seed, "similarity"))
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists by the same procedure: the same labels, but for their shares."""
-        return self._deal(*pools_for_tests(targets, tests, self.clients, seed, "similarity"))
-
-    def _deal(self, pools: Pools, rng: np.random.Generator) -> Ragged:
-        by_label = np.concatenate(pools)
-        sizes = even_sizes(len(by_label), self.clients)
-        alike = np.floor(self.share * sizes + 0.5).astype(np.int64)
-        mixed = np.zeros(len(by_label), dtype=bool)
-        mixed[rng.permutation(len(by_label))[: int(alike.sum())]] = True
-        clients = np.arange(self.clients)
-        order = np.concatenate([rng.permutation(by_label[mixed]), by_label[~mixed]])
-        whose = np.concatenate([np.repeat(clients, alike), np.repeat(clients, sizes - alike)])
-        return _by_owner(order, whose, self.clients)
-
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "similarity", "clients": self.clients, "share": self.share}
-
-
 def classes_per_client(classes: int, clients: int, equal: bool = True) -> ClassesPerClient:
     """Deal c classes to each client, every class to equally many clients (CFedAvg's partition).
 
@@ -366,30 +322,6 @@ def stratified(clients: int) -> Stratified:
     return Stratified(clients=clients)
 
 
-def similarity(clients: int, share: float = 0.95) -> Similarity:
-    """Deal a share of every client's samples at random, the rest sorted by label and in order.
-
-    Of n_i samples (n // N, the first clients one more where that is needed) round(share n_i) are
-    drawn at random from all; what nobody drew is sorted by label and cut in the clients' order.
-    share 1 is i.i.d., 0 gives neighbouring clients neighbouring labels. Disjoint and complete.
-
-    Source: Karimireddy et al., SCAFFOLD, ICML 2020, section 7 (after Hsu et al., 2019); 0.95 is
-    FAFED's "low" heterogeneity. Raises DataError for a share outside [0, 1].
-
-    >>> import torch
-    >>> labels = torch.arange(40) % 4
-    >>> [labels[similarity(4, share=0).split(labels, seed=0).of(i)].unique().item()
-    ...  for i in range(4)]
-    [0, 1, 2, 3]
-    """
-    return Similarity(clients=clients, share=share)
-
-
-def _by_owner(order: Ints, whose: Ints, clients: int) -> Ragged:
-    sizes = np.bincount(whose, minlength=clients)
-    return in_order(order[np.argsort(whose, kind="stable")], sizes)
-
-
 def _striding(groups: Sequence[Pools], crowds: Sequence[int]) -> Ragged:
     """Deal each group's samples, sorted by label, in turn to that many clients."""
     orders = [np.concatenate(group) for group in groups]
@@ -397,4 +329,4 @@ def _striding(groups: Sequence[Pools], crowds: Sequence[int]) -> Ragged:
     for order, crowd in zip(orders, crowds, strict=True):
         owners.append(first + np.arange(len(order)) % crowd)
         first += crowd
-    return _by_owner(np.concatenate(orders), np.concatenate(owners), first)
+    return by_owner(np.concatenate(orders), np.concatenate(owners), first)

@@ -17,6 +17,7 @@ __all__ = [
     "Floats",
     "Ints",
     "Pools",
+    "by_owner",
     "check_alpha",
     "check_classes",
     "check_count",
@@ -164,3 +165,9 @@ def deal(pools: Pools, counts: Ints) -> Ragged:
     order = np.concatenate([pool[:n] for pool, n in zip(pools, totals, strict=True)])
     indices = order[np.lexsort((order, owners))]
     return Ragged.from_sizes(torch.from_numpy(counts.sum(axis=0)), torch.from_numpy(indices))
+
+
+def by_owner(order: Ints, whose: Ints, clients: int) -> Ragged:
+    """Give each index of order (n,) to the client in whose (n,)."""
+    sizes = np.bincount(whose, minlength=clients)
+    return in_order(order[np.argsort(whose, kind="stable")], sizes)
