@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedloom.models.lstm import LSTM
 from fedloom.models.small import (
     MODELS,
     cnn_cfedavg,
@@ -14,6 +15,7 @@ from fedloom.models.small import (
 )
 
 __all__ = [
+    "LSTM",
     "MODELS",
     "cnn_cfedavg",
     "cnn_fafed_cifar",
