@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..dropout import seeded
 from ..errors import CompositionError
 from ..net import Net
 from ..plan import Federation, Plan
@@ -70,16 +71,24 @@ class Vectorised:
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
-        self._whole = plan.objective.whole or self._scalar()
+        self._whole = plan.objective.whole or self._depends()
 
-    def _scalar(self) -> bool:
-        """Say whether a loss that promises a value per example gives one for the batch instead."""
-        index, x = self._fed.data.clients.indices[:2], self._net.init()
+    def _depends(self) -> bool:
+        """Say whether an example's loss depends on the rest of its batch, as behind batch norm, or
+        is not given for every example at all. Such a batch must not be padded.
+        """
+        index, x = self._fed.data.clients.indices[:8], self._net.init()
         memory = self._client.first_memory(x, 0, whole(self._net.layout))
-        self._net.train(False)
-        with torch.no_grad():
-            batch = self._fed.batch(index)
-            return self._plan.objective.loss(self._net, x, batch, x, memory.obj).ndim == 0
+        self._net.train()
+        losses = []
+        for some in (index, index[:1].expand(len(index))):
+            with torch.no_grad(), seeded(0):
+                batch = self._fed.batch(some)
+                losses.append(self._plan.objective.loss(self._net, x, batch, x, memory.obj))
+            self._net.load_buffers(self._net.init_buffers())
+        if losses[0].ndim == 0:
+            return True
+        return not torch.allclose(losses[0][0], losses[1][0], rtol=1e-4, atol=1e-6)
 
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
