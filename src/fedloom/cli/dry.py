@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -88,7 +89,7 @@ def measure(experiment: Experiment) -> Cost:
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
         loop.begin()
-        at_once = max(getattr(loop.engine, name, 1) for name in ("workers", "chunk"))
+        at_once = math.prod(getattr(loop.engine, name, 1) for name in ("workers", "chunk"))
         cohort = loop.cohorts.of(0)
         sample = cohort[: max(2, at_once)]
         _train(loop, sample)  # the first time costs what no other does
