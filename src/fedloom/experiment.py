@@ -194,6 +194,10 @@ class Experiment:
         """Run the model once on two samples."""
         data = self.data
         index = data.clients.indices[:2]
+        if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
+            # tokens: the largest must be in the model's vocabulary
+            highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
+            index = torch.cat([index, highest.view(1)])
         inputs, targets = data.inputs[index], data.targets[index]
         if inputs.is_floating_point() and inputs.dtype != net.dtype:
             raise DataError(
@@ -205,8 +209,10 @@ class Experiment:
             with torch.no_grad():
                 outputs = net(net.init(), inputs)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            tokens = not inputs.is_floating_point() and isinstance(error, IndexError)
+            upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
             raise DataError(
-                f"the model cannot take inputs of shape {list(inputs.shape)}: "
+                f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
                 f"{str(error).splitlines()[0]}"
             ) from error
         self.objective.check(net, inputs)

@@ -232,13 +232,19 @@ def test_clients_with_texts_of_their_own_get_their_own_perplexity():
         ),
         (
             lambda: nn.Sequential(nn.Embedding(WORDS, 2), nn.Flatten(), nn.Linear(10, 9)),
-            r"gives \[2, 9\]",
+            r"gives \[3, 9\]",
         ),
     ],
 )
 def test_outputs_that_do_not_fit_the_tokens_are_refused(model, says):
     with pytest.raises(DataError, match=says):
         experiment(model=model()).run()
+
+
+def test_a_word_that_is_not_in_the_vocabulary_is_refused_before_training():
+    model = lstm_language_model(7, 6, 6)
+    with pytest.raises(DataError, match=r"with tokens up to 7: index out of range"):
+        experiment(model=model).run()
 
 
 def test_labels_need_outputs_of_one_row():

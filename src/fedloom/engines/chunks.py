@@ -11,7 +11,7 @@ from torch import Tensor
 from ..dropout import seeded
 from ..net import Net
 from ..plan import Federation, Plan
-from ..vector import Rec, Vec, leaves, rec, tree
+from ..vector import Rec, Vec, rec, tree
 from ..views.base import whole
 from ..wire import nbytes
 from .client import Client, Done, RangeResult, Share, Stats
@@ -170,5 +170,5 @@ def default_chunk(plan: Plan, fed: Federation, net: Net) -> int:
     net.train()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t), torch.enable_grad():
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
-    own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in leaves(batch))
+    own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in batch)
     return max(1, min(LARGEST, BUDGET // own))
