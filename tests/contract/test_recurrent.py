@@ -53,6 +53,7 @@ MODELS = {
     "ours": lambda: Classifier(LSTM(4, 5, num_layers=2, batch_first=True, dropout=0.5)),
     "torch's": lambda: Classifier(nn.LSTM(4, 5, num_layers=2, batch_first=True, dropout=0.5)),
     "attention": Attention,
+    "named": lambda: Named(),
 }
 
 
@@ -126,6 +127,27 @@ def test_dropout_that_cannot_be_reproduced_is_refused_by_name(model, part):
         CompositionError, match=f"vectorised and {part}.*engine = serial or workers"
     ):
         run(model, engine="vectorised")
+
+
+class Named(nn.Module):
+    """A module of a user's own that calls its dropout layer dropout, as most do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.dropout = nn.Embedding(WORDS, 4), nn.Dropout(0.5)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, tokens):
+        return self.head(self.dropout(self.embedding(tokens)).mean(1))
+
+
+def test_a_dropout_layer_called_dropout_is_no_dropout_of_its_own():
+    local = Local(steps=3, batch=4, lr=0.1)
+    ends = [
+        run(algorithm=FedAvg(), model="named", local=local, dtype=torch.float64, engine=engine)
+        for engine in ("serial", "vectorised:2")
+    ]
+    torch.testing.assert_close(ends[0][0].x, ends[1][0].x, rtol=0, atol=1e-12)
 
 
 # ------------------------------------------------------------------- the masks of one step's calls

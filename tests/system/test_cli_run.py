@@ -220,6 +220,7 @@ def test_a_model_from_python_is_exported_without_its_class(fedloom: Fedloom) -> 
 
 
 OWN = {"lstm_shakespeare", "lstm_language_model", "transformer_text"}
+OWN |= {"roberta_base", "huggingface_text"}
 OWN |= {name for name in MODELS if name.startswith("resnet")}
 
 

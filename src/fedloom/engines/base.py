@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ClientError, DataError
-from ..net import Net
+from ..net import Net, logits_of
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec, aligned
 from .client import RangeResult
@@ -140,7 +140,7 @@ def evaluate_range(
         for a in range(0, len(inputs), EVALUATION_BATCH):
             batch = fed.formatted(aligned(inputs[a : a + EVALUATION_BATCH]))
             wanted = aligned(targets[a : a + EVALUATION_BATCH])
-            outputs, count = net.module(batch), len(batch)
+            outputs, count = logits_of(net.module(batch)), len(batch)
             try:
                 loss = plan.objective.score(outputs, (batch, wanted))
                 values = {k: f(outputs, wanted) for k, f in fed.metrics.items()}

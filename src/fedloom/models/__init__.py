@@ -11,6 +11,7 @@ from torch import nn
 from fedloom.models.blocks import Residual
 from fedloom.models.lstm import LSTM
 from fedloom.models.norms import with_statistics
+from fedloom.models.pretrained import huggingface_text, roberta_base
 from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
 from fedloom.models.resnet import resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.small import (
@@ -40,6 +41,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "lstm_shakespeare": lstm_shakespeare,
     "lstm_language_model": lstm_language_model,
     "transformer_text": transformer_text,
+    "roberta_base": roberta_base,
+    "huggingface_text": huggingface_text,
 }
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "cnn_fafed_fashion",
     "cnn_fafed_mnist",
     "cnn_femnist",
+    "huggingface_text",
     "logistic",
     "lstm_language_model",
     "lstm_shakespeare",
@@ -59,6 +63,7 @@ __all__ = [
     "resnet18",
     "resnet18_fedsmoo",
     "resnet18_fiarse",
+    "roberta_base",
     "transformer_text",
     "with_statistics",
 ]
