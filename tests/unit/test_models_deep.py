@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -301,3 +302,37 @@ def test_a_text_that_is_too_long_is_refused():
 def test_running_statistics_are_refused_by_the_cut():
     with pytest.raises(CompositionError, match="running statistics"):
         Width().view(None, Net(resnet18(norm="batch")), 0.25, Round(0, 1.0, 0.1))
+
+
+# ---------------------------------------------------------------------------------------- the page
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+FETCHED = {"roberta_base": "124,648,708", "huggingface_text": "its own"}  # not built here
+
+
+def test_the_page_lists_every_model_as_it_is():
+    lines = PAGE.read_text().splitlines()
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in lines if "`model=" in line]
+    assert [row[0].strip("`") for row in rows if len(row) == 5] == list(MODELS)
+    for name, _, parameters, blocks, command in (row for row in rows if len(row) == 5):
+        name = name.strip("`")
+        assert command.startswith(f"`model={name}")
+        if name in FETCHED:
+            assert parameters == FETCHED[name]
+            continue
+        net = MODELS[name]()
+        assert parameters == f"{count(net):,}"
+        names = [n for n, _ in net.named_children()]
+        if "..." not in blocks:
+            assert blocks == ", ".join(names)
+        else:
+            before, after = blocks.split(", ..., ")
+            assert ", ".join(names).startswith(before) and ", ".join(names).endswith(after)
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if n not in FETCHED])
+def test_the_commands_of_the_page_are_taken(name):
+    from fedloom.config import resolve
+
+    line = next(line for line in PAGE.read_text().splitlines() if f"| `{name}` |" in line)
+    overrides = line.split("`")[-2].split()
+    assert resolve("digits", overrides).values["model"]["name"] == name
