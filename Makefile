@@ -4,11 +4,12 @@
 # make check     formatting, lints, types
 # make format    let ruff put things in order
 # make bench     the speed claims, each with its command
+# make docs      the pages that are made from the code: algorithms, compatibility
 VENV ?= .venv
 PYTHON ?= python3
 RUN = $(VENV)/bin
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all check format bench docs clean
 
 # CPU torch first: a bare "torch" would fetch gigabytes of CUDA libraries.
 $(VENV)/installed: pyproject.toml
@@ -21,13 +22,13 @@ demo: $(VENV)/installed
 	$(RUN)/fedloom demo
 
 check: $(VENV)/installed
-	$(RUN)/ruff format --check src tests examples benchmarks
-	$(RUN)/ruff check src tests examples benchmarks
+	$(RUN)/ruff format --check src tests examples benchmarks docs
+	$(RUN)/ruff check src tests examples benchmarks docs
 	$(RUN)/mypy
 
 format: $(VENV)/installed
-	$(RUN)/ruff format src tests examples benchmarks
-	$(RUN)/ruff check --fix src tests examples benchmarks
+	$(RUN)/ruff format src tests examples benchmarks docs
+	$(RUN)/ruff check --fix src tests examples benchmarks docs
 
 test: check
 	$(RUN)/pytest -m "not slow"
@@ -38,7 +39,12 @@ test-all: check
 bench: $(VENV)/installed
 	$(RUN)/python benchmarks/overhead.py
 	$(RUN)/python benchmarks/workers.py
+	$(RUN)/python benchmarks/vectorised.py
+	$(RUN)/python benchmarks/methods.py
 	$(RUN)/python benchmarks/imports.py
+
+docs: $(VENV)/installed
+	$(RUN)/python docs/pages.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

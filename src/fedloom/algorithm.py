@@ -119,12 +119,16 @@ class Algorithm:
     # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
     # probes: every client answers once before round 0, see probe()
     # sums: reads delta / lr_sum as a mean gradient, or replays its own last move
+    # perturbs: takes its gradients at perturbed points already: no Sam around it
+    # ahead: clients start along the server's own last move: no optimiser may change that move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
     means: ClassVar[tuple[str, ...]] = ()
     partial: ClassVar[bool] = True
     probes: ClassVar[bool] = False
     recursive: ClassVar[bool] = False
     sums: ClassVar[bool] = False
+    perturbs: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)

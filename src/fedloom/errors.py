@@ -25,6 +25,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FedloomError",
+    "NotFiniteError",
     "WireError",
     "WorkerError",
     "did_you_mean",
@@ -45,6 +46,10 @@ class CompositionError(FedloomError, TypeError):
 
 class DataError(FedloomError, ValueError):
     """Data that are missing, corrupt, or do not fit."""
+
+
+class NotFiniteError(DataError):
+    """Values to be sent that are not finite."""
 
 
 class WireError(FedloomError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .algorithm import Algorithm, check_ranges, hyper
+from .algorithm import Algorithm, Round, check_ranges, hyper
 from .cohorts import Cohorts
 from .data import FederatedData
 from .describe import describe, fingerprint
-from .engines import make_engine
+from .engines import Choice, choose, make_engine
 from .engines.base import Engine
-from .errors import CheckpointError, ConfigError, DataError
+from .errors import CheckpointError, CompositionError, ConfigError, DataError
 from .evaluation import Curve, Evaluation
 from .link import Link, Via
 from .local import Local
@@ -28,7 +29,7 @@ from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
 from .objectives.base import by_class
 from .plan import Federation, Plan
-from .progress import Progress
+from .progress import Progress, say
 from .result import Result, finish
 from .rng import key
 from .rundir import RunDirectory
@@ -104,6 +105,7 @@ class Experiment:
         if self.evaluation.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluation.validation, self.seed)
         self._net: Net | None = None
+        self.choice: Choice | None = None
         self._cohorts = Cohorts(self.cohort, self.data.population, self.seed, self.sampling)
 
     # ---------------------------------------------------------------------------------- the parts
@@ -142,10 +144,22 @@ class Experiment:
                 f"submodel {self.submodel.name} needs capacities: levels such as [0.25, 1.0], "
                 "or one for every client"
             )
-        for level in levels:
-            check_capacity(self.submodel, level)
+        for level in dict.fromkeys(levels):
+            self._try_capacity(self.submodel, level)
         n = self.data.population
         return levels if len(levels) == n else tuple(levels[i % len(levels)] for i in range(n))
+
+    def _try_capacity(self, rule: Rule, level: float) -> None:
+        """Make one view, so that a model which cannot be cut is refused before anything runs."""
+        check_capacity(rule, level)
+        net = self.net()
+        if rule.cuts and net.buffer_layout.d and level < 1:
+            raise CompositionError(
+                f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
+                f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
+                "batch norm with track_running_stats=False"
+            )
+        rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
 
     def net(self) -> Net:
         """The model, checked against the data on one small batch. Raises DataError if they do not
@@ -216,6 +230,11 @@ class Experiment:
                 f"{str(error).splitlines()[0]}"
             ) from error
         self.objective.check(net, inputs)
+        if isinstance(self.objective, SquaredError) and not targets.is_floating_point():
+            raise DataError(
+                f"squared error needs floating targets, but they are {targets.dtype} labels; "
+                "take cross_entropy, or give targets.float()"
+            )
         if isinstance(self.objective, CrossEntropy):
             _check_classes(outputs, targets, data.classes)
 
@@ -228,19 +247,21 @@ class Experiment:
         higher = self.higher_is_better
         if higher is None:
             higher = next(iter(metrics), "loss") not in LOWER_IS_BETTER
+        plan = self.plan()
+        fed = Federation(
+            data,
+            self.local,
+            self.seed,
+            self.weighting,
+            dict(metrics),
+            self._format(net),
+            self._capacities(),
+        )
         return Loop(
-            plan=self.plan(),
-            fed=Federation(
-                data,
-                self.local,
-                self.seed,
-                self.weighting,
-                dict(metrics),
-                self._format(net),
-                self._capacities(),
-            ),
+            plan=plan,
+            fed=fed,
             net=net,
-            engine=self.engine if not isinstance(self.engine, str) else make_engine(self.engine),
+            engine=self._engine(plan, fed, net),
             cohorts=self._cohorts,
             evaluation=self.evaluation,
             memory=ClientMemory(None, self.resident_bytes, net.device),
@@ -250,12 +271,21 @@ class Experiment:
             on_evaluation=list(self.on_evaluation),
         )
 
+    def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
+        """The engine; "auto" is measured once, and is that engine's name from then on."""
+        if self.engine == "auto":
+            self.choice = choose(plan, fed, net, self._cohorts.of(0), self.rounds)
+            self.engine = self.choice.engine
+        return make_engine(self.engine) if isinstance(self.engine, str) else self.engine
+
     # ------------------------------------------------------------------------------------- to run
     def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
         """Run from the beginning. out: a new directory for configuration, log, checkpoints and
         results.
         """
         loop = self.build()
+        if progress and self.choice is not None:
+            say(f"{self.label}, seed {self.seed}: {self.choice}")
         if out is not None:
             folder = RunDirectory(out)
             folder.create()
@@ -268,8 +298,11 @@ class Experiment:
 
         Raises CheckpointError if the directory holds a run of another configuration.
         """
-        loop, folder = self.build(), RunDirectory(out)
+        folder = RunDirectory(out)
         folder.open()
+        if self.engine == "auto":  # what the run began with
+            self.engine = str(folder.read_config().get("engine", "serial"))
+        loop = self.build()
         known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
         other = sorted(k for k in own if known.get(k) != own[k])
         if other:

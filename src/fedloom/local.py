@@ -21,8 +21,9 @@ class Local:
 
     batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
     for algorithms that have it. schedule(round, step) multiplies lr. Order of the parts of
-    a step: gradient, the method's corrections, joint clip, weight decay, momentum, move (as
-    torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value out of range.
+    a step: gradient (with sam: the perturbed one), the method's corrections, joint clip, weight
+    decay, momentum, move (as torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value
+    out of range.
 
     >>> Local(epochs=5, batch=50, lr=0.1).work
     (5, None)
@@ -37,6 +38,9 @@ class Local:
     momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
     weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
     clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    sam: float | None = hyper(
+        None, low=0, optional=True, source="rho of SAM; FedSMOO: 0.01, its code: 0.1"
+    )
     probe_batch: int | None = hyper(None, source="FAFED's first batch B = b q; None: one batch b")
     drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
 
@@ -72,10 +76,10 @@ class Local:
         return self.lr * self.schedule(round, step)
 
     def around(self, method: Algorithm) -> Algorithm:
-        """The method with clipping, weight decay and momentum in the documented order."""
+        """The method with clipping, weight decay, optimiser and SAM in the documented order."""
         opt: Optimiser | None = None
         if self.optimiser != "sgd":
             opt = Adam(lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8)
         elif self.momentum:
             opt = Momentum(lr=1.0, beta=self.momentum)
-        return build(method, self.clip, self.weight_decay, opt, self.optimiser == "adamw")
+        return build(method, self.clip, self.weight_decay, opt, self.optimiser == "adamw", self.sam)

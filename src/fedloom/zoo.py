@@ -6,12 +6,32 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .algorithm import Algorithm, FedAvg, Hyper
-from .algorithms import FAFED, FedACG, FedDyn, FedNova, FedSMOO, Scaffold, fedavgm, fedprox
+from .algorithms import (
+    FAFED,
+    STEM,
+    FedACG,
+    FedCM,
+    FedDC,
+    FedDyn,
+    FedNova,
+    FedSMOO,
+    NaiveAdaptive,
+    Scaffold,
+    fedadagrad,
+    fedadam,
+    fedams,
+    fedavgm,
+    fedprox,
+    fedsam,
+    fedyogi,
+)
 from .errors import ConfigError, did_you_mean
+from .mixtures import fedspeed, mofedsam
 
 __all__ = ["ALGORITHMS", "LABELS", "Option", "label_of", "make_algorithm", "options"]
 
@@ -25,6 +45,17 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "feddyn": FedDyn,
     "fedsmoo": FedSMOO,
     "fafed": FAFED,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedams": fedams,
+    "fedcm": FedCM,
+    "feddc": FedDC,
+    "fedsam": fedsam,
+    "mofedsam": mofedsam,
+    "fedspeed": fedspeed,
+    "stem": STEM,
+    "naive_adaptive": NaiveAdaptive,
 }
 
 LABELS = {
@@ -37,6 +68,17 @@ LABELS = {
     "feddyn": "FedDyn",
     "fedsmoo": "FedSMOO",
     "fafed": "FAFED",
+    "fedadagrad": "FedAdagrad",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "fedams": "FedAMS",
+    "fedcm": "FedCM",
+    "feddc": "FedDC",
+    "fedsam": "FedSAM",
+    "mofedsam": "MoFedSAM",
+    "fedspeed": "FedSpeed",
+    "stem": "STEM",
+    "naive_adaptive": "naive adaptive FedAvg",
 }
 
 
@@ -76,14 +118,21 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
 
 
 def options(name: str) -> list[Option]:
-    """The hyper-parameters of a method, with ranges and sources, read off what it is built of."""
+    """The hyper-parameters of a method, with ranges and sources, read off what it is built of.
+
+    A constructor that says Annotated[float, "..."] of a parameter has a source of its own for it.
+    """
     make = _known(name)
+    hints = typing.get_type_hints(make, include_extras=True)
     rules = {f.name: f.metadata["hyper"] for part in _parts(make()) for f in _ranged(part)}
     aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
     out = []
     for key, parameter in inspect.signature(make).parameters.items():
         rule: Hyper = rules.get(key) or rules.get(aliases.get(key, ""), Hyper())
-        out.append(Option(key, parameter.default, rule.range_text(), rule.source))
+        own = getattr(hints.get(key), "__metadata__", ())
+        out.append(
+            Option(key, parameter.default, rule.range_text(), own[0] if own else rule.source)
+        )
     return out
 
 

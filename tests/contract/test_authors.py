@@ -235,7 +235,9 @@ def another(default):
     """A value that is allowed where `default` is, and differs."""
     if default is None or isinstance(default, bool):
         return 0.5 if default is None else not default
-    return 1 if default == 2 else default * 0.5
+    if isinstance(default, int):
+        return 1 if default == 2 else 2
+    return default * 0.5 or 0.3
 
 
 @pytest.mark.parametrize(("name", "key"), OPTIONS)
@@ -261,6 +263,7 @@ LOCAL_CHANGES = {
     "drop_last": True,
     "optimiser": "adam",
     "probe_batch": 1,
+    "sam": 0.1,
 }
 
 
@@ -287,9 +290,12 @@ def test_a_setting_of_local_training_changes_the_run(key):
 
 def test_every_hyper_parameter_of_the_parts_has_a_source():
     from fedloom.schedules import SCHEDULES
-    from fedloom.wrappers import Clip, ClipGrad, Lookahead, Momentum, Prox, WeightDecay
+    from fedloom.servers import SERVERS
+    from fedloom.wrappers import Clip, ClipGrad, Lookahead, Prox, Sam, WeightDecay
 
-    for part in (Local, Momentum, Clip, ClipGrad, Prox, WeightDecay, Lookahead):
+    optimisers = [part for part in SERVERS.values() if dataclasses.is_dataclass(part)]
+    assert len(optimisers) == len(SERVERS) - 1, "all but the look-ahead"
+    for part in (Local, *optimisers, Clip, ClipGrad, Prox, Sam, WeightDecay, Lookahead):
         for field in dataclasses.fields(part):
             rule = field.metadata.get("hyper")
             if field.name not in ("inner", "opt", "schedule"):

@@ -18,6 +18,7 @@ from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
 from fedloom.schedules import SCHEDULES
+from fedloom.servers import SERVERS
 from fedloom.zoo import ALGORITHMS, options
 
 Fedloom = Callable[..., Result]
@@ -27,10 +28,12 @@ FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {"--out", "--quiet", "--dry-run", "--seeds"},
     "resume": {"--quiet"},
+    "sweep": {"--seeds", "--by", "--out", "--quiet"},
     "compare": {"--target", "--csv", "--markdown"},
     "report": {"--out", "--target"},
     "list": set(),
     "show": set(),
+    "matrix": {"--out"},
     "export": {"--out", "--format"},
     "demo": {"--seeds", "--out", "--rounds"},
 }
@@ -83,6 +86,7 @@ def test_every_command_says_what_it_does(name: str) -> None:
 REGISTRIES = {
     "recipes": RECIPES,
     "algorithms": ALGORITHMS,
+    "servers": SERVERS,
     "models": MODELS,
     "data": SOURCES,
     "partitions": PARTITIONS,

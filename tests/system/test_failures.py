@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
+from fedloom.codecs import TopK
 from fedloom.data import from_clients
-from fedloom.errors import ClientError, DataError
+from fedloom.errors import ClientError, CompositionError, DataError
+from fedloom.link import Residual, Via
+from fedloom.objectives import SquaredError
+from fedloom.views import Width
 from tiny import clusters, small, trace
 
 
@@ -52,6 +57,51 @@ def test_a_round_in_which_nobody_answers_leaves_the_model():
     models = [(loop.srv.x, loop.srv.c) for loop in trace(sick(nonfinite="skip"), 4)]
     assert torch.equal(models[2][0], models[3][0]) and torch.equal(models[2][1], models[3][1])
     assert not torch.equal(models[3][0], models[4][0])
+
+
+class Huge(FedAvg):
+    """Answers near the largest float32: a finite one and a finite residual have no finite sum."""
+
+    def finish(self, x, loc, msg, mem, job):
+        huge = torch.full_like(x, 1e38) * torch.where(torch.as_tensor(job.weight == 11.0), 3.0, 0.0)
+        up, mem = super().finish(x, loc, msg, mem, job)
+        return up._replace(delta=up.delta + huge), mem
+
+    def server_step(self, srv, up, rnd):
+        return srv
+
+
+@pytest.mark.parametrize("engine", ["serial", "workers:2", "vectorised:2"])
+def test_what_a_codec_cannot_send_is_named_or_skipped(engine, engine_of):
+    link = Via(TopK(ratio=0.1), Residual())
+    parts = {"compress": link, "data": sick().data, "cohort": [[2, 4], [2, 4]], "rounds": 2}
+    made = (lambda: engine) if engine.startswith("vec") else (lambda: engine_of(engine))
+    with pytest.raises(ClientError, match=r"Huge: client 4, round 2: its codec got \d+ of"):
+        small(Huge(), engine=made(), **parts).run()
+    result = small(Huge(), engine=made(), nonfinite="skip", **parts).run()
+    assert [row["answered"] for row in result.history] == [2, 1]
+
+
+def test_a_rule_is_tried_on_the_model_before_anything_runs():
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    with pytest.raises(CompositionError, match=r"Width and Sequential.*'1.running_mean'"):
+        small(FedAvg(), model=model, submodel=Width(), capacities=[0.25, 1.0]).build()
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, 5))
+
+        def forward(self, inputs):
+            return inputs @ self.w.T
+
+    with pytest.raises(CompositionError, match="Odd"):
+        small(FedAvg(), model=Odd(), submodel=Width(), capacities=[0.25, 1.0]).build()
+
+
+def test_squared_error_of_labels_is_refused_at_once():
+    with pytest.raises(DataError, match="squared error needs floating targets"):
+        small(FedAvg(), loss=SquaredError()).build()
 
 
 def test_a_loss_that_is_not_finite_is_named():

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from ..algorithm import Grad, Job, LocalSGD, Round, hyper
 from ..vector import Rec, Vec, rec, zeros
+from .base import own_previous
 
-__all__ = ["FAFED", "own_previous"]
-
-
-def own_previous(msg: Rec, mem: Rec, job: Job) -> Vec:
-    """The point of the client's last gradient if it took part in the last round; else the new x.
-
-    The paper has everybody take part; with x as its own previous point, a returning client's first
-    correction is zero (spec 1.7).
-    """
-    there = torch.as_tensor(job.last == job.round - 1, device=msg.x.device)
-    return torch.where(there, mem.prev, msg.x)
+__all__ = ["FAFED"]
 
 
 class FAFED(LocalSGD):

@@ -19,6 +19,7 @@ class FedACG(LocalSGD):
     https://github.com/geehokim/FedACG
     """
 
+    ahead = True
     lam: float = hyper(
         0.85, low=0, high=1, open_high=True, source="Table 5a: {0.75, 0.8, 0.85, 0.9}, best 0.85"
     )

@@ -22,6 +22,7 @@ class FedSMOO(LocalSGD):
 
     linear = ("delta", "s")
     means = ("h", "s")
+    perturbs = True
     rho: float = hyper(0.1, low=0, source="Table 5: {0.01, 0.1, 1}; 0 is no perturbation")
     beta: float = hyper(
         10.0, low=0, open_low=True, source="Table 5: 10 (CIFAR-10), 100 (CIFAR-100)"

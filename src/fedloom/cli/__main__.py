@@ -18,8 +18,10 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 from .browse import list_command, show_command
 from .demo import demo_command
 from .export import export_command
+from .matrix import matrix_command
 from .results import compare_command, report_command
 from .run import resume_command, run_command
+from .sweep import sweep_command
 
 __all__ = ["cli", "main"]
 
@@ -96,10 +98,12 @@ def cli(ctx: click.Context, debug: bool) -> None:
 for _command in (
     run_command,
     resume_command,
+    sweep_command,
     compare_command,
     report_command,
     list_command,
     show_command,
+    matrix_command,
     export_command,
     demo_command,
 ):

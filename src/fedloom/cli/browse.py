@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ __all__ = ["TOPICS", "list_command", "show_command"]
 TOPICS = (
     "recipes",
     "algorithms",
+    "servers",
     "models",
     "data",
     "partitions",
@@ -32,8 +34,8 @@ _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
 def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
-    Topics: recipes, algorithms, models, data, partitions, objectives, schedules, engines, runs.
-    Without one: everything but the runs.
+    Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
+    partitions, objectives, schedules, engines, runs. Without one: everything but the runs.
     """
     from .output import table
 
@@ -53,7 +55,8 @@ def list_command(topic: str | None) -> None:
 @click.command("show")
 @click.argument("name")
 def show_command(name: str) -> None:
-    """Explain an algorithm, recipe, model, data set, partition, objective, schedule or engine.
+    """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective,
+    schedule or engine.
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -79,6 +82,10 @@ def _found(topic: str) -> Mapping[str, Any]:
         from fedloom.zoo import ALGORITHMS
 
         return ALGORITHMS
+    if topic == "servers":
+        from fedloom.servers import SERVERS
+
+        return SERVERS
     if topic == "models":
         from fedloom.models import MODELS
 
@@ -189,20 +196,30 @@ def _model(name: str, make: Any) -> str:
 
 
 def _callable(name: str, make: Any, table_name: str = "") -> str:
-    """A docstring, and the options with their defaults."""
+    """A docstring, and the options with their defaults; with range and source where there are."""
     from .output import table
 
-    lines = []
+    lines, rules = [], _rules(make)
     if table_name:
         for key, parameter in inspect.signature(make).parameters.items():
             if key == "partition":  # a table of its own
                 continue
             needed = parameter.default is inspect.Parameter.empty
-            lines.append([f"{table_name}.{key}", "needed" if needed else _shown(parameter.default)])
+            line = [f"{table_name}.{key}", "needed" if needed else _shown(parameter.default)]
+            rule = rules.get(key)
+            lines.append([*line, *([rule.range_text(), rule.source] if rule else ["", ""])])
     text = _words(make)
     if lines:
-        text += "\n\n  Options:\n" + table([["key", "default"], *lines])
+        heads = ["key", "default", "allowed", "source"]
+        width = 4 if rules else 2
+        text += "\n\n  Options:\n" + table([line[:width] for line in [heads, *lines]])
     return text
+
+
+def _rules(make: Any) -> dict[str, Any]:
+    """The ranges of a dataclass's fields."""
+    fields = dataclasses.fields(make) if dataclasses.is_dataclass(make) else ()
+    return {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
 
 
 def _shown(value: Any) -> str:
@@ -220,6 +237,7 @@ def _in_table(table_name: str) -> Callable[[str, Any], str]:
 _SINGULAR = {"data": "data set"}
 _SHOW: dict[str, Callable[[str, Any], str]] = {
     "algorithms": _algorithm,
+    "servers": _in_table("server"),
     "recipes": _recipe,
     "models": _model,
     "data": _in_table("data"),

@@ -73,6 +73,8 @@ def estimate(config: Config, seeds: int) -> str:
         ),
     ]
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
+    if experiment.choice is not None:
+        rows.insert(0, ["engine", experiment.choice.engine, f"auto: {experiment.choice}"])
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"

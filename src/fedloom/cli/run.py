@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fedloom.config import Config
 
-__all__ = ["go_on", "resume_command", "run_command", "start"]
+__all__ = ["go_on", "resume_command", "run_command", "sorted_out", "start"]
 
 INTERRUPTED = 130
 
@@ -42,7 +42,7 @@ def run_command(
     """
     from fedloom.config import resolve
 
-    source, changes, out = _sorted_out(settings, out)
+    source, changes, out = sorted_out(settings, out)
     first = resolve(source, changes)
     if dry_run:
         from .dry import estimate
@@ -122,7 +122,7 @@ def _interrupted(folder: Path) -> str:
     return "interrupted before the first round; nothing was kept"
 
 
-def _sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
+def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
     """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
     words, source = list(settings), "digits"
     if words and ("=" not in words[0] or Path(words[0]).is_file()):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import check_ranges, hyper
-from ..errors import DataError, WireError
+from ..errors import DataError, NotFiniteError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
 
@@ -118,9 +118,8 @@ def checked(p: Vec, layout: Layout) -> Vec:
     p = p.detach().contiguous()
     if len(p) and not all(bool(torch.isfinite(v)) for v in p.aminmax()):  # NaN shows in both
         bad = int(len(p) - torch.isfinite(p).sum())
-        raise DataError(
-            f"a codec got {bad} of {len(p)} values that are not finite; lower local.lr or set "
-            "local.clip: such an answer cannot be sent"
+        raise NotFiniteError(
+            f"its codec got {bad} of {len(p)} values that are not finite, which cannot be sent"
         )
     return p.cpu()
 

@@ -13,6 +13,7 @@ from ..errors import ConfigError
 from ..models import MODELS
 from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
+from ..servers import SERVERS
 from ..views import VIEWS
 from ..zoo import ALGORITHMS
 from .tables import known
@@ -24,6 +25,7 @@ Makers = Mapping[str, Callable[..., Any]]
 # tables that have a name, and options that depend on it
 REGISTRIES: dict[str, Makers] = {
     "algorithm": ALGORITHMS,
+    "server": SERVERS,
     "model": MODELS,
     "data": SOURCES,
     "data.partition": PARTITIONS,

@@ -28,6 +28,7 @@ from ..models import MODELS
 from ..objectives import OBJECTIVES
 from ..recipes import RECIPES
 from ..schedules import SCHEDULES
+from ..servers import with_server
 from ..views import VIEWS
 from ..zoo import LABELS, make_algorithm
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
@@ -40,6 +41,7 @@ __all__ = ["Config", "from_run", "resolve"]
 CHANGEABLE = ("rounds", "engine", "checkpoint", "evaluate.target", "memory")
 _TABLES = (
     "algorithm",
+    "server",
     "model",
     "data",
     "local",
@@ -85,6 +87,9 @@ class Config:
         name, options = self._named("algorithm")
         with self._blame("algorithm"):
             algorithm = make_algorithm(name, **options)
+        if "server" in v:
+            with self._blame("server"):
+                algorithm = with_server(algorithm, *self._named("server"))
         local = {k: x for k, x in v["local"].items() if k != "schedule"}
         with self._blame("local"):
             rates = self._make("local.schedule", SCHEDULES)
@@ -267,19 +272,23 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     _check_keys(raw, origin)
     top = {k: v for k, v in raw.items() if k not in _TABLES}
     algorithm = _named(raw, "algorithm", origin)
-    top.setdefault("label", LABELS.get(algorithm["name"], algorithm["name"]))
+    extras = _extras(raw, origin)
+    words = [LABELS.get(algorithm["name"], algorithm["name"])]
+    words += [extras["server"]["name"]] if "server" in extras else []
+    top.setdefault("label", " + ".join(words))
     values = check(Settings, top, "", "the configuration", origin)
     values["algorithm"] = algorithm
     values["model"] = _named(raw, "model", origin)
     values["data"] = _data(raw, values["seed"], origin)
     values["objective"] = _named(raw, "objective", origin, "cross_entropy")
-    values |= _extras(raw, origin)
+    values |= extras
     for table, model in PLAIN.items():
         if found := _plain(raw, table, model(), origin):
             values[table] = found
     _check_device(values["device"], origin)
     try:
-        make_engine(values["engine"])
+        if values["engine"] != "auto":
+            make_engine(values["engine"])
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
     return Config(values, origin)
@@ -288,7 +297,7 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
 def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """The tables that may be left out; the name "none" leaves one out too."""
     found: dict[str, Any] = {}
-    for path in ("submodel", "compress"):
+    for path in ("server", "submodel", "compress"):
         table = named_table(raw, path)
         if table and table.get("name") != NOTHING:
             found[path] = _named(raw, path, origin)

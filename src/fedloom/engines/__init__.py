@@ -5,6 +5,7 @@ algorithm.
 from __future__ import annotations
 
 from ..errors import ConfigError, did_you_mean
+from .auto import Auto, Choice, choose
 from .base import Engine, Score
 from .serial import Serial
 from .vectorised import Vectorised
@@ -12,16 +13,20 @@ from .workers import Workers
 
 __all__ = [
     "ENGINES",
+    "Auto",
+    "Choice",
     "Engine",
     "Score",
     "Serial",
     "Vectorised",
     "Workers",
+    "bits_of",
+    "choose",
     "make_engine",
     "same_bits",
 ]
 
-ENGINES = ("serial", "vectorised", "workers")
+ENGINES = ("auto", "serial", "vectorised", "workers")
 
 
 def make_engine(text: str) -> Engine:
@@ -46,17 +51,18 @@ def make_engine(text: str) -> Engine:
 
 
 def same_bits(one: str, other: str) -> bool:
-    """Say whether two engines give the same bits because they differ in the workers' number only.
+    """Say whether a run may go on with another engine: they differ in the workers' number only.
 
     >>> same_bits("workers:2+vectorised:20", "workers:4+vectorised:20")
     True
     >>> same_bits("vectorised:20", "vectorised:10")
     False
     """
-    return _without_number(one) == _without_number(other)
+    return bits_of(one) == bits_of(other)
 
 
-def _without_number(text: str) -> str:
+def bits_of(text: str) -> str:
+    """The part of an engine's name that its bits depend on: all but the number of workers."""
     first, plus, rest = text.partition("+")
     name = first.partition(":")[0]
     return name + plus + rest if name == "workers" else text
@@ -67,6 +73,11 @@ def _parsed(part: str, text: str) -> tuple[str, int | None]:
     name, colon, number = part.partition(":")
     if name not in ENGINES:
         raise ConfigError(f"unknown engine '{name}'; {did_you_mean(name, ENGINES)}")
+    if name == "auto":
+        raise ConfigError(
+            f"engine '{text}': 'auto' stands alone, and is replaced by another engine's name when "
+            "a run begins"
+        )
     if name == "serial" and colon:
         raise ConfigError(f"engine '{text}': serial takes no number; write 'serial' or 'workers:2'")
     if colon and not (number.isdecimal() and int(number) > 0):

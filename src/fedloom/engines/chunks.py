@@ -153,9 +153,9 @@ class Chunks:
             out.stats.append(cost)
 
 
-def default_chunk(plan: Plan, fed: Federation, net: Net) -> int:
-    """How many clients fit into a gigabyte, at most 32: by the model's length, and by what one
-    batch of the first client keeps for its gradient.
+def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) -> int:
+    """How many clients fit into a gigabyte, at most 32 (or `most`): by the model's length, and by
+    what one batch of the first client keeps for its gradient.
     """
     kept = 0
 
@@ -171,4 +171,4 @@ def default_chunk(plan: Plan, fed: Federation, net: Net) -> int:
     with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t), torch.enable_grad():
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
     own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in batch)
-    return max(1, min(LARGEST, BUDGET // own))
+    return max(1, min(most, BUDGET // own))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..algorithm import Algorithm, Job, Round
 from ..dropout import seeded
-from ..errors import ClientError, FedloomError
+from ..errors import ClientError, FedloomError, NotFiniteError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
@@ -163,34 +163,46 @@ class Client:
         """Send an answer through the link -> the leaf of the sums and the client's new memory (None
         if the answer is left out), and its cost.
         """
-        mine, memory, rule = done.buffers, done.memory, self.plan.rule
         cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, share.down, {})
+        why = (
+            f"its loss was {done.loss}"
+            if not math.isfinite(done.loss)
+            else "its answer is not finite"
+        )
+        mine = done.buffers
         if math.isfinite(done.loss) and finite(done.up) and (not len(mine) or finite(mine)):
-            up, sent, state = self.plan.link.deliver(
-                done.up, memory.link, share.view, self.fed.seed, round, i
-            )
-            weight = float(up.weight)
-            counted: Any = weight if rule is None else weight * rule.covered(up.delta)
-            part = rec(
-                n=1.0,
-                mass=weight,
-                weight=counted,
-                delta=counted * up.delta,
-                uniform=uniform_of(self.plan.algorithm, up, done.job),
-                buffers=weight * mine if len(mine) else mine,
-            )
-            if len(mine):
-                sent["buffers"] = mine.nbytes
-            memory = memory._replace(link=state, last=float(round))
-            return _at_server(part, share.view), memory, cost._replace(bytes_up=sent)
+            try:
+                return self._sent(done, share, cost, i, round)
+            except NotFiniteError as error:  # what is sent is not the answer alone: a residual is
+                why = str(error)  # added, and the sum may overflow
         if self.plan.nonfinite == "stop":
-            bad_loss = not math.isfinite(done.loss)
-            what = f"its loss was {done.loss}" if bad_loss else "its answer is not finite"
             raise ClientError(
-                f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {what}; lower "
+                f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
         return None, None, cost._replace(answered=False, bytes_up=nbytes(done.up))
+
+    def _sent(
+        self, done: Done, share: Share, cost: Stats, i: int, round: int
+    ) -> tuple[Rec, Rec, Stats]:
+        mine, memory, rule = done.buffers, done.memory, self.plan.rule
+        up, sent, state = self.plan.link.deliver(
+            done.up, memory.link, share.view, self.fed.seed, round, i
+        )
+        weight = float(up.weight)
+        counted: Any = weight if rule is None else weight * rule.covered(up.delta)
+        part = rec(
+            n=1.0,
+            mass=weight,
+            weight=counted,
+            delta=counted * up.delta,
+            uniform=uniform_of(self.plan.algorithm, up, done.job),
+            buffers=weight * mine if len(mine) else mine,
+        )
+        if len(mine):
+            sent["buffers"] = mine.nbytes
+        memory = memory._replace(link=state, last=float(round))
+        return _at_server(part, share.view), memory, cost._replace(bytes_up=sent)
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""

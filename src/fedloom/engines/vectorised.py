@@ -56,13 +56,18 @@ class Vectorised:
     name = "vectorised"
 
     def __init__(self, chunk: int | None = None) -> None:
-        self.chunk = chunk
+        self.chunk, self._asked = chunk or 1, chunk
+
+    @property
+    def text(self) -> str:
+        """As a configuration writes it."""
+        return "vectorised" if self._asked is None else f"vectorised:{self._asked}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Make ready. Raises CompositionError for a module that cannot be vmapped."""
         refuse_module(net.module)
         keep_memory()
-        self.chunk = self.chunk or default_chunk(plan, fed, net)
+        self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
         self._chunks = Chunks(plan, fed, net, self.chunk)
 

@@ -53,10 +53,16 @@ class Workers:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
         self.workers = workers or processors()
-        self.chunk, self._vectorised = 1, vectorised
+        self.chunk, self._vectorised = vectorised or 1, vectorised
         self._executor: Any = None
         self._board: Board | None = None
         self._posted: dict[tuple[int, int], tuple[Any, str]] = {}
+
+    @property
+    def text(self) -> str:
+        """As a configuration writes it."""
+        first, chunk = f"workers:{self.workers}", self._vectorised
+        return first if chunk is None else f"{first}+vectorised" + (f":{chunk}" if chunk else "")
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Put plan, data and model into shared memory, and start the processes."""

@@ -1,12 +1,14 @@
 """Algorithms that change another one: gradient.py a client's step, server.py the server's move."""
 
+from .adaptive import ServerAdagrad, ServerAdam, ServerAMSGrad, ServerYogi
 from .base import Wrapper
-from .gradient import Clip, ClipGrad, LocalOpt, PerStep, Prox, WeightDecay, build
-from .optimisers import Adam, Momentum, Optimiser
+from .gradient import Clip, ClipGrad, LocalOpt, PerStep, Prox, Sam, WeightDecay, build
+from .optimisers import Adam, Average, Momentum, Optimiser
 from .server import Lookahead, ServerOpt, ServerWrapper
 
 __all__ = [
     "Adam",
+    "Average",
     "Clip",
     "ClipGrad",
     "LocalOpt",
@@ -15,8 +17,13 @@ __all__ = [
     "Optimiser",
     "PerStep",
     "Prox",
+    "Sam",
+    "ServerAMSGrad",
+    "ServerAdagrad",
+    "ServerAdam",
     "ServerOpt",
     "ServerWrapper",
+    "ServerYogi",
     "WeightDecay",
     "Wrapper",
     "build",

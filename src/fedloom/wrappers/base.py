@@ -11,6 +11,8 @@ from ..vector import Rec, Vec
 
 __all__ = ["Wrapper"]
 
+_DECLARED = ("linear", "means", "partial", "probes", "recursive", "sums", "perturbs", "ahead")
+
 
 class Wrapper(Algorithm):
     """Passes everything on to `inner`."""
@@ -20,7 +22,7 @@ class Wrapper(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         # what a method declares about itself is true of it inside a wrapper too
-        for name in ("linear", "means", "partial", "probes", "recursive", "sums"):
+        for name in _DECLARED:
             object.__setattr__(self, name, getattr(self.inner, name))
 
     @property

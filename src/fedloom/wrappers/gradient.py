@@ -1,8 +1,8 @@
 """Wrappers that change a client's step.
 
 The parts of a local step run in this order, and build() puts them so:
-    gradient -> prox and the method's corrections -> joint clip -> weight decay -> local optimiser
-    -> move
+    gradient -> SAM -> prox and the method's corrections -> joint clip -> weight decay
+    -> local optimiser -> move
 That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_, with everything of the method
 inside the clip. A recursion over gradients is clipped and decayed one gradient at a time instead
 (ClipGrad).
@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 
 from ..algorithm import Algorithm, Grad, Job, hyper
-from ..vector import Rec, Vec, clip, rec
+from ..vector import Rec, Vec, clip, rec, unit
 from .base import Wrapper
 from .optimisers import Optimiser
 
-__all__ = ["Clip", "ClipGrad", "LocalOpt", "PerStep", "Prox", "WeightDecay", "build"]
+__all__ = ["Clip", "ClipGrad", "LocalOpt", "PerStep", "Prox", "Sam", "WeightDecay", "build"]
 
 
 class Prox(Wrapper):
@@ -35,6 +35,52 @@ class Prox(Wrapper):
             return g
 
         return self.inner.direction(x, loc, msg, mem, pulled, job)
+
+
+class Sam(Wrapper):
+    """Sharpness-aware minimisation (Foret et al., ICLR 2021): wherever the method asks for a
+    gradient at y it gets the one at y + rho g / ||g||, with g the gradient at y.
+
+    Both are of the same batch; the norm is that of all coordinates together. Outermost, so that
+    neither clipping, weight decay nor a pull enters the perturbation, as in FL-Simulator.
+    mix: share of the perturbed gradient, the rest is g (FedSpeed).
+    """
+
+    rho: float = hyper(0.1, low=0, source="FedSMOO: 0.01 for FedSAM, MoFedSAM; its code: 0.1")
+    mix: float = hyper(1.0, low=0, high=1, source="FedSpeed's alpha; 1 in FL-Simulator")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(self.inner.perturbs, "it perturbs its own gradients already; use one of them")
+        object.__setattr__(self, "perturbs", True)
+
+    def _sharp(self, grad: Grad) -> Grad:
+        def sharp(y: Vec) -> Vec:
+            g = grad(y)
+            perturbed = grad(y + self.rho * unit(g))
+            if self.mix == 1.0:
+                return perturbed
+            mixed: Vec = (1 - self.mix) * g + self.mix * perturbed
+            return mixed
+
+        return sharp if self.rho and self.mix else grad
+
+    def _told(self, job: Job) -> Job:
+        return job if job.full is None else job._replace(full=self._sharp(job.full))
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        return self.inner.probe(x, self._sharp(grad))
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        return self.inner.start(msg, mem, self._told(job))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return self.inner.direction(x, loc, msg, mem, self._sharp(grad), self._told(job))
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        return self.inner.finish(x, loc, msg, mem, self._told(job))
 
 
 class Clip(Wrapper):
@@ -145,22 +191,22 @@ def build(
     weight_decay: float = 0.0,
     opt: Optimiser | None = None,
     decoupled: bool = False,
+    sam: float | None = None,
 ) -> Algorithm:
     """Put the local parts around a method in the documented order; what is not asked for is left
     out.
 
-    decoupled: weight decay outside of the optimiser, as in AdamW.
+    decoupled: weight decay outside of the optimiser, as in AdamW. sam: rho of Sam.
     """
     if method.recursive:
         if clip is not None or weight_decay:
             method = ClipGrad(inner=method, norm=clip, wd=weight_decay)
-        return LocalOpt(inner=method, opt=opt) if opt else method
-    if clip is not None:
+    elif clip is not None:
         method = Clip(inner=method, norm=clip)
-    if weight_decay and not decoupled:
+    if weight_decay and not decoupled and not method.recursive:
         method = WeightDecay(inner=method, wd=weight_decay)
     if opt:
         method = LocalOpt(inner=method, opt=opt)
-    if weight_decay and decoupled:
+    if weight_decay and decoupled and not method.recursive:
         method = WeightDecay(inner=method, wd=weight_decay)
-    return method
+    return Sam(inner=method, rho=sam, mix=1.0) if sam is not None else method

@@ -10,7 +10,7 @@ from typing import dataclass_transform
 from ..algorithm import check_ranges, hyper
 from ..vector import Rec, Vec, rec, zeros
 
-__all__ = ["Adam", "Momentum", "Optimiser"]
+__all__ = ["Adam", "Average", "Momentum", "Optimiser"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -32,6 +32,18 @@ class Optimiser:
     def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
         """A direction, or a server's move, -> what is to be used in its place."""
         raise NotImplementedError
+
+
+class Average(Optimiser):
+    """Plain averaging with a rate: move by lr d. It has no state."""
+
+    lr: float = hyper(1.0, low=0, open_low=True, source="1 in FedAvg, SCAFFOLD and FAFED")
+
+    def init(self, x: Vec) -> Rec:
+        return rec()
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        return self.lr * d, state
 
 
 class Momentum(Optimiser):

@@ -49,6 +49,14 @@ class ServerOpt(ServerWrapper):
 
     opt: Optimiser = dataclasses.field()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.ahead,
+            "its clients start along its server's own last move, which an optimiser would change; "
+            "put the look-ahead outside: Lookahead(inner=ServerOpt(...))",
+        )
+
     def own(self, x: Vec) -> Rec:
         return self.opt.init(x)
 
@@ -66,6 +74,11 @@ class Lookahead(ServerWrapper):
     lam: float = hyper(
         0.85, low=0, high=1, open_high=True, source="FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(self.inner.ahead, "its clients start ahead of the server's model already")
+        object.__setattr__(self, "ahead", True)
 
     def own(self, x: Vec) -> Rec:
         return rec(m=zeros(x))

@@ -1,0 +1,325 @@
+"""Make docs/algorithms/ and docs/compatibility.md: `make docs`, or `python docs/pages.py [FOLDER]`.
+
+A method's page is its docstring, its cost as measured from its records, its options, the lines that
+run it and its relatives, and the tests that prove it, found by their names and cases. Nothing but
+the lines below is typed; tests/system/test_pages.py checks that the committed pages are up to date.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedloom.cli.costs import costs
+from fedloom.compatibility import as_markdown
+from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
+
+ROOT = Path(__file__).resolve().parents[1]
+PROOFS = ("tests/closed_form", "tests/golden", "tests/contract", "tests/system/test_costs.py")
+WORDS = {"naive_adaptive": ("naive", "naive_adaptive")}  # what tests call a method, beside its name
+
+# relatives of a method, as `fedloom run` takes them; a test resolves every line
+LINES: dict[str, list[tuple[str, str]]] = {
+    "fedacg": [
+        ("Table 4, FedAvg", "algorithm=fedavg"),
+        ("Table 4, the pull alone", "algorithm=fedprox algorithm.mu=0.01"),
+        ("Table 4, server momentum alone", "algorithm=fedavgm algorithm.beta=0.85"),
+        (
+            "Table 4, server momentum and pull",
+            "algorithm=fedprox algorithm.mu=0.01 server=momentum server.beta=0.85",
+        ),
+        ("Table 4, acceleration alone", "algorithm=fedavg server=lookahead server.lam=0.85"),
+        ("Table 4, all: FedACG", "algorithm=fedacg algorithm.lam=0.85 algorithm.beta=0.01"),
+        ("Table A, FedMLB + ACG", "objective=fedmlb server=lookahead"),
+        ("Table A, FedLC + ACG", "objective=fedlc server=lookahead"),
+        ("Table A, FedDecorr + ACG", "objective=feddecorr server=lookahead"),
+    ],
+    "fedsmoo": [
+        (
+            "Table 8, nothing: FedAvg",
+            "algorithm=fedsmoo algorithm.dynamic=false algorithm.correction=false "
+            "algorithm.rho=0.0",
+        ),
+        (
+            "Table 8, dynamic regularisation",
+            "algorithm=fedsmoo algorithm.correction=false algorithm.rho=0.0",
+        ),
+        ("Table 8, and SAM", "algorithm=fedsmoo algorithm.correction=false"),
+        ("Table 8, and its correction: FedSMOO", "algorithm=fedsmoo"),
+    ],
+    "scaffold": [
+        ("option I", "algorithm=scaffold algorithm.option=1"),
+        ("FedGamma", "algorithm=scaffold local.sam=0.01"),
+    ],
+    "fedsam": [("the same by hand", "algorithm=fedavg local.sam=0.01")],
+    "mofedsam": [("the same by hand", "algorithm=fedcm local.sam=0.01")],
+    "fedspeed": [("the same by hand", "algorithm=feddyn algorithm.alpha=0.1 local.sam=0.1")],
+    "fedadam": [
+        (
+            "FedSMOO's code",
+            "algorithm=fedadam algorithm.v0=0.0 algorithm.tau=0.01 algorithm.server_lr=0.1",
+        ),
+        ("Adam behind another method", "algorithm=scaffold server=adam server.lr=0.01"),
+    ],
+    "fedyogi": [("Yogi behind another method", "algorithm=scaffold server=yogi")],
+    "fedadagrad": [("AdaGrad behind another method", "algorithm=scaffold server=adagrad")],
+    "fedams": [
+        ("option 2", "algorithm=fedams algorithm.option=2"),
+        (
+            "the authors' code",
+            "algorithm=fedams algorithm.option=2 algorithm.eps=0.0 algorithm.start=0.001 "
+            "algorithm.corrected=true algorithm.server_lr=1.0",
+        ),
+        ("FedCAMS, a 64th of the values", "algorithm=fedams compress=topk:0.015625"),
+    ],
+    "feddc": [("the authors' code", "algorithm=feddc algorithm.eta0=0.1 local.lr=0.1")],
+    "fafed": [
+        (
+            "factor, floor and beta of the authors' code",
+            "algorithm=fafed algorithm.ext=0.95 algorithm.rho=0.1 algorithm.beta=0.1",
+        )
+    ],
+    "fedavgm": [("the same by hand", "algorithm=fedavg server=momentum server.beta=0.9")],
+}
+
+
+# ------------------------------------------------------------------------------------------ proofs
+class Proof(NamedTuple):
+    """A test: its file, what its name says, and the cases that are about a method."""
+
+    file: str
+    says: str
+    cases: tuple[str, ...]
+
+
+def words(name: str) -> tuple[str, ...]:
+    """What names and cases of tests call a method, in lower case."""
+    return WORDS.get(name, tuple({name, LABELS[name].lower()}))
+
+
+@functools.cache
+def modules() -> tuple[tuple[str, ast.Module], ...]:
+    """Every file of tests that may hold a proof."""
+    files: list[Path] = []
+    for place in PROOFS:
+        path = ROOT / place
+        files += sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+    texts = [(str(f.relative_to(ROOT)), f.read_text(encoding="utf-8")) for f in files if f.exists()]
+    return tuple((name, ast.parse(text)) for name, text in texts)
+
+
+def tests_of(module: ast.Module) -> list[ast.FunctionDef]:
+    """The test functions of a file."""
+    found = [n for n in module.body if isinstance(n, ast.FunctionDef)]
+    return [f for f in found if f.name.startswith("test_")]
+
+
+def tables(module: ast.Module) -> dict[str, ast.expr]:
+    """The module's own names and what they are set to."""
+    found: dict[str, ast.expr] = {}
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            found |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name)}
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            found[node.target.id] = node.value
+    return found
+
+
+def parameters(test: ast.FunctionDef, module: ast.Module) -> list[ast.expr]:
+    """What a test is parametrised by, spelled out where it is a table of the module."""
+    own, out = tables(module), []
+    for call in test.decorator_list:
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.parametrize":
+            value = call.args[1]
+            out.append(own.get(value.id, value) if isinstance(value, ast.Name) else value)
+    return out
+
+
+def cases_of(value: ast.expr) -> list[str]:
+    """The names of the cases of a table: keys, or texts in a list."""
+    if isinstance(value, ast.BinOp):
+        return cases_of(value.left) + cases_of(value.right)
+    inside: list[Any] = []
+    if isinstance(value, ast.Dict):
+        inside = value.keys
+    elif isinstance(value, ast.List | ast.Tuple):
+        inside = [e.elts[0] if isinstance(e, ast.Tuple) and e.elts else e for e in value.elts]
+    return [k.value for k in inside if isinstance(k, ast.Constant) and isinstance(k.value, str)]
+
+
+def is_for_all(test: ast.FunctionDef, module: ast.Module) -> bool:
+    """Say whether a test is about every registered method."""
+    nodes = (node for value in parameters(test, module) for node in ast.walk(value))
+    return any(isinstance(node, ast.Name) and node.id == "ALGORITHMS" for node in nodes)
+
+
+def proofs_of(name: str) -> list[Proof]:
+    """The tests whose name or cases are about a method, by file."""
+    out = []
+    makers = {ALGORITHMS[name].__name__}
+    pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, words(name)))})(?!\w)", re.IGNORECASE)
+    for file, module in modules():
+        for test in tests_of(module):
+            says = test.name.removeprefix("test_")
+            named = set(says.split("_")) & {w + s for w in words(name) for s in ("", "s")}
+            values = parameters(test, module)
+            cases = [c for v in values for c in cases_of(v) if pattern.search(c)]
+            inline = [v for v in values if isinstance(v, ast.List)]
+            used = {n.id for v in inline for n in ast.walk(v) if isinstance(n, ast.Name)}
+            if named or cases or (makers & used and not is_for_all(test, module)):
+                out.append(Proof(file, says.replace("_", " "), tuple(cases)))
+    return out
+
+
+def proofs_of_all() -> list[Proof]:
+    """The tests that every registered method goes through."""
+    return [
+        Proof(file, test.name.removeprefix("test_").replace("_", " "), ())
+        for file, module in modules()
+        for test in tests_of(module)
+        if is_for_all(test, module)
+    ]
+
+
+# ------------------------------------------------------------------------------------------- pages
+def row(values: list[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(v.replace('|', chr(92) + '|') for v in values)} |"
+
+
+def grid(head: list[str], rows: list[list[str]]) -> list[str]:
+    """A Markdown table."""
+    return [row(head), row(["---"] * len(head)), *map(row, rows)]
+
+
+def listed(proofs: list[Proof]) -> list[str]:
+    """Tests by file, each a sentence with its cases."""
+    out: list[str] = []
+    for file in dict.fromkeys(p.file for p in proofs):
+        out += ["", f"[{file}](../../{file})"]
+        for proof in (p for p in proofs if p.file == file):
+            cases = "; ".join(proof.cases)
+            out.append(f"- {proof.says}" + (f": {cases}" if cases else ""))
+    return out
+
+
+def prose(text: str) -> list[str]:
+    """A docstring as Markdown: paragraphs, the records as a list, the reference as a link."""
+    out: list[str] = []
+    for line in text.splitlines():
+        if re.match(r"(server|memory|up):", line):
+            gap = [""] if out and out[-1] else []
+            out += [*gap, *(f"- {part}" for part in re.split(r"\s{3,}", line.strip()))]
+        elif line.startswith("Reference: "):
+            out += ["", f"Reference: <{line.removeprefix('Reference: ')}>"]
+        elif out and out[-1].startswith("- ") and re.match(r"[A-Z]", line):
+            out += ["", line]
+        else:
+            out.append(line)
+    return re.sub(r"\n- (.*)\n\n- ", r"\n- \1\n- ", "\n".join(out)).splitlines()
+
+
+def count(vectors: tuple[str, ...]) -> str:
+    """How many vectors, and which."""
+    return f"{len(vectors)}: {', '.join(vectors)}" if vectors else "0"
+
+
+def page(name: str) -> str:
+    """docs/algorithms/NAME.md."""
+    make, cost = ALGORITHMS[name], costs(make_algorithm(name))
+    source = Path(inspect.getsourcefile(make) or "").resolve()
+    code = source.relative_to(ROOT)
+    rows = [
+        ["server keeps", count(cost.server)],
+        ["a client keeps", count(cost.memory)],
+        ["a client is sent", count(cost.down)],
+        ["a client answers", count(cost.up)],
+        *([["once before round 1", count(cost.probe)]] if cost.probe else []),
+        ["gradients per step", f"{cost.gradients:g}"],
+    ]
+    out = [f"# {LABELS[name][0].upper()}{LABELS[name][1:]}", ""]
+    out += [*prose(inspect.getdoc(make) or ""), "", f"Code: [{code}](../../{code})", ""]
+    out += ["## Cost", "", "In vectors of the model's length, measured from its records.", ""]
+    out += grid(["", "vectors"], rows)
+    out += ["", "## Options", ""]
+    lines = [
+        [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.source] for o in options(name)
+    ]
+    out += grid(["key", "default", "allowed", "source"], lines) if lines else ["It has none."]
+    out += ["", "## Run it", "", "```sh", f"fedloom run digits algorithm={name}", "```"]
+    if relatives := LINES.get(name):
+        out += ["", *grid(["", "line"], [[w, f"`fedloom run {text}`"] for w, text in relatives])]
+    out += ["", "What it goes with: [compatibility](../compatibility.md).", "", "## Proof"]
+    out += [*listed(proofs_of(name)), "", "And [what every method goes through](README.md)."]
+    return "\n".join(out) + "\n"
+
+
+def shown(value: Any) -> str:
+    """A default as it stands in a configuration."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def index() -> str:
+    """docs/algorithms/README.md."""
+    rows = []
+    for name in ALGORITHMS:
+        cost = costs(make_algorithm(name))
+        first = " ".join((inspect.getdoc(ALGORITHMS[name]) or "").split("\n\n")[0].split())
+        numbers = [len(cost.down), len(cost.up), len(cost.memory)]
+        link = f"[{LABELS[name]}]({name}.md)"
+        rows.append([link, first, *map(str, numbers), f"{cost.gradients:g}"])
+    head = ["method", "what it is", "down", "up", "client", "gradients"]
+    lines = [
+        [f"{LABELS[name]}: {what}", f"`fedloom run {text}`"]
+        for name in ALGORITHMS
+        for what, text in LINES.get(name, ())
+    ]
+    return "\n".join(
+        [
+            "# Algorithms",
+            "",
+            "Made by `make docs`. down, up: vectors of the model's length per client and round; "
+            "client: what one",
+            "keeps between rounds; gradients: per local step.",
+            "",
+            *grid(head, rows),
+            "",
+            "## Relatives, ablations and mixtures: one line each",
+            "",
+            *grid(["", "line"], lines),
+            "",
+            "Any objective, server optimiser, local optimiser, sub-model and codec goes with any "
+            "of them",
+            "unless [the table](../compatibility.md) says no.",
+            "",
+            "## What every method goes through",
+            *listed(proofs_of_all()),
+            "",
+        ]
+    )
+
+
+def pages() -> dict[str, str]:
+    """{path below docs: text} of everything that is made."""
+    out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS}
+    return out | {"algorithms/README.md": index(), "compatibility.md": as_markdown()}
+
+
+def write(folder: Path) -> None:
+    """Write all pages, and remove those of methods that are gone."""
+    made = pages()
+    for path, text in made.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    for old in (folder / "algorithms").glob("*.md"):
+        if f"algorithms/{old.name}" not in made:
+            old.unlink()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs")

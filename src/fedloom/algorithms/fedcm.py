@@ -1,0 +1,41 @@
+"""FedCM: the last round's mean direction in every local step."""
+
+from __future__ import annotations
+
+from ..algorithm import FedAvg, Grad, Job, Round, hyper
+from ..vector import Rec, Vec, rec, zeros
+
+__all__ = ["FedCM"]
+
+
+class FedCM(FedAvg):
+    """FedCM (Xu et al., 2021, Algorithm 1): step along alpha g + (1 - alpha) D, with D the last
+    round's mean direction.
+
+    server: x, D (0 before round 1)        memory: -        up: delta
+    Paper symbols: Delta_t -> D. Differs from the authors' code as FL-Simulator has it: D is the
+    plain mean of every client's own move over the sum of its own rates, not of the first client's
+    number of steps.
+    Reference: https://arxiv.org/abs/2106.10874
+    """
+
+    means = ("D",)
+    partial = False  # D would fade where few clients hold a coordinate
+    sums = True
+    alpha: float = hyper(
+        0.1, low=0, high=1, open_low=True, source="FedSMOO: 0.1; FedACG: {0.1, 0.3, 0.5}"
+    )
+
+    def server_init(self, x: Vec, up: Rec) -> Rec:
+        return rec(x=x, D=zeros(x))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return self.alpha * grad(x) + (1 - self.alpha) * msg.D, loc
+
+    def uniform(self, up: Rec, job: Job) -> Rec:
+        return rec(D=-up.delta / job.lr_sum)
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        return rec(x=srv.x + self.server_lr * up.delta, D=up.D)

@@ -1,0 +1,24 @@
+"""FedSAM: clients minimise sharpness-aware losses."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..algorithm import Algorithm, FedAvg
+from ..wrappers import Sam
+
+__all__ = ["fedsam"]
+
+
+def fedsam(
+    rho: Annotated[float, "FedSMOO: 0.01, of {0.001, 0.01, 0.1}; its code: 0.1"] = 0.01,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """FedSAM (Qu et al., ICML 2022): FedAvg on gradients at x + rho g / ||g||.
+
+    server: x        memory: -        up: delta
+    Differs from the authors' code: none; one batch for both gradients, the norm over all
+    parameters, neither clipping nor weight decay in the perturbation.
+    Reference: https://arxiv.org/abs/2206.02618
+    """
+    return Sam(inner=FedAvg(server_lr=server_lr), rho=rho, mix=1.0)

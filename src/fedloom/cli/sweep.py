@@ -1,0 +1,130 @@
+"""`fedloom sweep`: try values of settings, and say which is best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedloom.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.report import Metric
+    from fedloom.sweep import Row, Trial
+
+__all__ = ["sweep_command"]
+
+INTERRUPTED = 130
+_BY = {
+    "validation": "the validation split",
+    "test": "the test set (the papers' way: too good, by the choice itself)",
+}
+
+
+@click.command("sweep")
+@click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]")
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs of each combination.  [default: 1]")
+@click.option("--by", type=click.Choice(tuple(_BY)), default="validation", show_default=True)
+@click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME]")
+@click.option("--quiet", is_flag=True, help="Print nothing but the table.")
+def sweep_command(
+    settings: tuple[str, ...], seeds: int | None, by: str, out: str | None, quiet: bool
+) -> None:
+    """Run every combination of the values given, and choose by data that training never saw.
+
+    \b
+    fedloom sweep digits algorithm=fedacg algorithm.lam=0.8,0.85,0.9 local.lr=0.03,0.1 seeds=3
+    fedloom sweep my.toml server=none,adam,lookahead --by test
+
+    The choice is by the validation split, cut from the clients' training data (a tenth, unless the
+    recipe says otherwise); --by test is the papers' way. The same command goes on after any stop:
+    finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128].
+    """
+    from fedloom.sweep import plan, results, run_trial
+
+    from .run import sorted_out
+
+    source, words, out = sorted_out(settings, out)
+    words, seeds = _seeds(words, seeds)
+    trials = plan(source, words, seeds, out, by)
+    folder = trials[0].folder.parent
+    try:
+        for number, trial in enumerate(trials, 1):
+            state = run_trial(trial, progress=not quiet)
+            if not quiet:
+                click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted; the same command goes on, finished runs are kept", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"'{folder}' cannot be written ({error.strerror or error}); make room and repeat"
+        ) from error
+    _tell(trials, results(trials), seeds, by, folder)
+
+
+def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:
+    """seeds=3 among the settings is the option of that name."""
+    own = [w.partition("=")[2].strip() for w in words if w.partition("=")[0].strip() == "seeds"]
+    rest = [w for w in words if w.partition("=")[0].strip() != "seeds"]
+    for text in own:
+        if not text.isdigit() or int(text) < 1:
+            raise ConfigError(f"seeds must be a whole number from 1, got '{text}'")
+        if given is not None and int(text) != given:
+            raise ConfigError(f"--seeds {given} and seeds={text} are both given; keep one of them")
+        given = int(text)
+    return rest, given or 1
+
+
+def _choice(choice: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in choice.items())
+
+
+def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, folder: Path) -> None:
+    """Print the table, write it and the best configuration."""
+    from fedloom.report import load_run
+    from fedloom.sweep import best_of, state_of
+
+    from .output import table
+
+    done = [t for t in trials if state_of(t.folder) == "finished"]
+    if not done:
+        raise ConfigError(f"no run of the sweep finished: {rows[0].failures[0]}")
+    metric = load_run(done[0].folder).metric
+    best = best_of(rows, seeds, by, metric.higher_is_better)
+    head = [*rows[0].choice, "seeds", f"validation {metric.name}", f"test {metric.name}", ""]
+    lines = [_line(row, metric, row is best) for row in rows]
+    click.echo(table([head, *lines]))
+    for row in rows:
+        for why in dict.fromkeys(row.failures):
+            click.echo(f"  {_choice(row.choice)} failed: {why}")
+    if best is None:
+        click.echo("  no combination has finished with every seed")
+        return
+    first = next(t for t in trials if t.choice == best.choice)
+    click.echo(f"  best by {_BY[by]}: {_choice(best.choice)}")
+    click.echo(f"  run it on all the data: fedloom run {_write(first, folder)}")
+
+
+def _line(row: Row, metric: Metric, best: bool) -> list[str]:
+    from fedloom.report.tables import human_value
+
+    cells = [
+        "-" if found is None else human_value(found[0], metric.unit, found[1])
+        for found in (row.validation, row.test)
+    ]
+    return [*row.choice.values(), str(row.seeds), *cells, "best" if best else ""]
+
+
+def _write(trial: Trial, folder: Path) -> Path:
+    """The best configuration, with nothing held out any more -> its file."""
+    import tomli_w
+
+    from fedloom.files import write_atomic
+
+    values = dict(trial.config.values)
+    values["evaluate"] = {**values["evaluate"], "validation": 0.0}
+    write_atomic(folder / "best.toml", tomli_w.dumps(values))
+    return folder / "best.toml"

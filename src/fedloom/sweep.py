@@ -1,0 +1,226 @@
+"""Try values of settings against each other: every combination is a run of its own, in a folder
+that its configuration names, so that a stopped sweep goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import Config, parse_override, resolve
+from .describe import digest
+from .errors import CheckpointError, ClientError, ConfigError
+from .files import write_atomic
+
+__all__ = ["Row", "Trial", "best_of", "plan", "results", "run_trial", "split_grid", "state_of"]
+
+VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
+FAILURE = "failure.txt"
+# what does not change a run's numbers, or only says where and how long
+_FREE = ("name", "label", "engine", "device", "checkpoint", "memory")
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One run. choice: {setting: its value, as it was typed}."""
+
+    choice: Mapping[str, str]
+    seed: int
+    config: Config
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """A combination's results over its finished seeds: mean and standard deviation (None for one
+    seed) of the metric on the validation split and on the test set.
+    """
+
+    choice: Mapping[str, str]
+    seeds: int
+    validation: tuple[float, float | None] | None
+    test: tuple[float, float | None] | None
+    failures: tuple[str, ...]
+
+    def value(self, by: str) -> float | None:
+        """The mean that the choice is made by."""
+        found = self.validation if by == "validation" else self.test
+        return None if found is None else found[0]
+
+
+# ------------------------------------------------------------------------------------ what to run
+def split_values(text: str) -> list[str]:
+    """Cut at the commas outside of brackets, braces and quotes.
+
+    >>> split_values("0.1,0.3"), split_values("[64, 64],[128]"), split_values("adam")
+    (['0.1', '0.3'], ['[64, 64]', '[128]'], ['adam'])
+    """
+    parts, depth, quote, start = [], 0, "", 0
+    for at, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign in "[{":
+            depth += 1
+        elif sign in "]}":
+            depth -= 1
+        elif sign == "," and not depth:
+            parts.append(text[start:at])
+            start = at + 1
+    return [part.strip() for part in [*parts, text[start:]]]
+
+
+def split_grid(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """-> the changes that all runs share, and {key: values} of what is tried.
+
+    Raises ConfigError for a key that is tried twice, for an empty or a repeated value, and for
+    seeds, which are not a setting to choose.
+    """
+    shared, axes = [], {}
+    for word in words:
+        key, _ = parse_override(word)
+        values = split_values(word.partition("=")[2])
+        if len(values) == 1:
+            shared.append(word)
+            continue
+        if key == "seed":
+            raise ConfigError(f"'{word}': the seed is nothing to choose; give seeds={len(values)}")
+        if key in axes:
+            raise ConfigError(f"'{word}': {key} is tried twice; list all its values once")
+        if "" in values or len(set(values)) < len(values):
+            raise ConfigError(f"'{word}': a value is empty or there twice; give each one once")
+        axes[key] = values
+    return shared, axes
+
+
+def plan(
+    source: str | Path,
+    words: Sequence[str],
+    seeds: int = 1,
+    out: str | Path | None = None,
+    by: str = "validation",
+) -> list[Trial]:
+    """Every run of a sweep, all configurations checked. Seeds count from the recipe's own; out is
+    runs/sweep-NAME if nothing is said.
+
+    by: "validation" holds out a tenth of the training data if the recipe holds out nothing.
+    Raises ConfigError for whatever is wrong with any of them.
+    """
+    shared, axes = split_grid(words)
+    if not axes:
+        raise ConfigError(
+            "nothing to try: give a setting several values, as in local.lr=0.03,0.1,0.3"
+        )
+    first = resolve(source, [*shared, *(f"{k}={v[0]}" for k, v in axes.items())]).values
+    folder = Path(out) if out is not None else Path("runs") / f"sweep-{first['name']}"
+    if by == "validation" and not first["evaluate"].get("validation"):
+        shared = [*shared, f"evaluate.validation={VALIDATION}"]
+    trials = []
+    for values in itertools.product(*axes.values()):
+        choice = dict(zip(axes, values, strict=True))
+        changes = [*shared, *(f"{key}={value}" for key, value in choice.items())]
+        for seed in range(first["seed"], first["seed"] + seeds):
+            config = resolve(source, [*changes, f"seed={seed}"])
+            trials.append(Trial(choice, seed, config, folder / _name(choice, seed, config)))
+    return trials
+
+
+def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
+    """A folder's name: what is tried, for people, and the hash of all that decides the numbers."""
+    values = {k: v for k, v in config.values.items() if k not in _FREE}
+    words = [re.sub(r"[^\w.=+-]+", "-", f"{k.split('.')[-1]}={v}") for k, v in choice.items()]
+    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{digest(values)[:8]}"
+
+
+# ------------------------------------------------------------------------------------------ to run
+def state_of(folder: Path) -> str:
+    """ "new", "begun", "finished" or "failed"."""
+    if (folder / FAILURE).is_file():
+        return "failed"
+    if _summary(folder).get("finished"):
+        return "finished"
+    return "begun" if (folder / "config.toml").is_file() else "new"
+
+
+def run_trial(trial: Trial, progress: bool = False) -> str:
+    """Run a trial, go on with it, or leave it if it is finished or failed -> its state.
+
+    A run whose client fails, as with a rate that is too high, is a result too: the reason stays in
+    its folder, and the sweep goes on. Raises whatever else a run raises.
+    """
+    state = state_of(trial.folder)
+    if state in ("finished", "failed"):
+        return state
+    experiment = trial.config.experiment()
+    try:
+        if state == "begun":
+            experiment.resume(trial.folder, progress=progress)
+        else:
+            experiment.run(trial.folder, progress=progress)
+    except ClientError as error:
+        write_atomic(trial.folder / FAILURE, f"{error}\n")
+    return state_of(trial.folder)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    file = folder / "summary.json"
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"'{file}' cannot be read: {error}; remove the folder to run it again"
+        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+# --------------------------------------------------------------------------------- what came of it
+def results(trials: Sequence[Trial]) -> list[Row]:
+    """One row per combination, in the order of the trials; means over the seeds that finished."""
+    rows = []
+    by_choice: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in trials:
+        by_choice.setdefault(tuple(trial.choice.values()), []).append(trial)
+    for group in by_choice.values():
+        done = [_summary(t.folder) for t in group if state_of(t.folder) == "finished"]
+        failed = [t.folder / FAILURE for t in group if state_of(t.folder) == "failed"]
+        rows.append(
+            Row(
+                group[0].choice,
+                len(done),
+                _mean([s.get("last_validation") for s in done]),
+                _mean([_tested(s) for s in done]),
+                tuple(file.read_text(encoding="utf-8").strip() for file in failed),
+            )
+        )
+    return rows
+
+
+def _tested(summary: Mapping[str, Any]) -> float | None:
+    """The moving average at the end, which the papers compare; without one, the last value."""
+    average = summary.get("last_ema")
+    last = summary.get("last") or {}
+    value = last.get("value") if average is None else average
+    return None if value is None else float(value)
+
+
+def _mean(values: Sequence[float | None]) -> tuple[float, float | None] | None:
+    there = [v for v in values if v is not None]
+    if not there or len(there) < len(values):
+        return None
+    return statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None
+
+
+def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool = True) -> Row | None:
+    """The best combination, of those whose every seed has finished; None if there is none."""
+    whole = [row for row in rows if row.seeds == seeds and row.value(by) is not None]
+    pick = max if higher else min
+    return pick(whole, key=lambda row: row.value(by) or 0.0) if whole else None

@@ -1,0 +1,353 @@
+"""Methods against their recurrences, written here in numpy from the papers' formulas.
+
+Heterogeneous quadratics, partial cohorts, K_i = SIZES, weights SIZES, rates that fall with rounds
+and steps; float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedloom import FedAvg, Local, LocalSGD
+from fedloom.algorithms import (
+    STEM,
+    FedACG,
+    FedCM,
+    FedDC,
+    FedDyn,
+    FedNova,
+    FedSMOO,
+    NaiveAdaptive,
+    Scaffold,
+    fedadagrad,
+    fedadam,
+    fedams,
+    fedavgm,
+    fedprox,
+    fedsam,
+    fedyogi,
+)
+from fedloom.mixtures import fedspeed, mofedsam
+from fedloom.schedules import Exponential
+from fedloom.wrappers import Average, Lookahead, Momentum, Prox, Sam, ServerAdam, ServerOpt
+from tiny import A, B, quadratics, trace
+
+LR, N = 0.1, 4
+SIZES = (2, 5, 3, 4)
+COHORTS = [[0, 1, 3], [2], [1, 2], [0, 1, 2, 3], [0, 3], [0, 2]]
+SCHEDULE = Exponential(decay=0.9, step_decay=0.95)
+
+
+def gradient(i, y):
+    return A[i] * (y - B[i])
+
+
+def along(v):
+    """v / ||v||, as the SAM family's code has it."""
+    return v / (np.sqrt((v * v).sum()) + 1e-7)
+
+
+def sharp(i, y, rho, mix=1.0):
+    """(1 - mix) g(y) + mix g(y + rho g(y) / ||g(y)||)."""
+    g = gradient(i, y)
+    return (1 - mix) * g + mix * gradient(i, y + rho * along(g))
+
+
+def rates(i, t):
+    return [LR * SCHEDULE(t, k) for k in range(SIZES[i])]
+
+
+def sgd(i, t, start, grad):
+    """K_i plain steps from start -> the move."""
+    y = start.copy()
+    for rate in rates(i, t):
+        y = y - rate * grad(i, y)
+    return y - start
+
+
+def weighted(cohort, rows):
+    w = np.array([SIZES[i] for i in cohort], float)[:, None]
+    return (w * np.stack(rows)).sum(0) / w.sum()
+
+
+# each is a generator of the server's model after every round; cohort(t) is who takes part
+def cohort(t):
+    return COHORTS[t % len(COHORTS)]
+
+
+def follow_plain(move, grad=gradient, rounds=12):
+    """x <- x + move(t, mean delta), from plain local steps along grad."""
+    x = np.zeros(2)
+    for t in range(rounds):
+        yield x
+        x = x + move(t, weighted(cohort(t), [sgd(i, t, x, grad) for i in cohort(t)]))
+
+
+def follow_sam(rho, server_lr=1.0):
+    return follow_plain(lambda t, d: server_lr * d, lambda i, y: sharp(i, y, rho))
+
+
+def follow_cm(alpha, rho=0.0, server_lr=1.0):
+    x, D = np.zeros(2), np.zeros(2)
+    for t in range(12):
+        yield x
+        step = lambda i, y, D=D: alpha * sharp(i, y, rho) + (1 - alpha) * D
+        moves = [sgd(i, t, x, step) for i in cohort(t)]
+        D = np.mean([-m / sum(rates(i, t)) for i, m in zip(cohort(t), moves, strict=True)], axis=0)
+        x = x + server_lr * weighted(cohort(t), moves)
+
+
+def follow_dyn(alpha, rho, mix):
+    """FedDyn with a SAM gradient: FedSpeed, h_i the sum of the client's moves."""
+    x, h = np.zeros(2), np.zeros((N, 2))
+    for t in range(12):
+        yield x
+        moves = []
+        for i in cohort(t):
+            step = lambda i, y, x=x, h=h: sharp(i, y, rho, mix) + alpha * (h[i] + y - x)
+            moves.append(sgd(i, t, x, step))
+        for i, move in zip(cohort(t), moves, strict=True):
+            h[i] = h[i] + move
+        x = x + weighted(cohort(t), moves) + h.mean(0)
+
+
+def follow_dc(alpha, eta0=None):
+    x, g, h, g_i = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros((N, 2))
+    for t in range(12):
+        yield x
+        moves, change = [], np.zeros(2)
+        for i in cohort(t):
+            drift, c = h[i].copy(), g - g_i[i]
+            step = lambda i, y, x=x, drift=drift, c=c: (
+                gradient(i, y) + alpha * (y - (x - drift)) + c
+            )
+            move = sgd(i, t, x, step)
+            scale = sum(rates(i, t)) if eta0 is None else SIZES[i] * eta0
+            new = g_i[i] - g - move / scale
+            change, g_i[i] = change + (new - g_i[i]) / N, new
+            h[i] = h[i] + move
+            moves.append(move)
+        x = x + weighted(cohort(t), moves) + h.mean(0)
+        g = g + change
+        np.testing.assert_allclose(g, g_i.mean(0), rtol=0, atol=1e-12)
+
+
+def follow_nova(server_lr):
+    """x + tau sum p_i delta_i / K_i, with tau = sum p_i K_i over those who took part."""
+    x = np.zeros(2)
+    for t in range(12):
+        yield x
+        rows = [sgd(i, t, x, gradient) / SIZES[i] for i in cohort(t)]
+        weights = np.array([SIZES[i] for i in cohort(t)], float)
+        tau = (weights * weights).sum() / weights.sum()  # here K_i is the weight too
+        x = x + server_lr * tau * weighted(cohort(t), rows)
+
+
+def follow_smoo(rho, beta):
+    """FedSMOO, Algorithm 1: lines 9 to 13 at the clients, 16 and 17 at the server."""
+    x, s, h, mu = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros((N, 2))
+    for t in range(12):
+        yield x
+        moves, duals = [], []
+        for i in cohort(t):
+            y = x.copy()
+            for rate in rates(i, t):
+                e = rho * along(gradient(i, y) - mu[i] - s)
+                mu[i] = mu[i] + e - s
+                y = y - rate * (gradient(i, y + e) + (h[i] + y - x) / beta)
+            moves.append(y - x)
+            duals.append(mu[i] - e)
+            h[i] = h[i] + moves[-1]
+        x, s = x + weighted(cohort(t), moves) + h.mean(0), rho * along(np.mean(duals, axis=0))
+
+
+def follow_stem(alpha, c=None, rho=0.0):
+    """d = g + (1 - a)(d - g at the last point); every client's last move is the server's."""
+    x0, gradient = np.zeros(2), lambda i, y: sharp(i, y, rho)
+    x, d = x0, np.mean([gradient(i, x0) for i in range(N)], axis=0)
+    prev, last, before = [x0] * N, [-1] * N, None
+    for t in range(12):
+        yield x
+        ends, ds = [], []
+        for i in cohort(t):
+            y, own, rate_before = x.copy(), d.copy(), before
+            old = prev[i] if last[i] == t - 1 else x
+            if t == 0:
+                y, rate_before = x - rates(i, 0)[0] * d, rates(i, 0)[0]
+            for rate in rates(i, t):
+                a = alpha if c is None else min(c * rate_before**2, 1.0)
+                own = gradient(i, y) + (1 - a) * (own - gradient(i, old))
+                old, y, rate_before = y, y - rate * own, rate
+            ends.append(old)
+            ds.append(own)
+            prev[i], last[i] = old, t
+        end = LR * SCHEDULE(t, max(SIZES[i] for i in cohort(t)) - 1)
+        d = np.mean(ds, axis=0)
+        x, before = x + weighted(cohort(t), [e - x for e in ends]) - end * d, end
+
+
+def follow_naive(beta, eps=0.0):
+    x, v = np.zeros(2), np.zeros((N, 2))
+    for t in range(12):
+        yield x
+        ends = []
+        for i in cohort(t):
+            y = x.copy()
+            for rate in rates(i, t):
+                g = gradient(i, y)
+                v[i] = beta * v[i] + (1 - beta) * g * g
+                y = y - rate * g / (np.sqrt(v[i]) + eps)
+            ends.append(y)
+        x = weighted(cohort(t), ends)
+
+
+def adaptive(second, v0, server_lr=0.1, beta1=0.9, tau=0.01):
+    """Reddi et al., Algorithm 2: lines 10 to 14."""
+    m, v = np.zeros(2), np.full(2, v0)
+
+    def move(t, d):
+        nonlocal m, v
+        m = beta1 * m + (1 - beta1) * d
+        v = second(v, d * d)
+        return server_lr * m / (np.sqrt(v) + tau)
+
+    return follow_plain(move)
+
+
+def amsgrad(option, eps, start, corrected, server_lr=0.1, beta1=0.9, beta2=0.99):
+    """Wang, Lin & Chen, Algorithm 1; option 1 takes the floor into the maximum."""
+    m, v, top = np.zeros(2), np.zeros(2), np.full(2, start)
+
+    def move(t, d):
+        nonlocal m, v, top
+        m, v = beta1 * m + (1 - beta1) * d, beta2 * v + (1 - beta2) * d * d
+        top = np.maximum(top, np.maximum(v, eps) if option == 1 else v)
+        mm, vv = (
+            (m / (1 - beta1 ** (t + 1)), top / (1 - beta2 ** (t + 1))) if corrected else (m, top)
+        )
+        return server_lr * mm / (np.sqrt(vv) + (eps if option == 2 else 0.0))
+
+    return follow_plain(move)
+
+
+def heavy_ball(beta, pull=0.0, ahead=False):
+    """FedACG's Table 4: momentum at the server, with or without pull and look-ahead."""
+    x, m = np.zeros(2), np.zeros(2)
+    for t in range(12):
+        yield x
+        start = x + beta * m if ahead else x
+        step = lambda i, y, start=start: gradient(i, y) + pull * (y - start)
+        m = beta * m + weighted(cohort(t), [sgd(i, t, start, step) for i in cohort(t)])
+        x = x + m
+
+
+YOGI = lambda v, q: v - 0.01 * q * np.sign(v - q)
+ADAM = lambda v, q: 0.99 * v + 0.01 * q
+KNOBS = {"server_lr": 0.1, "tau": 0.01}
+# a plain momentum and an adaptive one, seen from the command line's side
+BALL = ServerOpt(inner=Prox(inner=LocalSGD(), mu=0.2), opt=Momentum(beta=0.6))
+
+CASES = {
+    "fedsam": (fedsam(rho=0.3, server_lr=0.8), lambda: follow_sam(0.3, 0.8)),
+    "fedcm": (FedCM(alpha=0.3, server_lr=0.9), lambda: follow_cm(0.3, 0.0, 0.9)),
+    "mofedsam": (mofedsam(alpha=0.4, rho=0.2), lambda: follow_cm(0.4, 0.2)),
+    "fedspeed": (fedspeed(alpha=0.5, rho=0.2), lambda: follow_dyn(0.5, 0.2, 1.0)),
+    "fedspeed, mixed": (fedspeed(alpha=0.5, rho=0.2, mix=0.3), lambda: follow_dyn(0.5, 0.2, 0.3)),
+    "feddc": (FedDC(alpha=0.2), lambda: follow_dc(0.2)),
+    "feddc, the code's rate": (FedDC(alpha=0.2, eta0=0.1), lambda: follow_dc(0.2, 0.1)),
+    "stem": (STEM(alpha=0.2), lambda: follow_stem(0.2)),
+    "stem, with SAM": (Sam(inner=STEM(alpha=0.2), rho=0.3), lambda: follow_stem(0.2, None, 0.3)),
+    "stem, alpha of the rate": (STEM(c=30.0), lambda: follow_stem(None, 30.0)),
+    "fednova": (FedNova(server_lr=0.9), lambda: follow_nova(0.9)),
+    "feddyn": (FedDyn(alpha=0.5), lambda: follow_dyn(0.5, 0.0, 1.0)),
+    "fedsmoo": (FedSMOO(rho=0.3, beta=2.0), lambda: follow_smoo(0.3, 2.0)),
+    "naive_adaptive": (NaiveAdaptive(beta=0.7), lambda: follow_naive(0.7)),
+    "naive_adaptive, eps": (NaiveAdaptive(beta=0.7, eps=0.1), lambda: follow_naive(0.7, 0.1)),
+    "fedadam": (fedadam(**KNOBS), lambda: adaptive(ADAM, 1e-4)),
+    "fedadam, v0 = 0": (fedadam(**KNOBS, v0=0.0), lambda: adaptive(ADAM, 0.0)),
+    "fedyogi": (fedyogi(**KNOBS), lambda: adaptive(YOGI, 1e-4)),
+    "fedadagrad": (fedadagrad(**KNOBS), lambda: adaptive(np.add, 1e-4, beta1=0.0)),
+    "fedams, option 1": (fedams(server_lr=0.1), lambda: amsgrad(1, 1e-3, 0.0, False)),
+    "fedams, option 2": (fedams(server_lr=0.1, option=2), lambda: amsgrad(2, 1e-3, 0.0, False)),
+    "fedams, the code": (
+        fedams(server_lr=0.1, option=2, eps=0.0, start=1e-3, corrected=True),
+        lambda: amsgrad(2, 0.0, 1e-3, True),
+    ),
+    "fedacg, Table 4: the pull alone": (fedprox(mu=0.2), lambda: heavy_ball(0.0, 0.2)),
+    "fedacg, Table 4: momentum alone": (fedavgm(beta=0.6), lambda: heavy_ball(0.6)),
+    "fedacg, Table 4: momentum and pull": (BALL, lambda: heavy_ball(0.6, 0.2)),
+    "fedacg, Table 4: acceleration alone": (
+        Lookahead(inner=LocalSGD(), lam=0.6),
+        lambda: heavy_ball(0.6, 0.0, True),
+    ),
+    "fedacg, Table 4: all": (FedACG(lam=0.6, beta=0.2), lambda: heavy_ball(0.6, 0.2, True)),
+    "FedAvg with server_lr as an optimiser": (
+        ServerOpt(inner=LocalSGD(), opt=Average(lr=0.7)),
+        lambda: follow_plain(lambda t, d: 0.7 * d),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_method_follows_its_recurrence(name):
+    algorithm, reference = CASES[name]
+    local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
+    experiment = quadratics(algorithm, SIZES, cohort=COHORTS, local=local)
+    moved = 0.0
+    for loop, x in zip(trace(experiment, 11), reference(), strict=True):
+        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        moved = max(moved, float(np.abs(x).max()))
+    assert moved > 0.1
+
+
+def test_sam_at_the_clients_is_the_wrapper():
+    # local.sam is the same expression, whatever else is around the method
+    sizes, sam = (2, 1, 3, 2), Sam(inner=Scaffold(), rho=0.2)
+    local = {"epochs": 1, "batch": 1, "lr": LR}
+    one = quadratics(sam, sizes, local=Local(**local))
+    two = quadratics(Scaffold(), sizes, local=Local(**local, sam=0.2))
+    for a, b in zip(trace(one, 5), trace(two, 5), strict=True):
+        assert (a.srv.x == b.srv.x).all()
+
+
+def test_scaffolds_control_variates_are_of_the_perturbed_gradient_too():
+    # option I: c_i is the gradient at the received model, perturbed as those of the steps are
+    x, c, c_i, rho = np.zeros(2), np.zeros(2), np.zeros((N, 2)), 0.3
+    algorithm = Sam(inner=Scaffold(option=1), rho=rho)
+    local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
+    for t, loop in enumerate(trace(quadratics(algorithm, SIZES, cohort=COHORTS, local=local), 8)):
+        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        moves, new = [], c_i.copy()
+        for i in cohort(t):
+            shift, new[i] = c - c_i[i], sharp(i, x, rho)
+            moves.append(sgd(i, t, x, lambda i, y, shift=shift: sharp(i, y, rho) + shift))
+        x, c, c_i = x + weighted(cohort(t), moves), c + (new - c_i).sum(0) / N, new
+
+
+def test_a_server_optimiser_takes_the_methods_own_move():
+    # around SCAFFOLD: the control variates stay as they are, the mean move goes through Adam
+    x, c, c_i, m, v = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros(2), np.full(2, 1e-4)
+    algorithm = ServerOpt(inner=Scaffold(), opt=ServerAdam(lr=0.1, tau=0.01))
+    local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
+    for t, loop in enumerate(trace(quadratics(algorithm, SIZES, cohort=COHORTS, local=local), 10)):
+        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        moves, new = [], c_i.copy()
+        for i in cohort(t):
+            shift = c - c_i[i]
+            moves.append(sgd(i, t, x, lambda i, y, shift=shift: gradient(i, y) + shift))
+            new[i] = c_i[i] - c - moves[-1] / sum(rates(i, t))
+        d = weighted(cohort(t), moves)
+        m, v = 0.9 * m + 0.1 * d, 0.99 * v + 0.01 * d * d
+        x, c, c_i = x + 0.1 * m / (np.sqrt(v) + 0.01), c + (new - c_i).sum(0) / N, new
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), SIZES])
+@pytest.mark.parametrize("algorithm", [FedDC(alpha=1.0), fedspeed(alpha=2.0, rho=0.0)])
+def test_duals_reach_the_minimiser_of_the_plain_mean(algorithm, sizes):
+    minimiser = (A * B).sum(0) / A.sum(0)
+    local = Local(epochs=1, batch=1, lr=0.2)
+    plain = list(trace(quadratics(FedAvg(), sizes, cohort=3, local=local), 30))[-1].srv.x.numpy()
+    assert np.abs(plain - minimiser).max() > 0.02
+    end = list(trace(quadratics(algorithm, sizes, cohort=3, local=local), 150))[-1].srv.x.numpy()
+    np.testing.assert_allclose(end, minimiser, rtol=0, atol=1e-10)

@@ -1,0 +1,88 @@
+"""fedloom sweep: a table, a choice, and going on after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedloom.cli.__main__ import cli
+from fedloom.experiment import Experiment
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")
+SWEEP = ("sweep", "digits", *SMALL, "local.lr=0.01,0.3")
+
+
+def summaries(folder: str = "runs/sweep-digits") -> dict[Path, int]:
+    """Every finished run, and when it finished."""
+    return {p: p.stat().st_mtime_ns for p in Path(folder).glob("*/summary.json")}
+
+
+def test_a_sweep_runs_everything_once_and_chooses(fedloom: Fedloom) -> None:
+    text = fedloom(*SWEEP, "--quiet").output
+    assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["0.01", "1"], ["0.3", "1"]]
+    assert "best by the validation split: local.lr=0.3" in text
+    before = summaries()
+    assert len(before) == 2
+    assert fedloom(*SWEEP, "--quiet").output == text
+    assert summaries() == before, "finished runs are skipped"
+    text = fedloom(*SWEEP, "seeds=2", "--quiet").output
+    assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["0.01", "2"], ["0.3", "2"]]
+    assert len(summaries()) == 4
+    assert before.items() <= summaries().items(), "one seed more is two runs more"
+    dry = fedloom("run", "runs/sweep-digits/best.toml", "--dry-run").output
+    assert "lr = 0.3" in dry
+    assert "validation = 0.0" in dry
+
+
+def test_a_stopped_sweep_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls = Experiment.run, []
+
+    def stop(self: Experiment, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "run", stop)
+        stopped = CliRunner().invoke(cli, [*SWEEP, "--quiet"], prog_name="fedloom")
+    assert stopped.exit_code == 130
+    assert "the same command goes on" in stopped.output
+    kept = summaries()
+    assert len(kept) == 1
+    assert "best by" in fedloom(*SWEEP, "--quiet").output
+    assert len(summaries()) == 2
+    assert kept.items() <= summaries().items()
+
+
+def test_a_run_that_fails_is_a_result(fedloom: Fedloom) -> None:
+    words = ("sweep", "digits", *SMALL, "local.lr=0.1,1e30", "--quiet")
+    text = fedloom(*words).output
+    assert "local.lr=1e30 failed:" in text
+    assert "best by the validation split: local.lr=0.1" in text
+    assert fedloom(*words).output == text, "it is not tried again"
+
+
+def test_the_papers_way_is_labelled(fedloom: Fedloom) -> None:
+    text = fedloom(*SWEEP, "--by", "test", "--quiet", "--out", "here").output
+    assert "best by the test set (the papers' way: too good, by the choice itself)" in text
+    assert len(summaries("here")) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["sweep", "digits"], "nothing to try"),
+        (["sweep", "digits", "local.lr=1,2", "seeds=no"], "seeds must be a whole number"),
+        (["sweep", "digits", "local.lr=1,2", "seeds=2", "--seeds", "3"], "are both given"),
+        (["sweep", "digits", "local.lr=1,2", "--by", "luck"], "--help"),
+    ],
+)
+def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
+    assert words in fedloom(*args, code=2).output
+    assert not Path("runs").exists()

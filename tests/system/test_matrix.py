@@ -1,0 +1,160 @@
+"""The page of what goes with what: it says what a run says, and is up to date."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+
+from fedloom import Local
+from fedloom.compatibility import AXES, LOCALS, NOTHING, as_markdown, table
+from fedloom.config import resolve
+from fedloom.errors import CompositionError
+from fedloom.objectives import MOON
+from fedloom.servers import SERVERS, with_server
+from fedloom.vector import leaves
+from fedloom.views import Importance, Width
+from fedloom.zoo import ALGORITHMS, make_algorithm
+from tiny import small, trace
+
+Fedloom = Callable[..., Result]
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert page == as_markdown(), "make it again: fedloom matrix --out docs/compatibility.md"
+
+
+def test_it_asks_about_everything_that_is_registered() -> None:
+    for name in AXES:
+        assert len(table(name).rows) * len(AXES[name].names) >= 40
+    assert set(AXES["server"].names) == {NOTHING, *SERVERS}
+    assert set(table("objective").rows) == set(ALGORITHMS)
+
+
+def changes(axis: str, row: str, column: str) -> list[str]:
+    """A cell as a person would type it."""
+    rows = {"submodel_compress": f"submodel={row}"}
+    out = [rows.get(axis, f"algorithm={row}")]
+    if axis == "local":
+        return [*out, *(f"local.{key}={value}" for key, value in LOCALS[column].items())]
+    if axis.endswith("compress"):
+        codec, _, feedback = column.partition(", ")
+        out.append(f"compress={codec}")
+        return [*out, f"compress.feedback={feedback or 'forget'}"]
+    return [*out, f"{axis}={column}"] if column != NOTHING else out
+
+
+def some_cells() -> list[tuple[str, str, str]]:
+    """Every refused cell of one of its rows, and now and then one that is not."""
+    out = []
+    for axis in AXES:
+        found, seen = table(axis), set()
+        for number, cell in enumerate(itertools.product(found.rows, found.axis.names)):
+            why = found.reasons.get(cell, "")
+            kind = (why.partition(": ")[2], cell[1])
+            if (why and kind not in seen) or (not why and number % 41 == 0):
+                seen.add(kind)
+                out.append((axis, *cell))
+    return out
+
+
+@pytest.mark.parametrize(("axis", "row", "column"), some_cells())
+def test_a_cell_says_what_a_run_says(axis: str, row: str, column: str) -> None:
+    why = table(axis).reasons.get((row, column))
+    config = resolve("digits", changes(axis, row, column))
+    if why is None:
+        config.experiment().plan()
+        return
+    with pytest.raises(CompositionError) as caught:
+        config.experiment().plan()
+    assert str(caught.value) == why
+    assert "\n" not in why
+
+
+def test_what_has_no_meaning_is_no_and_only_that() -> None:
+    def refused(axis: str, column: str) -> set[str]:
+        return {row for row, name in table(axis).reasons if name == column}
+
+    sums = {"scaffold", "fafed", "fedcm", "feddc", "mofedsam", "stem"}
+    for column in ("momentum", "adam", "adamw"):
+        assert refused("local", column) == sums
+    assert refused("local", "sam") == {"fedsmoo", "fedsam", "mofedsam", "fedspeed"}
+    assert refused("local", "sgd") == set()
+    for column in SERVERS:
+        assert refused("server", column) == {"fedacg"}
+    for column in ("fiarse", "heterofl"):
+        assert refused("submodel", column) == {"fafed", "stem", "fedcm", "mofedsam"}
+
+
+# a server for every method, in turn; all pairs are the contract suite's
+PAIRS = [
+    (name, server)
+    for name, server in zip(ALGORITHMS, itertools.cycle(SERVERS), strict=False)
+    if (name, server) not in table("server").reasons
+]
+
+
+@pytest.mark.parametrize(("name", "server"), PAIRS)
+def test_a_server_around_a_method_is_the_same_in_every_engine(name: str, server: str) -> None:
+    ends = []
+    for engine in ("serial", "vectorised:3"):
+        algorithm = with_server(make_algorithm(name), server, {})
+        experiment = small(algorithm, torch.float64, engine=engine)
+        ends.append([*trace(experiment, 3)][-1].srv)
+    for a, b in zip(leaves(ends[0]), leaves(ends[1]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+    assert all(bool(torch.isfinite(v).all()) for v in leaves(ends[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parts"),
+    [
+        ("scaffold", {"option": 1}, {}),
+        ("fafed", {}, {}),
+        ("fedacg", {}, {"loss": MOON()}),
+        ("fedavg", {}, {"submodel": Importance(), "capacities": [0.25, 1.0]}),
+        ("feddyn", {}, {"submodel": Width(), "capacities": [0.5, 1.0]}),
+    ],
+)
+def test_sam_at_the_clients_is_the_same_in_every_engine(
+    name: str, options: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    ends = []
+    for engine in ("serial", "vectorised:3"):
+        local = Local(epochs=2, batch=4, lr=0.1, sam=0.1, clip=1.0)
+        algorithm = make_algorithm(name, **options)
+        experiment = small(algorithm, torch.float64, engine=engine, local=local, **parts)
+        loop = [*trace(experiment, 3)][-1]
+        ends.append((loop.srv, loop.ledger.up))
+    for a, b in zip(leaves(ends[0][0]), leaves(ends[1][0]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+    assert ends[0][1] == ends[1][1]
+
+
+@pytest.mark.parametrize("objective", ["fedmlb", "fedlc", "feddecorr"])
+def test_an_objective_with_the_look_ahead_is_one_line(objective: str) -> None:
+    # FedMLB+ACG, FedLC+ACG, FedDecorr+ACG (Table A of FedACG): no pull unless one is asked for
+    small_run = ["cohort=2", "local.epochs=1", "device=cpu", f"objective={objective}"]
+    one = resolve("digits", [*small_run, "server=lookahead"]).experiment()
+    two = resolve("digits", [*small_run, "algorithm=fedacg", "algorithm.beta=0.0"]).experiment()
+    assert type(one.objective) is type(two.objective)
+    for a, b in zip(trace(one, 2), trace(two, 2), strict=True):
+        assert torch.equal(a.srv.x, b.srv.x)
+
+
+def test_the_command(fedloom: Fedloom) -> None:
+    text = fedloom("matrix", "local").output
+    assert "scaffold        ok   no (1)    no (1)  no (1)  ok" in text
+    assert "1. it takes its move for the sum of its directions" in text
+    assert fedloom("matrix", "--out", "page.md").output.strip() == "page.md"
+    assert Path("page.md").read_text() == as_markdown()
+    assert "did you mean 'local'" in fedloom("matrix", "locl", code=2).output
+    assert "drop 'local'" in fedloom("matrix", "local", "--out", "page.md", code=2).output
+    assert "cannot be written" in fedloom("matrix", "--out", "no/where/page.md", code=2).output

@@ -1,0 +1,125 @@
+"""The server's optimisers by name, and SAM at the clients, from the command line's side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedloom import FedAvg, LocalSGD
+from fedloom.algorithms import FedACG, FedSMOO, fedadagrad, fedadam, fedams, fedavgm, fedyogi
+from fedloom.config import resolve
+from fedloom.errors import CompositionError, ConfigError
+from fedloom.servers import SERVERS, with_server
+from fedloom.wrappers import (
+    Average,
+    Lookahead,
+    Momentum,
+    Sam,
+    ServerAdagrad,
+    ServerAdam,
+    ServerAMSGrad,
+    ServerOpt,
+    ServerYogi,
+)
+
+TYPES = {
+    "average": Average,
+    "momentum": Momentum,
+    "adagrad": ServerAdagrad,
+    "adam": ServerAdam,
+    "yogi": ServerYogi,
+    "amsgrad": ServerAMSGrad,
+}
+
+
+def test_a_name_is_its_optimiser() -> None:
+    assert [*SERVERS] == [*TYPES, "lookahead"]
+    for name, kind in TYPES.items():
+        made = with_server(FedAvg(), name, {})
+        assert isinstance(made, ServerOpt)
+        assert type(made.opt) is kind
+    assert with_server(FedAvg(), "lookahead", {}) == Lookahead(inner=FedAvg())
+
+
+def test_a_methods_defaults_are_its_optimisers() -> None:
+    for make, kind in (
+        (fedadagrad, ServerAdagrad),
+        (fedadam, ServerAdam),
+        (fedyogi, ServerYogi),
+        (fedams, ServerAMSGrad),
+        (fedavgm, Momentum),
+    ):
+        assert make() == ServerOpt(inner=LocalSGD(), opt=kind())
+
+
+def algorithm(*changes: str) -> Any:
+    return resolve("digits", changes).experiment().algorithm
+
+
+def test_a_server_is_named_on_the_command_line() -> None:
+    got = algorithm("algorithm=scaffold", "server=adam", "server.lr=0.05")
+    assert got.opt == ServerAdam(lr=0.05)
+    assert got.inner.method == "Scaffold"
+    assert algorithm("server=lookahead", "server.lam=0.7") == Lookahead(inner=FedAvg(), lam=0.7)
+    assert algorithm("server=amsgrad", "server.option=2").opt == ServerAMSGrad(option=2)
+    assert algorithm("algorithm=fedavg") == FedAvg()
+
+
+def test_a_new_server_drops_the_options_of_the_old_one() -> None:
+    got = algorithm("server=adam", "server.lr=0.05", "server=none")
+    assert got == FedAvg()
+    assert algorithm("server=adam", "server=momentum").opt == Momentum()
+
+
+def test_a_configuration_says_what_the_server_does() -> None:
+    config = resolve("digits", ["server=momentum", "server.beta=0.5"])
+    assert config.values["server"] == {"name": "momentum", "lr": 1.0, "beta": 0.5}
+    assert config.values["label"] == "FedAvg + momentum"
+    assert "[server]" in config.to_toml()
+    assert "server" not in resolve("digits").values
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["server=adma"], ["command line", "unknown server 'adma'", "did you mean 'adam'"]),
+        (["server=adam", "server.lrr=1"], ["server 'adam' has no key 'lrr'", "did you mean 'lr'"]),
+        (["server=adam", "server.lr=-1"], ["command line, [server]", "(0, inf)", "-1"]),
+        (["server=lookahead", "server.lam=1"], ["Lookahead.lam", "[0, 1)"]),
+        (["server=lookahead", "server.inner=1"], ["has no key 'inner'"]),
+        (["server=amsgrad", "server.eps=0"], ["[server]", "eps = 0 and start = 0"]),
+        (["server.lr=1"], ["server.name is missing", "average, momentum"]),
+        (["local.sam=-0.1"], ["Local.sam", "[0, inf)"]),
+    ],
+)
+def test_what_is_no_server_is_one_line(changes: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        algorithm(*changes)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_has_no_meaning_names_both_parts() -> None:
+    with pytest.raises(CompositionError, match="ServerOpt and FedACG: its clients start along"):
+        with_server(FedACG(), "adam", {})
+    with pytest.raises(CompositionError, match="Lookahead and FedACG: its clients start ahead"):
+        with_server(FedACG(), "lookahead", {})
+    experiment = resolve("digits", ["algorithm=fedsmoo", "local.sam=0.1"]).experiment()
+    with pytest.raises(CompositionError, match="Sam and FedSMOO: it perturbs"):
+        experiment.plan()
+    assert experiment.algorithm == FedSMOO()
+
+
+def test_an_unknown_name_has_a_suggestion_in_python_too() -> None:
+    with pytest.raises(ConfigError, match="unknown server 'adm'; did you mean 'adam'"):
+        with_server(FedAvg(), "adm", {})
+
+
+def test_sam_at_the_clients_is_outermost() -> None:
+    plan = resolve("digits", ["local.sam=0.1", "local.clip=1.0", "local.momentum=0.5"])
+    made = plan.experiment().plan().algorithm
+    assert isinstance(made, Sam)
+    assert made.rho == 0.1
+    assert resolve("digits").experiment().plan().algorithm == FedAvg()

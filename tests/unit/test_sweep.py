@@ -1,0 +1,160 @@
+"""Sweeps: what is run, what is skipped, and what is chosen by what."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.errors import CheckpointError, ConfigError
+from fedloom.sweep import best_of, plan, results, split_grid, split_values, state_of
+
+GRID = ["algorithm=fedacg", "algorithm.lam=0.8,0.9", "local.lr=0.03,0.1,0.3", "rounds=2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1,2", ["1", "2"]),
+        ("1", ["1"]),
+        ("[1,2]", ["[1,2]"]),
+        ("[1, 2], [3]", ["[1, 2]", "[3]"]),
+        ('"a,b",c', ['"a,b"', "c"]),
+        ("{a = 1, b = 2},none", ["{a = 1, b = 2}", "none"]),
+        ("1,", ["1", ""]),
+    ],
+)
+def test_commas_outside_of_brackets_and_quotes_separate_values(
+    text: str, values: list[str]
+) -> None:
+    assert split_values(text) == values
+
+
+def test_what_has_several_values_is_tried() -> None:
+    shared, axes = split_grid(GRID)
+    assert shared == ["algorithm=fedacg", "rounds=2"]
+    assert axes == {"algorithm.lam": ["0.8", "0.9"], "local.lr": ["0.03", "0.1", "0.3"]}
+
+
+def test_every_combination_and_seed_is_a_run() -> None:
+    trials = plan("digits", [*GRID, "seed=4"], 2)
+    assert len(trials) == 2 * 3 * 2
+    assert len({t.folder for t in trials}) == len(trials)
+    seen = [
+        (t.config.values["algorithm"]["lam"], t.config.values["local"]["lr"], t.seed)
+        for t in trials
+    ]
+    assert seen == [(m, lr, s) for m in (0.8, 0.9) for lr in (0.03, 0.1, 0.3) for s in (4, 5)]
+    assert all(t.config.values["seed"] == t.seed for t in trials)
+    assert all(t.folder.parent == Path("runs/sweep-digits") for t in trials)
+    assert plan("digits", GRID, out="here")[0].folder.parent == Path("here")
+
+
+def test_a_folder_is_named_by_all_that_decides_the_numbers() -> None:
+    def folders(*more: str) -> list[str]:
+        return [t.folder.name for t in plan("digits", [*GRID, *more])]
+
+    assert folders() == folders("engine=workers:2", "label=mine", "checkpoint.keep=3")
+    for changed in ("rounds=3", "local.batch=7", "data.alpha=0.7"):
+        assert not set(folders()) & set(folders(changed))
+
+
+def test_an_option_of_the_methods_that_are_tried_may_be_shared() -> None:
+    # the recipe's own method, FedAvg, has no beta
+    trials = plan("digits", ["algorithm=fedavgm,fedacg", "algorithm.beta=0.5"])
+    assert [t.config.values["algorithm"]["beta"] for t in trials] == [0.5, 0.5]
+
+
+def test_a_validation_split_is_cut_unless_there_is_one_or_the_papers_way_is_asked() -> None:
+    def share(*more: str, by: str = "validation") -> Any:
+        trial = plan("digits", [*GRID, *more], by=by)[0]
+        return trial.config.values["evaluate"].get("validation", 0.0)
+
+    assert share() == 0.1
+    assert share("evaluate.validation=0.3") == 0.3
+    assert share(by="test") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["local.lr=0.1"], "nothing to try"),
+        (["local.lr=0.1,0.1"], "there twice"),
+        (["local.lr=0.1,"], "empty"),
+        (["local.lr=1,2", "local.lr=3,4"], "tried twice"),
+        (["seed=0,1,2"], "give seeds=3"),
+        (["local.lr=0.1,high"], "local.lr must be a number"),
+        (["algorithm=fedavg,fedacgg"], "did you mean 'fedacg'"),
+        (["local.lr"], "expected key=value"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        plan("digits", words)
+    assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------ what came of it
+def finish(folder: Path, validation: float | None, test: float, ema: float | None = None) -> None:
+    """What a finished run leaves of its numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").touch()
+    last = {"round": 2, "value": test}
+    summary = {"finished": True, "last_validation": validation, "last": last, "last_ema": ema}
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def test_the_choice_is_by_the_validation_split_and_never_by_the_test_set(tmp_path: Path) -> None:
+    trials = plan("digits", ["local.lr=0.03,0.1,0.3"], 2, tmp_path)
+    values = {"0.03": (0.5, 0.9), "0.1": (0.7, 0.6), "0.3": (0.6, 0.7)}
+    for trial in trials:
+        validation, test = values[trial.choice["local.lr"]]
+        finish(trial.folder, validation + 0.02 * trial.seed, test)
+    rows = results(trials)
+    best = best_of(rows, 2, "validation")
+    assert best is not None
+    assert best.choice == {"local.lr": "0.1"}
+    assert best.validation == (pytest.approx(0.71), pytest.approx(statistics.stdev([0.7, 0.72])))
+    papers = best_of(rows, 2, "test")
+    assert papers is not None
+    assert papers.choice == {"local.lr": "0.03"}
+    lowest = best_of(rows, 2, "validation", higher=False)
+    assert lowest is not None
+    assert lowest.choice == {"local.lr": "0.03"}
+
+
+def test_the_papers_value_is_the_moving_average(tmp_path: Path) -> None:
+    trials = plan("digits", ["local.lr=0.03,0.1"], 1, tmp_path)
+    finish(trials[0].folder, 0.5, 0.9, 0.6)
+    finish(trials[1].folder, 0.5, 0.7)
+    assert [row.value("test") for row in results(trials)] == [0.6, 0.7]
+
+
+def test_only_combinations_with_every_seed_can_be_the_best(tmp_path: Path) -> None:
+    trials = plan("digits", ["local.lr=0.03,0.1,0.3"], 2, tmp_path)
+    for trial, value in zip(trials, (0.5, 0.5, 0.9, None, None, 0.4), strict=True):
+        if value is not None:
+            finish(trial.folder, value, value)
+    trials[4].folder.mkdir()
+    (trials[4].folder / "failure.txt").write_text("client 3, round 1: its loss was nan\n")
+    rows = results(trials)
+    assert [row.seeds for row in rows] == [2, 1, 1]
+    assert rows[2].failures == ("client 3, round 1: its loss was nan",)
+    best = best_of(rows, 2, "validation")
+    assert best is not None
+    assert best.choice == {"local.lr": "0.03"}
+    assert best_of(rows[1:], 2, "validation") is None
+
+
+def test_the_state_of_a_folder(tmp_path: Path) -> None:
+    assert state_of(tmp_path / "nowhere") == "new"
+    (tmp_path / "config.toml").touch()
+    assert state_of(tmp_path) == "begun"
+    finish(tmp_path, 0.1, 0.2)
+    assert state_of(tmp_path) == "finished"
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(CheckpointError, match="remove the folder"):
+        state_of(tmp_path)
