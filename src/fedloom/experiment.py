@@ -27,6 +27,7 @@ from .memory import ClientMemory
 from .metrics import default_metrics
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
+from .objectives.base import by_class
 from .plan import Federation, Plan
 from .progress import Progress, say
 from .result import Result, finish
@@ -38,6 +39,8 @@ from .zoo import label_of
 __all__ = ["Experiment", "Local", "Saving"]
 
 Row = dict[str, Any]
+
+LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity")
 
 
 @dataclass(kw_only=True)
@@ -113,9 +116,13 @@ class Experiment:
     @property
     def objective(self) -> Objective:
         """The loss at the clients."""
-        if self.loss is None:
-            return SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
-        return self.loss if isinstance(self.loss, Objective) else UserLoss(call=self.loss)
+        loss = self.loss
+        if loss is None:
+            loss = SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
+        padding = self.data.about.get("target_padding")
+        if isinstance(loss, CrossEntropy) and loss.ignore is None and padding is not None:
+            loss = dataclasses.replace(loss, ignore=padding)
+        return loss if isinstance(loss, Objective) else UserLoss(call=loss)
 
     def plan(self) -> Plan:
         """The four axes together. Raises CompositionError for parts that do not fit."""
@@ -211,6 +218,10 @@ class Experiment:
         """Run the model once on two samples."""
         data = self.data
         index = data.clients.indices[:2]
+        if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
+            # tokens: the largest must be in the model's vocabulary
+            highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
+            index = torch.cat([index, highest.view(1)])
         inputs, targets = data.inputs[index], data.targets[index]
         if inputs.is_floating_point() and inputs.dtype != net.dtype:
             raise DataError(
@@ -222,8 +233,10 @@ class Experiment:
             with torch.no_grad():
                 outputs = net(net.init(), inputs)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            tokens = not inputs.is_floating_point() and isinstance(error, IndexError)
+            upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
             raise DataError(
-                f"the model cannot take inputs of shape {list(inputs.shape)}: "
+                f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
                 f"{str(error).splitlines()[0]}"
             ) from error
         self.objective.check(net, inputs)
@@ -243,7 +256,7 @@ class Experiment:
             metrics = default_metrics(self.objective, data)
         higher = self.higher_is_better
         if higher is None:
-            higher = next(iter(metrics), "loss") not in ("loss", "error", "mse", "rmse", "mae")
+            higher = next(iter(metrics), "loss") not in LOWER_IS_BETTER
         plan = self.plan()
         fed = Federation(
             data,
@@ -380,11 +393,17 @@ def _check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
             f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
             "give another loss, or targets.long()"
         )
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if not isinstance(outputs, Tensor) or outputs.ndim < 2:
-        got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {got}")
-    if outputs.shape[1] < classes:
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
+    logits = by_class(outputs, targets)
+    if logits.shape[:1] + logits.shape[2:] != targets.shape:
         raise DataError(
-            f"the model gives {outputs.shape[1]} outputs per example, "
+            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
+        )
+    if logits.shape[1] < classes:
+        raise DataError(
+            f"the model gives {logits.shape[1]} outputs per example, "
             f"but labels go up to {classes - 1}; it needs {classes}"
         )

@@ -188,7 +188,7 @@ class Loop:
         with _undisturbed():
             row = self.history[-1]
             for part, score in scores.items():
-                _put(row, part, score)
+                _put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
             if due and name in row:
                 traffic = self.ledger.bytes_down + self.ledger.bytes_up
@@ -274,10 +274,9 @@ class Loop:
         self.logged = len(self.history)
 
 
-def _put(row: Row, part: str, score: Score) -> None:
-    count = max(score.examples, 1)
-    row[f"{part}_loss"] = score.loss / count
-    row.update({f"{part}_{k}": v / count for k, v in score.values.items()})
+def _put(row: Row, part: str, score: Score, metrics: dict[str, Any]) -> None:
+    row[f"{part}_loss"] = score.loss / max(score.examples, 1)
+    row.update({f"{part}_{k}": score.mean(k, metrics[k]) for k in score.values})
 
 
 @contextmanager

@@ -1,32 +1,95 @@
-"""What is measured beside the loss; any function of outputs and targets will do."""
+"""What is measured beside the loss; any function of outputs and targets will do.
+
+A metric may also have `weight(targets) -> (B,)`, how much each example counts in the mean, and
+`final(mean) -> float`, what is made of the mean.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from .data import FederatedData
 from .objectives import Objective
+from .objectives.base import by_class, example_mean
 
-__all__ = ["accuracy", "default_metrics"]
+__all__ = ["Perplexity", "TokenAccuracy", "accuracy", "default_metrics"]
 
 
 def accuracy(outputs: Any, targets: Any) -> Tensor:
-    """1 where the largest output is the target's, else 0: (B, C) and (B,) -> (B,); sequences (B, C,
-    T) -> their share.
+    """1 where the largest output is the target's, else 0: (B, C) and (B,) -> (B,); sequences (B, T,
+    C) or (B, C, T) -> their share.
 
     >>> import torch
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     tensor([1., 0.])
     """
-    right: Tensor = (outputs.argmax(1) == targets).float()
+    right: Tensor = (by_class(outputs, targets).argmax(1) == targets).float()
     return right if right.ndim == 1 else right.flatten(1).mean(1)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A mean over the tokens of all examples. ignore: a target that counts as no token."""
+
+    ignore: int | None = None
+
+    def told(self, targets: Tensor) -> Tensor | None:
+        """Which targets count, of their shape; None: all of them."""
+        return None if self.ignore is None else targets != self.ignore
+
+    def weight(self, targets: Tensor) -> Tensor:
+        """How many tokens an example has, (B,)."""
+        told = self.told(targets)
+        if told is None:
+            return targets.new_full((len(targets),), targets[0].numel())
+        return told.reshape(len(targets), -1).sum(1)
+
+
+class TokenAccuracy(Tokens):
+    """The share of tokens whose largest output is the target's."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-> each example's share (B,)."""
+        right = (by_class(outputs, targets).argmax(1) == targets).float()
+        return example_mean(right, self.told(targets))
+
+
+class Perplexity(Tokens):
+    """exp of the mean cross-entropy of a token, in nats: what a model that guesses among so many
+    equally likely tokens would have.
+
+    >>> import torch
+    >>> each = Perplexity()(torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64))
+    >>> round(Perplexity.final(float(each.mean())), 4)
+    5.0
+    """
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-> each example's mean loss per token (B,)."""
+        each = F.cross_entropy(by_class(outputs, targets), targets, reduction="none")
+        return example_mean(each, self.told(targets))
+
+    @staticmethod
+    def final(mean: float) -> float:
+        """The mean loss of a token -> the perplexity; infinite where a float cannot hold it."""
+        return math.exp(mean) if mean < 700 else math.inf
 
 
 def default_metrics(
     objective: Objective, data: FederatedData
 ) -> dict[str, Callable[[Any, Any], Tensor]]:
-    """Accuracy where the targets are labels; for numbers the loss is the measure."""
-    return {} if data.classes is None else {"accuracy": accuracy}
+    """Accuracy where the targets are labels, perplexity and accuracy where they are a text's
+    tokens; for numbers the loss is the measure.
+    """
+    if data.classes is None:
+        return {}
+    if data.targets.ndim == 1:
+        return {"accuracy": accuracy}
+    ignore = getattr(objective, "ignore", None)
+    return {"perplexity": Perplexity(ignore), "accuracy": TokenAccuracy(ignore)}

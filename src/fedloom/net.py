@@ -18,7 +18,13 @@ from .errors import CompositionError, DataError
 from .layout import Layout
 from .vector import Vec
 
-__all__ = ["Net", "Variables"]
+__all__ = ["Net", "Variables", "logits_of"]
+
+
+def logits_of(outputs: Any) -> Any:
+    """The logits of an output that has such a field; any other as it is."""
+    logits = None if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    return outputs if logits is None else logits
 
 
 class Variables(nn.Module):
@@ -183,10 +189,12 @@ class Net:
             self.module.train(mode)
 
     def __call__(self, x: Vec, inputs: Any) -> Any:
-        """The module's output on `inputs` with parameters x (d,)."""
+        """The module's output on `inputs` with parameters x (d,); of one that holds `logits`, as
+        Hugging Face's models give, these.
+        """
         if x is self._live:
-            return self.module(inputs)
-        return functional_call(self.module, self.layout.views(x), (inputs,))
+            return logits_of(self.module(inputs))
+        return logits_of(functional_call(self.module, self.layout.views(x), (inputs,)))
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .describe import engine_text, group
-from .engines.base import Score
+from .engines.base import Score, final
 from .errors import CheckpointError
 from .files import write_atomic
 from .ledger import Ledger
@@ -156,7 +156,10 @@ def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
     score: Score = loop.engine.evaluate(x, loop.buffers, data.test_inputs, data.test_targets)
     if data.test_clients is not None:
         sets = [data.test_clients.of(i) for i in range(data.population)]
-        return [float(score.each[s].mean()) if len(s) else None for s in sets], "own test sets"
+        metric = next(iter(loop.fed.metrics.values()))
+        own = [(score.each[s] * score.share[s], score.share[s]) for s in sets]
+        means = [float(v.sum()) / float(w.sum()) if float(w.sum()) else None for v, w in own]
+        return [None if m is None else final(metric, m) for m in means], "own test sets"
     if data.classes is None or data.test_targets.ndim != 1:
         return none, "not measured"
     labels = data.test_targets.cpu()

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_model
 
 from fedloom import Experiment, FedAvg
 from fedloom.cli.dry import measure
-from fedloom.cli.export import architecture
+from fedloom.cli.export import architecture, call, script
 from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp
@@ -219,8 +219,13 @@ def test_a_model_from_python_is_exported_without_its_class(fedloom: Fedloom) -> 
     assert weights("a/export.safetensors") == weights("a/model.safetensors")
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_can_be_written_in_torchs_own_words(name: str) -> None:
+OWN = {"lstm_shakespeare", "lstm_language_model", "transformer_text"}
+OWN |= {"roberta_base", "huggingface_text"}
+OWN |= {name for name in MODELS if name.startswith("resnet")}
+
+
+@pytest.mark.parametrize("name", sorted({*MODELS} - OWN))
+def test_every_model_of_torchs_layers_can_be_written_in_torchs_own_words(name: str) -> None:
     from collections import OrderedDict
 
     model = MODELS[name]()
@@ -229,6 +234,29 @@ def test_every_model_can_be_written_in_torchs_own_words(name: str) -> None:
     again = eval(text, {"nn": torch.nn, "OrderedDict": OrderedDict})
     assert repr(again) == repr(model)
     assert [*again.state_dict()] == [*model.state_dict()]
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("resnet18", ["groups=4", "norm=instance"]),
+        ("transformer_text", ["width=8", "heads=2", "vocabulary=17"]),
+    ],
+)
+def test_a_model_of_our_own_layers_is_exported_by_its_options(
+    model: str, changes: list[str], tmp_path: Path
+) -> None:
+    overrides = [f"model={model}", *(f"model.{change}" for change in changes)]
+    Path(tmp_path, "config.toml").write_text(resolve("digits", overrides).to_toml())
+    built = call(tmp_path)
+    assert built.startswith(f'MODELS["{model}"](')
+    want = MODELS[model](**resolve("digits", overrides)._named("model")[1])
+    assert repr(eval(built, {"MODELS": MODELS})) == repr(want)
+    text = script(built, "export.safetensors", "safetensors", tmp_path, 3)
+    save_model(want, str(tmp_path / "export.safetensors"))
+    (tmp_path / "export.py").write_text(text)
+    made = runpy.run_path(str(tmp_path / "export.py"))["model"]
+    assert [*made.state_dict()] == [*want.state_dict()]
 
 
 def test_other_modules_are_not_guessed_at() -> None:

@@ -122,7 +122,7 @@ def test_a_sequential_with_a_forward_of_its_own_has_no_blocks():
     assert net_of(lambda: Skip(nn.Linear(2, 2), nn.Linear(2, 2))).blocks == ()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"roberta_base", "huggingface_text"}))
 def test_every_model_is_its_blocks(name):
     net = Net(MODELS[name]())
     held = [i for block in find_blocks(net.module, net.params).parts for i in block.places.values()]

@@ -70,8 +70,8 @@ def test_when_to_evaluate():
 def test_scores_add_up():
     import torch
 
-    one = Score(2, 1.0, {"a": 1.0}, torch.tensor([1.0, 0.0]))
-    two = Score(3, 0.5, {"a": 2.0}, torch.tensor([1.0, 1.0, 0.0]))
+    one = Score(2, 1.0, {"a": 1.0}, {"a": 2.0}, torch.tensor([1.0, 0.0]), torch.ones(2))
+    two = Score(3, 0.5, {"a": 2.0}, {"a": 3.0}, torch.tensor([1.0, 1.0, 0.0]), torch.ones(3))
     both = add([one, two])
     assert both[:3] == (5, 1.5, {"a": 3.0}) and both.each.tolist() == [1, 0, 1, 1, 0]
     assert add([]).examples == 0

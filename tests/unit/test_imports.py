@@ -137,6 +137,8 @@ ONLY_IN = {
     "cloudpickle": {"engines"},
     "safetensors": {"storage", "memory", "rundir", "result", "experiment", "cli"},
     "rich": {"progress", "data", "cli"},
+    "transformers": {"models"},
+    "peft": {"models"},
     "random": set(),
 }
 

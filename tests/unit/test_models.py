@@ -44,7 +44,7 @@ def test_the_counts_of_the_dense_networks_follow_from_their_widths():
     assert count(mlp(inputs=7, hidden=[5, 3], classes=2)) == 8 * 5 + 6 * 3 + 4 * 2
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_every_network_gives_one_logit_per_class_and_ends_in_its_head(name):
     net = MODELS[name]()
     classes = CONVOLUTIONAL[name][2] if name in CONVOLUTIONAL else 10
@@ -54,7 +54,7 @@ def test_every_network_gives_one_logit_per_class_and_ends_in_its_head(name):
     assert not any(part.isdigit() for key, _ in net.named_modules() for part in key.split("."))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_the_number_of_classes_changes_the_head_alone(name):
     small, large = MODELS[name](classes=3), MODELS[name](classes=7)
     different = [
@@ -85,7 +85,7 @@ def test_an_activation_follows_every_layer_but_the_head(name, activations):
 
 def test_logits_are_not_bounded_by_an_activation():
     # a tanh or ReLU on the logits could not give both large and negative ones
-    for name in MODELS:
+    for name in SHAPES:
         logits = MODELS[name]()(1000 * torch.randn(64, *SHAPES[name]))
         assert logits.min() < 0
         net = MODELS[name]()
@@ -169,7 +169,7 @@ def test_the_activation_of_the_mlp_is_the_one_asked_for():
         (lambda: mlp(hidden=(2.5,)), "2.5"),
         (lambda: mlp(activation="gelu"), "'gelu'"),
         (lambda: cnn_fafed_mnist(init="xavier"), "'xavier'"),
-        *[(lambda n=n: MODELS[n](classes=-1), "classes must be") for n in MODELS],
+        *[(lambda n=n: MODELS[n](classes=-1), "classes must be") for n in SHAPES],
     ],
 )
 def test_what_makes_no_network_is_refused_in_one_line(build, says):

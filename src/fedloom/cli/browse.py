@@ -181,6 +181,8 @@ def _recipe(name: str, recipe: Any) -> str:
 
 
 def _model(name: str, make: Any) -> str:
+    if "source" in inspect.signature(make).parameters:  # to show a model must not download it
+        return _callable(name, make, "model")
     model = make()
     blocks = [
         [key, f"{sum(p.numel() for p in block.parameters()):,}"]

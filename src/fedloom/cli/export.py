@@ -12,7 +12,7 @@ from fedloom.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["architecture", "export_command"]
+__all__ = ["architecture", "call", "export_command", "script"]
 
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 
@@ -29,20 +29,22 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
     help="What to write.",
 )
 def export_command(run: Path, out: Path | None, kind: str) -> None:
-    """Write a run's newest model, and beside it a script that loads it with plain torch.
+    """Write a run's newest model, and beside it a script that loads it, with plain torch where the
+    model is made of torch's own layers.
 
     An unfinished run gives the model of its last checkpoint.
     """
     weights, module, round = _newest(run)
+    built = None if module is None else architecture(module) or call(run)
     out = out or run / f"export{_SUFFIX[kind]}"
     if out.is_dir():
         out = out / f"model{_SUFFIX[kind]}"
-    script = out.with_suffix(".py")
-    text = _script(module, out.name, kind, run, round)
+    code = out.with_suffix(".py")
+    text = script(built, out.name, kind, run, round)
     _write(out, weights, kind)
-    _write_text(script, text)
+    _write_text(code, text)
     click.echo(f"{out}: {sum(v.numel() for v in weights.values()):,} numbers, round {round}")
-    click.echo(f"{script}: loads it\n\n{text.rstrip()}")
+    click.echo(f"{code}: loads it\n\n{text.rstrip()}")
 
 
 def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
@@ -124,18 +126,20 @@ def _write_text(out: Path, text: str) -> None:
     write_atomic(out, text)
 
 
-def _script(module: nn.Module | None, file: str, kind: str, run: Path, round: int) -> str:
-    """Python that makes the model and loads the file."""
-    built = None if module is None else architecture(module)
+def script(built: str | None, file: str, kind: str, run: Path, round: int) -> str:
+    """Python that makes the model, by the expression `built`, and loads the file."""
     lines = [f'"""The model of {run.name} after round {round}."""', ""]
-    if built is not None:
+    own = built is not None and built.startswith("MODELS")
+    if built is not None and not own:
         lines.append("from collections import OrderedDict")
     lines += ["from pathlib import Path", ""]
     if kind == "state_dict":
         lines.append("import torch")
     else:
         lines.append("from safetensors.torch import load_model")
-    if built is not None:
+    if own:
+        lines += ["", "from fedloom.models import MODELS", "", f"model = {built}"]
+    elif built is not None:
         lines += ["from torch import nn", "", f"model = {built}"]
     else:
         lines += ["", "model = ...  # the nn.Module that the run was started with"]
@@ -145,6 +149,16 @@ def _script(module: nn.Module | None, file: str, kind: str, run: Path, round: in
     else:
         lines.append("load_model(model, file)")
     return "\n".join([*lines, "model.eval()", ""])
+
+
+def call(run: Path) -> str:
+    """Python that makes the model that a run's configuration names."""
+    from fedloom.config import from_run
+    from fedloom.config.tables import live
+
+    table = from_run(run).values["model"]
+    options = live({k: v for k, v in table.items() if k != "name"})
+    return f'MODELS["{table["name"]}"]({", ".join(f"{k}={v!r}" for k, v in options.items())})'
 
 
 def architecture(module: nn.Module, indent: str = "") -> str | None:

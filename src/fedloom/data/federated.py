@@ -78,7 +78,9 @@ class FederatedData:
         classes = self.classes
         if classes is None:
             raise DataError(f"'{self.name}' has floating targets, so there are no labels to count")
-        cells = self.clients.owners() * classes + self.targets[self.clients.indices]
+        targets = self.targets[self.clients.indices]
+        first = (self.clients.owners() * classes).view(-1, *[1] * (targets.ndim - 1))
+        cells = (first + targets).flatten()
         counts = torch.bincount(cells, minlength=self.population * classes)
         return counts.view(self.population, classes)
 
@@ -285,11 +287,6 @@ def _check_arrays(which: str, inputs: Tensor, targets: Tensor) -> None:
         raise DataError(f"{which or 'training '}data have no samples")
     for what, array in (("inputs", inputs), ("targets", targets)):
         _check_finite(which + what, array)
-    if labels and targets.ndim != 1:
-        raise DataError(
-            f"{which}targets have type int64 and shape {tuple(targets.shape)}; labels must be one "
-            "number a sample, regression targets floats"
-        )
     if labels and int(targets.min()) < 0:
         row = int((targets < 0).nonzero()[0])
         raise DataError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ClientError, DataError
-from ..net import Net
+from ..net import Net, logits_of
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec, aligned
 from .client import RangeResult
@@ -25,14 +25,20 @@ EVALUATION_BATCH = 500  # examples; part of the bits of a loss, hence no setting
 
 
 class Score(NamedTuple):
-    """Sums over examples: the loss, and every metric. each: the first metric, example by example;
-    empty without one.
+    """Sums over examples: the loss, and every metric with its weights. each, share: the first
+    metric and its weights, example by example; empty without one.
     """
 
     examples: int
     loss: float
     values: dict[str, float]
+    weights: dict[str, float]
     each: Tensor
+    share: Tensor
+
+    def mean(self, name: str, metric: Any) -> float:
+        """The weighted mean of a metric, and what the metric makes of it."""
+        return final(metric, self.values[name] / (self.weights[name] or 1.0))
 
 
 class Engine(Protocol):
@@ -114,6 +120,19 @@ def per_example(value: Tensor, count: int, what: str) -> Tensor:
     return value.reshape(count, -1).mean(1)
 
 
+def final(metric: Any, mean: float) -> float:
+    """What a metric makes of its mean."""
+    make = getattr(metric, "final", None)
+    return mean if make is None else float(make(mean))
+
+
+def _weight(metric: Any, targets: Tensor) -> Tensor:
+    """How much each example counts in a metric's mean (B,)."""
+    weigh = getattr(metric, "weight", None)
+    weight: Tensor = targets.new_ones(len(targets)) if weigh is None else weigh(targets)
+    return weight
+
+
 def evaluate_range(
     plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor
 ) -> list[Score]:
@@ -125,16 +144,21 @@ def evaluate_range(
         for a in range(0, len(inputs), EVALUATION_BATCH):
             batch = fed.formatted(aligned(inputs[a : a + EVALUATION_BATCH]))
             wanted = aligned(targets[a : a + EVALUATION_BATCH])
-            outputs, count = net.module(batch), len(batch)
+            outputs, count = logits_of(net.module(batch)), len(batch)
             try:
                 loss = plan.objective.score(outputs, (batch, wanted))
                 values = {k: f(outputs, wanted) for k, f in fed.metrics.items()}
             except (RuntimeError, IndexError, ValueError) as error:
                 raise ClientError(f"evaluation of {plan.algorithm.method}: {error}") from error
             each = {k: per_example(v, count, f"metric '{k}'").double() for k, v in values.items()}
-            first = next(iter(each.values())) if each else torch.empty(0)
+            share = {k: _weight(f, wanted).double() for k, f in fed.metrics.items()}
             total = float(per_example(loss, count, "the loss").double().sum())
-            scores.append(Score(count, total, {k: float(v.sum()) for k, v in each.items()}, first))
+            sums = {k: float((v * share[k]).sum()) for k, v in each.items()}
+            mass = {k: float(v.sum()) for k, v in share.items()}
+            first = next(iter(each), "")
+            none = torch.empty(0)
+            shown = each.get(first, none), share.get(first, none)
+            scores.append(Score(count, total, sums, mass, *shown))
     return scores
 
 
@@ -145,9 +169,11 @@ def add(scores: list[Score]) -> Score:
         return functools.reduce(lambda a, b: a + b, values, 0.0)
 
     names = scores[0].values if scores else {}
+    rows = [(s.each, s.share) for s in scores] or [(torch.empty(0), torch.empty(0))]
     return Score(
         sum(s.examples for s in scores),
         total(s.loss for s in scores),
         {k: total(s.values[k] for s in scores) for k in names},
-        torch.cat([s.each for s in scores]) if scores else torch.empty(0),
+        {k: total(s.weights[k] for s in scores) for k in names},
+        *(torch.cat(column) for column in zip(*rows, strict=True)),
     )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dropout import seeded
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec, rec, tree
@@ -30,16 +31,24 @@ class Chunks:
     def __init__(self, plan: Plan, fed: Federation, net: Net, chunk: int) -> None:
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = Client(plan, fed, net)
-        self._whole = plan.objective.whole or self._scalar()
+        self._whole = plan.objective.whole or self._depends()
 
-    def _scalar(self) -> bool:
-        """Say whether a loss that promises a value per example gives one for the batch instead."""
-        index, x = self.fed.data.clients.indices[:2], self.net.init()
+    def _depends(self) -> bool:
+        """Say whether an example's loss depends on the rest of its batch, as behind batch norm, or
+        is not given for every example at all. Such a batch must not be padded.
+        """
+        index, x = self.fed.data.clients.indices[:8], self.net.init()
         memory = self.client.first_memory(x, 0, whole(self.net.layout))
-        self.net.train(False)
-        with torch.no_grad():
-            batch = self.fed.batch(index)
-            return self.plan.objective.loss(self.net, x, batch, x, memory.obj).ndim == 0
+        self.net.train()
+        losses = []
+        for some in (index, index[:1].expand(len(index))):
+            with torch.no_grad(), seeded(0):
+                batch = self.fed.batch(some)
+                losses.append(self.plan.objective.loss(self.net, x, batch, x, memory.obj))
+            self.net.load_buffers(self.net.init_buffers())
+        if losses[0].ndim == 0:
+            return True
+        return not torch.allclose(losses[0][0], losses[1][0], rtol=1e-4, atol=1e-6)
 
     def run_range(
         self,

@@ -175,7 +175,7 @@ class Together:
         def mean(x: Vec) -> Tensor:
             with seeded(seed):
                 loss = objective.loss(self.net, self.view.seen(x), data, self.ref, obj)
-            if self.whole:
+            if loss.ndim == 0:
                 return loss
             value: Tensor = (weight * loss).sum() / weight.sum()
             return value

@@ -37,9 +37,7 @@ def refuse_module(module: nn.Module) -> None:
             why = "draws from torch's generator; nn.Dropout does not, its masks are hashed"
         elif isinstance(part, nn.RNNBase):
             why = "cannot be vmapped; fedloom.models.LSTM can"
-        elif float(getattr(part, "dropout", 0.0) or 0.0) > 0 and not isinstance(
-            part.dropout, nn.Module
-        ):
+        elif isinstance(own := getattr(part, "dropout", None), int | float) and own > 0:
             why = "has dropout of its own, which draws from torch's generator"
         elif isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
             why = "keeps running statistics; use nn.GroupNorm"

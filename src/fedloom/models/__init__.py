@@ -1,9 +1,21 @@
-"""Networks by name; every one is an nn.Sequential of named blocks, the last of them `head`."""
+"""Networks by name. Every one is built of named blocks, which run one after another; the last is
+`head`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from torch import nn
+
+from fedloom.models.blocks import Residual
+from fedloom.models.lstm import LSTM
+from fedloom.models.norms import with_statistics
+from fedloom.models.pretrained import huggingface_text, roberta_base
+from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
+from fedloom.models.resnet import resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.small import (
-    MODELS,
+    cnn_celeba,
     cnn_cfedavg,
     cnn_fafed_cifar,
     cnn_fafed_fashion,
@@ -12,14 +24,46 @@ from fedloom.models.small import (
     logistic,
     mlp,
 )
+from fedloom.models.transformer import transformer_text
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn_fafed_mnist": cnn_fafed_mnist,
+    "cnn_fafed_fashion": cnn_fafed_fashion,
+    "cnn_fafed_cifar": cnn_fafed_cifar,
+    "cnn_cfedavg": cnn_cfedavg,
+    "cnn_femnist": cnn_femnist,
+    "cnn_celeba": cnn_celeba,
+    "resnet18": resnet18,
+    "resnet18_fedsmoo": resnet18_fedsmoo,
+    "resnet18_fiarse": resnet18_fiarse,
+    "lstm_shakespeare": lstm_shakespeare,
+    "lstm_language_model": lstm_language_model,
+    "transformer_text": transformer_text,
+    "roberta_base": roberta_base,
+    "huggingface_text": huggingface_text,
+}
 
 __all__ = [
+    "LSTM",
     "MODELS",
+    "Residual",
+    "cnn_celeba",
     "cnn_cfedavg",
     "cnn_fafed_cifar",
     "cnn_fafed_fashion",
     "cnn_fafed_mnist",
     "cnn_femnist",
+    "huggingface_text",
     "logistic",
+    "lstm_language_model",
+    "lstm_shakespeare",
     "mlp",
+    "resnet18",
+    "resnet18_fedsmoo",
+    "resnet18_fiarse",
+    "roberta_base",
+    "transformer_text",
+    "with_statistics",
 ]

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.errors import ConfigError
+
 if TYPE_CHECKING:
     from ..views.cut import Flow, Part
 
-__all__ = ["Residual"]
+__all__ = ["Residual", "check_counts", "named"]
+
+
+def named(**blocks: nn.Module) -> nn.Sequential:
+    """Put modules one after another, under these names."""
+    return nn.Sequential(OrderedDict(blocks))
+
+
+def check_counts(**counts: int) -> None:
+    """Raise ConfigError for the first that is no whole number of at least 1."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 class Residual(nn.Module):

@@ -15,9 +15,42 @@ from ..errors import DataError
 from ..net import Net
 from ..vector import Rec, Vec, rec
 
-__all__ = ["CrossEntropy", "Function", "Objective", "SquaredError", "UserLoss"]
+__all__ = [
+    "CrossEntropy",
+    "Function",
+    "Objective",
+    "SquaredError",
+    "UserLoss",
+    "by_class",
+    "example_mean",
+]
 
 Batch = tuple[Any, ...]  # (inputs (B, ...), targets (B, ...))
+
+
+def classes_last(outputs: Tensor, targets: Tensor) -> bool:
+    """Say whether logits of sequences are (B, T, C), as language models give them, rather than (B,
+    C, T), as torch's cross-entropy takes them. Raises DataError where C = T leaves it open.
+    """
+    if outputs.ndim < 3 or outputs.shape[:-1] != targets.shape:
+        return False
+    if outputs.shape[1] == outputs.shape[-1]:
+        raise DataError(
+            f"outputs of shape {list(outputs.shape)} for targets of shape {list(targets.shape)} "
+            "may have their classes on the second or on the last axis; take sequences of another "
+            "length, or a model with one output more"
+        )
+    return True
+
+
+def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Logits with their classes on axis 1: (B, C) and (B, C, T) as they are, (B, T, C) turned.
+
+    >>> import torch
+    >>> by_class(torch.zeros(2, 5, 3), torch.zeros(2, 5)).shape
+    torch.Size([2, 3, 5])
+    """
+    return outputs.movedim(-1, 1) if classes_last(outputs, targets) else outputs
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -76,21 +109,58 @@ class Objective:
         return mem
 
 
+def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
+    """The mean over an example's tokens (B, ...), or over those that are told (B, ...) -> (B,).
+
+    >>> import torch
+    >>> example_mean(torch.tensor([[1.0, 9.0]]), torch.tensor([[True, False]]))
+    tensor([1.])
+    """
+    if told is None:
+        return each if each.ndim == 1 else each.flatten(1).mean(1)
+    count = told.to(each.dtype)
+    sums, counts = (v.reshape(len(v), -1).sum(1) for v in (each * count, count))
+    return sums / counts.clamp_min(1)
+
+
 class CrossEntropy(Objective):
-    """Softmax cross-entropy of logits (B, C), or (B, C, T) for sequences, and class labels."""
+    """Softmax cross-entropy of class labels (B,) and logits (B, C); of an example's tokens (B, T)
+    the mean, with logits (B, T, C) or (B, C, T).
+
+    ignore: a target that counts as no token, such as padding. An example of nothing else has the
+    loss 0. By default it is what the data call `target_padding` in `about`.
+    """
+
+    ignore: int | None = hyper(
+        default=None, low=0, optional=True, source="a target that is no token"
+    )
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         return self.score(net(x, batch[0]), batch)
 
-    def check(self, net: Net, inputs: Any) -> None:
-        """Raise CompositionError if the model lacks what this loss needs. inputs: a small batch."""
-
     def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        return F.cross_entropy(net(x, batch[0]), batch[1])
+        return self.mean_score(net(x, batch[0]), batch)
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
-        each = F.cross_entropy(outputs, batch[1], reduction="none")
-        return each if each.ndim == 1 else each.flatten(1).mean(1)
+        targets = batch[1]
+        each = _losses(outputs, targets, "none").reshape(targets.shape)
+        return example_mean(each, self.told(targets))
+
+    def told(self, targets: Tensor) -> Tensor | None:
+        """Which targets count, of their shape; None: all of them."""
+        return None if self.ignore is None else targets != self.ignore
+
+    def mean_score(self, outputs: Any, batch: Batch) -> Tensor:
+        """The mean of score(), by a fused function where no token is left out."""
+        if self.ignore is None:
+            return _losses(outputs, batch[1], "mean")
+        return self.score(outputs, batch).mean()
+
+
+def _losses(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+    if classes_last(outputs, targets):  # turned around, a large vocabulary would be copied
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
+    return F.cross_entropy(outputs, targets, reduction=reduction)
 
 
 class SquaredError(Objective):

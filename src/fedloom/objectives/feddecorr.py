@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..algorithm import hyper
@@ -60,4 +59,4 @@ class FedDecorr(CrossEntropy):
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         net.need_blocks(self.name, trained=True)
         h, z = net.both(x, batch[0])
-        return F.cross_entropy(z, batch[1]) + self.beta * decorrelation(h)
+        return self.mean_score(z, batch) + self.beta * decorrelation(h)

@@ -10,7 +10,7 @@ from ..algorithm import hyper
 from ..errors import DataError
 from ..net import Net
 from ..vector import Rec, Vec, rec
-from .base import Batch, CrossEntropy, Objective
+from .base import Batch, CrossEntropy, Objective, by_class
 
 __all__ = ["FedLC", "calibrated"]
 
@@ -55,4 +55,5 @@ class FedLC(CrossEntropy):
         return rec(counts=info.counts)
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        return self.score(calibrated(net(x, batch[0]), mem.counts, self.tau), batch)
+        z = by_class(net(x, batch[0]), batch[1])
+        return self.score(calibrated(z, mem.counts, self.tau), batch)

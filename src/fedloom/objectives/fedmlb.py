@@ -7,21 +7,21 @@ from torch import Tensor
 from ..algorithm import hyper
 from ..net import Net
 from ..vector import Rec, Vec
-from .base import Batch, CrossEntropy, Objective
+from .base import Batch, CrossEntropy, Objective, by_class, example_mean
 
 __all__ = ["FedMLB", "divergence"]
 
 
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,).
+def divergence(log_p: Tensor, log_q: Tensor, told: Tensor | None = None) -> Tensor:
+    """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,); told (B, T):
+    the tokens that count.
 
     >>> import torch
     >>> p = torch.tensor([[0.5, 0.5]]).log()
     >>> divergence(p, torch.tensor([[0.25, 0.75]]).log())
     tensor([0.1438])
     """
-    each = (log_p.exp() * (log_p - log_q)).sum(1)
-    return each.reshape(each.shape[0], -1).mean(1)
+    return example_mean((log_p.exp() * (log_p - log_q)).sum(1), told)
 
 
 class FedMLB(CrossEntropy):
@@ -54,12 +54,14 @@ class FedMLB(CrossEntropy):
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         net.need_blocks(self.name)
         *hidden, z = net.stages(x, batch[0])
+        z = by_class(z, batch[1])
         log_q, total = (z / self.tau).log_softmax(1), self.score(z, batch)
         with net.evaluating():
             for b, h in enumerate(hidden, start=1):
-                z_b = net.path([ref] * (len(hidden) + 1 - b), h, start=b)
+                z_b = by_class(net.path([ref] * (len(hidden) + 1 - b), h, start=b), batch[1])
                 log_p = (z_b / self.tau).log_softmax(1)
-                kl = divergence(log_p.detach() if self.stop_gradient else log_p, log_q)
+                log_p = log_p.detach() if self.stop_gradient else log_p
+                kl = divergence(log_p, log_q, self.told(batch[1]))
                 path = self.lam1 * self.score(z_b, batch) + self.lam2 * kl
                 total = total + path / len(hidden)
         return total

@@ -1,0 +1,116 @@
+"""ResNet-18 as the papers have it: six blocks, stem, layer1 to layer4, head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from fedloom.errors import ConfigError
+from fedloom.models.blocks import Residual, check_counts, named
+from fedloom.models.norms import norm_of
+
+__all__ = ["resnet18", "resnet18_fedsmoo", "resnet18_fiarse"]
+
+WIDTHS = (64, 64, 128, 256, 512)
+
+Norm = Literal["group", "instance", "static_batch", "batch"]
+Make = Callable[[int], nn.Module]
+
+
+def resnet18(
+    classes: int = 10,
+    stem: Literal["3x3", "7x7"] = "3x3",
+    norm: Norm = "group",
+    groups: int = 2,
+    init: Literal["torch", "kaiming"] = "torch",
+) -> nn.Sequential:
+    """Build FedACG's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
+
+    Two basic blocks a layer of 64, 128, 256 and 512 channels; GroupNorm of two groups in place of
+    batch norm. stem "3x3": one convolution of stride 1 and no pool, also for 64 x 64 images; "7x7":
+    stride 2 and a 3 x 3 max-pool, as for ImageNet (11,181,642 parameters). norm: see
+    `fedloom.models.norms.norm_of`. init "torch": PyTorch's default; "kaiming": normal weights of
+    variance 2 / fan-out in the convolutions, as torchvision draws them. The mean over the places
+    ends layer4, so that `head` gets 512 features. Raises ConfigError.
+
+    Source: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 and code; He et al., CVPR 2016.
+    """
+    check_counts(classes=classes)
+    if init not in ("torch", "kaiming"):
+        raise ConfigError(f"init must be 'torch' or 'kaiming', got {init!r}")
+    make = norm_of(norm, groups, sorted({*WIDTHS}))
+    layers = {
+        f"layer{i}": _layer(*widths, stride=1 if i == 1 else 2, norm=make)
+        for i, widths in enumerate(pairwise(WIDTHS), start=1)
+    }
+    layers["layer4"].add_module("pool", nn.AdaptiveAvgPool2d(1))
+    layers["layer4"].add_module("flatten", nn.Flatten())
+    net = named(stem=_stem(stem, make), **layers, head=nn.Linear(WIDTHS[-1], classes))
+    if init == "kaiming":
+        for m in net.modules():
+            if isinstance(m, nn.Conv2d):
+                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -> nn.Sequential:
+    """Build FedSMOO's ResNet-18 for images (n, 3, H, W): 11,181,642 parameters with 10 classes.
+
+    `resnet18` with the 7 x 7 stem and torchvision's first weights: 32 x 32 images are 8 x 8 behind
+    the stem and one place in layer4. Raises ConfigError.
+
+    Source: Sun et al., FedSMOO, ICML 2023, code: torchvision's network with GroupNorm of 2 groups.
+    """
+    return resnet18(classes, "7x7", norm, groups, "kaiming")
+
+
+def resnet18_fiarse(
+    classes: int = 10, norm: Norm = "static_batch", groups: int = 2
+) -> nn.Sequential:
+    """Build FIARSE's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
+
+    `resnet18` with batch norm by the batch's own statistics. Raises ConfigError.
+
+    Source: Wu et al., FIARSE, NeurIPS 2024, code; static batch norm: Diao et al., ICLR 2021.
+    """
+    return resnet18(classes, "3x3", norm, groups)
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def _stem(stem: str, norm: Make) -> nn.Sequential:
+    first = WIDTHS[0]
+    if stem == "3x3":
+        return named(conv=_conv(3, first, 3), norm=norm(first), activation=nn.ReLU())
+    if stem != "7x7":
+        raise ConfigError(f"stem must be '3x3' or '7x7', got {stem!r}")
+    # the pool first: ReLU never falls, so it keeps a window's largest value the largest
+    pool = nn.MaxPool2d(3, 2, padding=1)
+    return named(conv=_conv(3, first, 7, 2), norm=norm(first), pool=pool, activation=nn.ReLU())
+
+
+def _layer(inputs: int, outputs: int, stride: int, norm: Make) -> nn.Sequential:
+    return nn.Sequential(
+        OrderedDict(
+            block1=_block(inputs, outputs, stride, norm), block2=_block(outputs, outputs, 1, norm)
+        )
+    )
+
+
+def _block(inputs: int, outputs: int, stride: int, norm: Make) -> Residual:
+    body = named(
+        conv1=_conv(inputs, outputs, 3, stride),
+        norm1=norm(outputs),
+        activation=nn.ReLU(),
+        conv2=_conv(outputs, outputs, 3),
+        norm2=norm(outputs),
+    )
+    if inputs == outputs and stride == 1:
+        return Residual(body)
+    return Residual(body, named(conv=_conv(inputs, outputs, 1, stride), norm=norm(outputs)))

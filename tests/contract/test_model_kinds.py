@@ -1,0 +1,113 @@
+"""Every kind of layer that models are made of, in every engine."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from test_engines import agree
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.data import from_clients
+from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
+from fedloom.models.norms import norm_of
+from fedloom.objectives import FedMLB
+from fedloom.vector import leaves
+from tiny import timeless, trace
+
+SIZES = (3, 8, 5, 11, 2)  # short last batches
+KINDS = ["group", "static_batch", "lstm", "transformer", "fedmlb on lstm", "fedmlb on transformer"]
+
+
+def images(dtype):
+    draw = np.random.default_rng(8)
+    sample = lambda n: (draw.normal(size=(n, 3, 8, 8)), draw.integers(3, size=n))
+    return from_clients([sample(n) for n in SIZES], test=sample(9), dtype=dtype)
+
+
+def texts(dtype):
+    draw = np.random.default_rng(8)
+    sample = lambda n: (draw.integers(9, size=(n, 5)), draw.integers(3, size=n))
+    return from_clients([sample(n) for n in SIZES], test=sample(9), dtype=dtype)
+
+
+def convolutions(norm):
+    make = norm_of(norm, 2, [4])
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 4, 3), make(4), nn.ReLU(), nn.Conv2d(4, 4, 3, 2), make(4)),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
+    )
+
+
+def model(kind):
+    if "transformer" in kind:
+        return transformer_text(9, 3, 6, 8, 2, dropout=0.2)
+    if "lstm" in kind:
+        return lstm_shakespeare(9, 4, 6)
+    return convolutions(kind)
+
+
+def run(kind, dtype, engine):
+    torch.manual_seed(6)
+    experiment = Experiment(
+        algorithm=FedAvg(),
+        model=model(kind).to(dtype),
+        data=(images if kind in ("group", "static_batch") else texts)(dtype),
+        rounds=3,
+        cohort=3,
+        loss=FedMLB() if "fedmlb" in kind else None,
+        local=Local(epochs=2, batch=4, lr=0.1),
+        seed=4,
+        device="cpu",
+        engine=engine,
+    )
+    loop = [*trace(experiment, 3)][-1]
+    memory = loop.memory.get(range(len(SIZES)))
+    return loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict())
+
+
+@functools.cache
+def serially(kind, dtype):
+    return run(kind, dtype, "serial")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_have_the_bits_of_serial_in_float32(kind, engine_of):
+    agree(run(kind, torch.float32, engine_of("workers:2")), serially(kind, torch.float32))
+
+
+@pytest.mark.parametrize("chunk", [2, 32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectorised_agrees_with_serial_in_float64(kind, chunk):
+    one, other = run(kind, torch.float64, f"vectorised:{chunk}"), serially(kind, torch.float64)
+    for a, b in zip(leaves(one[0]), leaves(other[0]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    for a, b in zip(one[2], other[2], strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], abs=1e-12)
+    assert one[3] == other[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [resnet18, cnn_celeba])
+def test_whole_networks_agree_in_both_engines(build):
+    draw, ends = np.random.default_rng(8), []
+    side = 84 if build is cnn_celeba else 16
+    sample = lambda n: (draw.normal(size=(n, 3, side, side)), draw.integers(2, size=n))
+    data = from_clients([sample(n) for n in (2, 3)], dtype=torch.float64)
+    torch.manual_seed(6)
+    module = build(classes=2).double()
+    for engine in ("serial", "vectorised"):
+        experiment = Experiment(
+            algorithm=FedAvg(),
+            model=module,
+            data=data,
+            rounds=1,
+            local=Local(epochs=1, batch=2, lr=0.05),
+            device="cpu",
+            engine=engine,
+        )
+        ends.append([*trace(experiment, 1)][-1].srv.x)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-11)
