@@ -12,6 +12,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
+    from .checks import check
     from .evaluation import Evaluation
     from .experiment import Experiment
     from .local import Local
@@ -27,6 +28,7 @@ _HOME = {
     "LocalSGD": "algorithm",
     "Result": "result",
     "Saving": "loop",
+    "check": "checks",
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Result",
     "Saving",
     "__version__",
+    "check",
 ]
 
 

@@ -32,6 +32,7 @@ FLAGS = {
     "list": set(),
     "show": set(),
     "export": {"--out", "--format"},
+    "check": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

@@ -20,6 +20,7 @@ NAMES = [
     "Result",
     "Saving",
     "__version__",
+    "check",
 ]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))
 
