@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm, LocalSGD
-from ..errors import CompositionError
 from ..storage import freeze, thaw
 from ..vector import Rec, fields, is_rec, rec, tree
 from ..views import Importance, Width
 from ..wire import pack, unpack
 from .outcome import BrokenError, Check
 from .records import unequal, unlike
-from .runs import TOLERANCE, Runs
-from .setting import CAPACITIES, End, Trial, experiment, finish, run
+from .runs import Runs, held_by_parts
+from .setting import End, Trial, experiment, finish
 from .state import KEPT, kept, look
 from .watch import ARGUMENTS, FIELDS, REPEAT, SHAPES, Watch
 
@@ -57,6 +56,10 @@ def algorithm_checks(part: Algorithm, engines: Sequence[str]) -> list[Check]:
     ]
 
 
+_WHY = (
+    "take lengths from the vectors that are given (zeros(x)), or declare partial = False if it "
+    "makes no sense when clients hold different coordinates"
+)
 _NOTED = (SHAPES, FIELDS, ARGUMENTS, REPEAT)
 
 
@@ -172,28 +175,8 @@ class _Checks:
         if not self.part.partial:
             return "it declares partial = False"
         for rule in (Width(), Importance()):
-            ends = []
-            try:
-                for engine in ("serial", "vectorised"):
-                    ends.append(run(self._on(rule, engine)))
-            except CompositionError:
-                raise
-            except Exception as error:
-                raise BrokenError(
-                    f"with clients that hold half of the model ({rule.name}) it fails: {error}. "
-                    "Take lengths from the vectors that are given (zeros(x)), or declare partial = "
-                    "False if it makes no sense when clients hold different coordinates"
-                ) from error
-            if found := unlike(ends[1].srv, ends[0].srv, TOLERANCE):
-                raise BrokenError(
-                    f"with clients that hold half of the model ({rule.name}), engine vectorised "
-                    f"and engine serial do not agree: {found}"
-                )
+            held_by_parts(rule, functools.partial(_make, self.part), _WHY)
         return None
-
-    def _on(self, rule: Any, engine: str) -> Trial:
-        changes = {"submodel": rule, "capacities": CAPACITIES, "engine": engine}
-        return _make(self.part, torch.float64, **changes)
 
 
 def _inner(part: Any) -> Any:

@@ -99,7 +99,10 @@ class _Checks:
         for what, p, layout in _vectors():
             out = self.encode(p, layout)
             if not isinstance(out, tuple) or len(out) != 2 or not all(map(is_rec, out)):
-                raise BrokenError("encode() must return two records: the message, the new state")
+                raise BrokenError(
+                    "encode() must return two records, the message and the new state; a codec "
+                    "without a state returns the one that it was given"
+                )
             message, _ = out
             odd = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
             if odd or "size" not in message._fields or int(message.size) != layout.d:
@@ -227,6 +230,7 @@ class _Checks:
 
     def nothing_kept(self) -> None:
         """The codec and its file are what they were before the runs."""
+        self.runs.starts()
         if found := kept(self.before, look(self.part)):
             raise BrokenError(found)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import traceback
+import types
 from typing import Any
 
 __all__ = ["explain", "root", "where"]
@@ -76,17 +76,18 @@ def _meaning(error: BaseException, text: str, said: str) -> str:
 
 def where(error: BaseException, part: Any) -> str:
     """The last line of the part's own file that the error went through, as a prefix."""
-    home = _file(part)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == home]
-    if not frames or home is None:
+    own = _files(part)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in own]
+    if not frames:
         return ""
     last = frames[-1]
     line = f" (`{' '.join(last.line.split())}`)" if last.line else ""
     return f"line {last.lineno}, in {last.name}(){line}: "
 
 
-def _file(part: Any) -> str | None:
-    try:
-        return inspect.getfile(part if isinstance(part, type) else type(part))
-    except (OSError, TypeError):
-        return None
+def _files(part: Any) -> set[str]:
+    """The files in which the part's own methods are written, fedloom's apart."""
+    kind = part if isinstance(part, type) else type(part)
+    mine = [c for c in kind.__mro__ if not c.__module__.startswith("fedloom.")]
+    functions = [f for c in mine for f in vars(c).values() if isinstance(f, types.FunctionType)]
+    return {f.__code__.co_filename for f in functions}

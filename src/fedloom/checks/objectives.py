@@ -16,8 +16,8 @@ from ..vector import Rec, is_rec, rec
 from ..views import Width
 from .outcome import BrokenError, Check
 from .records import unlike
-from .runs import TOLERANCE, Runs
-from .setting import CAPACITIES, Trial, experiment, federation, network, run
+from .runs import TOLERANCE, Runs, held_by_parts
+from .setting import Trial, experiment, federation, network
 from .state import KEPT, kept, look
 from .watch import ARGUMENTS, FIELDS, REPEAT, Notes, twice
 
@@ -118,7 +118,10 @@ class _Checks:
 
     def _scalar(self, value: Any, name: str, whole: bool | None, size: int) -> None:
         if not isinstance(value, Tensor):
-            raise BrokenError(f"{name} must return a tensor, got {type(value).__name__}")
+            raise BrokenError(
+                f"{name} must return a tensor, got {type(value).__name__}: it is differentiated, "
+                "so it must be made of what net(x, inputs) gives"
+            )
         shape = list(value.shape)
         if not value.is_floating_point():
             raise BrokenError(f"{name} gives {str(value.dtype)[6:]}; it must give floating values")
@@ -229,23 +232,11 @@ class _Checks:
 
     def nothing_kept(self) -> None:
         """The part and its file are what they were before the runs."""
+        self.runs.starts()
         if found := kept(self.before, look(self.part)):
             raise BrokenError(found)
 
     def parts(self) -> None:
         """Clients that train a smaller network."""
-        ends = []
-        for engine in ("serial", "vectorised"):
-            changes = {"submodel": Width(), "capacities": CAPACITIES, "engine": engine}
-            try:
-                ends.append(run(self._make(self.part, torch.float64, **changes)))
-            except Exception as error:
-                raise BrokenError(
-                    f"with clients that hold half of the model (Width) it fails: {error}. Take "
-                    "lengths from x and from the network's outputs, not from the whole model"
-                ) from error
-        if found := unlike(ends[1].srv, ends[0].srv, TOLERANCE):
-            raise BrokenError(
-                "with clients that hold half of the model (Width), engine vectorised and engine "
-                f"serial do not agree: {found}"
-            )
+        why = "take lengths from x and from the network's outputs, not from the whole model"
+        held_by_parts(Width(), functools.partial(self._make, self.part), why)

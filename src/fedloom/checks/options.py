@@ -66,7 +66,7 @@ def variants(part: Any) -> dict[str, tuple[Any, list[Any]]]:
     >>> from fedloom.wrappers import Prox
     >>> from fedloom import FedAvg
     >>> {name: len(other) for name, (_, other) in variants(Prox(inner=FedAvg())).items()}
-    {'inner.server_lr': 3, 'mu': 4}
+    {'inner.server_lr': 2, 'mu': 4}
     """
     out: dict[str, tuple[Any, list[Any]]] = {}
     for field in dataclasses.fields(part):

@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 
+from ..errors import CompositionError
 from ..loop import Saving
 from ..vector import leaves
+from ..views import Rule
 from .options import variants
 from .outcome import BrokenError, Check
 from .records import unequal, unlike
-from .setting import End, Trial, finish, run
+from .setting import CAPACITIES, End, Trial, finish, run
 
-__all__ = ["TOLERANCE", "Runs"]
+__all__ = ["TOLERANCE", "Runs", "held_by_parts"]
 
 TOLERANCE = 1e-9  # between engines, in float64: what rounding leaves after a division by sqrt(v)
 _STOP = 2  # rounds before the stop that a run is resumed after
@@ -88,8 +90,8 @@ class Runs:
         if found:
             raise BrokenError(
                 f"engine {engine} and engine serial do not agree ({kind}): {found}. The part "
-                "depends on something else than its arguments, or on how it is called: a value "
-                "that is kept between calls, a Python number made of a tensor (int(job.step)), the "
+                "depends on something else than its arguments, or on how it is called: arguments "
+                "that are written into, a value that is kept between calls, a Python number made of a tensor (int(job.step)), the "
                 "order of clients, randomness of its own"
             )
         if (end.up, end.down) != (want.up, want.down):
@@ -104,6 +106,7 @@ class Runs:
             path = Path(folder) / "run"
             saving = Saving(rounds=1, seconds=None)
             self.make(self.part, torch.float32, rounds=_STOP, saving=saving).run(path)
+            run(self.make(self.part, torch.float32, rounds=1))  # what a global kept is another now
             second = self.make(self.part, torch.float32, saving=saving)
             second.resume(path)
             end = finish(second.loop)
@@ -138,3 +141,25 @@ class Runs:
             if any(unequal(end.memory[i], want.memory[i]) for i in want.memory):
                 return True
         return not variants  # nothing else is legal
+
+
+def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> None:
+    """Run with clients that hold parts of the model, and compare serial and vectorised.
+
+    make: dtype, **changes -> a run. hint: what to do if it fails with one client alone.
+    """
+    changes = {"submodel": rule, "capacities": CAPACITIES}
+    try:
+        want = run(make(torch.float64, **changes))
+    except CompositionError:
+        raise
+    except Exception as error:
+        raise BrokenError(
+            f"with clients that hold half of the model ({rule.name}) it fails: {error}. So {hint}"
+        ) from error
+    end = run(make(torch.float64, engine="vectorised", **changes))
+    if found := unlike(end.srv, want.srv, TOLERANCE):
+        raise BrokenError(
+            f"with clients that hold half of the model ({rule.name}), engine vectorised and engine "
+            f"serial do not agree (float64): {found}"
+        )

@@ -26,7 +26,7 @@ CAPACITIES = (1.0, 0.5, 0.25)
 
 
 def network() -> nn.Module:
-    """155 parameters in three named blocks, with a normalisation and dropout."""
+    """147 parameters in three named blocks, with a normalisation and dropout."""
     return nn.Sequential(
         OrderedDict(
             first=nn.Sequential(

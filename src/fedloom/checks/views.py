@@ -73,7 +73,10 @@ class _Checks:
         for capacity in _TRIED:
             view = self.view(capacity)
             if not isinstance(view, View):
-                raise BrokenError(f"view() must return a View, got {type(view).__name__}")
+                raise BrokenError(
+                    f"view() must return a View, got {type(view).__name__}; behind_mask(held, "
+                    "net.layout) makes one of held indices"
+                )
             if view.held is not None:
                 _indices(view.held, self.net.layout.d, capacity)
             m = self.net.layout.d if view.held is None else len(view.held)
@@ -175,7 +178,10 @@ class _Checks:
                         f"coordinate, {list(x.shape)}"
                     )
             if bool(((got["covered()"] < 0) | (got["covered()"] > 1)).any()):
-                raise BrokenError("covered() must be 1 where an answer counts and 0 elsewhere")
+                raise BrokenError(
+                    "covered() must be 1 where an answer counts and 0 elsewhere: the server "
+                    "divides by its sum over the clients"
+                )
 
     @functools.cached_property
     def notes(self) -> Notes:
@@ -196,6 +202,7 @@ class _Checks:
 
     def nothing_kept(self) -> None:
         """The rule and its file are what they were before the runs."""
+        self.runs.starts()
         if found := kept(self.before, look(self.part)):
             raise BrokenError(found)
 

@@ -208,7 +208,12 @@ def _missing(name: str, out: Any) -> str:
     if needed and not is_rec(out):
         return f"{name}() must return a record made by rec(...), got {type(out).__name__}"
     lacking = [f for f in needed if f not in out._fields]
-    return f"{name}() must return a record with {' and '.join(lacking)}" if lacking else ""
+    if not lacking:
+        return ""
+    return (
+        f"{name}() must return a record with {' and '.join(needed)}, got one with "
+        f"{', '.join(out._fields) or 'no field'}: engines and wrappers read them by these names"
+    )
 
 
 def _named(name: str, out: Any) -> list[tuple[str, Any]]:
