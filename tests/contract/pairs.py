@@ -1,4 +1,4 @@
-"""Mixes of all axes such that any two values of two axes meet in one of them, if they have a meaning.
+"""Mixes of all axes: any two values of two axes that have a meaning together meet in one of them.
 
 An axis is {name: part}; a mix takes one name of each. Pairs that have no meaning follow from what
 the parts declare; `refusal` states the rules, independently of the code that enforces them.
@@ -115,8 +115,8 @@ def pairs_of(mix: Mix) -> Iterable[Pair]:
 
 @functools.cache
 def mixes() -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Greedy and deterministic: take the first pair that is still missing, then for every other axis
-    the value that brings most missing pairs, of equal ones the first after those used last.
+    """Greedy and deterministic: take the first pair that is still missing, then for every other
+    axis the value that brings most missing pairs, of equal ones the first in this mix's turn.
     """
     allowed = {pair for pair in pairs() if refusal(pair) is None}
     missing = dict.fromkeys(pair for pair in pairs() if pair in allowed)
@@ -152,7 +152,7 @@ def _pair(a: str, p: str, b: str, q: str) -> Pair:
     return ((a, p), (b, q)) if order.index(a) < order.index(b) else ((b, q), (a, p))
 
 
-def cut(times: int = 2) -> tuple[tuple[tuple[str, str], ...], ...]:
+def cut(times: int = 1) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Mixes spread over the axes: in order, those with a value that was not seen so often yet."""
     seen: dict[tuple[str, str], int] = {}
     out = []
@@ -164,9 +164,9 @@ def cut(times: int = 2) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(out)
 
 
-# ----------------------------------------------------------------------------------------- to run it
+# ---------------------------------------------------------------------------------------- to run it
 def tolerance(mix: Mix) -> float:
-    """What may lie between serial and vectorised in float64, relative to a tensor's largest value.
+    """What may lie between serial and vectorised in float64, relative to a tensor's largest.
 
     Rounding is 1e-12; dividing by the root of a small second moment lets it grow: 1e-9.
     """
@@ -184,6 +184,7 @@ def trial(mix: Mix, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial
         "capacities": None if part["view"] is None else CAPACITIES,
         "compress": part["codec"],
         "local": part["local"],
+        "rounds": 3,
         "data": federation(dtype, mix["objective"] != "squared_error"),
     }
     return experiment(dtype, **(settings | changes))

@@ -91,8 +91,8 @@ class Runs:
             raise BrokenError(
                 f"engine {engine} and engine serial do not agree ({kind}): {found}. The part "
                 "depends on something else than its arguments, or on how it is called: arguments "
-                "that are written into, a value that is kept between calls, a Python number made of a tensor (int(job.step)), the "
-                "order of clients, randomness of its own"
+                "that are written into, a value that is kept between calls, a Python number made "
+                "of a tensor (int(job.step)), the order of clients, randomness of its own"
             )
         if (end.up, end.down) != (want.up, want.down):
             raise BrokenError(
