@@ -258,7 +258,7 @@ class Experiment:
         loop, folder = self.build(), RunDirectory(out)
         folder.open()
         known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
-        other = sorted(k for k in own if known.get(k) != own[k])
+        other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
         if other:
             raise CheckpointError(
                 f"'{out}' holds a run of another configuration: {', '.join(other)} differ; "
