@@ -13,6 +13,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
     from .cohorts import Turnover
+    from .checks import check
     from .evaluation import Evaluation
     from .experiment import Experiment
     from .local import Local
@@ -29,6 +30,7 @@ _HOME = {
     "Result": "result",
     "Saving": "loop",
     "Turnover": "cohorts",
+    "check": "checks",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Saving",
     "Turnover",
     "__version__",
+    "check",
 ]
 
 

@@ -73,7 +73,7 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
     local = {k: v for k, v in settings(exp.local).items() if k != "name"}
     evaluate = {k: v for k, v in settings(exp.evaluation).items() if k != "name"}
     model = exp.model if isinstance(exp.model, torch.nn.Module) else loop.net.module
-    return {
+    out = {
         "source": "python",
         "name": exp.name or exp.algorithm.method,
         "rounds": exp.rounds,
@@ -91,6 +91,11 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
         "evaluate": evaluate,
         **({} if exp.turnover is None else {"turnover": settings(exp.turnover)}),
     }
+    if exp.submodel is not None:
+        out["submodel"] = settings(exp.submodel) | {"capacities": list(exp.capacities or ())}
+    if loop.plan.link.up:
+        out["compress"] = plain(loop.plan.link.up)
+    return out
 
 
 def engine_text(loop: Loop) -> str:

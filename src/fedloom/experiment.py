@@ -314,7 +314,7 @@ class Experiment:
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
         known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
-        other = sorted(k for k in own if known.get(k) != own[k])
+        other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
         if other:
             raise CheckpointError(
                 f"'{out}' holds a run of another configuration: {', '.join(other)} differ; "

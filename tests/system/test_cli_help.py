@@ -36,6 +36,7 @@ FLAGS = {
     "matrix": {"--out"},
     "export": {"--out", "--format"},
     "partition": {"--plot", "--save"},
+    "check": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

@@ -28,7 +28,7 @@ LAYERS = {
     9: ["loop"],
     10: ["result"],
     11: ["experiment"],
-    12: ["recipes", "report"],
+    12: ["checks", "recipes", "report"],
     13: ["config"],
     14: ["sweep"],
     15: ["cli"],

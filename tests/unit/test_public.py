@@ -21,6 +21,7 @@ NAMES = [
     "Saving",
     "Turnover",
     "__version__",
+    "check",
 ]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))
 

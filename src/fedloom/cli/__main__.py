@@ -16,6 +16,7 @@ from fedloom._version import __version__
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
 from .browse import list_command, show_command
+from .check import check_command
 from .demo import demo_command
 from .export import export_command
 from .matrix import matrix_command
@@ -107,6 +108,7 @@ for _command in (
     matrix_command,
     export_command,
     partition_command,
+    check_command,
     demo_command,
 ):
     cli.add_command(_command)
