@@ -12,8 +12,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
-    from .cohorts import Turnover
     from .checks import check
+    from .cohorts import Turnover
     from .evaluation import Evaluation
     from .experiment import Experiment
     from .local import Local
