@@ -100,6 +100,8 @@ class Experiment:
             )
         if self.evaluation.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluation.validation, self.seed)
+        if self.dtype is not None and self.data.transform is not None:
+            self.data = self.data.astype(self.dtype)
         self._net: Net | None = None
         self._cohorts = Cohorts(self.cohort, self.data.population, self.seed, self.sampling)
 
@@ -170,7 +172,7 @@ class Experiment:
         """Say whether images go to the model as channels-last. A model that flattens with view()
         cannot take them; that shows in one forward pass.
         """
-        inputs = self.data.inputs[:2].to(net.device)
+        inputs = self.data.ready(self.data.inputs[:2]).to(net.device)
         if self.channels_last is not None or inputs.ndim != 4:
             return bool(self.channels_last) and inputs.ndim == 4
         if not any(isinstance(m, nn.Conv2d) for m in net.module.modules()):
@@ -187,7 +189,7 @@ class Experiment:
         """Run the model once on two samples."""
         data = self.data
         index = data.clients.indices[:2]
-        inputs, targets = data.inputs[index], data.targets[index]
+        inputs, targets = data.ready(data.inputs[index]), data.targets[index]
         if inputs.is_floating_point() and inputs.dtype != net.dtype:
             raise DataError(
                 f"inputs are {inputs.dtype} and the model is {net.dtype}; "

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.data.natural import contiguous, natural, writers
 from fedloom.data.ragged import Partition, Ragged
 from fedloom.errors import DataError
 from fedloom.rng import key
@@ -226,6 +227,9 @@ def by_lists(lists: Iterable[Any] | Ragged) -> ByLists:
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "natural": natural,
+    "writers": writers,
+    "contiguous": contiguous,
     "iid": iid,
     "dirichlet": dirichlet,
     "dirichlet_unbalanced": dirichlet_unbalanced,

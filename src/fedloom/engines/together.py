@@ -101,7 +101,7 @@ class Together:
         for k in range(self.index.shape[1]):
             # a batch-level loss is never padded: here all clients' k-th batches are of one size
             size = self.sizes[k] if self.whole else self.index.shape[2]
-            data = self._data(self.index[:, k, :size])
+            data = self._data(self.index[:, k, :size], self._draws(k, size))
             arguments = (
                 x,
                 loc,
@@ -246,10 +246,27 @@ class Together:
         inputs, targets = self._data(self.all.index)
         return rec(inputs=inputs, targets=targets, weight=self.all.weight, seed=self.all.seed)
 
-    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples by index (C, ...) -> inputs and targets with these leading axes."""
-        data = self.fed.data
-        return data.inputs[index], data.targets[index]
+    def _data(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Samples by index (C, ...) -> inputs and targets with these leading axes; draws (C, B, ..)
+        augment the inputs.
+        """
+        data, last = self.fed.data, index.ndim - 1
+        if data.transform is None:
+            return data.inputs[index], data.targets[index]
+        flat = None if draws is None else draws.flatten(0, last)
+        inputs = data.ready(data.inputs[index].flatten(0, last), flat)
+        return inputs.unflatten(0, index.shape), data.targets[index]
+
+    def _draws(self, k: int, size: int) -> Tensor | None:
+        """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
+        rows = []
+        for r, i in enumerate(self.group):
+            count = int((self.weight[r, k, :size] > 0).sum())
+            draws = self.fed.draws(i, self.round, k, count)
+            if draws is None:
+                return None
+            rows.append(draws[torch.arange(size).clamp_max(count - 1)])
+        return torch.stack(rows)
 
 
 def _padded(batches: list[list[Tensor]], size: int = 0) -> tuple[Tensor, Tensor]:
