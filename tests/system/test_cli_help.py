@@ -32,6 +32,7 @@ FLAGS = {
     "list": set(),
     "show": set(),
     "export": {"--out", "--format"},
+    "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

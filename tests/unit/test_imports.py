@@ -128,6 +128,9 @@ def test_engines_name_no_concrete_part():
 ONLY_IN = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
+    "PIL": {"data"},
+    "pyarrow": {"data"},
+    "datasets": {"data"},
     "click": {"cli"},
     "argparse": set(),
     "pydantic": {"config"},

@@ -16,6 +16,7 @@ from fedloom._version import __version__
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
 from .browse import list_command, show_command
+from .data import data_command
 from .demo import demo_command
 from .export import export_command
 from .results import compare_command, report_command
@@ -101,6 +102,7 @@ for _command in (
     list_command,
     show_command,
     export_command,
+    data_command,
     demo_command,
 ):
     cli.add_command(_command)

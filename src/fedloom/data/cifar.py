@@ -203,7 +203,8 @@ def read_batches(kind: CifarSet, folder: Path, names: Sequence[str]) -> tuple[Te
     start = 0
     for name in names:
         batch = _unpickled(folder / name)
-        rows, own = batch.get(b"data"), batch.get(kind.labels)
+        rows: Any = batch.get(b"data")
+        own: Any = batch.get(kind.labels)
         _check_batch(folder / name, kind, rows, own)
         if len(names) == 1:
             images = torch.from_numpy(rows)

@@ -71,7 +71,7 @@ class Natural:
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
-        out: dict[str, Any] = {"kind": "natural", "min_size": self.min_size}
+        out: dict[str, Any] = {"kind": self.by or "natural", "min_size": self.min_size}
         return out if self.clients is None else out | {"clients": self.clients}
 
 

@@ -49,8 +49,13 @@ def refuse_without_pillow() -> None:
         ) from error
 
 
-def open_picture(path: Path, size: tuple[int, int] | None = None, resize: bool = False) -> Array:
-    """A picture as (3, height, width) uint8, grey ones with three equal channels.
+def open_picture(
+    path: Path,
+    size: tuple[int, int] | None = None,
+    resize: bool = False,
+    grey: bool | None = False,
+) -> Array:
+    """A picture as (3, height, width) uint8, or (1, height, width) if grey; None: as it is.
 
     size: (height, width) that it must have, or that it is brought to if resize. Raises DataError
     naming the file.
@@ -59,10 +64,11 @@ def open_picture(path: Path, size: tuple[int, int] | None = None, resize: bool =
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as picture:
+        with Image.open(path) as file:
+            picture: Image.Image = file
             if resize and size is not None:
-                picture = picture.resize((size[1], size[0]))
-            return as_array(picture, size, path)
+                picture = file.resize((size[1], size[0]))
+            return as_array(picture, size, path, grey)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; get the pictures again") from error
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
@@ -73,15 +79,19 @@ def open_picture(path: Path, size: tuple[int, int] | None = None, resize: bool =
         ) from error
 
 
-def as_array(picture: Any, size: tuple[int, int] | None, where: object) -> Array:
-    """A pillow picture as (3, height, width) uint8; where: what an error names."""
-    array = np.asarray(picture.convert("RGB"), dtype=np.uint8)
+def as_array(
+    picture: Any, size: tuple[int, int] | None, where: object, grey: bool | None = False
+) -> Array:
+    """A pillow picture as (3 or 1, height, width) uint8; where: what an error names."""
+    if grey is None:
+        grey = picture.mode in ("1", "L")
+    array = np.asarray(picture.convert("L" if grey else "RGB"), dtype=np.uint8)
     if size is not None and array.shape[:2] != size:
         raise DataError(
             f"{where} has {array.shape[0]} x {array.shape[1]} pixels, expected {size[0]} x "
             f"{size[1]}; all pictures must be of one size"
         )
-    return array.transpose(2, 0, 1)
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
 def tiny_imagenet(

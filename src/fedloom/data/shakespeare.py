@@ -118,7 +118,8 @@ def encode(text: str) -> Array:
     table = np.full(129, len(ALPHABET) - 1, dtype=np.uint8)
     for place, character in enumerate(ALPHABET):
         table[ord(character)] = place
-    return table[np.minimum(codes, 128)]
+    places: Array = table[np.minimum(codes, 128)]
+    return places
 
 
 def _text(user: User) -> tuple[Array, Array]:

@@ -17,9 +17,11 @@ from fedloom.data.assemble import Arrays, check_labels
 from fedloom.data.cifar import cifar10, cifar100
 from fedloom.data.federated import FederatedData
 from fedloom.data.fetch import PublishedFile, data_root, fetch
+from fedloom.data.folders import folders
 from fedloom.data.idx import read_idx
 from fedloom.data.leaf import celeba, femnist
 from fedloom.data.natural import Natural
+from fedloom.data.own import hugging_face, table
 from fedloom.data.partition import dirichlet
 from fedloom.data.pictures import tiny_imagenet
 from fedloom.data.ragged import Partition
@@ -199,6 +201,9 @@ SOURCES: dict[str, Callable[..., FederatedData]] = {
     "wikitext2": wikitext2,
     "ag_news": ag_news,
     "sst2": sst2,
+    "folders": folders,
+    "table": table,
+    "hugging_face": hugging_face,
 }
 
 

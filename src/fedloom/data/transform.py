@@ -171,9 +171,8 @@ class Images:
         The moves are undone in reverse: mirrored, then shifted, then turned about the centre.
         """
         angle, chance, down, right, mirror = draws.unbind(1)
-        number = {"dtype": torch.int64, "device": draws.device}
-        i = torch.arange(height, **number).view(1, -1, 1)
-        j = torch.arange(width, **number).view(1, 1, -1)
+        i = torch.arange(height, device=draws.device).view(1, -1, 1)
+        j = torch.arange(width, device=draws.device).view(1, 1, -1)
         if self.flip:
             j = torch.where((mirror < 0.5).view(-1, 1, 1), width - 1 - j, j)
         if self.crop:
@@ -181,7 +180,6 @@ class Images:
             offsets = 2 * self.crop + 1  # equally likely, 0 to twice the padding
             i = i + _shift(down, offsets, self.crop, cut)
             j = j + _shift(right, offsets, self.crop, cut)
-        i, j = torch.broadcast_tensors(i, j)
         i, j = (v.expand(len(draws), height, width) for v in (i, j))
         if not self.rotate:
             return i, j

@@ -255,7 +255,7 @@ class Together:
             return data.inputs[index], data.targets[index]
         flat = None if draws is None else draws.flatten(0, last)
         inputs = data.ready(data.inputs[index].flatten(0, last), flat)
-        return inputs.unflatten(0, index.shape), data.targets[index]
+        return inputs.view(*index.shape, *inputs.shape[1:]), data.targets[index]
 
     def _draws(self, k: int, size: int) -> Tensor | None:
         """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
