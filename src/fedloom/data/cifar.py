@@ -237,7 +237,9 @@ class _Unpickler(pickle.Unpickler):
             "_reconstruct": np.empty(0).__reduce__()[0],
             "ndarray": np.ndarray,
             # later versions of numpy warn of the flags that these old files give as numbers
-            "dtype": lambda kind, *flags: np.dtype(kind.decode()),
+            "dtype": lambda kind, *flags: np.dtype(
+                kind.decode() if isinstance(kind, bytes) else kind
+            ),
         }
         if module.split(".")[0] != "numpy" or name not in allowed:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which data do not need")
