@@ -58,6 +58,7 @@ def table(
     if not str(path):
         raise DataError("table needs path=, a CSV or Parquet file with a header")
     tables = [_read(Path(path))] + ([] if test is None else [_read(Path(test))])
+    _check_columns(tables[0], target, client, partition)
     names = list(inputs) or [c for c in tables[0].columns if c not in (target, client)]
     if text is None and not names:
         raise DataError(f"{path} has no columns besides {target} and {client}; nothing to learn of")
@@ -81,6 +82,16 @@ def _read(path: Path) -> Table:
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     return from_parquet(path) if path.suffix in (".parquet", ".pq") else from_csv(path)
+
+
+def _check_columns(
+    table: Table, target: str, client: str | None, partition: Partition | None
+) -> None:
+    """Raise DataError for columns that are not there, and if nothing says who the clients are."""
+    if client is None and partition is None:
+        raise DataError("give client=, the column that says whose a row is, or a partition")
+    for name in (target, *([] if client is None else [client])):
+        table.of(name)
 
 
 def _dealt(
@@ -111,8 +122,6 @@ def _dealt(
         details |= {"client_names": list(who.names)} if len(who.names) <= 1000 else {}
         if len(tables) > 1 and client in tables[1].columns:
             tests = who.numbers(tables[1].of(client), tables[1].where)
-    elif partition is None:
-        raise DataError("give client=, the column that says whose a row is, or a partition")
     arrays = Arrays(
         name=name,
         inputs=inputs[0],
@@ -161,6 +170,7 @@ def hugging_face(
     chosen = [inputs, target] + ([] if client is None else [client])
     whole = _from_hub(path, config)
     tables = [_hub_table(whole, path, name, chosen) for name in splits]
+    _check_columns(tables[0], target, client, partition)
     first = tables[0].of(inputs)[0]
     transform = None
     if hasattr(first, "convert"):
