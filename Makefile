@@ -38,6 +38,8 @@ test-all: check
 bench: $(VENV)/installed
 	$(RUN)/python benchmarks/overhead.py
 	$(RUN)/python benchmarks/workers.py
+	$(RUN)/python benchmarks/vectorised.py
+	$(RUN)/python benchmarks/methods.py
 	$(RUN)/python benchmarks/imports.py
 
 clean:

@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--repeats 30]
 
 A model of 101,770 parameters, batches of 4 (so that the gradient is small), clients with 1 and with
-21 steps. Both loops do the same steps on the same batches; runs alternate; the medians of the
+21 steps. Both loops draw batches and do the same steps; runs alternate; the medians of the
 differences give the two costs.
 """
 
@@ -42,10 +42,9 @@ def seconds(algorithm, steps: int, repeats: int) -> tuple[float, float]:
     engine.open(plan, Federation(data, local), net)
     srv, memory, times = algorithm.server_init(net.init(), None), {}, []
     for t in range(repeats):
-        batches = plain.batches(cohort, t)
         torch.set_num_threads(1)
         a = time.perf_counter()
-        plain.round(cohort, batches)
+        plain.round(cohort)
         b = time.perf_counter()
         answers = engine.round(algorithm.broadcast(srv), net.init_buffers(), memory, cohort, t)
         means(root(answers.nodes))

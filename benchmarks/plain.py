@@ -1,4 +1,6 @@
-"""The loop a person writes by hand, which speed is measured against: in-place steps, one mean."""
+"""The loop a person writes by hand, which speed is measured against: shuffled batches, in-place
+steps, one mean.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,20 @@ from fedloom.plan import Federation
 
 
 class PlainLoop:
-    """FedAvg with the very batches that fedloom draws; weights by number of examples."""
+    """FedAvg; weights by number of examples."""
 
     def __init__(self, module: nn.Module, data: FederatedData, local: Local, seed: int = 0) -> None:
         self.module, self.fed = copy.deepcopy(module), Federation(data, local, seed)
         self.params = list(self.module.parameters())
         self.start = [p.detach().clone() for p in self.params]
         self.loss = nn.CrossEntropyLoss()
+        clients = data.clients
+        self.own = [clients.of(i) for i in range(clients.count)]
 
-    def batches(self, cohort: list[int], round: int) -> dict[int, list[torch.Tensor]]:
-        """Drawn outside of what is timed."""
-        return {i: self.fed.batches(i, round) for i in cohort}
-
-    def round(self, cohort: list[int], batches: dict[int, list[torch.Tensor]]) -> None:
-        """One round of FedAvg."""
+    def round(self, cohort: list[int]) -> None:
+        """One round of FedAvg: a pass, or `steps` batches, over shuffled data."""
         inputs, targets, lr = self.fed.data.inputs, self.fed.data.targets, self.fed.local.lr
+        steps, size = self.fed.local.steps, self.fed.local.batch
         totals = [torch.zeros_like(p) for p in self.start]
         weights = 0.0
         self.module.train()
@@ -35,7 +36,8 @@ class PlainLoop:
             with torch.no_grad():
                 for p, start in zip(self.params, self.start, strict=True):
                     p.copy_(start)
-            for index in batches[i]:
+            own = self.own[i]
+            for index in own[torch.randperm(len(own))].split(size or len(own))[:steps]:
                 loss = self.loss(self.module(inputs[index]), targets[index])
                 for p in self.params:
                     p.grad = None

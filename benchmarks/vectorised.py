@@ -18,7 +18,7 @@ from plain import PlainLoop
 from fedloom.algorithms import FedAvg
 from fedloom.cohorts import Cohorts
 from fedloom.data import from_arrays, iid
-from fedloom.engines import Serial, Vectorised
+from fedloom.engines import Serial, Vectorised, Workers
 from fedloom.engines.sums import means, root
 from fedloom.local import Local
 from fedloom.models import logistic
@@ -40,7 +40,11 @@ def main() -> None:
     data = from_arrays(torch.randn(n, 784), torch.randint(0, 10, (n,)), iid(CLIENTS))
     module, local, cohorts = logistic(784, 10), Local(epochs=1, batch=20), Cohorts(COHORT, CLIENTS)
     plain, net = PlainLoop(module, data, local), Net(module)
-    engines = {"serial": Serial(), "vectorised:100": Vectorised(100), "vectorised:32": Vectorised()}
+    engines = {
+        "serial": Serial(),
+        "vectorised:100": Vectorised(100),
+        "workers:2+vectorised:25": Workers(2, 25),
+    }
     plan, fed = Plan(FedAvg(), CrossEntropy()), Federation(data, local)
     for engine in engines.values():
         engine.open(plan, fed, net)
@@ -49,18 +53,20 @@ def main() -> None:
         cohort = cohorts.of(t)
         torch.set_num_threads(2)
         a = time.perf_counter()
-        plain.round(cohort, plain.batches(cohort, t))
+        plain.round(cohort)
         times["plain, 2 threads"].append(time.perf_counter() - a)
         for name, engine in engines.items():
             a = time.perf_counter()
             answers = engine.round(rec(x=net.init()), net.init_buffers(), {}, cohort, t)
             means(root(answers.nodes))
             times[name].append(time.perf_counter() - a)
+    for engine in engines.values():
+        engine.close()
     base = times["plain, 2 threads"][3:]
-    print(f"{'engine':18} {'ms per round':>13} {'times faster':>13}")
+    print(f"{'engine':24} {'ms per round':>13} {'times faster':>13}")
     for name, found in times.items():
         ratio = statistics.median(p / f for p, f in zip(base, found[3:], strict=True))
-        print(f"{name:18} {1e3 * statistics.median(found[3:]):13.1f} {ratio:13.2f}")
+        print(f"{name:24} {1e3 * statistics.median(found[3:]):13.1f} {ratio:13.2f}")
 
 
 if __name__ == "__main__":

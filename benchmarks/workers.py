@@ -51,9 +51,8 @@ def main() -> None:
     times: dict[str, list[float]] = {"plain, 2 threads": [], **{name: [] for name in engines}}
     for t in range(options.repeats + 3):
         torch.set_num_threads(2)
-        batches = plain.batches(cohort, t)
         a = time.perf_counter()
-        plain.round(cohort, batches)
+        plain.round(cohort)
         times["plain, 2 threads"].append(time.perf_counter() - a)
         for name, engine in engines.items():
             a = time.perf_counter()

@@ -29,11 +29,12 @@ def engine_of() -> Iterator[Callable[[str], Engine]]:
     def make(name: str) -> Engine:
         if name == "serial":
             return Serial()
-        number = int(name.removeprefix("workers:"))
+        first, _, chunk = name.partition("+vectorised:")
+        number = int(first.removeprefix("workers:"))
         if number not in pools:
             one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
             pools[number] = ProcessPoolExecutor(max_workers=number, env=one)
-        return Shared(pools[number], number)
+        return Shared(pools[number], number, int(chunk) if chunk else None)
 
     yield make
     for pool in pools.values():

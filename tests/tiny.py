@@ -182,8 +182,8 @@ class _Tasks:
 class Shared(Workers):
     """The engine `workers` on processes that many tests share: starting them takes seconds."""
 
-    def __init__(self, pool: Any, workers: int) -> None:
-        super().__init__(workers)
+    def __init__(self, pool: Any, workers: int, vectorised: int | None) -> None:
+        super().__init__(workers, vectorised)
         self._pool = pool
 
     def _start(self) -> None:

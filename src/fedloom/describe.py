@@ -18,6 +18,7 @@ import torch
 
 from ._version import __version__
 from .data import FederatedData
+from .engines import bits_of
 from .engines.base import processors
 from .errors import CheckpointError
 from .files import write_atomic
@@ -66,7 +67,9 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
     own words.
     """
     if exp.config is not None:
-        return plain(exp.config)  # type: ignore[no-any-return]  # a mapping in, a mapping out
+        # "auto" is no engine: what it chose is what the run goes on with
+        chosen = {"engine": exp.engine} if exp.config.get("engine") == "auto" else {}
+        return plain({**exp.config, **chosen})  # type: ignore[no-any-return]  # a mapping in, a mapping out
     local = {k: v for k, v in settings(exp.local).items() if k != "name"}
     evaluate = {k: v for k, v in settings(exp.evaluation).items() if k != "name"}
     model = exp.model if isinstance(exp.model, torch.nn.Module) else loop.net.module
@@ -90,9 +93,8 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
 
 
 def engine_text(loop: Loop) -> str:
-    """The engine's name, with its number of workers where it has one."""
-    number = getattr(loop.engine, "workers", None)
-    return loop.engine.name if number is None else f"{loop.engine.name}:{number}"
+    """The engine's name with its numbers; of a user's own engine, its name."""
+    return str(getattr(loop.engine, "text", loop.engine.name))
 
 
 # what may differ between a run and its continuation
@@ -113,7 +115,7 @@ _FREE = (
 def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
     """{part: hash} of everything that decides the run's numbers; what resume() compares."""
     parts = {k: digest(v) for k, v in configuration(exp, loop).items() if k not in _FREE}
-    parts["engine"] = loop.engine.name
+    parts["engine"] = bits_of(engine_text(loop))
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
     parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])

@@ -15,7 +15,7 @@ from .algorithm import Algorithm, check_ranges, hyper
 from .cohorts import Cohorts
 from .data import FederatedData
 from .describe import describe, fingerprint
-from .engines import make_engine
+from .engines import Choice, choose, make_engine
 from .engines.base import Engine
 from .errors import CheckpointError, ConfigError, DataError
 from .evaluation import Curve, Evaluation
@@ -27,7 +27,7 @@ from .metrics import default_metrics
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
 from .plan import Federation, Plan
-from .progress import Progress
+from .progress import Progress, say
 from .result import Result, finish
 from .rng import key
 from .rundir import RunDirectory
@@ -103,6 +103,7 @@ class Experiment:
         if self.dtype is not None and self.data.transform is not None:
             self.data = self.data.astype(self.dtype)
         self._net: Net | None = None
+        self.choice: Choice | None = None
         self._cohorts = Cohorts(self.cohort, self.data.population, self.seed, self.sampling)
 
     # ---------------------------------------------------------------------------------- the parts
@@ -217,19 +218,21 @@ class Experiment:
         higher = self.higher_is_better
         if higher is None:
             higher = next(iter(metrics), "loss") not in ("loss", "error", "mse", "rmse", "mae")
+        plan = self.plan()
+        fed = Federation(
+            data,
+            self.local,
+            self.seed,
+            self.weighting,
+            dict(metrics),
+            self._format(net),
+            self._capacities(),
+        )
         return Loop(
-            plan=self.plan(),
-            fed=Federation(
-                data,
-                self.local,
-                self.seed,
-                self.weighting,
-                dict(metrics),
-                self._format(net),
-                self._capacities(),
-            ),
+            plan=plan,
+            fed=fed,
             net=net,
-            engine=self.engine if not isinstance(self.engine, str) else make_engine(self.engine),
+            engine=self._engine(plan, fed, net),
             cohorts=self._cohorts,
             evaluation=self.evaluation,
             memory=ClientMemory(None, self.resident_bytes, net.device),
@@ -239,12 +242,21 @@ class Experiment:
             on_evaluation=list(self.on_evaluation),
         )
 
+    def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
+        """The engine; "auto" is measured once, and is that engine's name from then on."""
+        if self.engine == "auto":
+            self.choice = choose(plan, fed, net, self._cohorts.of(0), self.rounds)
+            self.engine = self.choice.engine
+        return make_engine(self.engine) if isinstance(self.engine, str) else self.engine
+
     # ------------------------------------------------------------------------------------- to run
     def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
         """Run from the beginning. out: a new directory for configuration, log, checkpoints and
         results.
         """
         loop = self.build()
+        if progress and self.choice is not None:
+            say(f"{self.label}, seed {self.seed}: {self.choice}")
         if out is not None:
             folder = RunDirectory(out)
             folder.create()
@@ -257,8 +269,11 @@ class Experiment:
 
         Raises CheckpointError if the directory holds a run of another configuration.
         """
-        loop, folder = self.build(), RunDirectory(out)
+        folder = RunDirectory(out)
         folder.open()
+        if self.engine == "auto":  # what the run began with
+            self.engine = str(folder.read_config().get("engine", "serial"))
+        loop = self.build()
         known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
         other = sorted(k for k in own if known.get(k) != own[k])
         if other:

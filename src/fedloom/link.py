@@ -188,6 +188,11 @@ class Link:
         return replace(self, up=up)
 
     @property
+    def codes(self) -> bool:
+        """Whether any field is coded."""
+        return bool(self._vias)
+
+    @property
     def _vias(self) -> Mapping[str, Via]:
         if isinstance(self.up, Via):
             raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
@@ -239,6 +244,8 @@ class Link:
 
         Coded fields are really packed and unpacked; dense ones are handed over and counted.
         """
+        if not self._vias:
+            return up, nbytes(up), state
         bill: dict[str, int] = {}
         read: dict[str, Any] = {}
         for name, value in _items(up, self._vias):

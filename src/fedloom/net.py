@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
-from .dropout import restore, swap
+from .dropout import HashedDropout, restore, swap
 from .errors import CompositionError, DataError
 from .layout import Layout
 from .vector import Vec
@@ -71,6 +71,7 @@ class Net:
         self.layout = Layout.of(trained)
         self.params = [p for _, p in trained]
         self._find_buffers()
+        self.draws = any(isinstance(m, HashedDropout) for m in self.module.modules())
         self._start = torch.cat([p.detach().reshape(-1) for p in self.params])
         self._start_buffers = self.buffers()
         self._bound: Tensor | None = None

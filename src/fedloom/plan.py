@@ -122,18 +122,31 @@ class Federation:
         assert epochs is not None
         return max(1, math.floor(epochs * self._per_epoch(client)[1] + 0.5))
 
-    def batches(self, client: int, round: int) -> list[Tensor]:
-        """The indices (B,) of every local step of a client in a round: shuffled anew in each pass
-        over its data.
+    def sizes(self, client: int) -> tuple[int, ...]:
+        """The size of the batch of every local step of a client."""
+        size, per_epoch = self._per_epoch(client)
+        return _sizes(int(self._sizes[client]), size, per_epoch, self.steps(client))
+
+    def order(self, client: int, round: int) -> Tensor:
+        """The indices (sum of the sizes,) of a client's batches of a round in a row: shuffled anew
+        in each pass over its data.
         """
-        first, end = self._offsets[client : client + 2]
-        own, (size, per_epoch) = self.data.clients.indices[first:end], self._per_epoch(client)
-        source, steps = generator(self.seed, "batches", round, client), self.steps(client)
+        first, end = int(self._offsets[client]), int(self._offsets[client + 1])
+        own, source = (
+            self.data.clients.indices[first:end],
+            generator(self.seed, "batches", round, client),
+        )
+        size, per_epoch = self._per_epoch(client)
+        passes, rest = divmod(self.steps(client), per_epoch)
         out: list[Tensor] = []
-        while len(out) < steps:
-            order = own[torch.randperm(len(own), generator=source)]
-            out += torch.split(order, size)[: min(per_epoch, steps - len(out))]
-        return out
+        for steps in [per_epoch] * passes + [rest] * (rest > 0):
+            order = own.index_select(0, torch.randperm(end - first, generator=source))
+            out.append(order[: steps * size])
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+    def batches(self, client: int, round: int) -> Sequence[Tensor]:
+        """The indices (B,) of every local step of a client in a round."""
+        return torch.split(self.order(client, round), list(self.sizes(client)))
 
     def probe_batch(self, client: int) -> Tensor:
         """The indices (B,) of a client's batch in the exchange before round 0."""
@@ -167,3 +180,10 @@ class Federation:
     def cost(self, client: int) -> float:
         """Examples a client will see in a round: what ranges of a cohort are balanced by."""
         return float(self.steps(client) * self._per_epoch(client)[0])
+
+
+@functools.lru_cache(maxsize=4096)
+def _sizes(n: int, size: int, per_epoch: int, steps: int) -> tuple[int, ...]:
+    """Batch sizes of so many steps: full ones, and in every pass a shorter last one if there is."""
+    one = [min(size, n - k * size) for k in range(per_epoch)]
+    return tuple((one * (-(-steps // per_epoch)))[:steps])

@@ -6,7 +6,13 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "say"]
+
+
+def say(line: str) -> None:
+    """Write one line where progress is shown."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class Progress:
@@ -56,8 +62,7 @@ class Progress:
         now, last = time.monotonic(), row["round"] >= self._rounds
         if last or (value is not None and now - self._said >= 5):
             self._said = now
-            sys.stderr.write(f"{self._label}: round {row['round']}/{self._rounds}  {text}\n")
-            sys.stderr.flush()
+            say(f"{self._label}: round {row['round']}/{self._rounds}  {text}")
 
     def stop(self) -> None:
         """Stop showing."""

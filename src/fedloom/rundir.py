@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,6 +98,13 @@ class RunDirectory:
             return json.loads((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
+
+    def read_config(self) -> dict[str, Any]:
+        """Read the resolved configuration. Raises CheckpointError."""
+        try:
+            return tomllib.loads((self.path / "config.toml").read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
 
     def append_round(self, row: Mapping[str, Any]) -> None:
         """One more line of the log of rounds. Raises CheckpointError."""

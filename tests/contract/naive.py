@@ -68,7 +68,7 @@ class NaiveClient(Client):
             calls += oracle.calls
             losses += oracle.losses[:1]
         up, own = alg.finish(fresh(x), fresh(loc), fresh(msg), fresh(own), job)
-        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        loss = math.fsum(map(float, losses)) / len(losses) if losses else 0.0
         memory = memory._replace(alg=fresh(own))
         return Done(fresh(up), memory, job, loss, calls, msg.x[:0])
 

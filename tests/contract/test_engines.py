@@ -77,6 +77,20 @@ def test_vectorised_agrees_with_serial_in_float64(case, chunk):
     assert one[3] == other[3]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_in_float32_vectorised_stays_within_the_documented_bound(case):
+    one, other = ends(case, torch.float32, "vectorised:3"), serially(case, torch.float32)
+    bound = 1e-3 if case == "fafed" else 1e-5
+    torch.testing.assert_close(one[0].x, other[0].x, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("case", ["fedavg", "scaffold", "fafed", "fedsmoo"])
+def test_workers_in_chunks_have_the_bits_of_vectorised(case, workers, engine_of):
+    both = ends(case, torch.float32, engine_of(f"workers:{workers}+vectorised:2"))
+    agree(both, ends(case, torch.float32, "vectorised:2"))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_serial_has_the_bits_of_a_naive_loop(case, dtype):

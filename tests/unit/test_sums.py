@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.engines.sums import finite, means, push, ranges, root
-from fedloom.vector import rec
+from fedloom.engines.sums import finite, means, push, push_rows, ranges, root
+from fedloom.vector import rec, tree
 from tiny import imprint, same
 
 
@@ -37,6 +37,35 @@ def gathered(answers, edges):
         for node in own:
             push(out, *node)
     return root(out)
+
+
+def rows_of(answers):
+    """Leaves as one record with a leading axis; numbers as doubles."""
+    stacked = lambda *vs: (
+        torch.stack(vs) if isinstance(vs[0], torch.Tensor) else torch.tensor(vs, dtype=torch.double)
+    )
+    return tree(stacked, *answers)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.lists(st.integers(1, 39), max_size=6),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_rows_at_once_are_summed_as_one_by_one(count, edges, dtype):
+    answers = [leaf(n, dtype) for n in range(count)]
+    stack, marks = [], sorted({0, count, *(e for e in edges if e < count)})
+    for a, b in itertools.pairwise(marks):
+        rows = rows_of(answers[a:b])
+        before = imprint(rows)
+        push_rows(stack, a, rows)
+        assert imprint(rows) == before, "the rows were written to"
+    one_by_one = []
+    for place, answer in enumerate(answers):
+        push(one_by_one, 0, place, answer)
+    assert [node[:2] for node in stack] == [node[:2] for node in one_by_one]
+    assert all(same(a[2], b[2]) for a, b in zip(stack, one_by_one, strict=True))
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -72,6 +73,8 @@ def estimate(config: Config, seeds: int) -> str:
         ),
     ]
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
+    if experiment.choice is not None:
+        rows.insert(0, ["engine", experiment.choice.engine, f"auto: {experiment.choice}"])
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
@@ -88,7 +91,7 @@ def measure(experiment: Experiment) -> Cost:
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
         loop.begin()
-        at_once = max(getattr(loop.engine, name, 1) for name in ("workers", "chunk"))
+        at_once = math.prod(getattr(loop.engine, name, 1) for name in ("workers", "chunk"))
         cohort = loop.cohorts.of(0)
         sample = cohort[: max(2, at_once)]
         _train(loop, sample)  # the first time costs what no other does

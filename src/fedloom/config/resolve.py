@@ -17,7 +17,7 @@ from torch import nn
 
 from ..codecs import CODECS
 from ..data import PARTITIONS, SOURCES, FederatedData
-from ..engines import make_engine
+from ..engines import make_engine, same_bits
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
 from ..experiment import Experiment
@@ -212,7 +212,7 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
     before = str(raw.get("engine", "serial"))
     config = _complete(raw, f"file '{file}'", overrides)
     after = config.values["engine"]
-    if after != before and {e.partition(":")[0] for e in (before, after)} != {"workers"}:
+    if not same_bits(before, after):
         raise ConfigError(
             f"command line: engine = '{after}' cannot replace '{before}' when a "
             "run goes on; only the number of workers can change"
@@ -277,7 +277,8 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
             values[table] = found
     _check_device(values["device"], origin)
     try:
-        make_engine(values["engine"])
+        if values["engine"] != "auto":
+            make_engine(values["engine"])
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
     return Config(values, origin)

@@ -5,33 +5,81 @@ algorithm.
 from __future__ import annotations
 
 from ..errors import ConfigError, did_you_mean
+from .auto import Auto, Choice, choose
 from .base import Engine, Score
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers
 
-__all__ = ["ENGINES", "Engine", "Score", "Serial", "Vectorised", "Workers", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "Auto",
+    "Choice",
+    "Engine",
+    "Score",
+    "Serial",
+    "Vectorised",
+    "Workers",
+    "bits_of",
+    "choose",
+    "make_engine",
+    "same_bits",
+]
 
-ENGINES = ("serial", "vectorised", "workers")
+ENGINES = ("auto", "serial", "vectorised", "workers")
 
 
 def make_engine(text: str) -> Engine:
     """An engine by its name: "serial", "workers" (one per processor), "workers:4", "vectorised",
-    "vectorised:20" (clients at once).
+    "vectorised:20" (clients at once), or "workers:2+vectorised:20", both.
 
     Raises ConfigError for anything else.
     """
-    name, colon, number = text.partition(":")
+    first, plus, second = text.partition("+")
+    name, number = _parsed(first, text)
+    if plus:
+        inner, chunk = _parsed(second, text)
+        if (name, inner) != ("workers", "vectorised"):
+            raise ConfigError(
+                f"engine '{text}': only workers and vectorised go together, as in "
+                "'workers:2+vectorised:20'"
+            )
+        return Workers(number, chunk or 0)
+    if name == "serial":
+        return Serial()
+    return Vectorised(number) if name == "vectorised" else Workers(number)
+
+
+def same_bits(one: str, other: str) -> bool:
+    """Say whether a run may go on with another engine: they differ in the workers' number only.
+
+    >>> same_bits("workers:2+vectorised:20", "workers:4+vectorised:20")
+    True
+    >>> same_bits("vectorised:20", "vectorised:10")
+    False
+    """
+    return bits_of(one) == bits_of(other)
+
+
+def bits_of(text: str) -> str:
+    """The part of an engine's name that its bits depend on: all but the number of workers."""
+    first, plus, rest = text.partition("+")
+    name = first.partition(":")[0]
+    return name + plus + rest if name == "workers" else text
+
+
+def _parsed(part: str, text: str) -> tuple[str, int | None]:
+    """'name:number' -> name, number."""
+    name, colon, number = part.partition(":")
     if name not in ENGINES:
         raise ConfigError(f"unknown engine '{name}'; {did_you_mean(name, ENGINES)}")
-    if name == "serial":
-        if colon:
-            raise ConfigError(
-                f"engine '{text}': serial takes no number; write 'serial' or 'workers:2'"
-            )
-        return Serial()
+    if name == "auto":
+        raise ConfigError(
+            f"engine '{text}': 'auto' stands alone, and is replaced by another engine's name when "
+            "a run begins"
+        )
+    if name == "serial" and colon:
+        raise ConfigError(f"engine '{text}': serial takes no number; write 'serial' or 'workers:2'")
     if colon and not (number.isdecimal() and int(number) > 0):
         raise ConfigError(f"engine '{text}': the number must be 1 or more, as in '{name}:2'")
-    if name == "vectorised":
-        return Vectorised(int(number)) if colon else Vectorised()
-    return Workers(int(number) if colon else None)
+    return name, int(number) if colon else None

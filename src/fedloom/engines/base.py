@@ -42,6 +42,10 @@ class Engine(Protocol):
 
     name: str
 
+    @property
+    def text(self) -> str:
+        """As a configuration writes it: the name with its numbers."""
+
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Make ready; called once."""
 

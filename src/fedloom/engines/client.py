@@ -7,14 +7,14 @@ goes through the link, and what the server makes of it is put back to length d, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..algorithm import Job, Round
+from ..algorithm import Algorithm, Job, Round
 from ..dropout import seeded
 from ..errors import ClientError, FedloomError
 from ..net import Net
@@ -26,7 +26,7 @@ from ..wire import nbytes
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
-__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "own_objective"]
+__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "own_objective", "uniform_of"]
 
 
 class Stats(NamedTuple):
@@ -76,6 +76,7 @@ class Client:
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
+        self._first: tuple[Vec, View, Rec, Rec] | None = None
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)
@@ -163,7 +164,7 @@ class Client:
         """
         mine, memory, rule = done.buffers, done.memory, self.plan.rule
         cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, share.down, {})
-        if math.isfinite(done.loss) and finite(done.up) and finite(rec(buffers=mine)):
+        if math.isfinite(done.loss) and finite(done.up) and (not len(mine) or finite(mine)):
             up, sent, state = self.plan.link.deliver(
                 done.up, memory.link, share.view, self.fed.seed, round, i
             )
@@ -174,7 +175,7 @@ class Client:
                 mass=weight,
                 weight=counted,
                 delta=counted * up.delta,
-                uniform=self._uniform(up, done.job),
+                uniform=uniform_of(self.plan.algorithm, up, done.job),
                 buffers=weight * mine if len(mine) else mine,
             )
             if len(mine):
@@ -190,28 +191,22 @@ class Client:
             )
         return None, None, cost._replace(answered=False, bytes_up=nbytes(done.up))
 
-    def _uniform(self, up: Rec, job: Job) -> Rec:
-        alg = self.plan.algorithm
-        uniform = alg.uniform(up, job._replace(full=None))
-        if uniform._fields != alg.means:
-            raise ClientError(
-                f"{alg.method}: uniform() returns the fields {uniform._fields}, "
-                f"but `means` says {alg.means}"
-            )
-        return uniform
-
-    # --------------------------------------------------------------------------------- one client
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""
         data = self.fed.data
         counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(i).to(x)
-        return rec(
-            alg=self.plan.algorithm.client_init(x),
-            obj=self.plan.objective.init(rec(counts=counts, d=len(x))),
-            link=self.plan.link.init(x, (view or self._whole).layout, self.fed.seed),
-            last=-1.0,
-        )
+        alg, link = self._common_memory(x, view or self._whole)
+        obj = self.plan.objective.init(rec(counts=counts, d=len(x)))
+        return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
+    def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
+        """What all who begin at x with this view have in common; nobody writes into a memory."""
+        if self._first is None or self._first[0] is not x or self._first[1] is not view:
+            link = self.plan.link.init(x, view.layout, self.fed.seed)
+            self._first = (x, view, self.plan.algorithm.client_init(x), link)
+        return self._first[2:]
+
+    # --------------------------------------------------------------------------------- one client
     def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
         """One client's local training. memory and what comes back of it have length d."""
         fed, alg, objective = self.fed, self.plan.algorithm, self.plan.objective
@@ -257,7 +252,7 @@ class Client:
         held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
-        loss = float(torch.stack(oracle.losses).mean()) if oracle.losses else 0.0
+        loss = _mean_loss(oracle.losses)
         return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
 
     def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
@@ -284,6 +279,25 @@ class Client:
             raise ClientError(
                 f"{name}: client {i}, round {round + 1}: {type(error).__name__}: {error}"
             ) from error
+
+
+def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
+    """What enters the plain means of an answer. Raises ClientError for other fields than said."""
+    uniform = alg.uniform(up, job._replace(full=None))
+    if uniform._fields != alg.means:
+        raise ClientError(
+            f"{alg.method}: uniform() returns the fields {uniform._fields}, "
+            f"but `means` says {alg.means}"
+        )
+    return uniform
+
+
+def _mean_loss(losses: Sequence[Tensor]) -> float:
+    """The mean of losses, 0-d each; 0.0 of none. Read from a GPU in one go."""
+    if not losses:
+        return 0.0
+    values = torch.stack(list(losses)).tolist() if losses[0].is_cuda else map(float, losses)
+    return math.fsum(values) / len(losses)
 
 
 def own_objective(view: View, obj: Rec) -> Rec:

@@ -135,17 +135,26 @@ class Gradient:
 
     def _pieces(self, x: Vec) -> tuple[Sequence[Tensor | None], Tensor | None]:
         """The gradient layer by layer, and that of x itself where the loss uses it directly."""
-        net = self.net
         seed_torch(self.seed, x)
-        with torch.enable_grad(), seeded(self.seed):
-            handle = net.live(x)
-            value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
-            found = torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
+        # the two contexts cost more than all else here: only those who need them pay
+        if self.net.draws or not torch.is_grad_enabled():
+            with torch.enable_grad(), seeded(self.seed):
+                value, found = self._differentiated(x)
+        else:
+            value, found = self._differentiated(x)
         self.calls += 1
         if self.fresh:
-            self.losses.append(value.detach().clone())  # a loss may be a view of x
+            value = value.detach()
+            self.losses.append(value.clone() if value._is_view() else value)
             self.fresh = False
         return found[:-1], found[-1]
+
+    def _differentiated(self, x: Vec) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """The batch's mean loss, and its gradients."""
+        net = self.net
+        handle = net.live(x)
+        value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
+        return value, torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
 
 
 def seed_torch(seed: int, like: Tensor) -> None:

@@ -16,7 +16,7 @@ __all__ = ["Serial"]
 class Serial:
     """One client after another."""
 
-    name = "serial"
+    name = text = "serial"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Make ready."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..vector import Rec, leaves, rec, tree
 
-__all__ = ["Node", "means", "push", "ranges", "root"]
+__all__ = ["Node", "means", "push", "push_rows", "ranges", "root"]
 
 Node = tuple[int, int, Any]
 
@@ -50,6 +50,32 @@ def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
         total = _plus(left, total, owned)
         level, index = level + 1, index // 2
     stack.append((level, index, total))
+
+
+def push_rows(stack: list[Node], first: int, rows: Rec) -> None:
+    """push() of the leaves first, first + 1, ... at once: fields of rows have an axis of leaves.
+
+    Fields (C,) are numbers, all others vectors. The same additions as one by one, level by level.
+    """
+    left: list[Node] = []
+    right: list[Node] = []
+    level, index, count = 0, first, len(next(leaves(rows)))
+    while count:
+        if index % 2:
+            left.append((level, index, _row(rows, 0)))
+            rows, index, count = tree(lambda v: v[1:], rows), index + 1, count - 1
+        if count % 2:
+            right.append((level, index + count - 1, _row(rows, count - 1)))
+            count -= 1
+        rows = tree(lambda v, n=count: v[0:n:2] + v[1:n:2], rows)
+        level, index, count = level + 1, index // 2, count // 2
+    for node in [*left, *reversed(right)]:
+        push(stack, *node)
+
+
+def _row(rows: Rec, r: int) -> Rec:
+    """One leaf or sum, in memory of its own."""
+    return tree(lambda v: float(v[r]) if v.ndim == 1 else v[r].clone(), rows)
 
 
 def root(stack: Sequence[Node]) -> Rec:

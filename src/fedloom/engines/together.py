@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,13 +16,52 @@ from ..algorithm import Job
 from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
-from .client import Client, Done, Share, own_objective
+from .client import Client, Done, Share, own_objective, uniform_of
 
-__all__ = ["NeedsFullError", "Together"]
+__all__ = ["NeedsFullError", "Together", "Trained"]
 
 
 class NeedsFullError(Exception):
     """The algorithm asked for the gradient over all data, which is only prepared if it does."""
+
+
+class Trained:
+    """What some clients have after training: records with a leading axis of clients."""
+
+    def __init__(self, work: Together, up: Rec, uniform: Rec, own: Rec, obj: Rec, losses: Any):
+        self.up, self.uniform = up, uniform
+        self._work, self._own, self._obj = work, own, obj
+        means = None if losses is None else losses.tolist()
+        self.losses = [
+            0.0 if means is None else math.fsum(means[r][:n]) / n for r, n in enumerate(work.steps)
+        ]
+
+    def memory(self, r: int) -> Rec:
+        """A client's memory, in memory of its own: a view would keep the whole chunk alive."""
+        work = self._work
+        old, view = work.old[work.group[r]], work.view
+        take = lambda v: v[r].clone() if isinstance(v, Tensor) else v
+        own, objective = tree(take, self._own), tree(take, self._obj)
+        return old._replace(
+            alg=view.put(own, old.alg),
+            obj=view.put(objective, old.obj) if view.net is not None else objective,
+        )
+
+    def done(self, r: int) -> Done:
+        """One client's part, as training it alone gives it."""
+        work = self._work
+        n, rates = work.steps[r], work.rates[r]
+        up = tree(lambda v: v[r].clone() if isinstance(v, Tensor) else v, self.up)
+        i = work.group[r]
+        fixed = (work.fed.weight(i), float(n), rates[-1], math.fsum(rates), float(work.round))
+        job = Job(*fixed, float(n - 1), float(work.old[i].last))
+        up = up._replace(weight=float(up.weight))
+        empty = work.msg.x[:0]
+        return Done(up, self.memory(r), job, self.losses[r], self.gradients(r), empty)
+
+    def gradients(self, r: int) -> int:
+        """Gradient calls of a client: those traced in one step, for each of its steps."""
+        return self._work.calls // self._work.index.shape[1] * self._work.steps[r]
 
 
 class Together:
@@ -42,13 +84,14 @@ class Together:
         self.old, self.group, self.round = memories, group, round
         self.calls, self.whole = 0, whole
         dtype, device = msg.x.dtype, msg.x.device
-        batches = [self.fed.batches(i, round) for i in group]
-        self.steps = [len(b) for b in batches]
-        self.sizes = [len(b) for b in batches[0]]
+        sizes = [self.fed.sizes(i) for i in group]
+        self.steps = [len(s) for s in sizes]
+        self.sizes = sizes[0]
         self.rates = [[self.fed.local.rate(round, k) for k in range(n)] for n in self.steps]
         K = max(self.steps)
         self.live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
-        index, weight = _padded([b + b[-1:] * (K - len(b)) for b in batches])
+        orders = [self.fed.order(i, round) for i in group]
+        index, weight = _tables(orders, sizes)
         self.index, self.weight = index, weight.to(dtype)  # (C, K, B)
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
         self.seeds = torch.tensor([[substream(s, k) for k in range(K)] for s in seeds])
@@ -64,7 +107,7 @@ class Together:
         self.obj = _stack([own_objective(view, memories[i].obj) for i in group], msg.x)
         self.all: Any = None
 
-    def run(self) -> dict[int, Done]:
+    def run(self) -> Trained:
         """Train. The data of all steps of a client are never in memory at once."""
         self.net.train()
         try:
@@ -78,14 +121,12 @@ class Together:
     def _everything(self) -> Rec:
         """All data of every client, in chunks of its batch size, padded."""
         size = max(self.index.shape[2], 1)
-        batch = self.fed.local.batch
-        chunks = []
-        for i in self.group:
-            own = self.fed.data.clients.of(i)
-            chunks.append(list(torch.split(own, batch or len(own))))
-        M = max(map(len, chunks))
-        index, weight = _padded([c + c[-1:] * (M - len(c)) for c in chunks], size)
-        real = torch.tensor([[float(m < len(c)) for m in range(M)] for c in chunks])
+        batch, clients = self.fed.local.batch, self.fed.data.clients
+        own = [clients.of(i) for i in self.group]
+        sizes = [tuple(len(c) for c in torch.split(o, batch or len(o))) for o in own]
+        M = max(map(len, sizes))
+        index, weight = _tables(own, sizes, size)
+        real = torch.tensor([[float(m < len(s)) for m in range(M)] for s in sizes])
         seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
         return rec(
             index=index,
@@ -93,7 +134,7 @@ class Together:
             seed=torch.tensor([[substream(s, m) for m in range(M)] for s in seeds]),
         )
 
-    def _run(self) -> dict[int, Done]:
+    def _run(self) -> Trained:
         obj = self.obj
         full = self._full_data()
         x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
@@ -118,40 +159,11 @@ class Together:
             x, loc, obj, loss = vmap(lambda *a, k=k: self._step(k, *a))(*arguments)
             losses.append(loss)
         last = torch.tensor([r[-1] for r in self.rates], dtype=self.lr.dtype)
-        up, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
+        up, uniform, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
         finish, view = self.plan.objective.finish, self.view
         obj = vmap(lambda x, obj: finish(view.seen(x), self.ref, obj))(x, obj) if obj else obj
         table = torch.stack(losses, 1) if losses[0] is not None else None
-        return {i: self._row(r, i, up, own, obj, table) for r, i in enumerate(self.group)}
-
-    def _row(self, r: int, i: int, up: Rec, own: Rec, obj: Rec, losses: Any) -> Done:
-        """One client's part, in memory of its own: a view would keep the whole chunk alive."""
-        take = lambda v: v[r].clone() if isinstance(v, Tensor) else v
-        n, rates = self.steps[r], self.rates[r]
-        answer = tree(take, up)
-        weight = answer.weight
-        answer = answer._replace(weight=float(weight))
-        old, view = self.old[i], self.view
-        objective = tree(take, obj)
-        memory = old._replace(
-            alg=view.put(tree(take, own), old.alg),
-            obj=view.put(objective, old.obj) if view.net is not None else objective,
-        )
-        job = Job(
-            self.fed.weight(i),
-            float(n),
-            rates[-1],
-            math.fsum(rates),
-            float(self.round),
-            float(n - 1),
-            float(self.old[i].last),
-        )
-        loss = 0.0 if losses is None else float(losses[r, :n].mean())
-        return Done(answer, memory, job, loss, self._gradients(n), self.msg.x[:0])
-
-    def _gradients(self, steps: int) -> int:
-        """Gradient calls of a client: those traced in one step, for each of its steps."""
-        return self.calls // self.index.shape[1] * steps
+        return Trained(self, up, uniform, own, obj, table)
 
     # ------------------------------------------------------------------------------ under vmap
     def _gradient(self, data: Any, weight: Tensor, seed: Tensor, obj: Rec, found: list[Any]) -> Any:
@@ -213,16 +225,20 @@ class Together:
         with seeded(seed):
             carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
         moved = (x - lr * d, tree(lambda v: _tensor(v, x), new), carried)
+        loss = found[0] if found else None
+        if k < min(self.steps):
+            return *moved, loss
         keep = lambda a, b: torch.where(live, a, b)
         x, loc, obj = (tree(keep, a, b) for a, b in zip(moved, (x, loc, obj), strict=True))
-        return x, loc, obj, found[0] if found else None
+        return x, loc, obj, loss
 
     def _finish(
         self, x: Vec, loc: Rec, own: Rec, numbers: Tensor, lr: Tensor, obj: Rec, full: Any
     ) -> Any:
         job = self._job(numbers, lr, self.index.shape[1], obj, full)
         up, own = self.plan.algorithm.finish(x, loc, self.msg, own, job)
-        return tree(lambda v: _tensor(v, x), up), tree(lambda v: _tensor(v, x), own)
+        uniform = uniform_of(self.plan.algorithm, up, job)
+        return tuple(tree(lambda v: _tensor(v, x), record) for record in (up, uniform, own))
 
     def _full(self, x: Vec, full: Any, obj: Rec) -> Vec:
         """Gradient of a client's mean loss over all its data."""
@@ -250,17 +266,22 @@ class Together:
         """Samples by index (C, ...) -> inputs and targets with these leading axes; draws (C, B, ..)
         augment the inputs.
         """
-        data, last = self.fed.data, index.ndim - 1
-        if data.transform is None:
-            return data.inputs[index], data.targets[index]
-        flat = None if draws is None else draws.flatten(0, last)
-        inputs = data.ready(data.inputs[index].flatten(0, last), flat)
-        return inputs.view(*index.shape, *inputs.shape[1:]), data.targets[index]
+        data, flat = self.fed.data, index.reshape(-1)
+        flat = flat.to(data.inputs.device)
+        # index_select copies whole rows: twice as fast as indexing
+        inputs, targets = data.inputs.index_select(0, flat), data.targets.index_select(0, flat)
+        inputs = data.ready(inputs, None if draws is None else draws.flatten(0, 1))
+        return (
+            inputs.view(*index.shape, *inputs.shape[1:]),
+            targets.view(*index.shape, *targets.shape[1:]),
+        )
 
     def _draws(self, k: int, size: int) -> Tensor | None:
         """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
-        rows = []
+        rows: list[Tensor] = []
         for r, i in enumerate(self.group):
+            if self.fed.data.transform is None:
+                return None
             count = int((self.weight[r, k, :size] > 0).sum())
             draws = self.fed.draws(i, self.round, k, count)
             if draws is None:
@@ -269,19 +290,33 @@ class Together:
         return torch.stack(rows)
 
 
-def _padded(batches: list[list[Tensor]], size: int = 0) -> tuple[Tensor, Tensor]:
-    """Indices per client and step -> (C, K, B), short ones filled with their last; weights, 0
-    there.
+def _tables(
+    orders: Sequence[Tensor], sizes: Sequence[tuple[int, ...]], width: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Indices per client, in batches of these sizes -> indices and weights (C, K, B).
+
+    A short batch is filled with its last index, a short list of batches with its last batch; what
+    fills a batch has weight 0.
     """
-    B = max(size, max(len(b) for steps in batches for b in steps))
+    K, B = max(map(len, sizes)), max(width, max(map(max, sizes)))
+    if len(set(sizes)) == 1:
+        slots, weight = _slots(sizes[0], K, B)
+        index = torch.stack(list(orders))[:, slots]
+        return index, weight.expand(len(orders), K, B)
+    both = [_slots(s, K, B) for s in sizes]
+    index = torch.stack([o.take(slots) for o, (slots, _) in zip(orders, both, strict=True)])
+    return index, torch.stack([weight for _, weight in both])
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(sizes: tuple[int, ...], K: int, B: int) -> tuple[Tensor, Tensor]:
+    """Where in a client's order the entries of its table (K, B) come from, and their weights."""
+    firsts = torch.tensor([0, *itertools.accumulate(sizes)])[:-1]
+    counts = torch.tensor(sizes)
+    fill = torch.arange(K).clamp_max(len(sizes) - 1)
     row = torch.arange(B)
-    index = [[b[row.clamp_max(len(b) - 1)] for b in steps] for steps in batches]
-    weight = [[(row < len(b)).double() for b in steps] for steps in batches]
-    return _table(index), _table(weight)
-
-
-def _table(rows: list[list[Tensor]]) -> Tensor:
-    return torch.stack([torch.stack(row) for row in rows])
+    slots = firsts[fill, None] + torch.minimum(row, counts[fill, None] - 1)
+    return slots, (row < counts[fill, None]).double()
 
 
 def _stack(records: list[Rec], like: Vec) -> Rec:

@@ -7,23 +7,17 @@ belong to no client.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from ..errors import CompositionError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
-from ..views.base import whole
 from .base import Score, add, evaluate_range, keep_memory, one_thread
-from .client import Client, Done, RangeResult, Share
-from .together import NeedsFullError, Together
+from .chunks import Chunks, default_chunk
+from .client import RangeResult
 
 __all__ = ["Vectorised", "refuse_module"]
-
-CHUNK = 32  # clients at once, unless the configuration says otherwise
 
 _RANDOM = (
     nn.Dropout1d,
@@ -57,77 +51,39 @@ def refuse_module(module: nn.Module) -> None:
 
 
 class Vectorised:
-    """Clients in chunks of `chunk`, each chunk one vmapped computation."""
+    """Clients in chunks, each chunk one vmapped computation. chunk None: as many as fit into a
+    gigabyte, at most 32.
+    """
 
     name = "vectorised"
 
-    def __init__(self, chunk: int = CHUNK) -> None:
-        self.chunk = chunk
+    def __init__(self, chunk: int | None = None) -> None:
+        self.chunk, self._asked = chunk or 1, chunk
+
+    @property
+    def text(self) -> str:
+        """As a configuration writes it."""
+        return "vectorised" if self._asked is None else f"vectorised:{self._asked}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Make ready. Raises CompositionError for a module that cannot be vmapped."""
         refuse_module(net.module)
         keep_memory()
+        self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
-        self._client = Client(plan, fed, net)
-        self._whole = plan.objective.whole or self._scalar()
-
-    def _scalar(self) -> bool:
-        """Say whether a loss that promises a value per example gives one for the batch instead."""
-        index, x = self._fed.data.clients.indices[:2], self._net.init()
-        memory = self._client.first_memory(x, 0, whole(self._net.layout))
-        self._net.train(False)
-        with torch.no_grad():
-            batch = self._fed.batch(index)
-            return self._plan.objective.loss(self._net, x, batch, x, memory.obj).ndim == 0
+        self._chunks = Chunks(plan, fed, net, self.chunk)
 
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
         """Train a cohort."""
-        out, client = RangeResult([], {}, []), self._client
         with one_thread():
-            shares = client.shares(msg, cohort, round)
-            for a in range(0, len(cohort), self.chunk):
-                members = cohort[a : a + self.chunk]
-                start = {
-                    i: memories.get(i)
-                    or client.first_memory(msg.x, i, shares[self._fed.capacity(i)].view)
-                    for i in members
-                }
-                done: dict[int, Done] = {}
-                for group in self._groups(members, round):
-                    share = shares[self._fed.capacity(group[0])]
-                    with client.explained(group[0], round):
-                        done |= self._together(share, start, group, round)
-                for place, i in enumerate(members, a):
-                    with client.explained(i, round):
-                        share = shares[self._fed.capacity(i)]
-                        client.take_in(out, done.pop(i), share, place, i, round)
-        return out
-
-    def _together(
-        self, share: Share, start: dict[int, Rec], group: list[int], round: int
-    ) -> dict[int, Done]:
-        try:
-            return Together(self._client, share, start, group, round, self._whole).run()
-        except NeedsFullError:  # all data in equal batches: a batch-level loss cannot be padded
-            return {i: self._client.train(share, start[i], i, round) for i in group}
-
-    def _groups(self, members: list[int], round: int) -> list[list[int]]:
-        """Clients that can be one computation: of one view; with a batch-level loss, also of equal
-        batches.
-        """
-        alike: dict[Any, list[int]] = {}
-        for i in members:
-            sizes = tuple(len(b) for b in self._fed.batches(i, round)) if self._whole else ()
-            alike.setdefault((self._fed.capacity(i), sizes), []).append(i)
-        return list(alike.values())
+            return self._chunks.run_range(msg, buffers, memories, cohort, round)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
         """Ask clients once before round 0."""
         with one_thread():
-            return self._client.probe_range(x, buffers, clients)
+            return self._chunks.probe_range(x, buffers, clients)
 
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
         """The loss and the metrics of a model on data."""

@@ -26,9 +26,11 @@ from .base import (
     one_thread,
     processors,
 )
+from .chunks import Chunks, default_chunk
 from .client import Client, RangeResult
 from .shared import Board, dumps, load, loads
 from .sums import push, ranges
+from .vectorised import refuse_module
 
 __all__ = ["Workers"]
 
@@ -40,18 +42,27 @@ _PIECES = 4  # ranges per worker: more balance better, and hand on more partial 
 class Workers:
     """A pool of processes that lives as long as the run; data and messages lie in shared memory.
 
-    A worker that dies is replaced, and the round is repeated.
+    A worker that dies is replaced, and the round is repeated. vectorised: every worker computes its
+    clients in chunks, of this many clients (0: as many as fit, see Vectorised); the bits are those
+    of the vectorised engine with these chunks.
     """
 
     name = "workers"
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, vectorised: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
         self.workers = workers or processors()
+        self.chunk, self._vectorised = vectorised or 1, vectorised
         self._executor: Any = None
         self._board: Board | None = None
         self._posted: dict[tuple[int, int], tuple[Any, str]] = {}
+
+    @property
+    def text(self) -> str:
+        """As a configuration writes it."""
+        first, chunk = f"workers:{self.workers}", self._vectorised
+        return first if chunk is None else f"{first}+vectorised" + (f":{chunk}" if chunk else "")
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Put plan, data and model into shared memory, and start the processes."""
@@ -61,9 +72,13 @@ class Workers:
                 "give device = cpu, or engine = serial"
             )
         self._fed = fed
+        if self._vectorised is not None:
+            refuse_module(net.module)
+            self.chunk = self._vectorised or default_chunk(plan, fed, net)
         self._board = Board()
         module = net.export(net.init(), net.init_buffers())
-        self._post = self._board.post((plan, fed, module))
+        chunk = None if self._vectorised is None else self.chunk
+        self._post = self._board.post((plan, fed, module, chunk))
         self._start()
 
     def _start(self) -> None:
@@ -81,7 +96,10 @@ class Workers:
     ) -> RangeResult:
         """Train a cohort. Raises WorkerError when workers keep dying."""
         assert self._board is not None
-        cuts = ranges([self._fed.cost(i) for i in cohort], _PIECES * self.workers)
+        size = self.chunk  # ranges are whole chunks, so that their number changes no bit
+        costs = [self._fed.cost(i) for i in cohort]
+        costs = [sum(costs[a : a + size]) for a in range(0, len(costs), size)]
+        cuts = [(a * size, b * size) for a, b in ranges(costs, _PIECES * self.workers)]
         post = self._board.post((msg, buffers))
 
         def submit(a: int, b: int) -> Any:
@@ -177,9 +195,10 @@ def _begin(post: str, parent: int) -> None:
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     keep_memory()
-    plan, fed, module = load(post)
+    plan, fed, module, chunk = load(post)
     net = Net(module)
-    _HERE.update(plan=plan, fed=fed, net=net, client=Client(plan, fed, net), loaded={})
+    client = Client(plan, fed, net) if chunk is None else Chunks(plan, fed, net, chunk)
+    _HERE.update(plan=plan, fed=fed, net=net, client=client, loaded={})
 
 
 def _follow(parent: int) -> None:
@@ -199,14 +218,14 @@ def _loaded(kind: str, post: str) -> Any:
 def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> bytes:
     msg, buffers = _loaded("message", post)
     with one_thread():
-        client: Client = _HERE["client"]
+        client: Client | Chunks = _HERE["client"]
         return dumps(client.run_range(msg, buffers, loads(memories), cohort, round, first))
 
 
 def _probe(post: str, clients: list[int], first: int) -> bytes:
     x, buffers = _loaded("message", post)
     with one_thread():
-        client: Client = _HERE["client"]
+        client: Client | Chunks = _HERE["client"]
         return dumps(client.probe_range(x, buffers, clients, first))
 
 

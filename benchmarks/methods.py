@@ -1,0 +1,81 @@
+"""What a round costs with a method, relative to FedAvg, on FAFED's Fashion-MNIST CNN.
+
+    python benchmarks/methods.py [--repeats 9] [--engine serial]
+
+5 clients x 500 images, all take part, 10 steps of batch 50. Methods alternate; medians, and the
+median of the ratios of each pair. FAFED and FedSMOO take two gradients a step, so 2 is their floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from fedloom import Experiment
+from fedloom.algorithms import FAFED, FedACG, FedAvg, FedDyn, FedSMOO, Scaffold
+from fedloom.codecs import QSGD, TopK
+from fedloom.data import from_clients
+from fedloom.link import Residual, Via
+from fedloom.local import Local
+from fedloom.models import cnn_fafed_fashion
+
+CLIENTS, IMAGES = 5, 500
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--engine", default="serial")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    data = from_clients(
+        [(torch.randn(IMAGES, 1, 28, 28), torch.randint(0, 10, (IMAGES,))) for _ in range(CLIENTS)]
+    )
+    methods = {
+        "fedavg": (FedAvg(), None),
+        "scaffold": (Scaffold(), None),
+        "fedacg": (FedACG(), None),
+        "feddyn": (FedDyn(), None),
+        "fafed": (FAFED(), None),
+        "fedsmoo": (FedSMOO(), None),
+        "top-k 1 %, residual": (FedAvg(), Via(TopK(ratio=0.01), Residual())),
+        "qsgd 8 bits, residual": (FedAvg(), Via(QSGD(), Residual())),
+    }
+    loops, times = {}, {name: [] for name in methods}
+    for name, (algorithm, link) in methods.items():
+        loop = Experiment(
+            algorithm=algorithm,
+            model=cnn_fafed_fashion,
+            data=data,
+            rounds=10**6,
+            local=Local(steps=10, batch=50, lr=0.01),
+            compress=link,
+            engine=options.engine,
+            metrics={},
+        ).build()
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        loops[name] = loop
+    for t in range(options.repeats + 1):
+        for name, loop in loops.items():
+            memories = loop.memory.get(loop.cohorts.of(t))
+            message = loop.plan.algorithm.broadcast(loop.srv)
+            started = time.perf_counter()
+            answers = loop.engine.round(message, loop.buffers, memories, loop.cohorts.of(t), t)
+            times[name].append(time.perf_counter() - started)
+            loop.memory.put(answers.memories)
+    for loop in loops.values():
+        loop.engine.close()
+    base = times["fedavg"][1:]
+    print(f"{'method':24} {'ms per round':>13} {'of FedAvg':>10}")
+    for name, found in times.items():
+        ratio = statistics.median(f / b for f, b in zip(found[1:], base, strict=True))
+        print(f"{name:24} {1e3 * statistics.median(found[1:]):13.1f} {ratio:10.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""engine = "auto": measure the engines on the very model and data, and take the fastest."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import FedloomError
+from ..net import Net
+from ..plan import Federation, Plan
+from ..vector import Rec, tree
+from .base import Engine, processors
+from .chunks import default_chunk
+from .serial import Serial
+from .sums import root
+from .vectorised import Vectorised, refuse_module
+from .workers import Workers
+
+__all__ = ["Auto", "Choice", "choose"]
+
+BUDGET = 0.2  # seconds that one candidate is measured for
+WORTH = 20.0  # seconds that a run must last before processes are started to see how fast they are
+WIDEST = 128  # clients at once that are tried
+MARGIN = 0.97  # a later candidate must be so much faster: it asks more of the machine
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine, the seconds a round would take with each candidate, and why others were not
+    tried.
+    """
+
+    engine: str
+    seconds: Mapping[str, float]
+    left_out: Mapping[str, str]
+
+    def __str__(self) -> str:
+        others = [f"{k} {_shown(v)}" for k, v in self.seconds.items() if k != self.engine]
+        others += [f"not {k}: {why}" for k, why in self.left_out.items()]
+        said = f"engine = {self.engine}"
+        if self.engine in self.seconds:
+            said += f", {_shown(self.seconds[self.engine])} a round"
+        return said + (f" ({'; '.join(others)})" if others else "")
+
+
+class Auto:
+    """Measure serial, vectorised and workers for about a second in all on the real model and data,
+    and take the fastest; what was chosen goes into the run's configuration.
+    """
+
+
+def _shown(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def choose(plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int) -> Choice:
+    """Measure the candidates on a typical cohort; rounds: how long the run will be.
+
+    A candidate that cannot run the method is left out with its reason. Processes are started only
+    for a run that is long enough to pay for them.
+    """
+    trial = _Trial(plan, fed, net, cohort)
+    trial.take("serial", Serial)
+    fits = min(default_chunk(plan, fed, net, WIDEST), len(cohort))
+    for chunk in sorted({min(fits, 32), fits}):
+        trial.take(f"vectorised:{chunk}", functools.partial(Vectorised, chunk))
+    many = processors()
+    if many > 1 and net.device.type == "cpu":
+        name, lasts = f"workers:{many}", rounds * min(trial.seconds.values(), default=0.0)
+        if lasts < WORTH:
+            trial.left_out[name] = f"the run lasts about {_shown(lasts)}, too short to start them"
+        else:
+            trial.take(name, functools.partial(Workers, many))
+            chunk = min(fits, -(-len(cohort) // (2 * many)))
+            if not any(k.startswith("vectorised") for k in trial.left_out):
+                both = f"{name}+vectorised:{chunk}"
+                trial.take(both, functools.partial(Workers, many, chunk))
+    best = next(iter(trial.seconds), "serial")
+    for name, seconds in trial.seconds.items():
+        if seconds < MARGIN * trial.seconds[best]:
+            best = name
+    return Choice(best, trial.seconds, trial.left_out)
+
+
+class _Trial:
+    """Measures engines, all on the same clients and steps."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net, cohort: list[int]) -> None:
+        self.plan, self.net, self.cohort = plan, net, cohort
+        self.whole = sum(map(fed.cost, cohort))
+        self.seconds: dict[str, float] = {}
+        self.left_out: dict[str, str] = {}
+        self._full, self._fed = fed, fed
+        self._msg: Rec = None
+
+    def take(self, name: str, make: Callable[[], Engine]) -> None:
+        """Measure a candidate, or note why it cannot run."""
+        try:
+            if self._msg is None:
+                self._prepare()
+            engine = make()
+            if isinstance(engine, Vectorised):
+                refuse_module(self.net.module)
+            try:
+                engine.open(self.plan, self._fed, self.net)
+                self.seconds[name] = self._measure(engine)
+            finally:
+                engine.close()
+        except FedloomError as error:
+            self.left_out[name] = str(error)
+
+    def _prepare(self) -> None:
+        """A message to train on, and fewer steps where a client takes long."""
+        engine, x = Serial(), self.net.init()
+        engine.open(self.plan, self._full, self.net)
+        up: Any = None
+        if self.plan.algorithm.probes:
+            total = root(engine.probe(x, self.net.init_buffers(), self.cohort[:1]).nodes)
+            up = tree(lambda v: v / total.n, total.up)
+        self._msg = self.plan.algorithm.broadcast(self.plan.algorithm.server_init(x, up))
+        one = replace(self._full, local=replace(self._full.local, epochs=None, steps=1))
+        engine.open(self.plan, one, self.net)
+        self._round(engine, self.cohort[:1])
+        step = self._round(engine, self.cohort[:1])
+        steps, most = int(BUDGET / 2 / step), max(map(self._full.steps, self.cohort))
+        if steps < most:
+            local = replace(self._full.local, epochs=None, steps=max(steps, 1))
+            self._fed = replace(self._full, local=local)
+
+    def _measure(self, engine: Engine) -> float:
+        """Seconds of a whole round, from as many clients as the engine runs at once, and more as
+        time allows.
+        """
+        at_once = getattr(engine, "chunk", None) or 1
+        at_once *= getattr(engine, "workers", 1)
+        members = self.cohort[:at_once]
+        first = self._round(engine, members)
+        if first < BUDGET:  # the first time costs what no other does: see what a whole cohort takes
+            again = self._round(engine, members)
+            count = min(len(self.cohort), max(int(BUDGET / 2 / again * len(members)), at_once))
+            members = self.cohort[:count]
+        times: list[float] = []
+        while len(times) < 2 or (sum(times) < BUDGET and len(times) < 20):
+            times.append(self._round(engine, members))
+        return min(times) * self.whole / sum(map(self._fed.cost, members))
+
+    def _round(self, engine: Engine, members: list[int]) -> float:
+        started = time.perf_counter()
+        engine.round(self._msg, self.net.init_buffers(), {}, members, 0)
+        return time.perf_counter() - started
