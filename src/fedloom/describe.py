@@ -202,10 +202,12 @@ def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     import tomli_w
 
     data = exp.data
+    labels = data.classes is not None and data.targets.ndim == 1
     folder.write_json(
         "partition.json",
         {
-            "counts": None if data.classes is None else data.label_counts().tolist(),
+            # of tokens there are too many kinds for a table by client
+            "counts": data.label_counts().tolist() if labels else None,
             "sizes": data.sizes.tolist(),
             "class_names": list(data.class_names),
         },

@@ -37,6 +37,7 @@ FLAGS = {
     "export": {"--out", "--format"},
     "partition": {"--plot", "--save"},
     "check": set(),
+    "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

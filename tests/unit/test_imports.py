@@ -26,7 +26,7 @@ LAYERS = {
     7: ["engines", "zoo"],
     8: ["compatibility", "describe", "ledger", "progress"],
     9: ["loop"],
-    10: ["result"],
+    10: ["fitting", "result"],
     11: ["experiment"],
     12: ["checks", "recipes", "report"],
     13: ["config"],
@@ -129,6 +129,9 @@ def test_engines_name_no_concrete_part():
 ONLY_IN = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
+    "PIL": {"data"},
+    "pyarrow": {"data"},
+    "datasets": {"data"},
     "click": {"cli"},
     "argparse": set(),
     "pydantic": {"config"},

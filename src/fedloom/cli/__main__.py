@@ -17,6 +17,7 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 
 from .browse import list_command, show_command
 from .check import check_command
+from .data import data_command
 from .demo import demo_command
 from .export import export_command
 from .matrix import matrix_command
@@ -109,6 +110,7 @@ for _command in (
     export_command,
     partition_command,
     check_command,
+    data_command,
     demo_command,
 ):
     cli.add_command(_command)

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,7 @@ class Config:
             partition = self._make("data.partition", PARTITIONS)
         with self._blame("data"):
             data = SOURCES[name](partition=partition, **options)
-        dtype = getattr(torch, self.values["dtype"])
-        tests = None if data.test_inputs is None else data.test_inputs.to(dtype)
-        return replace(data, inputs=data.inputs.to(dtype), test_inputs=tests)
+        return data.astype(getattr(torch, self.values["dtype"]))
 
     @contextmanager
     def _blame(self, table: str) -> Iterator[None]:

@@ -13,6 +13,7 @@
     classes_per_client     c classes per client, every class at equally many (CFedAvg)
     class_groups           groups of clients with groups of classes (FAFED, high)
     shards                 the labels sorted and cut, some pieces per client (FedAvg)
+    natural, writers       who made the samples: FEMNIST's writers, LEAF's roles, your client column
     lists                  index lists of a file; by_lists: of your own
 
 `docs/partitions.md` says of each what it promises and where it comes from.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedloom.data.natural import natural, writers
 from fedloom.data.partition.by_class import (
     class_groups,
     classes_per_client,
@@ -47,11 +49,13 @@ __all__ = [
     "dirichlet_unbalanced",
     "iid",
     "lists",
+    "natural",
     "pathological",
     "replicated",
     "shards",
     "similarity",
     "stratified",
+    "writers",
 ]
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
@@ -68,5 +72,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "classes_per_client": classes_per_client,
     "class_groups": class_groups,
     "shards": shards,
+    "natural": natural,
+    "writers": writers,
     "lists": lists,
 }
