@@ -106,10 +106,10 @@ def test_natural_is_refused_where_nobody_made_the_samples():
 
 
 @given(st.integers(1, 50), st.integers(1, 50))
-def test_contiguous_parts_are_the_samples_in_order(samples, clients):
+def test_blocks_are_the_samples_in_order(samples, clients):
     split = lambda: blocks(clients).split(torch.zeros(samples), seed=3)
     if clients > samples:
-        refused(split, f"{clients} clients for {samples} samples")
+        refused(split, f"{clients} clients cannot share {samples} samples")
         return
     lists = split()
     assert lists.indices.tolist() == list(range(samples))

@@ -138,7 +138,7 @@ ONLY_IN = {
     "sklearn": {"data"},
     "loky": {"engines"},
     "cloudpickle": {"engines"},
-    "safetensors": {"storage", "memory", "rundir", "result", "experiment", "cli"},
+    "safetensors": {"storage", "memory", "rundir", "result", "fitting", "cli"},
     "rich": {"progress", "data", "cli"},
     "transformers": {"models"},
     "peft": {"models"},
