@@ -75,11 +75,14 @@ class Vectorised:
     def _scalar(self) -> bool:
         """Say whether a loss that promises a value per example gives one for the batch instead."""
         index, x = self._fed.data.clients.indices[:2], self._net.init()
-        memory = self._client.first_memory(x, 0, whole(self._net.layout))
+        with self._client.explained(0, 0):
+            memory = self._client.first_memory(x, 0, whole(self._net.layout))
         self._net.train(False)
         with torch.no_grad():
             batch = self._fed.batch(index)
-            return self._plan.objective.loss(self._net, x, batch, x, memory.obj).ndim == 0
+            with self._client.explained(0, 0):
+                loss = self._plan.objective.loss(self._net, x, batch, x, memory.obj)
+                return self._plan.objective.checked(loss, batch).ndim == 0
 
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
