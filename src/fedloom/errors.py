@@ -9,6 +9,7 @@ allowed, what to do.
     |-- DataError (ValueError)           data that are missing, corrupt, or do not fit
     |-- WireError (ValueError)           bytes from elsewhere that are no message of this run
     |-- ClientError (RuntimeError)       one client's round failed; names algorithm, client, round
+    |-- AuthorError (RuntimeError)       a user's own part breaks a rule; engines add where
     |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be used
     `-- WorkerError (RuntimeError)       worker processes that keep dying
 """
@@ -19,6 +20,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "AuthorError",
     "CheckpointError",
     "ClientError",
     "CompositionError",
@@ -56,8 +58,15 @@ class WireError(FedloomError, ValueError):
     """Bytes that are no message: truncated, too long, or naming what cannot be."""
 
 
+class AuthorError(FedloomError, RuntimeError):
+    """A part of a user's own breaks a rule; a run says it as a ClientError, with client and round.
+
+    No TypeError: within an operator such as *=, Python would take that for "try another way".
+    """
+
+
 class ClientError(FedloomError, RuntimeError):
-    """One client's round failed."""
+    """One client's round failed, or the server's part of a round."""
 
 
 class CheckpointError(FedloomError, RuntimeError):

@@ -18,6 +18,7 @@ from .algorithm import Round
 from .cohorts import Cohorts
 from .engines.base import Engine, Score
 from .engines.client import RangeResult
+from .engines.guard import at_server
 from .engines.sums import means, root
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
@@ -93,7 +94,8 @@ class Loop:
         """Round 0: nothing has been learnt yet."""
         x, self.buffers = self.net.init(), self.net.init_buffers()
         self.at_link = self.plan.link.server_init(x)
-        self.srv = self.plan.algorithm.server_init(x, self._probe(x))
+        up = self._probe(x)
+        self.srv = at_server(self.plan.algorithm, "server_init", 0, x, up)
 
     def _probe(self, x: Vec) -> Rec:
         """The exchange before round 1 with everybody who is there, if the algorithm has it: the
@@ -118,7 +120,7 @@ class Loop:
                 self._finish_row(rounds)
                 cohort = self.cohorts.of(self.round)
                 started = time.perf_counter()
-                msg = self.plan.algorithm.broadcast(self.srv)
+                msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
                 memories = self.memory.get(cohort)
                 try:
                     answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
@@ -150,7 +152,7 @@ class Loop:
             share = total.mass / self._all_weights
             up, self.at_link = self.plan.link.arrive(up, self.at_link, share, rate)
             rnd = Round(t, rate, local.rate(t, max(longest - 1, 0)))
-            self.srv = self.plan.algorithm.server_step(self.srv, up, rnd)
+            self.srv = at_server(self.plan.algorithm, "server_step", t, self.srv, up, rnd)
             self.buffers = buffers
         else:
             _log.warning("round %d: nobody answered; the model stays as it was", t + 1)

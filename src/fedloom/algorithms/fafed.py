@@ -16,7 +16,7 @@ class FAFED(LocalSGD):
     memory: prev (own last but one point)        up: delta, m, v
     Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
     Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
-    last local move is the server's, so that it uses the new A (lines 10-14): a client sends its
+    last local move is the server's, so that it uses the new A (lines 10-12): a client sends its
     last but one point. Differs from the authors' code: new A at once; ext is 1, not 0.95.
     Reference: https://arxiv.org/abs/2212.00974
     """
@@ -27,9 +27,9 @@ class FAFED(LocalSGD):
     probes = True
     recursive = True
     sums = True
-    alpha: float = hyper(0.1, low=0, high=1, source="section 6: {0.1, 0.9}")
-    beta: float = hyper(0.9, low=0, high=1, open_high=True, source="section 6: {0.1, 0.9}")
-    rho: float = hyper(0.01, low=0, open_low=True, source="section 6: 0.01")
+    alpha: float = hyper(0.1, low=0, high=1, source="experiments: {0.1, 0.9}")
+    beta: float = hyper(0.9, low=0, high=1, open_high=True, source="experiments: {0.1, 0.9}")
+    rho: float = hyper(0.01, low=0, open_low=True, source="experiments: 0.01")
     c: float | None = hyper(None, low=0, optional=True, source="Theorem 2; None: alpha is constant")
     ext: float = hyper(1.0, low=0, high=1, source="1: the paper; 0.95: the authors' code")
     precondition_first_step: bool = hyper(
@@ -57,9 +57,9 @@ class FAFED(LocalSGD):
     ) -> tuple[Vec, Rec]:
         alpha = self.alpha if self.c is None else (self.c * loc.lr * loc.lr).clamp_max(1.0)
         g, g_old = grad(x), grad(loc.prev)  # the same minibatch at two points
-        m = g + (1 - alpha) * (loc.m - self.ext * g_old)  # line 6
-        v = self.beta * loc.v + (1 - self.beta) * g * g  # line 7
-        d = m / (msg.v.sqrt() + self.rho)  # line 9: A stays as it was received
+        m = g + (1 - alpha) * (loc.m - self.ext * g_old)  # line 7
+        v = self.beta * loc.v + (1 - self.beta) * g * g  # line 8
+        d = m / (msg.v.sqrt() + self.rho)  # lines 14, 15: A stays as it was received
         return d, rec(prev=x, m=m, v=v, lr=zeros(loc.lr) + job.lr)
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
@@ -70,5 +70,5 @@ class FAFED(LocalSGD):
         return rec(m=up.m, v=up.v)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        x = srv.x + up.delta - rnd.lr * up.m / (up.v.sqrt() + self.rho)  # lines 11-14, new A
+        x = srv.x + up.delta - rnd.lr * up.m / (up.v.sqrt() + self.rho)  # lines 10-12, new A
         return rec(x=x, m=up.m, v=up.v, lr=zeros(srv.lr) + rnd.lr, first=zeros(srv.first))

@@ -13,10 +13,11 @@ class FedACG(LocalSGD):
     towards it.
 
     server: x, m (the server's last move: m_t = x_t - x_(t-1))        memory: -        up: delta
-    Paper symbols: theta -> x, Phi -> msg.x, lambda -> lam, Delta -> delta. Differs from the
-    authors' code: beta/2 ||.||^2 as in the paper (the code's weight 1e-3 is beta = 2e-3); the rate
-    falls once per round; delta is weighted as the experiment says (the code: uniformly). Reference:
-    https://github.com/geehokim/FedACG
+    Paper symbols: theta -> x, theta + lambda m -> msg.x, lambda -> lam, Delta -> delta.
+    Differs from the authors' code: beta/2 ||.||^2 as in the paper (the code's weight 1e-3 is beta =
+    2e-3); the rate falls once per round; delta is weighted as the experiment says (the code:
+    uniformly).
+    Reference: https://github.com/geehokim/FedACG
     """
 
     ahead = True
@@ -29,7 +30,7 @@ class FedACG(LocalSGD):
         return rec(x=x, m=zeros(x))
 
     def broadcast(self, srv: Rec) -> Rec:
-        return rec(x=srv.x + self.lam * srv.m)  # Phi
+        return rec(x=srv.x + self.lam * srv.m)  # the look-ahead
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job

@@ -47,20 +47,20 @@ class FedSMOO(LocalSGD):
     ) -> tuple[Vec, Rec]:
         g = grad(x)
         if self.correction:
-            s = self.rho * unit(g - loc.mu - msg.s)  # line 9
-            loc = rec(mu=loc.mu + s - msg.s, s=s)  # line 10
+            s = self.rho * unit(g - loc.mu - msg.s)  # line 8
+            loc = rec(mu=loc.mu + s - msg.s, s=s)  # line 9
         else:
             s = self.rho * unit(g)  # plain SAM
         if self.rho:
-            g = grad(x + s)  # line 11
+            g = grad(x + s)  # line 10
         if self.dynamic:
-            g = g + (mem.h + x - msg.x) / self.beta  # line 12
+            g = g + (mem.h + x - msg.x) / self.beta  # line 11
         return g, loc
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x
         up = rec(delta=delta, s=loc.mu - loc.s, weight=job.weight)  # line 13
-        return up, rec(h=mem.h + delta, mu=loc.mu)
+        return up, rec(h=mem.h + delta, mu=loc.mu)  # line 14
 
     def uniform(self, up: Rec, job: Job) -> Rec:
         return rec(h=up.delta, s=up.s)
@@ -69,5 +69,5 @@ class FedSMOO(LocalSGD):
         s = self.rho * unit(up.s) if self.correction else srv.s  # line 17
         if not self.dynamic:
             return rec(x=srv.x + up.delta, h=srv.h, s=s)
-        h = srv.h + rnd.rate * up.h
-        return rec(x=srv.x + up.delta + h, h=h, s=s)
+        h = srv.h + rnd.rate * up.h  # line 18
+        return rec(x=srv.x + up.delta + h, h=h, s=s)  # line 19

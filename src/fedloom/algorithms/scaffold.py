@@ -46,6 +46,6 @@ class Scaffold(FedAvg):
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         return rec(
-            x=srv.x + self.server_lr * up.delta,  # line 16
+            x=srv.x + self.server_lr * up.delta,  # line 17; line 16 is the mean
             c=srv.c + rnd.rate * up.dc,  # line 17: (|S| / N) * mean over S
         )

@@ -21,7 +21,7 @@ from ..errors import DataError, NotFiniteError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
 
-__all__ = ["HEADER_BYTES", "Codec", "Dense", "Header", "Reader", "checked"]
+__all__ = ["HEADER_BYTES", "Codec", "Dense", "Header", "Reader", "checked", "expect", "raw"]
 
 _HEADER = struct.Struct("<BBBBII")
 HEADER_BYTES = _HEADER.size

@@ -38,13 +38,15 @@ class Chunks:
         is not given for every example at all. Such a batch must not be padded.
         """
         index, x = self.fed.data.clients.indices[:8], self.net.init()
-        memory = self.client.first_memory(x, 0, whole(self.net.layout))
+        with self.client.explained(0, 0):
+            memory = self.client.first_memory(x, 0, whole(self.net.layout))
         self.net.train()
         losses = []
         for some in (index, index[:1].expand(len(index))):
-            with torch.no_grad(), seeded(0):
+            with torch.no_grad(), seeded(0), self.client.explained(0, 0):
                 batch = self.fed.batch(some)
-                losses.append(self.plan.objective.loss(self.net, x, batch, x, memory.obj))
+                loss = self.plan.objective.loss(self.net, x, batch, x, memory.obj)
+                losses.append(self.plan.objective.checked(loss, batch))
             self.net.load_buffers(self.net.init_buffers())
         if losses[0].ndim == 0:
             return True
@@ -164,11 +166,12 @@ def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) ->
         kept += t.nbytes
         return t
 
-    x = net.init()
-    memory = Client(plan, fed, net).first_memory(x, 0, whole(net.layout))
+    x, client = net.init(), Client(plan, fed, net)
     batch = fed.batch(fed.batches(0, 0)[0])
     net.train()
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t), torch.enable_grad():
+    counted = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
+    with client.explained(0, 0), counted, torch.enable_grad():
+        memory = client.first_memory(x, 0, whole(net.layout))
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
     own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in batch)
     return max(1, min(most, BUDGET // own))

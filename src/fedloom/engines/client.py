@@ -16,13 +16,14 @@ from torch import Tensor
 
 from ..algorithm import Algorithm, Job, Round
 from ..dropout import seeded
-from ..errors import ClientError, FedloomError, NotFiniteError
+from ..errors import AuthorError, ClientError, FedloomError, NotFiniteError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
 from ..views.base import View, whole
 from ..wire import nbytes
+from .guard import Guard, counters, first_memory, in_words
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
@@ -77,6 +78,7 @@ class Client:
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         self._first: tuple[Vec, View, Rec, Rec] | None = None
+        self.guard = Guard(plan.algorithm)
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)
@@ -215,13 +217,13 @@ class Client:
         """What all who begin at x with this view have in common; nobody writes into a memory."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             link = self.plan.link.init(x, view.layout, self.fed.seed)
-            self._first = (x, view, self.plan.algorithm.client_init(x), link)
+            self._first = (x, view, first_memory(self.plan.algorithm, x), link)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
     def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
         """One client's local training. memory and what comes back of it have length d."""
-        fed, alg, objective = self.fed, self.plan.algorithm, self.plan.objective
+        fed, alg, objective = self.fed, self.guard, self.plan.objective
         view, net, msg = share.view, share.net, share.msg
         own, obj = view.take(memory.alg), own_objective(view, memory.obj)
         ref, indices = view.seen(msg.x), fed.batches(i, round)
@@ -233,8 +235,9 @@ class Client:
         job = Job(*fixed, rates[0], *later, 0.0, *end)
         seed = key(fed.seed, "step", round, i)
         net.train()
+        before = counters(msg, own)
         x, loc = alg.start(msg, own, job)
-        plain = alg.plain and not objective.carries and view.fit is None
+        plain = alg.algorithm.plain and not objective.carries and view.fit is None
         plain = plain and (view.held is None or view.net is not None)
         if plain:
             x = self._points.take(x).copy_(x)
@@ -255,12 +258,13 @@ class Client:
             x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
-        up, own = alg.finish(x, loc, msg, own, job)
+        up, kept = alg.finish(x, loc, msg, own, job)
+        alg.unchanged(before, msg, own)
         obj = objective.finish(view.seen(x), ref, obj)
         if view.held is not None:
-            own = view.put(own, memory.alg)
+            kept = view.put(kept, memory.alg)
             obj = view.put(obj, memory.obj) if view.net is not None else obj
-        memory = memory._replace(alg=own, obj=obj)
+        memory = memory._replace(alg=kept, obj=obj)
         held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
@@ -284,12 +288,14 @@ class Client:
         """Say of a failure which algorithm, client and round it was."""
         try:
             yield
-        except (FedloomError, MemoryError):
+        except MemoryError:
             raise
         except Exception as error:
+            if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
+                raise
             name = self.plan.algorithm.method
             raise ClientError(
-                f"{name}: client {i}, round {round + 1}: {type(error).__name__}: {error}"
+                f"{name}: client {i}, round {round + 1}: {in_words(error)}"
             ) from error
 
 

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ..dropout import seeded
+from ..errors import AuthorError
 from ..net import Net
+from ..objectives import Objective
 from ..plan import Plan
 from ..vector import Rec, Vec, leaves
 from ..views.base import View
 
-__all__ = ["NOTHING", "Buffers", "Gradient", "storage", "storages"]
+__all__ = ["NOTHING", "Buffers", "Gradient", "check_point", "storage", "storages"]
 
 NOTHING: set[int] = set()
 
@@ -97,7 +99,8 @@ class Gradient:
         self.batch, self.memory, self.seed, self.fresh = batch, memory, seed, True
 
     def __call__(self, x: Vec) -> Vec:
-        """The gradient that the algorithm sees, at x (m,)."""
+        """The gradient that the algorithm sees, at x (m,). Raises AuthorError for another shape."""
+        check_point(x, self.view)
         if self.view.fit is None or self.plan.rule is None:
             return self._of_part(x)
         return self.plan.rule.grad(self._of_part, x, self.view.fit)
@@ -154,7 +157,29 @@ class Gradient:
         net = self.net
         handle = net.live(x)
         value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
+        check_value(self.plan.objective, value)
         return value, torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
+
+
+def check_point(x: Any, view: View) -> None:
+    """Raise AuthorError unless x is a vector (m,) of the view's length."""
+    if not isinstance(x, Tensor) or x.shape != (view.layout.d,):
+        got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise AuthorError(
+            f"grad() is asked at {got}; it takes a point as long as x, [{view.layout.d}]"
+        )
+
+
+def check_value(objective: Objective, value: Any) -> None:
+    """Raise AuthorError unless a batch's mean loss is a scalar that can be differentiated."""
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise AuthorError(f"{objective.name}.mean() gives {got}; return a tensor without axes")
+    if not value.requires_grad:
+        raise AuthorError(
+            f"{objective.name}'s loss does not depend on x: no trained parameter reaches it; is it "
+            "detached, or computed under no_grad or with NumPy?"
+        )
 
 
 def seed_torch(seed: int, like: Tensor) -> None:

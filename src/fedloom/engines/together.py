@@ -17,6 +17,8 @@ from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
 from .client import Client, Done, Share, own_objective, uniform_of
+from .guard import counters
+from .oracle import check_point
 
 __all__ = ["NeedsFullError", "Together", "Trained"]
 
@@ -80,6 +82,7 @@ class Together:
     ) -> None:
         msg = share.msg
         self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
+        self.guard = client.guard
         self.ref, self.msg = self.view.seen(msg.x), msg
         self.old, self.group, self.round = memories, group, round
         self.calls, self.whole = 0, whole
@@ -137,6 +140,7 @@ class Together:
     def _run(self) -> Trained:
         obj = self.obj
         full = self._full_data()
+        before = counters(self.msg, self.own)
         x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
         losses = []
         for k in range(self.index.shape[1]):
@@ -160,6 +164,7 @@ class Together:
             losses.append(loss)
         last = torch.tensor([r[-1] for r in self.rates], dtype=self.lr.dtype)
         up, uniform, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
+        self.guard.unchanged(before, self.msg, self.own)
         finish, view = self.plan.objective.finish, self.view
         obj = vmap(lambda x, obj: finish(view.seen(x), self.ref, obj))(x, obj) if obj else obj
         table = torch.stack(losses, 1) if losses[0] is not None else None
@@ -175,12 +180,14 @@ class Together:
         def mean(x: Vec) -> Tensor:
             with seeded(seed):
                 loss = objective.loss(self.net, self.view.seen(x), data, self.ref, obj)
+            objective.checked(loss, data)
             if loss.ndim == 0:
                 return loss
             value: Tensor = (weight * loss).sum() / weight.sum()
             return value
 
         def plain(x: Vec) -> Vec:
+            check_point(x, self.view)
             self.calls += 1
             g, value = grad_and_value(mean)(x)
             if not found:
@@ -200,7 +207,7 @@ class Together:
 
     def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
         job = self._job(numbers, lr, 0, obj, full)
-        x, loc = self.plan.algorithm.start(self.msg, own, job)
+        x, loc = self.guard.start(self.msg, own, job)
         return x.clone(), tree(lambda v: _tensor(v, x), loc)
 
     def _step(
@@ -221,7 +228,7 @@ class Together:
         found: list[Any] = []
         gradient = self._gradient(data, weight, seed, obj, found)
         job = self._job(numbers, lr, k, obj, full)
-        d, new = self.plan.algorithm.direction(x, loc, self.msg, own, gradient, job)
+        d, new = self.guard.direction(x, loc, self.msg, own, gradient, job)
         with seeded(seed):
             carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
         moved = (x - lr * d, tree(lambda v: _tensor(v, x), new), carried)
@@ -236,7 +243,7 @@ class Together:
         self, x: Vec, loc: Rec, own: Rec, numbers: Tensor, lr: Tensor, obj: Rec, full: Any
     ) -> Any:
         job = self._job(numbers, lr, self.index.shape[1], obj, full)
-        up, own = self.plan.algorithm.finish(x, loc, self.msg, own, job)
+        up, own = self.guard.finish(x, loc, self.msg, own, job)
         uniform = uniform_of(self.plan.algorithm, up, job)
         return tuple(tree(lambda v: _tensor(v, x), record) for record in (up, uniform, own))
 

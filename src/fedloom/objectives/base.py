@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..algorithm import check_ranges, hyper
-from ..errors import DataError
+from ..errors import AuthorError, DataError
 from ..net import Net
 from ..vector import Rec, Vec, rec
 
@@ -68,6 +68,8 @@ class Objective:
     carries: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        if "loss" in vars(cls) and "mean" not in vars(cls):
+            cls.mean = Objective.mean  # type: ignore[method-assign]  # not an inherited fused one
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -90,9 +92,29 @@ class Objective:
         """Raise CompositionError if the model lacks what this loss needs. inputs: a small batch."""
 
     def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        """The batch's mean loss, a scalar; override where a fused function gives it faster."""
-        loss = self.loss(net, x, batch, ref, mem)
+        """The batch's mean loss, a scalar; override where a fused function gives it faster.
+
+        A subclass that overrides loss() and not mean() gets this one, whatever it inherits.
+        """
+        loss = self.checked(self.loss(net, x, batch, ref, mem), batch)
         return loss if loss.ndim == 0 else loss.mean()
+
+    def checked(self, loss: Any, batch: Batch) -> Tensor:
+        """What loss() gave, if it is (B,) or a scalar, as promised. Raises AuthorError."""
+        if not isinstance(loss, Tensor):
+            raise AuthorError(f"{self.name}.loss() gives a {type(loss).__name__}, not a tensor")
+        count, got = len(batch[1]), list(loss.shape)
+        if self.whole and got:
+            raise AuthorError(
+                f"{self.name} says whole = True, but its loss() gives shape {got}; return one "
+                "number for the batch, or one per example and whole = False"
+            )
+        if got not in ([], [count]):
+            raise AuthorError(
+                f"{self.name}.loss() gives shape {got} for a batch of {count}; return one value "
+                f"per example, [{count}], or the batch's mean as a scalar"
+            )
+        return loss
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         """The loss that evaluation reports: (B,), or the mean as a scalar. Terms that only training
@@ -183,7 +205,9 @@ class SquaredError(Objective):
 
 
 class UserLoss(Objective):
-    """Any callable loss(outputs, targets), which returns (B,) or the batch's mean as a scalar."""
+    """Any callable loss(outputs, targets), which returns (B,), (B, ...), whose other axes are
+    averaged, or the batch's mean as a scalar.
+    """
 
     call: Callable[[Any, Any], Tensor] = dataclasses.field()
 
@@ -192,7 +216,9 @@ class UserLoss(Objective):
         return getattr(self.call, "__name__", type(self.call).__name__)
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        return self.score(net(x, batch[0]), batch)
+        each = self.score(net(x, batch[0]), batch)
+        several = isinstance(each, Tensor) and each.ndim > 1
+        return each.flatten(1).mean(1) if several else each
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         return self.call(outputs, batch[1])

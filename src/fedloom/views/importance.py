@@ -33,7 +33,7 @@ class Importance(Rule):
 
     A client holds the coordinates with |x| >= tau, where tau is the floor(capacity * n)-th largest
     magnitude of the n maskable ones (at least one). tau is fixed for the round; the mask M = 1[|x|
-    >= tau] is made again from the local x at every step (line 6). The loss is taken at x * M, and
+    >= tau] is made again from the local x at every step (line 7). The loss is taken at x * M, and
 
         gradient = grad(x * M) * M * (1 + 2 |x| tau / (|x| + tau)^2)        (Eq. 3)
 

@@ -1,0 +1,144 @@
+"""What is billed is the length of what travels, to the byte: every codec on every kind of part."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom import wire
+from fedloom.algorithm import Round
+from fedloom.algorithms import Scaffold
+from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.layout import Layout
+from fedloom.link import Forget, Link, Residual, Via, Whole
+from fedloom.rng import generator
+from fedloom.vector import rec
+from fedloom.views import Importance, Rolling, Width, behind_mask, greedy
+from tiny import small, trace
+
+CODECS = {
+    "dense": Dense(),
+    "top": TopK(ratio=0.1),
+    "top by layer": TopK(ratio=0.3, scope="layer"),
+    "all": TopK(ratio=1.0),
+    "dropping": RandomDropping(ratio=0.3),
+    "8 bit": QSGD(),
+    "3 bit": QSGD(levels=3, bucket=20),
+    "rank 1": PowerSGD(rank=1),
+    "rank 3": PowerSGD(rank=3),
+}
+KINDS = ("normal", "zeros", "equal", "one", "tiny", "large")
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def vector(kind: str, d: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
+    v = torch.randn(d, generator=generator(seed, "test"), dtype=torch.float64)
+    made = {
+        "normal": v,
+        "zeros": torch.zeros(d, dtype=torch.float64),
+        "equal": torch.full((d,), -0.5, dtype=torch.float64),
+        "one": torch.zeros(d, dtype=torch.float64).index_fill_(0, torch.tensor([d - 1]), 3.0),
+        "tiny": v * 1e-7,
+        "large": v * 1e3,
+    }
+    return made[kind].to(dtype)
+
+
+shapes = st.one_of(
+    st.just((1,)),
+    st.tuples(st.integers(1, 40)),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+)
+layouts = st.lists(shapes, min_size=1, max_size=4).map(
+    lambda all: Layout(tuple(f"p{i}" for i in range(len(all))), tuple(all))
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    layout=layouts,
+    codec=st.sampled_from(sorted(CODECS)),
+    kinds=st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
+    dtype=st.sampled_from(TYPES),
+    share=st.sampled_from([None, 0.0, 0.3, 0.9]),
+    fed_back=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_the_bill_is_the_length_of_the_message(layout, codec, kinds, dtype, share, fed_back, seed):
+    """A layout of any shapes, d = 1 included; a part of it, if any, down to one coordinate."""
+    coder = CODECS[codec]
+    view = Whole(layout)
+    if share is not None and not coder.matrices:
+        keep = torch.rand(layout.d, generator=generator(seed, "held")) < share
+        keep[seed % layout.d] = True
+        view = behind_mask(keep.nonzero()[:, 0], layout)
+    feedback = Residual() if fed_back and not coder.unfit(view.layout.d) else Forget()
+    link = Link(Via(coder, feedback)).settled(Scaffold(), d=layout.d)
+    x, m = torch.zeros(layout.d, dtype=dtype), view.layout.d
+    memory = link.init(x, view.layout, 0)
+    for t, kind in enumerate(kinds):
+        answer = rec(
+            delta=vector(kind, m, seed, dtype), dc=vector("normal", m, t, dtype), weight=2.0
+        )
+        packet, _ = link.send(answer, memory, view, 5, t, 3)
+        read, bill, memory = link.deliver(answer, memory, view, 5, t, 3)
+        assert bill == {name: len(raw) for name, raw in packet.items()}
+        assert set(bill) == {"delta", "dc", "weight"} and bill["weight"] == 8
+        assert read.delta.shape == (m,) and read.delta.dtype == dtype
+
+
+VIEWS = {
+    "whole": None,
+    "fiarse": Importance(),
+    "greedy by layer": greedy(group="layer"),
+    "heterofl": Width(),
+    "fedrolex": Rolling(),
+}
+MASKS = ("fiarse", "greedy by layer")
+RUNS = [(c, v) for c in CODECS for v in VIEWS if v not in MASKS or not CODECS[c].matrices]
+
+
+@pytest.mark.parametrize(("codec", "view"), RUNS)
+def test_the_ledger_is_the_sum_of_all_messages(codec, view, monkeypatch):
+    coder, rule, sent = CODECS[codec], VIEWS[view], []
+    pack = type(coder).pack
+
+    def counted(self, message):
+        raw = pack(self, message)
+        assert self.nbytes(message) == len(raw)
+        sent.append(len(raw))
+        return raw
+
+    monkeypatch.setattr(type(coder), "pack", counted)
+    parts = {"submodel": rule, "capacities": [0.3, 1.0, 0.6]} if rule else {}
+    *_, loop = trace(small(Scaffold(), compress=Via(coder), cohort=4, **parts), 3)
+    up, answers = loop.ledger.up, 3 * 4
+    assert up["delta"] + up["dc"] == sum(sent) and len(sent) == 2 * answers
+    assert up["weight"] == 8 * answers and set(up) == {"delta", "dc", "weight"}
+    assert loop.ledger.bytes_up == sum(row["bytes_up"] for row in loop.history)
+
+
+@pytest.mark.parametrize("view", [v for v in VIEWS if v != "whole"])
+def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
+    rule, down = VIEWS[view], Counter()
+    loops = trace(small(Scaffold(), submodel=rule, capacities=[0.3, 1.0, 0.6], cohort=4), 3)
+    x = next(loops).srv.x
+    for loop in loops:
+        t, d = loop.round - 1, loop.net.layout.d
+        for i in loop.cohorts.of(t):
+            part = rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1))
+            m = d if part.held is None else len(part.held)
+            down.update({"x": 4 * m, "c": 4 * m})
+            if isinstance(rule, Importance) and m < d:  # a bit per coordinate, and the thresholds
+                mask, tau = math.ceil(d / 8), 4 * len(part.fit.groups)
+                down.update({"view.mask": mask, "view.tau": tau})
+                told = wire.pack(rule.told(part))
+                assert [len(told["mask"]), len(told["tau"])] == [mask, tau]
+        x = loop.srv.x
+    assert loop.ledger.down == dict(down)

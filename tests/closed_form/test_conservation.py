@@ -1,0 +1,177 @@
+"""Feedback around every codec behind every view, through whole rounds: nothing that was computed is
+lost, absent clients, changing masks and a resumed run included.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom import Experiment, FedAvg, Local, Saving
+from fedloom.algorithm import Round, hyper
+from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.errors import CompositionError
+from fedloom.link import EF21, Residual, Via
+from fedloom.rundir import RunDirectory
+from fedloom.vector import rec, zeros
+from fedloom.views import Importance, Rolling, Width, greedy
+from tiny import SIZES, small, trace
+
+CODECS = {
+    "dense": Dense(),
+    "top": TopK(ratio=0.1),
+    "top by layer": TopK(ratio=0.1, scope="layer"),
+    "all": TopK(ratio=1.0),
+    "dropping": RandomDropping(ratio=0.2),
+    "8 bit": QSGD(),
+    "4 bit": QSGD(levels=7, bucket=32),
+    "rank 1": PowerSGD(rank=1),
+}
+VIEWS = {
+    "whole": None,
+    "fiarse": Importance(),
+    "fiarse, by whom it moved": Importance(count="nonzero"),
+    "greedy by layer": greedy(group="layer"),
+    "heterofl": Width(),
+    "fedrolex": Rolling(),
+}
+
+
+class Tally(FedAvg):
+    """FedAvg that keeps books.
+
+    server: x, sent (sum of all answers as they were read)
+    memory: computed (sum of the client's answers as it made them)        up: delta
+    """
+
+    means = ("sent",)
+    clients: int = hyper(low=1, source="of the test")
+
+    def server_init(self, x, up):
+        return rec(x=x, sent=zeros(x))
+
+    def broadcast(self, srv):
+        return rec(x=srv.x)
+
+    def client_init(self, x):
+        return rec(computed=zeros(x))
+
+    def finish(self, x, loc, msg, mem, job):
+        delta = x - msg.x
+        return rec(delta=delta, weight=job.weight), rec(computed=mem.computed + delta)
+
+    def uniform(self, up, job):
+        return rec(sent=up.delta)
+
+    def server_step(self, srv, up, rnd):
+        answers = rnd.rate * self.clients
+        return rec(x=srv.x + up.delta, sent=srv.sent + answers * up.sent)
+
+
+def experiment(codec: str, view: str, rounds: int, feedback=Residual, **changes) -> Experiment:
+    rule = VIEWS[view]
+    parts = {"submodel": rule, "capacities": [0.3, 1.0, 0.6]} if rule else {}
+    return small(
+        Tally(clients=len(SIZES)),
+        torch.float64,
+        compress=Via(CODECS[codec], feedback()),
+        local=Local(epochs=2, batch=4, lr=0.3),
+        rounds=rounds,
+        cohort=3,
+        saving=Saving(rounds=1, seconds=None),
+        **(parts | changes),
+    )
+
+
+MEANT = [(c, v) for c in CODECS for v in VIEWS if c != "rank 1" or v in ("whole", *list(VIEWS)[4:])]
+
+
+def balance(loop):
+    """-> the sum of what was sent, of what is kept, of what was computed."""
+    rows = loop.memory.get(range(loop.fed.population)).values()
+    e = torch.stack([row.link.delta.e for row in rows])
+    computed = torch.stack([row.alg.computed for row in rows])
+    return loop.srv.sent, e, computed
+
+
+@pytest.mark.parametrize(("codec", "view"), MEANT)
+def test_what_was_sent_and_what_is_kept_is_what_was_computed(codec, view):
+    for loop in trace(experiment(codec, view, 8), 8):
+        if not loop.round:
+            continue
+        sent, e, computed = balance(loop)
+        torch.testing.assert_close(sent + e.sum(0), computed.sum(0), rtol=0, atol=1e-12)
+    assert len(e) == len(SIZES)  # everybody took part, and everybody was away at times
+    assert float(computed.abs().max()) > 0.1
+    lossless = codec in ("dense", "all")
+    assert bool(e.any()) is not lossless
+
+
+@pytest.mark.parametrize(("codec", "view"), MEANT[::3])
+def test_so_it_is_when_the_run_is_resumed(codec, view, tmp_path):
+    experiment(codec, view, 3).run(tmp_path / "run")
+    again = experiment(codec, view, 8)
+    end = again.resume(tmp_path / "run")
+    whole = [*trace(experiment(codec, view, 8), 8)][-1]
+    assert torch.equal(end.state.x, whole.srv.x)
+    loop = again.build()
+    folder = RunDirectory(tmp_path / "run")
+    folder.open()
+    again._attach(loop, folder)
+    loop.restore()
+    sent, e, computed = balance(loop)
+    torch.testing.assert_close(sent + e.sum(0), computed.sum(0), rtol=0, atol=1e-12)
+    assert torch.equal(sent, whole.srv.sent)
+
+
+@pytest.mark.parametrize(
+    ("codec", "view", "engine"),
+    [
+        ("top", "fiarse", "vectorised:2"),
+        ("rank 1", "fedrolex", "vectorised:2"),
+        ("8 bit", "fiarse", "workers:2"),
+    ],
+)
+def test_so_it_is_in_every_engine(codec, view, engine, engine_of):
+    made = engine_of(engine) if engine.startswith("workers") else engine
+    *_, loop = trace(experiment(codec, view, 4, engine=made), 4)
+    sent, e, computed = balance(loop)
+    torch.testing.assert_close(sent + e.sum(0), computed.sum(0), rtol=0, atol=1e-12)
+
+
+def test_what_a_client_does_not_hold_stays_in_its_residual():
+    # FIARSE's mask moves: what was kept outside of it waits until the coordinate is held again
+    loops = trace(experiment("top", "fiarse", 8), 8)
+    loop = next(loops)
+    x, before, waited = loop.srv.x, {}, False
+    for loop in loops:
+        now, t = kept(loop), loop.round - 1
+        for i in set(before) - set(loop.cohorts.of(t)):
+            assert torch.equal(now[i], before[i])
+        for i in set(before) & set(loop.cohorts.of(t)):
+            held = loop.plan.rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1)).held
+            if held is not None:
+                away = torch.ones(len(x), dtype=torch.bool).index_fill(0, held, False)
+                assert torch.equal(now[i][away], before[i][away])
+                waited |= bool(before[i][away].any())
+        x, before = loop.srv.x, now
+    assert waited
+
+
+def kept(loop):
+    """{client: its residual} of those who took part."""
+    rows = loop.memory.get(range(loop.fed.population))
+    return {i: row.link.delta.e for i, row in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("codec", "view", "feedback", "says"),
+    [
+        ("rank 1", "fiarse", Residual, "PowerSGD and Importance"),
+        ("rank 1", "greedy by layer", Residual, "PowerSGD and Importance"),
+        *(("top", view, EF21, "EF21 and ") for view in VIEWS if view != "whole"),
+    ],
+)
+def test_the_other_pairs_are_refused_before_anything_runs(codec, view, feedback, says):
+    with pytest.raises(CompositionError, match=says):
+        experiment(codec, view, 1, feedback).plan()

@@ -1,0 +1,237 @@
+"""FedDyn and FedSMOO: where they end, and their papers' boxes written again in numpy.
+
+The boxes keep the papers' own variables: gradient duals g_i and h (Acar et al.), lambda_i and mu_i
+(Sun et al.). Our files keep sums of moves instead; that both agree is what is tested.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom import Local
+from fedloom.algorithms import FedDyn, FedSMOO
+from fedloom.schedules import Exponential
+from fedloom.wrappers import Lookahead
+from tiny import A, B, models, quadratics, trace
+
+MINIMISER = (A * B).sum(0) / A.sum(0)  # of the plain mean of the f_i
+SIZES = (2, 5, 3, 4)
+COHORTS = [[0, 1, 3], [2], [1, 2], [0, 1, 2, 3], [0, 3]]
+SCHEDULE = Exponential(decay=0.97, step_decay=0.9)
+LR = 0.1
+
+
+def near(found, expected, atol=1e-12):
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=atol)
+
+
+# --------------------------------------------------------------------------------- where they end
+WAYS = {
+    "everybody": {},
+    "two of four": {"cohort": 2, "seed": 3},
+    "unequal steps": {"copies": (2, 5, 3, 4), "local": Local(epochs=1, batch=1, lr=LR)},
+    "unequal steps, alike": {
+        "copies": (2, 5, 3, 4),
+        "local": Local(epochs=1, batch=1, lr=LR),
+        "weighting": "uniform",
+    },
+    "unequal steps of three": {
+        "copies": (2, 5, 3, 4),
+        "local": Local(epochs=1, batch=1, lr=LR),
+        "cohort": 3,
+    },
+}
+
+
+def end(algorithm, way, rounds):
+    settings = dict(WAYS[way])
+    copies = settings.pop("copies", (1, 1, 1, 1))
+    return models(quadratics(algorithm, copies, **settings), rounds)[-1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_feddyn_ends_at_the_minimiser(way):
+    near(end(FedDyn(alpha=3.0), way, 120), MINIMISER, 1e-10)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fedsmoo_without_a_perturbation_ends_at_the_minimiser(way):
+    near(end(FedSMOO(rho=0.0, beta=1 / 3), way, 120), MINIMISER, 1e-10)
+
+
+@pytest.mark.slow
+def test_fedsmoos_distance_from_the_minimiser_vanishes_with_rho():
+    far = [
+        float(np.abs(end(FedSMOO(rho=rho, beta=1 / 3), "unequal steps", 90) - MINIMISER).max())
+        for rho in (1e-1, 1e-3, 1e-5, 1e-11)
+    ]
+    assert far[0] > 1e-3  # it does perturb
+    assert far[1] < 0.02 * far[0] and far[2] < 0.02 * far[1]  # in proportion
+    assert far[3] < 1e-10
+
+
+def test_fedsmoo_without_a_perturbation_is_feddyn():
+    smoo = models(quadratics(FedSMOO(rho=0.0, beta=4.0), SIZES, cohort=3), 12)
+    near(smoo, models(quadratics(FedDyn(alpha=0.25), SIZES, cohort=3), 12), 0)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedDyn(alpha=0.3), FedSMOO(beta=3.0)], ids=lambda a: a.method
+)
+def test_the_servers_dual_is_the_mean_of_all_clients(algorithm):
+    for loop in trace(quadratics(algorithm, SIZES, cohort=2, seed=4), 12):
+        held = loop.memory.get(range(4))
+        total = sum((m.alg.h for m in held.values()), torch.zeros(2, dtype=torch.float64))
+        torch.testing.assert_close(loop.srv.h, total / 4, rtol=0, atol=1e-13)
+    assert len(held) == 4
+
+
+def test_fedsmoos_perturbation_has_length_rho_from_round_one_on():
+    local = Local(steps=3, lr=LR, batch=1)
+    norms = [
+        float(loop.srv.s.norm())
+        for loop in trace(quadratics(FedSMOO(rho=0.2), local=local, cohort=3), 6)
+    ]
+    assert norms[0] == 0
+    near(norms[1:], 0.2, 1e-6)  # rho v / (|v| + 1e-7)
+    # one step: mu_i less its last perturbation is 0 in round 1, so there is no direction yet
+    one = quadratics(FedSMOO(rho=0.2), local=Local(steps=1, lr=LR, batch=1))
+    assert [float(loop.srv.s.norm()) for loop in trace(one, 1)] == [0.0, 0.0]
+
+
+# ------------------------------------------------------------------------------ the boxes in numpy
+class Box:
+    """Four quadratics, cohorts and K_i as above, one rate per round and step."""
+
+    def __init__(self, weights):
+        self.x = np.zeros(2)
+        self.weights = np.array(weights, float)
+
+    def rates(self, i, t):
+        return [LR * SCHEDULE(t, k) for k in range(SIZES[i])]
+
+    def gradient(self, i, y):
+        return A[i] * (y - B[i])
+
+    def mean(self, members, ends):
+        w = self.weights[members]
+        return (w[:, None] * np.stack(ends)).sum(0) / w.sum()
+
+
+class Acar(Box):
+    """FedDyn, Algorithm 1 of Acar et al., K gradient steps standing for the local minimiser."""
+
+    def __init__(self, weights, alpha):
+        super().__init__(weights)
+        self.alpha, self.g, self.h = alpha, np.zeros((4, 2)), np.zeros(2)
+
+    def round(self, t):
+        members, ends = COHORTS[t % len(COHORTS)], []
+        for i in members:
+            y = self.x.copy()
+            for rate in self.rates(i, t):
+                y = y - rate * (self.gradient(i, y) - self.g[i] + self.alpha * (y - self.x))
+            self.g[i] = self.g[i] - self.alpha * (y - self.x)
+            ends.append(y)
+        self.h = self.h - self.alpha / 4 * sum(y - self.x for y in ends)
+        self.x = self.mean(members, ends) - self.h / self.alpha
+
+
+class Sun(Box):
+    """FedSMOO, Algorithm 1 of Sun et al., with 1e-7 in the norms as the authors' code has it."""
+
+    def __init__(self, weights, r, beta, dynamic=True, correction=True):
+        super().__init__(weights)
+        self.r, self.beta, self.dynamic, self.correction = r, beta, dynamic, correction
+        self.lam, self.mu, self.all = np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(2)
+        self.s = np.zeros(2)
+
+    def along(self, v):
+        return self.r * v / (np.linalg.norm(v) + 1e-7)
+
+    def round(self, t):
+        members, ends, duals = COHORTS[t % len(COHORTS)], [], []
+        for i in members:
+            w = self.x.copy()
+            for rate in self.rates(i, t):
+                g = self.gradient(i, w)  # line 7
+                if self.correction:
+                    hat = self.along(g - self.mu[i] - self.s)  # line 8
+                    self.mu[i] = self.mu[i] + (hat - self.s)  # line 9
+                else:
+                    hat = self.along(g)
+                g = self.gradient(i, w + hat)  # line 10
+                pull = -self.lam[i] + (w - self.x) / self.beta if self.dynamic else 0.0
+                w = w - rate * (g + pull)  # line 11
+            duals.append(self.mu[i] - hat)  # line 13
+            if self.dynamic:
+                self.lam[i] = self.lam[i] - (w - self.x) / self.beta  # line 14
+            ends.append(w)
+        if self.correction:
+            self.s = self.along(np.mean(duals, axis=0))  # line 17
+        if not self.dynamic:
+            self.x = self.mean(members, ends)
+            return
+        self.all = self.all - sum(w - self.x for w in ends) / (self.beta * 4)  # line 18
+        self.x = self.mean(members, ends) - self.beta * self.all  # line 19
+
+
+WEIGHTS = {"uniform": (1, 1, 1, 1), "examples": SIZES}
+LOCAL = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+@pytest.mark.parametrize("alpha", [0.1, 2.0])
+def test_feddyn_follows_its_box(alpha, weighting):
+    own = Acar(WEIGHTS[weighting], alpha)
+    experiment = quadratics(
+        FedDyn(alpha=alpha), SIZES, cohort=COHORTS, local=LOCAL, weighting=weighting
+    )
+    for t, loop in enumerate(trace(experiment, 15)):
+        near(loop.srv.x, own.x)
+        near(-alpha * loop.srv.h, own.h)
+        for i, held in loop.memory.get(range(4)).items():
+            near(-alpha * held.alg.h, own.g[i])
+        own.round(t)
+
+
+PARTS = [(True, True), (True, False), (False, True), (False, False)]
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+@pytest.mark.parametrize(("dynamic", "correction"), PARTS)
+def test_fedsmoo_and_its_ablations_follow_their_box(dynamic, correction, weighting):
+    own = Sun(WEIGHTS[weighting], 0.15, 2.5, dynamic, correction)
+    algorithm = FedSMOO(rho=0.15, beta=2.5, dynamic=dynamic, correction=correction)
+    experiment = quadratics(algorithm, SIZES, cohort=COHORTS, local=LOCAL, weighting=weighting)
+    for t, loop in enumerate(trace(experiment, 15)):
+        near(loop.srv.x, own.x)
+        near(loop.srv.s, own.s)
+        for i, held in loop.memory.get(range(4)).items():
+            near(held.alg.mu, own.mu[i])
+            if dynamic:
+                near(-held.alg.h / 2.5, own.lam[i])
+        own.round(t)
+
+
+def test_duals_are_those_of_the_point_where_a_client_started():
+    # around a look-ahead, h_i sums y_K less the broadcast point, not less the server's model
+    alpha, lam = 0.5, 0.6
+    own, m = Acar((1, 1, 1, 1), alpha), np.zeros(2)
+    experiment = quadratics(
+        Lookahead(inner=FedDyn(alpha=alpha), lam=lam),
+        SIZES,
+        cohort=COHORTS,
+        local=LOCAL,
+        weighting="uniform",
+    )
+    x = np.zeros(2)
+    for t, loop in enumerate(trace(experiment, 10)):
+        near(loop.srv.x, x)
+        own.x = x + lam * m
+        start = own.x
+        own.round(t)
+        m = lam * m + own.x - start
+        x = x + m

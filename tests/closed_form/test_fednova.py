@@ -1,0 +1,106 @@
+"""FedNova: unequal K_i change the pace, and no longer the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom import FedAvg, Local
+from fedloom.algorithms import FedNova
+from fedloom.net import Variables
+from fedloom.objectives import Function
+from fedloom.schedules import Exponential
+from tiny import A, B, models, quadratics
+
+SIZES = np.array([1, 4, 2, 7])  # of examples, which are the K_i of an epoch of batches of one
+WEIGHTS = {"examples": SIZES / SIZES.sum(), "uniform": np.full(4, 0.25)}
+COHORTS = [[0, 1, 3], [2], [1, 2], [0, 1, 2, 3], [0, 3]]
+
+
+def near(found, expected, atol=1e-12):
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=atol)
+
+
+def run(algorithm, rounds, weighting, lr=0.1, **changes):
+    local = Local(epochs=1, batch=1, lr=lr)
+    return models(quadratics(algorithm, SIZES, local=local, weighting=weighting, **changes), rounds)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+def test_linear_functions_move_along_their_own_weighted_mean(weighting):
+    # f_i(x) = <a_i, x>: local steps do not bend, so the move is tau_eff times that of one step
+    linear = Function(f=lambda x, a, b: (a * x).sum(1).mean())
+    model = Variables(torch.zeros(2, dtype=torch.float64))
+    p = WEIGHTS[weighting][:, None]
+    mean, tau = (p * A).sum(0), float((p[:, 0] * SIZES).sum())
+    path = run(FedNova(server_lr=0.7), 4, weighting, loss=linear, model=model)
+    near(path, -0.1 * 0.7 * tau * np.arange(5)[:, None] * mean)
+    # FedAvg's direction is that of the K_i-weighted mean
+    other = run(FedAvg(), 1, weighting, loss=linear, model=model)[1]
+    near(other, -0.1 * (p * SIZES[:, None] * A).sum(0))
+    assert np.abs(other[0] / other[1] - mean[0] / mean[1]) > 0.05
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+def test_the_fixed_point(weighting):
+    # each client's mean step is r_i / K_i of its way to b_i, with r_i = 1 - (1 - lr a_i)^K_i
+    p, k = WEIGHTS[weighting][:, None], SIZES[:, None]
+    share = p * (1 - (1 - 0.1 * A) ** k) / k
+    near(run(FedNova(), 90, weighting)[-1], (share * B).sum(0) / share.sum(0))
+
+
+def fixed_point(p, lr, nova):
+    """Of full participation, by the formula above; FedAvg's has no 1 / K_i."""
+    k = SIZES[:, None]
+    share = p[:, None] * (1 - (1 - lr * A) ** k) / (k if nova else 1)
+    return (share * B).sum(0) / share.sum(0)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+def test_what_is_left_of_the_bias_vanishes_with_the_rate_and_fedavgs_does_not(weighting):
+    p = WEIGHTS[weighting]
+    minimiser = (p[:, None] * A * B).sum(0) / (p[:, None] * A).sum(0)
+    bias = {
+        nova: [np.abs(fixed_point(p, lr, nova) - minimiser).max() for lr in (1e-2, 1e-3, 1e-4)]
+        for nova in (True, False)
+    }
+    assert bias[True][2] < 1e-2 * bias[False][2]
+    near(np.array(bias[True][1:]) / bias[True][:-1], 0.1, 0.01)  # in proportion to the rate
+    assert bias[False][2] > 0.9 * bias[False][1] > 0.1
+    # and the run is there: one small step from each fixed point goes nowhere
+    for algorithm, nova in ((FedNova(), True), (FedAvg(), False)):
+        at = fixed_point(p, 1e-3, nova)
+        model = Variables(torch.tensor(at))
+        near(run(algorithm, 1, weighting, lr=1e-3, model=model)[1], at, 1e-14)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+def test_rounds_follow_the_formula(weighting):
+    # normalised moves d_i / K_i, weighted over the cohort; tau_eff, the weighted mean of its K_i
+    schedule = Exponential(decay=0.9, step_decay=0.95)
+    local = Local(epochs=1, batch=1, lr=0.1, schedule=schedule)
+    experiment = quadratics(
+        FedNova(server_lr=0.8), SIZES, cohort=COHORTS, local=local, weighting=weighting
+    )
+    x = np.zeros(2)
+    for t, found in enumerate(models(experiment, 11)):
+        near(found, x)
+        members = COHORTS[t % len(COHORTS)]
+        p = WEIGHTS[weighting][members] / WEIGHTS[weighting][members].sum()
+        mean, tau = np.zeros(2), 0.0
+        for share, i in zip(p, members, strict=True):
+            y = x.copy()
+            for k in range(SIZES[i]):
+                y = y - 0.1 * schedule(t, k) * A[i] * (y - B[i])
+            mean += share * (y - x) / SIZES[i]
+            tau += share * SIZES[i]
+        x = x + 0.8 * tau * mean
+
+
+def test_equal_steps_are_fedavg():
+    local = Local(steps=5, lr=0.1, batch=1)
+    one, other = (
+        models(quadratics(a, SIZES, local=local, cohort=3), 6) for a in (FedNova(), FedAvg())
+    )
+    near(one, other, 1e-14)

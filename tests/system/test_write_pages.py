@@ -1,0 +1,33 @@
+"""The pages that build a part from an empty file: their code is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ["write-an-algorithm", "write-an-objective", "write-a-codec", "write-a-submodel"]
+
+
+def code(page: str) -> list[str]:
+    """The Python blocks of a page."""
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = code(page)
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks))
+    runpy.run_path(str(script))
+    assert any(block.startswith("# my_") for block in blocks)
+    assert "assert " in blocks[-1]  # it ends with its proof
+    assert re.search(r"0\.\d+", capsys.readouterr().out)  # an accuracy, or a few
+
+
+def test_every_such_page_is_among_them():
+    assert {p.stem for p in DOCS.glob("write-*.md")} == set(PAGES)
