@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import broken
+import broken.views
 import pytest
 import torch
+from broken.algorithms import AsksProcess
 
 import fedloom
 from fedloom import LocalSGD
@@ -89,7 +91,7 @@ def test_what_fedloom_has_keeps_its_contract(kind, name, make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [LocalSGD, broken.AsksProcess])
+@pytest.mark.parametrize("make", [LocalSGD, AsksProcess])
 def test_workers_are_real_processes(make):
     report = fedloom.check(make(), engines=("workers:2",))
     assert [o.name for o in report.failures] == (
@@ -157,12 +159,12 @@ def test_what_cannot_be_checked_is_an_error_of_one_line():
 
 
 def test_the_parts_of_a_module():
-    found = parts_of(broken)
-    assert set(found) >= {"Branches", "PerLogit", "Unsorted", "Miscounts"}
-    assert "_Half" not in found and "TopK" not in found, "private, and somebody else's"
-    assert parts_of(broken, "_Half") == {"_Half": broken._Half}
-    with pytest.raises(ConfigError, match=r"has no part 'Branch'; did you mean 'Branches'\?"):
-        parts_of(broken, "Branch")
+    found = parts_of(broken.views)
+    assert set(found) >= {"Unsorted", "TwiceHeld", "Rolls"}
+    assert "_Half" not in found and "Importance" not in found, "private, and somebody else's"
+    assert parts_of(broken.views, "_Half") == {"_Half": broken.views._Half}
+    with pytest.raises(ConfigError, match=r"has no part 'Unsort'; did you mean 'Unsorted'\?"):
+        parts_of(broken.views, "Unsort")
     with pytest.raises(ConfigError, match="defines nothing that can be checked"):
         parts_of(re)
 

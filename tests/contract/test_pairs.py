@@ -13,14 +13,16 @@ import pytest
 import torch
 from pairs import AXES, Mix
 
+from fedloom import LocalSGD
 from fedloom.checks.records import unequal, unlike
-from fedloom.checks.setting import End, finish, run
+from fedloom.checks.setting import End, experiment, finish, run
 from fedloom.checks.watch import Watch
 from fedloom.engines import Serial
 from fedloom.engines.client import Client
 from fedloom.errors import CompositionError
 from fedloom.link import Link
 from fedloom.loop import Saving
+from fedloom.vector import rec
 from fedloom.wire import pack
 
 CUT = pairs.cut()
@@ -166,3 +168,24 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_never_stopped(mix, tmp_p
     second = pairs.trial(mix, saving=saving)
     second.resume(tmp_path / "run")
     bits_agree(finish(second.loop), serial(tuple(mix.items()), torch.float32))
+
+
+class Counts(LocalSGD):
+    """Sends a number of the job, and one that it computes."""
+
+    means = ("k", "length")
+
+    def finish(self, x, loc, msg, mem, job):
+        delta = x - msg.x
+        return rec(delta=delta, k=job.steps, length=delta.norm(), weight=job.weight), mem
+
+    def uniform(self, up, job):
+        return rec(k=up.k, length=up.length)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_number_in_an_answer_costs_a_double_in_every_engine(dtype, engine_of):
+    for engine in ("serial", CHUNK, engine_of("workers:2")):
+        end = run(experiment(dtype, algorithm=Counts(), engine=engine))
+        answers = sum(row["answered"] for row in end.history)
+        assert end.up["k"] == end.up["length"] == end.up["weight"] == 8 * answers

@@ -159,8 +159,8 @@ class _Checks:
         """The ledger has the bytes of the messages, to the byte."""
         watch, end, _ = self.watched
         assert end is not None
-        down, up = _sum(watch.notes.messages, len(end.history[0:1]) and 4), Counter[str]()
-        up.update(_sum(watch.notes.answers))
+        down, up = _sum(watch.notes.messages, end.history[0]["cohort"]), Counter[str]()
+        up.update(_sum([tree(_number, answer) for answer in watch.notes.answers]))
         down.update(_sum([rec(x=x) for x, _ in watch.notes.probes]))
         up.update(_sum([answer for _, answer in watch.notes.probes]))
         if (dict(down), dict(up)) != (end.down, end.up):
@@ -184,6 +184,11 @@ def _inner(part: Any) -> Any:
     while isinstance(getattr(part, "inner", None), Algorithm):
         part = part.inner
     return type(part)
+
+
+def _number(v: Any) -> Any:
+    """A single value as it travels in an answer: as a double."""
+    return float(v) if isinstance(v, Tensor) and not v.ndim else v
 
 
 def _sum(records: Sequence[Rec], times: int = 1) -> Counter[str]:

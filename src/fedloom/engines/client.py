@@ -164,6 +164,7 @@ class Client:
         """Send an answer through the link -> the leaf of the sums and the client's new memory (None
         if the answer is left out), and its cost.
         """
+        done = done._replace(up=_numbers(done.up))
         cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, share.down, {})
         why = (
             f"its loss was {done.loss}"
@@ -321,6 +322,13 @@ def _mean_loss(losses: Sequence[Tensor]) -> float:
 def own_objective(view: View, obj: Rec) -> Rec:
     """The objective's memory at the length of the net that computes the loss."""
     return view.take(obj) if view.net is not None else obj
+
+
+def _numbers(up: Rec) -> Rec:
+    """An answer whose single values are Python floats: they travel as doubles, also where an engine
+    computes numbers of the job as tensors.
+    """
+    return tree(lambda v: float(v) if isinstance(v, Tensor) and not v.ndim else v, up)
 
 
 def _at_server(part: Rec, view: View) -> Rec:

@@ -1,0 +1,10 @@
+"""Parts that break their contract: (part, check that must fail, words of why), one fault each."""
+
+from __future__ import annotations
+
+from .algorithms import ALGORITHMS
+from .codecs import CODECS
+from .objectives import OBJECTIVES
+from .views import VIEWS
+
+__all__ = ["ALGORITHMS", "CODECS", "OBJECTIVES", "VIEWS"]

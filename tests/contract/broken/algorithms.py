@@ -1,0 +1,226 @@
+"""Algorithms that break their contract, one fault each."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from fedloom import LocalSGD
+from fedloom.algorithm import hyper
+from fedloom.checks.state import KEPT
+from fedloom.checks.watch import ARGUMENTS, FIELDS, REPEAT, SHAPES
+from fedloom.vector import rec, zeros
+
+from .common import HISTORY, OPTIONS, PARTS, VECTORISED
+
+ROUNDS = {}
+
+
+class Branches(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        g = grad(x)
+        return (g / g.norm() if g.norm() > 1 else g), loc
+
+
+class Items(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        g = grad(x)
+        return g * min(1.0, 1 / float(g.norm())), loc
+
+
+class WritesX(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        g = grad(x)
+        x.add_(g, alpha=-0.01)
+        return g, loc
+
+
+class WritesMemory(LocalSGD):
+    def client_init(self, x):
+        return rec(c=zeros(x))
+
+    def finish(self, x, loc, msg, mem, job):
+        mem.c.add_(x - msg.x)
+        return rec(delta=x - msg.x, weight=job.weight), mem
+
+
+class AssignsToSelf(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        self.last = x
+        return rec(delta=x - msg.x, weight=job.weight), mem
+
+
+class KeepsOnItself(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        object.__setattr__(self, "last", x)
+        return rec(delta=x - msg.x, weight=job.weight), mem
+
+
+class KeepsInGlobals(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        HISTORY.append(float(job.round))
+        return rec(delta=x - msg.x, weight=job.weight), mem
+
+
+class KeepsOnClass(LocalSGD):
+    seen = {}  # noqa: RUF012 # the fault that is looked for
+
+    def finish(self, x, loc, msg, mem, job):
+        self.seen[job.weight] = x
+        return rec(delta=x - msg.x, weight=job.weight), mem
+
+
+class Draws(LocalSGD):
+    def start(self, msg, mem, job):
+        return msg.x + 0.01 * torch.randn_like(msg.x), rec()
+
+
+class DrawsInSteps(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) + 0.01 * torch.randn_like(x), loc
+
+
+class Shorter(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x)[:1], loc
+
+
+class Doubles(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x).double() if x.dtype == torch.float32 else grad(x).float(), loc
+
+
+class LongAnswer(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=torch.cat([x - msg.x, x[:1]]), weight=job.weight), mem
+
+
+class NoDelta(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(move=x - msg.x, weight=job.weight), mem
+
+
+class NoPair(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x)
+
+
+class OtherMemory(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=x - msg.x, weight=job.weight), rec(last=x)
+
+
+class OtherServer(LocalSGD):
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, m=up.delta)
+
+    def broadcast(self, srv):
+        return rec(x=srv.x)
+
+
+class Undeclared(LocalSGD):
+    def uniform(self, up, job):
+        return rec(h=up.delta)
+
+
+class NotSent(LocalSGD):
+    linear = ("delta", "dc")
+
+
+class NotBroadcast(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) + msg.c, loc
+
+
+class HoldsAList(LocalSGD):
+    def client_init(self, x):
+        return rec(past=[])
+
+
+class AsksEngine(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) * (1 if isinstance(job.step, float) else 2), loc
+
+
+class AsksProcess(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) * (1 + os.getpid() % 97 / 1000), loc
+
+
+class CountsRounds(LocalSGD):
+    """Right in a run that is never stopped: the count begins again with every run."""
+
+    def server_init(self, x, up):
+        ROUNDS["done"] = 0
+        return rec(x=x)
+
+    def server_step(self, srv, up, rnd):
+        ROUNDS["done"] = rnd.round
+        return rec(x=srv.x + up.delta)
+
+    def broadcast(self, srv):
+        return rec(x=srv.x * (1 + 0.01 * ROUNDS["done"]))
+
+
+class Idle(LocalSGD):
+    beta: float = hyper(0.5, low=0, high=1, source="ours")
+
+
+class WholeModel(LocalSGD):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) + torch.full((147,), 0.01, dtype=x.dtype), loc
+
+
+class Divides(LocalSGD):
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta / (3 - rnd.round))
+
+
+class OtherArguments(LocalSGD):
+    def start(self, message, memory, job):
+        return message.x, rec()
+
+
+class BareName(LocalSGD):
+    linear = "delta"
+
+
+class ProbesInSecret(LocalSGD):
+    def probe(self, x, grad):
+        return rec(g=grad(x))
+
+
+ALGORITHMS = (
+    (Branches, VECTORISED, "branches on a tensor's value"),
+    (Branches, VECTORISED, r"line \d+, in direction\(\) \(`return \(g / g.norm\(\)"),
+    (Items, VECTORISED, "branches on a tensor's value"),
+    (WritesX, ARGUMENTS, r"direction\(\) changes its argument x"),
+    (WritesMemory, ARGUMENTS, r"finish\(\) changes its argument mem \(its 'c'\)"),
+    (AssignsToSelf, "runs", "assigns to self"),
+    (KeepsOnItself, KEPT, "self.last changed"),
+    (KeepsInGlobals, KEPT, "the global HISTORY changed"),
+    (KeepsOnClass, KEPT, "KeepsOnClass.seen changed"),
+    (Draws, REPEAT, r"start\(\), called twice"),
+    (Draws, VECTORISED, "draws random numbers of its own"),
+    (DrawsInSteps, VECTORISED, "draws random numbers of its own"),
+    (Shorter, SHAPES, r"direction\(\) gives d with the shape \[1\]; it must be \[147\]"),
+    (Doubles, SHAPES, r"gives d as float64, but the model is float32"),
+    (LongAnswer, SHAPES, r"finish\(\) gives delta with the shape \[148\]"),
+    (NoDelta, SHAPES, r"finish\(\) must return a record with delta"),
+    (NoPair, SHAPES, r"direction\(\) must return a pair \(d, loc\).*got Tensor"),
+    (OtherMemory, FIELDS, "a memory with the fields last, but it began with none"),
+    (OtherServer, FIELDS, "a server with the fields x, m, but it began with x"),
+    (Undeclared, FIELDS, r"returns the fields \('h',\), but the class declares means = \(\)"),
+    (NotSent, FIELDS, r"linear = \('delta', 'dc'\) names dc"),
+    (NotBroadcast, "runs", "reads a field that the record does not have"),
+    (HoldsAList, "runs", "a record holds a list"),
+    (AsksEngine, VECTORISED, "do not agree"),
+    (CountsRounds, "stop and resume", "is not the run that was never stopped"),
+    (Idle, OPTIONS, "other values than beta = 0.5 change neither"),
+    (WholeModel, PARTS, "declare partial = False"),
+    (Divides, "finite", "not finite"),
+    (OtherArguments, "methods and declarations", r"start\(self, message, memory, job\) must take"),
+    (BareName, "methods and declarations", "linear must be a tuple of field names"),
+    (ProbesInSecret, "methods and declarations", "probes = True"),
+)

@@ -1,0 +1,8 @@
+"""Names that the broken parts share."""
+
+from __future__ import annotations
+
+VECTORISED = "engine vectorised:3"
+OPTIONS = "every option does something"
+PARTS = "clients with a part of the model"
+HISTORY: list[float] = []  # where some keep what they must not

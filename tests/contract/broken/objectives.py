@@ -1,0 +1,133 @@
+"""Objectives that break their contract, one fault each."""
+
+from __future__ import annotations
+
+import torch
+
+from fedloom.algorithm import hyper
+from fedloom.checks.state import KEPT
+from fedloom.checks.watch import ARGUMENTS, FIELDS, REPEAT
+from fedloom.objectives import CrossEntropy, Objective
+from fedloom.vector import rec
+
+from .common import HISTORY, OPTIONS, PARTS, VECTORISED
+
+
+class PerLogit(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        return net(x, batch[0]).square()
+
+
+class OneForAll(CrossEntropy):
+    whole = True
+    mean = Objective.mean
+
+
+class LooksAround(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        z = net(x, batch[0])
+        return self.score(z - z.mean(0), batch)
+
+
+class Fused(CrossEntropy):
+    def loss(self, net, x, batch, ref, mem):
+        return super().loss(net, x, batch, ref, mem) + 0.1 * (x - ref).square().sum()
+
+
+class Constant(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        return super().loss(net, x.detach(), batch, ref, mem)
+
+
+class Infinite(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        return super().loss(net, x, batch, ref, mem) + (ref - ref + 0 * x).norm().sqrt()
+
+
+class Forgets(CrossEntropy):
+    def init(self, info):
+        return rec(prev=info.counts.new_zeros(info.d))
+
+    def finish(self, x, ref, mem):
+        return rec()
+
+
+class NeverCarries(CrossEntropy):
+    def carry(self, net, x, batch, mem):
+        return mem
+
+
+class WritesBatch(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        batch[0].mul_(0.5)
+        return super().loss(net, x, batch, ref, mem)
+
+
+class Noisy(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        return super().loss(net, x, batch, ref, mem) * (1 + torch.rand(()))
+
+
+class LossBranches(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        each = super().loss(net, x, batch, ref, mem)
+        return each if each.mean() > 1 else 2 * each
+
+
+class CountsCalls(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        HISTORY.append(1)
+        return super().loss(net, x, batch, ref, mem)
+
+
+class IdleTerm(CrossEntropy):
+    mu: float = hyper(0.1, low=0, source="ours")
+
+
+class FixedLength(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        return super().loss(net, x, batch, ref, mem) + (x * torch.ones(147).to(x)).sum()
+
+
+class NoNumber(CrossEntropy):
+    mean = Objective.mean
+
+    def loss(self, net, x, batch, ref, mem):
+        return 0.5
+
+
+OBJECTIVES = (
+    (PerLogit, "shape of the loss", r"loss\(\) has the shape \[4, 3\] for a batch of 4"),
+    (OneForAll, "shape of the loss", "declares whole = True"),
+    (NoNumber, "shape of the loss", "must return a tensor, got float"),
+    (LooksAround, "each example alone", "declare whole = True"),
+    (Fused, "mean() is the mean of loss()", "`mean = Objective.mean`"),
+    (Constant, "gradient", "does not depend on x"),
+    (Infinite, "gradient", "not finite"),
+    (Forgets, FIELDS, "with no field, but init.. began with prev"),
+    (NeverCarries, FIELDS, "declares carries = True"),
+    (WritesBatch, ARGUMENTS, r"loss\(\) changes its argument batch"),
+    (Noisy, REPEAT, r"loss\(\), called twice"),
+    (LossBranches, VECTORISED, "branches on a tensor's value"),
+    (CountsCalls, KEPT, "the global HISTORY changed"),
+    (IdleTerm, OPTIONS, "other values than mu = 0.1"),
+    (FixedLength, PARTS, "the whole model"),
+)
