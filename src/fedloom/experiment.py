@@ -24,10 +24,10 @@ from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
 from .memory import ClientMemory
-from .metrics import default_metrics
+from .metrics import LOWER_IS_BETTER, default_metrics
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
-from .objectives.base import by_class
+from .objectives.base import check_classes
 from .plan import Federation, Plan
 from .progress import Progress, say
 from .result import Result, finish
@@ -39,8 +39,6 @@ from .zoo import label_of
 __all__ = ["Experiment", "Local", "Saving"]
 
 Row = dict[str, Any]
-
-LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity")
 
 
 @dataclass(kw_only=True)
@@ -122,6 +120,11 @@ class Experiment:
 
     def plan(self) -> Plan:
         """The four axes together. Raises CompositionError for parts that do not fit."""
+        if self.objective.ordered and self.local.order != "text":
+            raise CompositionError(
+                f"{self.objective.name} and local.order = {self.local.order}: the objective needs "
+                "batches that follow each other as the text does; give local.order = text"
+            )
         link = self.compress or Link()
         return Plan(
             self.local.around(self.algorithm),
@@ -236,7 +239,7 @@ class Experiment:
                 "take cross_entropy, or give targets.float()"
             )
         if isinstance(self.objective, CrossEntropy):
-            _check_classes(outputs, targets, data.classes)
+            check_classes(outputs, targets, data.classes)
 
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
@@ -375,25 +378,3 @@ def _weights(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
         return load_file(source)
     except (OSError, SafetensorError) as error:
         raise DataError(f"weights '{source}' cannot be read: {error}") from None
-
-
-def _check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
-    if classes is None:
-        raise DataError(
-            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
-            "give another loss, or targets.long()"
-        )
-    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
-        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
-    logits = by_class(outputs, targets)
-    if logits.shape[:1] + logits.shape[2:] != targets.shape:
-        raise DataError(
-            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
-            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
-        )
-    if logits.shape[1] < classes:
-        raise DataError(
-            f"the model gives {logits.shape[1]} outputs per example, "
-            f"but labels go up to {classes - 1}; it needs {classes}"
-        )

@@ -64,8 +64,10 @@ class Objective:
 
     # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
     # carries: carry() does something
+    # ordered: the batches of a client must follow each other as its data do, see Local.order
     whole: ClassVar[bool] = False
     carries: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -79,8 +81,16 @@ class Objective:
         return type(self).__name__
 
     def init(self, info: Rec) -> Rec:
-        """-> mem at the client's first participation. info: counts (C,) examples per class, d."""
+        """-> mem at the client's first participation. info: counts (C,) examples per class, d, net,
+        examples (the size of a whole batch), batches (in a pass over its data).
+        """
         return rec()
+
+    def begin(self, mem: Rec, info: Rec) -> Rec:
+        """-> mem, before each round. info, numbers: round, last (the round of the client's last
+        participation, -1 if there is none), first (the place of the first batch in its pass).
+        """
+        return mem
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         """-> (B,), or a scalar if `whole`."""
@@ -211,3 +221,26 @@ class Function(Objective):
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         return self.f(outputs[0], *batch)  # Variables gives x itself as every output
+
+
+def check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
+    """Raise DataError unless these outputs of a model are logits for targets of so many classes."""
+    if classes is None:
+        raise DataError(
+            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
+            "give another loss, or targets.long()"
+        )
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
+    logits = by_class(outputs, targets)
+    if logits.shape[:1] + logits.shape[2:] != targets.shape:
+        raise DataError(
+            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
+        )
+    if logits.shape[1] < classes:
+        raise DataError(
+            f"the model gives {logits.shape[1]} outputs per example, "
+            f"but labels go up to {classes - 1}; it needs {classes}"
+        )
