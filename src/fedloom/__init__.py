@@ -12,6 +12,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
+    from .checks import check
+    from .cohorts import Turnover
     from .evaluation import Evaluation
     from .experiment import Experiment
     from .local import Local
@@ -27,6 +29,8 @@ _HOME = {
     "LocalSGD": "algorithm",
     "Result": "result",
     "Saving": "loop",
+    "Turnover": "cohorts",
+    "check": "checks",
 }
 
 __all__ = [
@@ -38,7 +42,9 @@ __all__ = [
     "LocalSGD",
     "Result",
     "Saving",
+    "Turnover",
     "__version__",
+    "check",
 ]
 
 

@@ -73,7 +73,7 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
     local = {k: v for k, v in settings(exp.local).items() if k != "name"}
     evaluate = {k: v for k, v in settings(exp.evaluation).items() if k != "name"}
     model = exp.model if isinstance(exp.model, torch.nn.Module) else loop.net.module
-    return {
+    out = {
         "source": "python",
         "name": exp.name or exp.algorithm.method,
         "rounds": exp.rounds,
@@ -89,7 +89,13 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
         "data": plain(exp.data.describe()),
         "local": local,
         "evaluate": evaluate,
+        **({} if exp.turnover is None else {"turnover": settings(exp.turnover)}),
     }
+    if exp.submodel is not None:
+        out["submodel"] = settings(exp.submodel) | {"capacities": list(exp.capacities or ())}
+    if loop.plan.link.up:
+        out["compress"] = plain(loop.plan.link.up)
+    return out
 
 
 def engine_text(loop: Loop) -> str:
@@ -116,6 +122,8 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
     """{part: hash} of everything that decides the run's numbers; what resume() compares."""
     parts = {k: digest(v) for k, v in configuration(exp, loop).items() if k not in _FREE}
     parts["engine"] = bits_of(engine_text(loop))
+    if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
+        parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
     parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
@@ -194,10 +202,12 @@ def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     import tomli_w
 
     data = exp.data
+    labels = data.classes is not None and data.targets.ndim == 1
     folder.write_json(
         "partition.json",
         {
-            "counts": None if data.classes is None else data.label_counts().tolist(),
+            # of tokens there are too many kinds for a table by client
+            "counts": data.label_counts().tolist() if labels else None,
             "sizes": data.sizes.tolist(),
             "class_names": list(data.class_names),
         },

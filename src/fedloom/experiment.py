@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .algorithm import Algorithm, Round, check_ranges, hyper
-from .cohorts import Cohorts
+from .algorithm import Algorithm, check_ranges, hyper
+from .cohorts import Cohorts, Turnover
 from .data import FederatedData
 from .describe import describe, fingerprint
 from .engines import Choice, choose, make_engine
 from .engines.base import Engine
-from .errors import CheckpointError, CompositionError, ConfigError, DataError
+from .errors import CheckpointError, CompositionError, ConfigError
 from .evaluation import Curve, Evaluation
+from .fitting import (
+    check_fit,
+    device_of,
+    on_device,
+    takes_channels_last,
+    try_capacity,
+    weights_of,
+)
 from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
@@ -27,13 +34,12 @@ from .memory import ClientMemory
 from .metrics import LOWER_IS_BETTER, default_metrics
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
-from .objectives.base import check_classes
 from .plan import Federation, Plan
 from .progress import Progress, say
 from .result import Result, finish
 from .rng import key
 from .rundir import RunDirectory
-from .views.base import Rule, check_capacity
+from .views.base import Rule
 from .zoo import label_of
 
 __all__ = ["Experiment", "Local", "Saving"]
@@ -47,7 +53,8 @@ class Experiment:
 
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
     whose weights are the start, or a function that makes one, which is called under the seed.
-    cohort: share (float), number (int) or lists of clients per round. loss: an Objective, or any
+    cohort: share (float), number (int) or lists of clients per round, of those who are there;
+    turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
     part of the model a client holds: a rule, and levels dealt out in turn, or one per client.
@@ -77,6 +84,7 @@ class Experiment:
     compress: Link | Via | None = None
     seed: int = 0
     sampling: str = "fixed"
+    turnover: Turnover | None = None
     weighting: str = "examples"
     nonfinite: str = "stop"
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -102,9 +110,13 @@ class Experiment:
             )
         if self.evaluation.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluation.validation, self.seed)
+        if self.dtype is not None and self.data.transform is not None:
+            self.data = self.data.astype(self.dtype)
         self._net: Net | None = None
         self.choice: Choice | None = None
-        self._cohorts = Cohorts(self.cohort, self.data.population, self.seed, self.sampling)
+        self._cohorts = Cohorts(
+            self.cohort, self.data.population, self.seed, self.sampling, self.turnover
+        )
 
     # ---------------------------------------------------------------------------------- the parts
     @property
@@ -126,7 +138,7 @@ class Experiment:
                 "batches that follow each other as the text does; give local.order = text"
             )
         link = self.compress or Link()
-        return Plan(
+        plan = Plan(
             self.local.around(self.algorithm),
             self.objective,
             self.nonfinite,
@@ -134,6 +146,12 @@ class Experiment:
             Link(link) if isinstance(link, Via) else link,
             self.net().layout.d,
         )
+        if self.turnover is not None and self.turnover.forget and plan.link.mirrored:
+            raise CompositionError(
+                "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
+                "remember, so nobody's memory may be dropped; use Residual, or forget = false"
+            )
+        return plan
 
     def _capacities(self) -> tuple[float, ...]:
         """One capacity per client; levels are dealt out in turn, so that groups are equal."""
@@ -148,21 +166,9 @@ class Experiment:
                 "or one for every client"
             )
         for level in dict.fromkeys(levels):
-            self._try_capacity(self.submodel, level)
+            try_capacity(self.submodel, level, self.net())
         n = self.data.population
         return levels if len(levels) == n else tuple(levels[i % len(levels)] for i in range(n))
-
-    def _try_capacity(self, rule: Rule, level: float) -> None:
-        """Make one view, so that a model which cannot be cut is refused before anything runs."""
-        check_capacity(rule, level)
-        net = self.net()
-        if rule.cuts and net.buffer_layout.d and level < 1:
-            raise CompositionError(
-                f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
-                f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
-                "batch norm with track_running_stats=False"
-            )
-        rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
 
     def net(self) -> Net:
         """The model, checked against the data on one small batch. Raises DataError if they do not
@@ -176,75 +182,15 @@ class Experiment:
                 raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
             net = Net(module, self.dtype)
             if self.weights is not None:
-                net.start_from(_weights(self.weights))
-            self._check_fit(net)
-            self._net = net.to(self._device())
+                net.start_from(weights_of(self.weights))
+            check_fit(net, self.data, self.objective)
+            self._net = net.to(device_of(self.device))
         return self._net
-
-    def _device(self) -> torch.device:
-        if self.device != "auto":
-            try:
-                return torch.zeros(1, device=self.device).device
-            except (RuntimeError, AssertionError) as error:
-                why = str(error).splitlines()[0]
-                raise ConfigError(f"device '{self.device}' cannot be used: {why}") from None
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def _format(self, net: Net) -> bool:
-        """Say whether images go to the model as channels-last. A model that flattens with view()
-        cannot take them; that shows in one forward pass.
-        """
-        inputs = self.data.inputs[:2].to(net.device)
-        if self.channels_last is not None or inputs.ndim != 4:
-            return bool(self.channels_last) and inputs.ndim == 4
-        if not any(isinstance(m, nn.Conv2d) for m in net.module.modules()):
-            return False
-        net.train(False)
-        try:
-            with torch.no_grad():
-                net(net.init(), inputs.to(memory_format=torch.channels_last))
-        except RuntimeError:
-            return False
-        return True
-
-    def _check_fit(self, net: Net) -> None:
-        """Run the model once on two samples."""
-        data = self.data
-        index = data.clients.indices[:2]
-        if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
-            # tokens: the largest must be in the model's vocabulary
-            highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
-            index = torch.cat([index, highest.view(1)])
-        inputs, targets = data.inputs[index], data.targets[index]
-        if inputs.is_floating_point() and inputs.dtype != net.dtype:
-            raise DataError(
-                f"inputs are {inputs.dtype} and the model is {net.dtype}; "
-                "give dtype= to the experiment or to the data so that they agree"
-            )
-        net.train(False)
-        try:
-            with torch.no_grad():
-                outputs = net(net.init(), inputs)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            tokens = not inputs.is_floating_point() and isinstance(error, IndexError)
-            upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
-            raise DataError(
-                f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
-        self.objective.check(net, inputs)
-        if isinstance(self.objective, SquaredError) and not targets.is_floating_point():
-            raise DataError(
-                f"squared error needs floating targets, but they are {targets.dtype} labels; "
-                "take cross_entropy, or give targets.float()"
-            )
-        if isinstance(self.objective, CrossEntropy):
-            check_classes(outputs, targets, data.classes)
 
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
         net, metrics = self.net(), self.metrics
-        data = _on(self.data, net.device)
+        data = on_device(self.data, net.device)
         if metrics is None:
             metrics = default_metrics(self.objective, data)
         higher = self.higher_is_better
@@ -257,7 +203,7 @@ class Experiment:
             self.seed,
             self.weighting,
             dict(metrics),
-            self._format(net),
+            takes_channels_last(net, self.data, self.channels_last),
             self._capacities(),
         )
         return Loop(
@@ -307,7 +253,7 @@ class Experiment:
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
         known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
-        other = sorted(k for k in own if known.get(k) != own[k])
+        other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
         if other:
             raise CheckpointError(
                 f"'{out}' holds a run of another configuration: {', '.join(other)} differ; "
@@ -358,23 +304,3 @@ class Experiment:
     def label(self) -> str:
         """A short name for progress bars and legends."""
         return self.name or str((self.config or {}).get("label") or label_of(self.algorithm))
-
-
-def _on(data: FederatedData, device: torch.device) -> FederatedData:
-    if data.inputs.device == device:
-        return data
-    names = ("inputs", "targets", "test_inputs", "test_targets")
-    moved = {n: v.to(device) for n in names if (v := getattr(data, n)) is not None}
-    return dataclasses.replace(data, **moved)
-
-
-def _weights(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
-    if isinstance(source, Mapping):
-        return dict(source)
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(source)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"weights '{source}' cannot be read: {error}") from None

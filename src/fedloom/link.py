@@ -198,6 +198,11 @@ class Link:
             raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
         return self.up
 
+    @property
+    def mirrored(self) -> bool:
+        """Say whether the server keeps the mean of what the clients keep."""
+        return any(isinstance(via.feedback, EF21) for via in self._vias.values())
+
     def init(self, x: Vec, layout: Layout, seed: int) -> Rec:
         """A client's memory of the link, at its first participation: per field the codec's state
         `code` and the feedback's e (d,) or (0,).

@@ -96,10 +96,12 @@ class Loop:
         self.srv = self.plan.algorithm.server_init(x, self._probe(x))
 
     def _probe(self, x: Vec) -> Rec:
-        """The exchange with everybody before round 1, if the algorithm has it: the plain mean."""
+        """The exchange before round 1 with everybody who is there, if the algorithm has it: the
+        plain mean.
+        """
         if not self.plan.algorithm.probes:
             return None
-        started, everybody = time.perf_counter(), list(range(self.fed.population))
+        started, everybody = time.perf_counter(), self.cohorts.present(0)
         answers = self.engine.probe(x, self.buffers, everybody)
         total = root(answers.nodes)
         self.ledger.add(answers.stats, time.perf_counter() - started)
@@ -157,6 +159,7 @@ class Loop:
         before = self.ledger.bytes_down, self.ledger.bytes_up
         self.ledger.add(answers.stats, seconds)
         self.round += 1
+        self.memory.drop(self.cohorts.forgotten(self.round))
         losses = [s.loss for s in answers.stats if s.answered]
         self.history.append(
             {

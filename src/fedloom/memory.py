@@ -89,6 +89,14 @@ class ClientMemory:
             for i in self._oldest():
                 self._bytes -= _size(self._rows.pop(i))
 
+    def drop(self, clients: Iterable[int]) -> None:
+        """Forget these clients: their next participation is their first."""
+        for i in clients:
+            if i in self._rows:
+                self._bytes -= _size(self._rows.pop(i))
+            self._dirty.discard(i)
+            self._where.pop(i, None)
+
     def _oldest(self) -> list[int]:
         """The rows that must leave memory for the bound."""
         assert self._bound is not None

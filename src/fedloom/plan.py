@@ -17,7 +17,7 @@ from .errors import CompositionError, ConfigError, DataError
 from .link import Link
 from .local import Local
 from .objectives import Objective
-from .rng import generator
+from .rng import generator, key, substream
 from .views.base import Rule
 
 __all__ = ["Federation", "Plan"]
@@ -167,9 +167,24 @@ class Federation:
         order = torch.randperm(len(own), generator=generator(self.seed, "probe", client))
         return own[order[: size or len(own)]]
 
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them."""
-        return self.formatted(self.data.inputs[index]), self.data.targets[index]
+    def batch(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with
+        draws (of `draws`) as it is trained on them.
+        """
+        inputs = self.data.ready(self.data.inputs[index], draws)
+        return self.formatted(inputs), self.data.targets[index]
+
+    def draws(self, client: int, round: int, step: int, count: int) -> Tensor | None:
+        """What augments the batch of a local step, (count, numbers per sample) in [0, 1), float64;
+        None where nothing is random.
+        """
+        transform = self.data.transform
+        if transform is None or not transform.draws:
+            return None
+        source = torch.Generator().manual_seed(
+            substream(key(self.seed, "augment", round, client), step)
+        )
+        return torch.rand(count, transform.draws, generator=source, dtype=torch.float64)
 
     def formatted(self, inputs: Tensor) -> Tensor:
         """Inputs in the memory format that the model gets."""

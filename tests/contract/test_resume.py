@@ -7,6 +7,10 @@ import torch
 from torch import nn
 
 from fedloom import Evaluation, Saving
+from fedloom.codecs import TopK
+from fedloom.errors import CheckpointError
+from fedloom.link import Forget, Residual, Via
+from fedloom.views import Rolling, Width
 from fedloom.zoo import ALGORITHMS, make_algorithm
 from tiny import clusters, same, small, timeless, trace, weights
 
@@ -137,3 +141,26 @@ def test_batch_norms_buffers_are_averaged_by_weight():
         size += loop.fed.weight(i)
     torch.testing.assert_close(after.buffers, total / size)
     assert after.ledger.down["buffers"] == 3 * start.nbytes == after.ledger.up["buffers"]
+
+
+HALF = Via(TopK(ratio=0.5), Residual())
+SLICES = {"submodel": Width(), "capacities": [0.5, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "part"),
+    [
+        ({"compress": HALF}, {"compress": Via(TopK(ratio=0.4), Residual())}, "compress"),
+        ({"compress": HALF}, {"compress": Via(TopK(ratio=0.5), Forget())}, "compress"),
+        ({"compress": HALF}, {}, "compress"),
+        ({}, {"compress": HALF}, "compress"),
+        (SLICES, SLICES | {"submodel": Rolling()}, "submodel"),
+        (SLICES, SLICES | {"capacities": [0.25, 1.0]}, "submodel"),
+        (SLICES, {}, "submodel"),
+    ],
+)
+def test_another_view_or_codec_is_another_run(first, then, part, tmp_path):
+    experiment("fedavg", 2, **first).run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=f"another configuration: {part} differ"):
+        experiment("fedavg", 3, **then).resume(tmp_path / "run")
+    assert len(experiment("fedavg", 3, **first).resume(tmp_path / "run").history) == 3

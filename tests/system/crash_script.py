@@ -1,5 +1,5 @@
-"""A run to be killed: `crash_script.py FOLDER ENGINE` goes on if there is something to go
-on from. Says "round N" on stdout.
+"""A run to be killed: `crash_script.py FOLDER ENGINE [KIND]` goes on if there is something to go
+on from. Says "round N" on stdout. KIND: "scaffold", "everything" or "fafed".
 """
 
 from __future__ import annotations
@@ -8,21 +8,58 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedloom import Evaluation, Experiment, Local, Saving
-from fedloom.algorithms import Scaffold
-from fedloom.schedules import Exponential
+from fedloom.algorithms import FAFED, Scaffold
+from fedloom.checks.setting import CAPACITIES, SIZES, federation, network
+from fedloom.codecs import TopK
+from fedloom.link import Residual, Via
+from fedloom.objectives import MOON
+from fedloom.schedules import Exponential, FAFEDTheory
+from fedloom.views import Importance
+from fedloom.wrappers import Lookahead
 from tiny import clusters, mlp
 
 ROUNDS = 80
+SHORT = 24  # of the kinds with everything on
 
 
-def experiment(engine: str = "serial", rounds: int = ROUNDS, **changes: Any) -> Experiment:
-    """SCAFFOLD with client memory, a checkpoint every other round."""
+def kinds(kind: str) -> dict[str, Any]:
+    """What a kind has instead of plain SCAFFOLD; all of it with dropout between the layers.
+
+    everything: control variates and a look-ahead, MOON's previous models, FIARSE's masks, top-k
+    with a residual. fafed: Theorem 2's rates and factors per step, previous points, top-k on delta
+    and momentum.
+    """
+    if kind == "scaffold":
+        return {}
+    half = {"model": network, "data": federation(torch.float32), "resident_bytes": 6000}
+    half["compress"] = Via(TopK(ratio=0.2), Residual())
+    if kind == "everything":
+        return half | {
+            "algorithm": Lookahead(inner=Scaffold(), lam=0.5),
+            "loss": MOON(),
+            "submodel": Importance(),
+            "capacities": CAPACITIES,
+        }
+    assert kind == "fafed"
+    schedule = FAFEDTheory(N=len(SIZES), q=4, rho=1.0)
+    return half | {
+        "algorithm": FAFED(c=schedule.c),
+        "local": Local(steps=4, batch=4, lr=1.0, schedule=schedule, probe_batch=8),
+    }
+
+
+def experiment(
+    engine: str = "serial", rounds: int = 0, kind: str = "scaffold", **changes: Any
+) -> Experiment:
+    """A run with client memory, a checkpoint every other round."""
     settings: dict[str, Any] = {
         "algorithm": Scaffold(),
         "model": mlp(),
         "data": clusters(),
-        "rounds": rounds,
+        "rounds": rounds or (ROUNDS if kind == "scaffold" else SHORT),
         "cohort": 4,
         "local": Local(epochs=1, batch=4, lr=0.05, schedule=Exponential(decay=0.99)),
         "seed": 5,
@@ -32,13 +69,13 @@ def experiment(engine: str = "serial", rounds: int = ROUNDS, **changes: Any) -> 
         "saving": Saving(rounds=2, seconds=None),
         "resident_bytes": 2000,
     }
-    return Experiment(**(settings | changes))
+    return Experiment(**(settings | kinds(kind) | changes))
 
 
 def main() -> None:
     folder, engine = Path(sys.argv[1]), sys.argv[2]
     say = lambda row: print("round", row["round"], flush=True)
-    exp = experiment(engine, on_round=[say])
+    exp = experiment(engine, kind=(sys.argv[3:] or ["scaffold"])[0], on_round=[say])
     if (folder / "fingerprint.json").exists():
         exp.resume(folder)
     else:

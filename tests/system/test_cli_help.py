@@ -35,6 +35,9 @@ FLAGS = {
     "show": set(),
     "matrix": {"--out"},
     "export": {"--out", "--format"},
+    "partition": {"--plot", "--save"},
+    "check": set(),
+    "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

@@ -21,7 +21,7 @@ from crash_script import ROUNDS, experiment
 import fedloom.files
 from fedloom import Saving
 from fedloom.errors import CheckpointError, WorkerError
-from tiny import environment, timeless, weights
+from tiny import environment, same, timeless, trace, weights
 
 HERE = Path(__file__).parent
 
@@ -37,11 +37,11 @@ def agree(one, other):
     assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
 
 
-def begin(folder, engine="serial", until=1):
+def begin(folder, engine="serial", until=1, kind="scaffold"):
     """Start the script; this many rounds are done when this returns."""
     paths = [str(HERE), str(HERE.parent), environment()["PYTHONPATH"]]
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "crash_script.py"), str(folder), engine],
+        [sys.executable, str(HERE / "crash_script.py"), str(folder), engine, kind],
         env=environment() | {"PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -91,6 +91,55 @@ def test_kill_9_in_workers_and_resume_in_workers(undisturbed, tmp_path, engine_o
     process = begin(tmp_path / "run", "workers:2", 13)
     assert stop(process, signal.SIGKILL, random.uniform(0, 0.03)) == -signal.SIGKILL
     agree(experiment(engine_of("workers:2")).resume(tmp_path / "run"), undisturbed)
+
+
+@pytest.fixture(scope="module", params=["everything", "fafed"])
+def with_all_of_it(request, tmp_path_factory):
+    """A kind with every part that remembers something, and its undisturbed run."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    return request.param, experiment(kind=request.param).run(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "workers:2"])
+def test_kill_9_with_all_of_it_on(engine, with_all_of_it, tmp_path, engine_of):
+    kind, whole = with_all_of_it
+    draw = random.Random(f"{kind} {engine}")
+    for number, moments in enumerate([(1,), (6, 7, 15)]):
+        folder = tmp_path / f"run{number}"
+        for until in moments:  # some are killed again after they went on
+            process = begin(folder, engine, until, kind)
+            assert stop(process, signal.SIGKILL, draw.uniform(0, 0.05)) == -signal.SIGKILL
+        end = experiment(engine_of(engine), kind=kind).resume(folder)
+        agree(end, whole)
+        assert same(end.state, whole.state) and end.clients == whole.clients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["alg", "obj", "link"])
+def test_every_part_of_client_memory_matters(lost, with_all_of_it, tmp_path, monkeypatch):
+    """Else the test above could not fail: a memory that is lost at the stop is another run."""
+    from fedloom.memory import ClientMemory
+    from fedloom.vector import leaves, tree
+
+    kind, whole = with_all_of_it
+    experiment(kind=kind, rounds=12).run(tmp_path / "run")
+    read = ClientMemory._read
+
+    def forgetful(self, client):
+        row = read(self, client)
+        return row._replace(**{lost: tree(torch.zeros_like, getattr(row, lost))})
+
+    monkeypatch.setattr(ClientMemory, "_read", forgetful)
+    end = experiment(kind=kind).resume(tmp_path / "run")
+    empty = not any(True for _ in leaves(getattr(_row(kind), lost)))
+    assert same(end.state, whole.state) == empty
+
+
+def _row(kind):
+    """One client's memory."""
+    (loop,) = trace(experiment(kind=kind), 0)
+    return loop.engine._client.first_memory(loop.srv.x, 0)
 
 
 # ----------------------------------------------------------------------------------------- Ctrl-C

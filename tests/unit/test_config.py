@@ -59,7 +59,7 @@ def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
 
 @pytest.mark.parametrize("path", REGISTRIES)
 def test_every_registered_part_can_be_configured(path: str) -> None:
-    inner = {NESTED[path]} if path in NESTED else set()  # a table of its own
+    inner = set(NESTED.get(path, ()))  # tables of their own
     for make in REGISTRIES[path].values():
         assert set(known(make, inner)) == set(inspect.signature(make).parameters) - inner
 

@@ -19,7 +19,9 @@ NAMES = [
     "LocalSGD",
     "Result",
     "Saving",
+    "Turnover",
     "__version__",
+    "check",
 ]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))
 

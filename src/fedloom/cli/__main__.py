@@ -16,9 +16,12 @@ from fedloom._version import __version__
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
 from .browse import list_command, show_command
+from .check import check_command
+from .data import data_command
 from .demo import demo_command
 from .export import export_command
 from .matrix import matrix_command
+from .partition import partition_command
 from .results import compare_command, report_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
@@ -105,6 +108,9 @@ for _command in (
     show_command,
     matrix_command,
     export_command,
+    partition_command,
+    check_command,
+    data_command,
     demo_command,
 ):
     cli.add_command(_command)

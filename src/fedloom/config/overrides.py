@@ -34,8 +34,12 @@ REGISTRIES: dict[str, Makers] = {
     "submodel": VIEWS,
     "compress": CODECS,
 }
-# a key of a named table that is not an option of what the table names
-NESTED = {"data": "partition", "submodel": "capacities", "compress": "feedback"}
+# keys of a named table that are no options of what the table names
+NESTED: dict[str, tuple[str, ...]] = {
+    "data": ("partition", "tests"),
+    "submodel": ("capacities",),
+    "compress": ("feedback",),
+}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -65,7 +69,7 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
 
     A new name drops the options of the old one. Raises ConfigError.
     """
-    changes = [parse_override(text) for text in overrides]
+    changes = [(_full(path), value) for path, value in map(parse_override, overrides)]
     typed = set()
     names = [c for c in changes if _is_name(*c)]
     for path, value in names + [c for c in changes if not _is_name(*c)]:
@@ -99,6 +103,11 @@ def _is_name(path: str, value: Any) -> bool:
     return path.removesuffix(".name") in REGISTRIES and not isinstance(value, Mapping)
 
 
+def _full(path: str) -> str:
+    """Shorthands that need no look at the settings: partition and tests are of the data."""
+    return f"data.{path}" if path.partition(".")[0] in NESTED["data"] else path
+
+
 def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     *tables, key = path.split(".")
     place = raw
@@ -107,7 +116,7 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     old = named_table(place, key)
     if old.get("name") == name:
         return
-    kept = {k: v for k, v in old.items() if k == NESTED.get(path)}
+    kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
     first = ""
     if path == "compress" and isinstance(name, str):  # topk:0.01 is short for its first option
         name, _, first = name.partition(":")
@@ -141,7 +150,7 @@ def _spelled_out(raw: dict[str, Any], path: str) -> str:
         name = data.get("name")
         source = SOURCES.get(name) if isinstance(name, str) else None
         partition = PARTITIONS.get(str(named_table(data, "partition").get("name")))
-        own = known(source, ("partition",)) if source else []
+        own = known(source, NESTED["data"]) if source else []
         if partition and parts[1] not in own and parts[1] in known(partition):
             return f"data.partition.{parts[1]}"
     return path

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from pydantic import BaseModel
 from torch import nn
 
 from ..codecs import CODECS
-from ..data import PARTITIONS, SOURCES, FederatedData
+from ..cohorts import Turnover
+from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
 from ..engines import make_engine, same_bits
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
@@ -26,12 +26,12 @@ from ..local import Local
 from ..loop import Saving
 from ..models import MODELS
 from ..objectives import OBJECTIVES
-from ..recipes import RECIPES
 from ..schedules import SCHEDULES
 from ..servers import with_server
 from ..views import VIEWS
 from ..zoo import LABELS, make_algorithm
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
+from .read import load, read
 from .settings import PLAIN, Settings
 from .tables import NOTHING, Origin, check, known, live, model_of
 
@@ -51,6 +51,7 @@ _TABLES = (
     "objective",
     "submodel",
     "compress",
+    "turnover",
 )
 _LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
@@ -97,7 +98,11 @@ class Config:
         with self._blame("evaluate"):
             evaluation = Evaluation(**live(v["evaluate"]))
         checkpoint = live(v["checkpoint"])
-        data = self._data()
+        data = self.data()
+        turnover = None
+        if "turnover" in v:
+            with self._blame("turnover"):
+                turnover = Turnover(**live(v["turnover"]))
         with self._blame(""):
             return Experiment(
                 algorithm=algorithm,
@@ -112,6 +117,7 @@ class Config:
                 compress=self._via(),
                 seed=v["seed"],
                 sampling=v["sampling"],
+                turnover=turnover,
                 weighting=v["weighting"],
                 nonfinite=v["nonfinite"],
                 evaluation=evaluation,
@@ -131,7 +137,7 @@ class Config:
         table: Any = self.values
         for part in path.split("."):
             table = table[part]
-        skip = ("name", NESTED.get(path))
+        skip = ("name", *NESTED.get(path, ()))
         return table["name"], live({k: v for k, v in table.items() if k not in skip})
 
     def _make(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
@@ -155,15 +161,25 @@ class Config:
             made: nn.Module = self._make("model", MODELS)
         return made
 
+    def data(self) -> FederatedData:
+        """The data, dealt to the clients.
+
+        Raises ConfigError or DataError as experiment() does.
+        """
+        data, kind = self._data(), self.values["data"].get("tests")
+        if kind is None:
+            return data
+        with self._blame("data"):
+            partition = self._make("data.partition", PARTITIONS)
+            return with_client_tests(data, partition, kind, self.values["data"]["seed"])
+
     def _data(self) -> FederatedData:
         name, options = self._named("data")
         with self._blame("data.partition"):
             partition = self._make("data.partition", PARTITIONS)
         with self._blame("data"):
             data = SOURCES[name](partition=partition, **options)
-        dtype = getattr(torch, self.values["dtype"])
-        tests = None if data.test_inputs is None else data.test_inputs.to(dtype)
-        return replace(data, inputs=data.inputs.to(dtype), test_inputs=tests)
+        return data.astype(getattr(torch, self.values["dtype"]))
 
     @contextmanager
     def _blame(self, table: str) -> Iterator[None]:
@@ -187,7 +203,7 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError, on one line, for whatever is unknown or of a wrong type.
     """
-    raw, said, name = _load(source)
+    raw, said, name = load(source)
     raw.setdefault("name", name)
     return _complete(raw, said, overrides)
 
@@ -203,7 +219,7 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise CheckpointError(
             f"'{run}' is not a run directory: it has no config.toml; see `fedloom list runs`"
         )
-    raw = _read(file)
+    raw = read(file)
     if raw.get("source") == "python":
         raise ConfigError(
             f"'{run}' was started from Python, which made its model and data; go on there with "
@@ -225,38 +241,6 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
             "run goes on; only the number of workers can change"
         )
     return config
-
-
-def _load(source: str | Path) -> tuple[dict[str, Any], str, str]:
-    """-> settings, what errors call the source, and a name for the run."""
-    text = str(source)
-    if text in RECIPES:
-        return RECIPES[text](), f"recipe '{text}'", text
-    path = Path(source)
-    if path.is_dir() and (path / "config.toml").is_file():
-        path = path / "config.toml"
-    if path.is_file() or path.suffix == ".toml":
-        raw = _read(path)
-        if raw.get("source") == "python":
-            raise ConfigError(
-                f"'{path}' describes a run that was started from Python, which made its model and "
-                "data; run that code again, or write a file from `fedloom show digits`"
-            )
-        return raw, f"file '{path}'", path.stem
-    raise ConfigError(f"unknown recipe '{text}'; {did_you_mean(text, RECIPES)}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
-            "(see `fedloom list recipes`)"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"'{path}' is not TOML: {reason}") from None
 
 
 def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> Config:
@@ -309,6 +293,8 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
                 f"{where}: submodel.capacities must be a list of shares, got {levels!r}"
             )
         found["submodel"]["capacities"] = [float(c) for c in levels]
+    if "turnover" in raw:
+        found["turnover"] = _plain(raw, "turnover", model_of(Turnover), origin)
     if "compress" in found:
         feedback = named_table(raw, "compress").get("feedback", "residual")
         if feedback not in FEEDBACKS:
@@ -337,7 +323,7 @@ def _options(raw: Mapping[str, Any], path: str) -> list[str]:
     for table in tables:
         place = named_table(place, table)
     make = REGISTRIES[path].get(str(named_table(place, key).get("name")))
-    return known(make, (NESTED.get(path, ""),)) if make else []
+    return known(make, NESTED.get(path, ())) if make else []
 
 
 def _plain(
@@ -370,9 +356,9 @@ def _named(
         raise ConfigError(
             f"{origin.of(f'{path}.name')}: unknown {path} '{name}'; {did_you_mean(name, registry)}"
         )
-    inner = NESTED.get(path)
-    table = {k: v for k, v in table.items() if k != inner}
-    model = model_of(registry[name], frozenset({inner} if inner else ()))
+    inner = NESTED.get(path, ())
+    table = {k: v for k, v in table.items() if k not in inner}
+    model = model_of(registry[name], frozenset(inner))
     return {"name": name, **check(model, table, path, f"{path} '{name}'", origin)}
 
 
@@ -380,6 +366,11 @@ def _data(raw: Mapping[str, Any], seed: int, origin: Origin) -> dict[str, Any]:
     table = named_table(raw, "data")
     table.setdefault("seed", seed)
     values = _named({"data": table}, "data", origin)
+    tests = table.get("tests", NOTHING)
+    if tests not in (*TESTS, NOTHING):
+        hint = did_you_mean(str(tests), (*TESTS, NOTHING))
+        raise ConfigError(f"{origin.of('data.tests')}: unknown data.tests '{tests}'; {hint}")
+    values |= {} if tests == NOTHING else {"tests": tests}
     return values | {"partition": _named(table, "data.partition", origin)}
 
 

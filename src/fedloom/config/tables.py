@@ -99,7 +99,7 @@ def _toml_type(hint: Any) -> Any:
         kept = [_toml_type(a) for a in inner if typing.get_origin(a) is not os.PathLike]
         return functools.reduce(lambda a, b: a | b, kept)
     if origin is tuple or origin is Sequence:
-        return list[inner[0]]  # type: ignore[valid-type]  # known at run time only
+        return list[_toml_type(inner[0])]  # type: ignore[misc]  # known at run time only
     return hint
 
 

@@ -20,20 +20,28 @@ def check_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def as_inputs(value: Any, dtype: torch.dtype = torch.float32, what: str = "inputs") -> Tensor:
+def as_inputs(
+    value: Any,
+    dtype: torch.dtype = torch.float32,
+    what: str = "inputs",
+    stored: bool = False,
+) -> Tensor:
     """Turn inputs (n, ...) into a tensor: floats and booleans to dtype, integers to int64 tokens.
 
-    Shares memory with the argument where no conversion is needed. Raises DataError, which begins
-    with `what`, for uint8 images (they must be scaled first) and for anything not a number.
+    stored: keep the type, a transform is going to convert. Shares memory with the argument where no
+    conversion is needed. Raises DataError, which begins with `what`, for uint8 images without a
+    transform and for anything not a number.
 
     >>> as_inputs(np.zeros((2, 3))).dtype, as_inputs([[1, 2]]).dtype
     (torch.float32, torch.int64)
     """
     tensor = _as_tensor(value, what)
+    if stored:
+        return tensor
     if tensor.dtype == torch.uint8:
         raise DataError(
-            f"{what} have type uint8, as images do; divide them by 255 to get float32 "
-            "(or turn tokens into int64)"
+            f"{what} have type uint8, as images do; divide them by 255 to get float32, give "
+            "transform=Images(...) (or turn tokens into int64)"
         )
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         return tensor.to(check_dtype(dtype))

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedloom.data.arrays import as_inputs, as_targets, check_dtype
 from fedloom.data.federated import FederatedData
 from fedloom.data.ragged import Partition, Ragged
+from fedloom.data.transform import Transform
 from fedloom.errors import DataError
 
 __all__ = ["from_arrays", "from_clients"]
@@ -23,13 +24,15 @@ def from_clients(
     name: str = "yours",
     class_names: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
+    transform: Transform | None = None,
 ) -> FederatedData:
     """Make a federation of one (inputs, targets) pair per client: lists, numpy arrays or tensors.
 
     Inputs are (n_i, ...), targets (n_i,) integer labels or (n_i, ...) floats for regression.
     Floats become dtype (float32 unless torch.float64 is asked for), integer inputs stay integers
-    (tokens). `test` is one common test set; `client_tests` has one pair per client, and all of
-    them together are then the common test set. Raises DataError that names the client.
+    (tokens); with a transform, such as Images, inputs keep the type that they have. `test` is one
+    common test set; `client_tests` has one pair per client, and all of them together are then the
+    common test set. Raises DataError that names the client.
 
     >>> data = from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], test=([[3.0]], [0]))
     >>> data.sizes.tolist(), data.inputs.dtype, len(data.test_inputs)
@@ -44,11 +47,11 @@ def from_clients(
         raise DataError(
             f"client_tests has {len(client_tests)} pairs for {len(pairs)} clients; give one each"
         )
-    inputs, targets, clients = _join(pairs, dtype, "client {}")
+    inputs, targets, clients = _join(pairs, dtype, "client {}", transform)
     tests = None
-    test_inputs, test_targets = _test_arrays(test, dtype)
+    test_inputs, test_targets = _test_arrays(test, dtype, transform)
     if client_tests is not None:
-        test_inputs, test_targets, tests = _join(client_tests, dtype, "client_tests {}")
+        test_inputs, test_targets, tests = _join(client_tests, dtype, "client_tests {}", transform)
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -58,7 +61,12 @@ def from_clients(
         test_targets=test_targets,
         test_clients=tests,
         class_names=tuple(class_names),
-        about={"source": name, "partition": {"kind": "given", "clients": clients.count}},
+        about={
+            "source": name,
+            **({} if transform is None else transform.about()),
+            "partition": {"kind": "given", "clients": clients.count},
+        },
+        transform=transform,
     )
 
 
@@ -71,6 +79,7 @@ def from_arrays(
     name: str = "yours",
     class_names: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
+    transform: Transform | None = None,
 ) -> FederatedData:
     """Make a federation of one data set, dealt to clients by a partition with this seed.
 
@@ -83,10 +92,11 @@ def from_arrays(
     >>> sorted(data.sizes.tolist()), data.classes
     ([2, 2, 3, 3], None)
     """
-    rows, labels = as_inputs(inputs, dtype), as_targets(targets, dtype)
+    rows = as_inputs(inputs, dtype, stored=transform is not None)
+    labels = as_targets(targets, dtype)
     if len(rows) != len(labels):
         raise DataError(f"there are {len(rows)} inputs, but {len(labels)} targets; one each needed")
-    test_inputs, test_targets = _test_arrays(test, dtype)
+    test_inputs, test_targets = _test_arrays(test, dtype, transform)
     return FederatedData(
         name=name,
         inputs=rows,
@@ -95,17 +105,24 @@ def from_arrays(
         test_inputs=test_inputs,
         test_targets=test_targets,
         class_names=tuple(class_names),
-        about={"source": name, "partition": partition.about(), "seed": seed},
+        about={
+            "source": name,
+            **({} if transform is None else transform.about()),
+            "partition": partition.about(),
+            "seed": seed,
+        },
+        transform=transform,
     )
 
 
 def _test_arrays(
-    test: tuple[Any, Any] | None, dtype: torch.dtype
+    test: tuple[Any, Any] | None, dtype: torch.dtype, transform: Transform | None
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     if test is None:
         return None, None
     inputs, targets = _pair(test, "test")
-    return as_inputs(inputs, dtype, "test inputs"), as_targets(targets, dtype, "test targets")
+    rows = as_inputs(inputs, dtype, "test inputs", transform is not None)
+    return rows, as_targets(targets, dtype, "test targets")
 
 
 def _pair(pair: Any, what: str) -> tuple[Any, Any]:
@@ -117,7 +134,10 @@ def _pair(pair: Any, what: str) -> tuple[Any, Any]:
 
 
 def _join(
-    pairs: Sequence[tuple[Any, Any]], dtype: torch.dtype, label: str
+    pairs: Sequence[tuple[Any, Any]],
+    dtype: torch.dtype,
+    label: str,
+    transform: Transform | None,
 ) -> tuple[Tensor, Tensor, Ragged]:
     check_dtype(dtype)
     if not len(pairs):
@@ -126,7 +146,7 @@ def _join(
     for client, pair in enumerate(pairs):
         what = label.format(client)
         inputs, targets = _pair(pair, what)
-        rows = as_inputs(inputs, dtype, f"{what}: inputs")
+        rows = as_inputs(inputs, dtype, f"{what}: inputs", transform is not None)
         labels = as_targets(targets, dtype, f"{what}: targets")
         if len(rows) != len(labels):
             raise DataError(f"{what} has {len(rows)} inputs, but {len(labels)} targets")

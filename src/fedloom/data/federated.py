@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -15,19 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data.ragged import Ragged
+from fedloom.data.checks import check_arrays, check_indices, check_lists, kind
+from fedloom.data.ragged import Ragged, read_arrays
+from fedloom.data.transform import Transform
 from fedloom.errors import DataError
 from fedloom.rng import generator
 
 __all__ = ["FederatedData", "Ragged"]
+
+LARGEST_TABLE = 1 << 28  # cells of label_counts()
 
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """Hold training and test arrays, and who owns which sample.
 
-    inputs: (n, ...) float32 or float64, or int64 tokens. targets: (n,) int64 labels from 0, or
-    floating (n, ...) for regression. clients: training indices per client; lists may overlap.
+    inputs: (n, ...) float32 or float64, int64 tokens, or anything with a transform, which makes the
+    model's inputs of them batch by batch: uint8 images stay a quarter of the size. targets: (n,)
+    int64 labels from 0, (n, T) int64 tokens, or floating (n, ...) for regression. clients: training
+    indices per client; lists may overlap.
     test_clients: indices into the test arrays per client (a list may be empty).
     validation: indices into inputs that no client holds. about: source, partition and seed, fit
     for JSON, which go into the run directory. Tensors are shared, never copied: treat them as
@@ -50,6 +55,7 @@ class FederatedData:
     validation: Tensor | None = None
     class_names: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    transform: Transform | None = None
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
@@ -65,9 +71,9 @@ class FederatedData:
         """Training samples per client, (N,) int64."""
         return self.clients.sizes
 
-    @property
+    @functools.cached_property
     def classes(self) -> int | None:
-        """The number of classes C (largest label of all + 1), or None for regression."""
+        """The number of classes C (largest label or token of all + 1), or None for regression."""
         if self.targets.is_floating_point():
             return None
         largest = int(self.targets.max())
@@ -76,18 +82,57 @@ class FederatedData:
         return largest + 1
 
     def label_counts(self) -> Tensor:
-        """Count the labels of every client: (N, C) int64. Raises DataError for regression."""
-        classes = self.classes
-        if classes is None:
-            raise DataError(f"'{self.name}' has floating targets, so there are no labels to count")
+        """Count the labels, or all tokens, of every client: (N, C) int64.
+
+        Raises DataError for regression, and for a table of more than 2^28 cells (2 GiB).
+        """
+        classes = self._countable()
+        if self.population * classes > LARGEST_TABLE:
+            raise DataError(
+                f"a table of {self.population} clients by {classes} classes is too large; count "
+                "client by client with label_counts_of"
+            )
         targets = self.targets[self.clients.indices]
         first = (self.clients.owners() * classes).view(-1, *[1] * (targets.ndim - 1))
         cells = (first + targets).flatten()
         counts = torch.bincount(cells, minlength=self.population * classes)
         return counts.view(self.population, classes)
 
+    def label_counts_of(self, i: int) -> Tensor:
+        """Count the labels, or all tokens, of client i: (C,) int64. Raises DataError for
+        regression.
+        """
+        classes = self._countable()
+        return torch.bincount(self.targets[self.clients.of(i)].flatten(), minlength=classes)
+
+    def _countable(self) -> int:
+        if self.classes is None:
+            raise DataError(f"'{self.name}' has floating targets, so there are no labels to count")
+        return self.classes
+
+    def ready(self, inputs: Tensor, draws: Tensor | None = None) -> Tensor:
+        """Stored inputs (n, ...) as the model gets them; with draws (n, k) as it is trained on
+        them.
+        """
+        if self.transform is None:
+            return inputs
+        return (
+            self.transform.plain(inputs)
+            if draws is None
+            else self.transform.augmented(inputs, draws)
+        )
+
+    def astype(self, dtype: torch.dtype) -> FederatedData:
+        """Return a copy whose floating inputs reach the model in this type; tokens stay tokens."""
+        if self.transform is not None:
+            return replace(self, transform=self.transform.astype(dtype))
+        if not self.inputs.is_floating_point():
+            return self
+        tests = None if self.test_inputs is None else self.test_inputs.to(dtype)
+        return replace(self, inputs=self.inputs.to(dtype), test_inputs=tests)
+
     def client(self, i: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of client i, (n_i, ...) each."""
+        """Return the inputs (as stored) and targets of client i, (n_i, ...) each."""
         own = self.clients.of(i)
         return self.inputs[own], self.targets[own]
 
@@ -171,12 +216,7 @@ class FederatedData:
         Only offsets and indices must be there: a split that somebody published needs no more.
         Raises DataError for a file that cannot be read or was made for other data.
         """
-        arrays = _read_arrays(path)
-        if missing := {"offsets", "indices"} - arrays.keys():
-            raise DataError(
-                f"{path} has no array '{min(missing)}'; a split needs offsets (clients + 1,) and "
-                "indices (samples of all clients,)"
-            )
+        arrays = read_arrays(path)
         made_for = int(arrays["samples"]) if "samples" in arrays else len(self.inputs)
         if made_for != len(self.inputs):
             raise DataError(
@@ -199,8 +239,8 @@ class FederatedData:
 
     def validate(self) -> None:
         """Raise DataError at the first thing that does not fit, and name the row or client."""
-        _check_arrays("", self.inputs, self.targets)
-        _check_lists("clients", self.clients, len(self.inputs), "training")
+        check_arrays("", self.inputs, self.targets, self.transform)
+        check_lists("clients", self.clients, len(self.inputs), "training")
         if bool((self.sizes == 0).any()):
             empty = int((self.sizes == 0).nonzero()[0])
             raise DataError(
@@ -230,7 +270,7 @@ class FederatedData:
             if self.test_clients is not None:
                 raise DataError("test_clients are given without test_inputs; give both or neither")
             return
-        _check_arrays("test ", self.test_inputs, self.test_targets)
+        check_arrays("test ", self.test_inputs, self.test_targets, self.transform)
         pairs = (
             ("inputs", self.inputs, self.test_inputs),
             (
@@ -242,11 +282,11 @@ class FederatedData:
         for what, train, test in pairs:
             if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
                 raise DataError(
-                    f"test {what} are {_kind(test)} a sample, but training {what} {_kind(train)}; "
+                    f"test {what} are {kind(test)} a sample, but training {what} {kind(train)}; "
                     "they must be of one shape and type"
                 )
         if self.test_clients is not None:
-            _check_lists("test_clients", self.test_clients, len(self.test_inputs), "test")
+            check_lists("test_clients", self.test_clients, len(self.test_inputs), "test")
             if self.test_clients.count != self.population:
                 raise DataError(
                     f"test_clients has {self.test_clients.count} lists for {self.population} "
@@ -256,7 +296,7 @@ class FederatedData:
     def _validate_validation(self) -> None:
         if self.validation is None:
             return
-        _check_indices("validation", self.validation, len(self.inputs), "training")
+        check_indices("validation", self.validation, len(self.inputs), "training")
         held = torch.zeros(len(self.inputs), dtype=torch.bool)
         held[self.validation] = True
         both = held[self.clients.indices].nonzero()
@@ -268,77 +308,6 @@ class FederatedData:
             )
 
 
-def _kind(array: Tensor) -> str:
-    return f"{tuple(array.shape[1:])} {str(array.dtype).removeprefix('torch.')}"
-
-
-def _check_arrays(which: str, inputs: Tensor, targets: Tensor) -> None:
-    if inputs.dtype not in (torch.float32, torch.float64, torch.int64):
-        advice = "divide images by 255" if inputs.dtype == torch.uint8 else "convert them first"
-        raise DataError(
-            f"{which}inputs have type {inputs.dtype}; float32, float64 and int64 (tokens) are "
-            f"allowed: {advice}"
-        )
-    labels = targets.dtype == torch.int64
-    if not labels and targets.dtype not in (torch.float32, torch.float64):
-        raise DataError(
-            f"{which}targets have type {targets.dtype}; int64 (labels), float32 and float64 are "
-            "allowed"
-        )
-    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
-        raise DataError(
-            f"{which}inputs have shape {tuple(inputs.shape)} and {which}targets "
-            f"{tuple(targets.shape)}; the first dimension counts the samples and must be the same"
-        )
-    if len(inputs) == 0:
-        raise DataError(f"{which or 'training '}data have no samples")
-    for what, array in (("inputs", inputs), ("targets", targets)):
-        _check_finite(which + what, array)
-    if labels and int(targets.min()) < 0:
-        row = int((targets < 0).nonzero()[0])
-        raise DataError(
-            f"{which}targets row {row} is {int(targets[row])}; labels must be 0, 1, 2, ..."
-        )
-
-
-def _check_finite(what: str, array: Tensor) -> None:
-    # a finite sum needs no second pass and no second array: no NaN or infinity can be in it
-    if not array.is_floating_point() or bool(array.sum().isfinite()):
-        return
-    rows = (~array.isfinite()).reshape(len(array), -1).any(dim=1).nonzero()
-    if len(rows):
-        raise DataError(
-            f"{what} row {int(rows[0])} holds NaN or infinity ({len(rows)} of {len(array)} rows "
-            "do); repair or drop these rows"
-        )
-
-
-def _check_lists(what: str, lists: Ragged, samples: int, which: str) -> None:
-    offsets, indices = lists
-    rising = offsets.ndim == 1 and offsets.dtype == torch.int64 and len(offsets) > 1
-    rising = rising and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
-    if not rising or bool((lists.sizes < 0).any()):
-        raise DataError(
-            f"{what} needs int64 offsets of at least one client that rise from 0 to the number of "
-            f"indices ({len(indices)}); build it by Ragged.from_lists"
-        )
-    _check_indices(what, indices, samples, which)
-
-
-def _check_indices(what: str, indices: Tensor, samples: int, which: str) -> None:
-    if indices.dtype != torch.int64 or indices.ndim != 1:
-        raise DataError(
-            f"{what} indices have type {indices.dtype} and shape {tuple(indices.shape)}; int64 in "
-            "one dimension is needed"
-        )
-    outside = ((indices < 0) | (indices >= samples)).nonzero()
-    if len(outside):
-        raise DataError(
-            f"{what} names sample {int(indices[outside[0]])}, but there are {samples} {which} "
-            f"samples, numbered 0 to {samples - 1}"
-        )
-
-
 def _refuse_shared_samples(data: FederatedData) -> None:
     times = torch.bincount(data.clients.indices, minlength=len(data.inputs))
     if int(times.max()) > 1:
@@ -346,17 +315,3 @@ def _refuse_shared_samples(data: FederatedData) -> None:
             f"sample {int(times.argmax())} is on {int(times.max())} clients' lists, so holding it "
             "out of one leaves it at another; choose validation samples before the partition"
         )
-
-
-def _read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
-    try:
-        with zipfile.ZipFile(path):  # a lone .npy array is refused here
-            pass
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
-    for name, array in arrays.items():
-        if array.dtype.kind not in "iu":
-            raise DataError(f"array '{name}' of {path} has type {array.dtype}; integers are needed")
-    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}

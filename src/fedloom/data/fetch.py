@@ -5,32 +5,35 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from fedloom.errors import DataError
 
-__all__ = ["PublishedFile", "data_root", "fetch"]
+__all__ = ["PublishedFile", "data_root", "fetch", "fetch_archive", "md5_of", "verify"]
 
 TIMEOUT_SECONDS = 30.0  # without any byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """Name a gzipped file and what its publisher says of it.
+    """Name a file or archive and what its publisher says of it.
 
-    name: with .gz; md5: of the .gz; md5_plain: of its content, for copies that somebody unpacked;
-    url: the file's home.
+    name: as it is downloaded; md5: of that; md5_plain: of the content of a .gz, for copies that
+    somebody unpacked; url: the file's home.
     """
 
     name: str
     md5: str
-    md5_plain: str
     url: str
+    md5_plain: str = ""
 
 
 def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -55,17 +58,60 @@ def fetch(file: PublishedFile, folder: Path, download: bool = True) -> Path:
     packed = folder / file.name
     plain = folder / file.name.removesuffix(".gz")
     for path, md5 in ((packed, file.md5), (plain, file.md5_plain)):
-        if path.is_file():
-            if (got := _md5(path)) != md5:
-                raise DataError(
-                    f"{path} is damaged or another file: md5 {got}, expected {md5}; delete it and "
-                    f"get it again from {file.url}"
-                )
+        if md5 and path.is_file():
+            verify(path, md5, file.url)
             return path
     if not download:
         raise DataError(_missing(file, folder, "download is off"))
     _download(file, packed)
     return packed
+
+
+def verify(path: Path, md5: str, url: str) -> None:
+    """Raise DataError unless a file has this checksum; url: where to get it again."""
+    if (got := md5_of(path)) != md5:
+        raise DataError(
+            f"{path} is damaged or another file: md5 {got}, expected {md5}; delete it and "
+            f"get it again from {url}"
+        )
+
+
+def fetch_archive(file: PublishedFile, root: Path, inside: str, download: bool = True) -> Path:
+    """Return <root>/<inside>, a folder; if it is not there, download an archive that holds it.
+
+    The archive is verified, unpacked under a temporary name, and only then the folder gets its own;
+    the archive itself is not kept. Raises DataError, as `fetch` does.
+    """
+    folder = root / inside
+    if folder.is_dir():
+        return folder
+    if not download:
+        raise DataError(_missing(file, root, f"there is no folder {inside}, and download is off"))
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{inside}.", dir=root) as part:
+            packed = Path(part) / file.name
+            _download(file, packed, root)
+            _unpack(packed, Path(part))
+            if not (Path(part) / inside).is_dir():
+                raise DataError(f"{file.name} from {file.url} holds no folder {inside}")
+            (Path(part) / inside).replace(folder)
+    except OSError as error:
+        raise DataError(f"{file.name} cannot be unpacked in {root}: {error}") from error
+    return folder
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    """Unpack a verified .zip or .tar.gz; nothing can be written outside the folder."""
+    try:
+        if packed.suffix == ".zip":
+            with zipfile.ZipFile(packed) as archive:
+                archive.extractall(folder)
+        else:
+            with tarfile.open(packed) as tar:
+                tar.extractall(folder, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{packed.name} cannot be unpacked: {error}") from error
 
 
 def _missing(file: PublishedFile, folder: Path, why: object) -> str:
@@ -76,7 +122,8 @@ def _missing(file: PublishedFile, folder: Path, why: object) -> str:
     )
 
 
-def _md5(path: Path) -> str:
+def md5_of(path: Path) -> str:
+    """The MD5 of a file, in hexadecimal. Raises DataError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
@@ -84,8 +131,11 @@ def _md5(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _download(file: PublishedFile, path: Path) -> None:
-    """Write to a temporary name in the same folder, so that no half file ever has the real name."""
+def _download(file: PublishedFile, path: Path, folder: Path | None = None) -> None:
+    """Write to a temporary name in the same folder, so that no half file ever has the real name.
+
+    folder: the one that errors name, if not the file's.
+    """
     partial = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +143,7 @@ def _download(file: PublishedFile, path: Path) -> None:
         partial = Path(name)
         with os.fdopen(handle, "wb") as out:
             _copy(file, out)
-        if (got := _md5(partial)) != file.md5:
+        if (got := md5_of(partial)) != file.md5:
             raise DataError(
                 f"{file.name} from {file.url} has md5 {got}, expected {file.md5}; nothing was kept "
                 "(a proxy may answer in its place): get the file by hand"
@@ -103,7 +153,7 @@ def _download(file: PublishedFile, path: Path) -> None:
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it holds the answer's socket
-        raise DataError(_missing(file, path.parent, error)) from error
+        raise DataError(_missing(file, folder or path.parent, error)) from error
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from fedloom.errors import DataError
 
-__all__ = ["Partition", "Ragged"]
+__all__ = ["MatchedPartition", "Partition", "Ragged", "read_arrays"]
 
 
 class Ragged(NamedTuple):
@@ -86,6 +89,40 @@ class Partition(Protocol):
     def about(self) -> dict[str, Any]:
         """Describe the partition and its numbers, fit for JSON."""
         ...
+
+
+@runtime_checkable
+class MatchedPartition(Partition, Protocol):
+    """Deal test samples as well, so that a client's test set is like its training samples."""
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return the indices of every client into test targets (m, ...), for the clients that
+        split(targets, seed) makes.
+        """
+        ...
+
+
+def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """Read the int64 arrays of a .npz file of index lists: offsets, indices, and what else it has.
+
+    Raises DataError for a file that cannot be read or lacks these two.
+    """
+    try:
+        with zipfile.ZipFile(path):  # a lone .npy array is refused here
+            pass
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu":
+            raise DataError(f"array '{name}' of {path} has type {array.dtype}; integers are needed")
+    if missing := {"offsets", "indices"} - arrays.keys():
+        raise DataError(
+            f"{path} has no array '{min(missing)}'; a split needs offsets (clients + 1,) and "
+            "indices (samples of all clients,)"
+        )
+    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
 def _as_indices(part: Any, client: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -13,11 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.data.assemble import Arrays, check_labels
+from fedloom.data.cifar import cifar10, cifar100
 from fedloom.data.federated import FederatedData
 from fedloom.data.fetch import PublishedFile, data_root, fetch
+from fedloom.data.folders import folders
 from fedloom.data.idx import read_idx
+from fedloom.data.leaf import celeba, femnist
+from fedloom.data.natural import Natural
+from fedloom.data.own import hugging_face, table
 from fedloom.data.partition import dirichlet
+from fedloom.data.pictures import tiny_imagenet
 from fedloom.data.ragged import Partition
+from fedloom.data.reviews import ag_news, sst2
+from fedloom.data.shakespeare import shakespeare
+from fedloom.data.wikitext import wikitext2
 from fedloom.errors import DataError
 from fedloom.rng import key
 
@@ -27,7 +37,8 @@ __all__ = ["SOURCES", "digits", "fashion_mnist", "mnist"]
 @dataclass(frozen=True, kw_only=True)
 class IdxSet:
     """Say what makes an MNIST-like set: folder, normalisation, names, and its files in the order
-    training images, training labels, test images, test labels.
+    training images, training labels, test images, test labels. writers: who wrote each training
+    image.
     """
 
     name: str
@@ -36,6 +47,7 @@ class IdxSet:
     std: float
     class_names: tuple[str, ...]
     files: tuple[PublishedFile, PublishedFile, PublishedFile, PublishedFile]
+    writers: PublishedFile | None = None
 
 
 def _files(home: str, *sums: tuple[str, str]) -> Any:
@@ -49,6 +61,13 @@ def _files(home: str, *sums: tuple[str, str]) -> Any:
     )
 
 
+QMNIST = PublishedFile(
+    name="qmnist-train-labels-idx2-int.gz",
+    md5="0058f8dd561b90ffdd0f734c6a30e5e4",
+    md5_plain="1d43300e7f41ddcbf7fd006cbe865af9",  # our own, of the published file's content
+    url="https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
+    "qmnist-train-labels-idx2-int.gz",
+)
 MNIST = IdxSet(
     name="mnist",
     folder="mnist",
@@ -62,6 +81,7 @@ MNIST = IdxSet(
         ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
         ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
     ),
+    writers=QMNIST,
 )
 FASHION_MNIST = IdxSet(
     name="fashion_mnist",
@@ -119,14 +139,16 @@ def digits(
         # a class keeps at least one sample for training
         held = min(round(test_share * len(rows)), len(rows) - 1)
         test[rows[torch.from_numpy(order[:held])]] = True
-    return _federate(
-        "digits",
-        (images[~test], labels[~test], images[test], labels[test]),
-        dirichlet(0.3, clients=50) if partition is None else partition,
-        seed,
-        tuple("0123456789"),
-        {"scale": "1/16", "test_share": test_share},
+    arrays = Arrays(
+        name="digits",
+        inputs=images[~test],
+        targets=labels[~test],
+        test_inputs=images[test],
+        test_targets=labels[test],
+        class_names=tuple("0123456789"),
+        details={"scale": "1/16", "test_share": test_share},
     )
+    return arrays.deal(dirichlet(0.3, clients=50) if partition is None else partition, seed)
 
 
 def mnist(
@@ -142,7 +164,11 @@ def mnist(
     from their home unless download is False; every file is verified by its published md5. Raises
     DataError for files that are missing or damaged, on one line.
 
-    Source: LeCun, Bottou, Bengio and Haffner 1998; normalisation of FAFED's code.
+    The partitions natural and writers make clients of the 539 people who wrote the training images
+    (19 to 131 each), whom <root>/qmnist/qmnist-train-labels-idx2-int names; it is downloaded too.
+
+    Source: LeCun, Bottou, Bengio and Haffner 1998; normalisation of FAFED's code; the writers:
+    Yadav and Bottou, QMNIST, NeurIPS 2019.
     """
     return _load(MNIST, partition, seed, data_dir, download)
 
@@ -166,6 +192,18 @@ SOURCES: dict[str, Callable[..., FederatedData]] = {
     "digits": digits,
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny_imagenet": tiny_imagenet,
+    "femnist": femnist,
+    "celeba": celeba,
+    "shakespeare": shakespeare,
+    "wikitext2": wikitext2,
+    "ag_news": ag_news,
+    "sst2": sst2,
+    "folders": folders,
+    "table": table,
+    "hugging_face": hugging_face,
 }
 
 
@@ -185,14 +223,48 @@ def _load(
                 f"{path} has shape {images.shape} and its labels {targets.shape}; expected (n, "
                 "rows, columns) and (n,)"
             )
-    arrays = (
-        _normalised(train, kind),
-        torch.from_numpy(labels.astype(np.int64)),
-        _normalised(test, kind),
-        torch.from_numpy(test_labels.astype(np.int64)),
+    arrays = Arrays(
+        name=kind.name,
+        inputs=_normalised(train, kind),
+        targets=check_labels(_labels(labels), 10, paths[1]),
+        test_inputs=_normalised(test, kind),
+        test_targets=check_labels(_labels(test_labels), 10, paths[3]),
+        owners=_writers(kind, labels, partition, data_dir, download),
+        by="writers",
+        class_names=kind.class_names,
+        details={"mean": kind.mean, "std": kind.std},
     )
-    scale = {"mean": kind.mean, "std": kind.std}
-    return _federate(kind.name, arrays, partition, seed, kind.class_names, scale)
+    return arrays.deal(partition, seed)
+
+
+def _labels(values: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _writers(
+    kind: IdxSet,
+    labels: np.ndarray[Any, np.dtype[Any]],
+    partition: Partition,
+    data_dir: str | os.PathLike[str] | None,
+    download: bool,
+) -> Tensor | None:
+    """Who wrote each training image, by NIST's number; only looked up when somebody asks."""
+    if kind.writers is None or not isinstance(partition, Natural):
+        return None
+    folder = data_root(data_dir) / "qmnist"
+    path = fetch(kind.writers, folder, download)
+    table = _decoded(path)
+    if table.ndim != 2 or table.shape[1] < 3 or len(table) != len(labels):
+        raise DataError(
+            f"{path} has shape {table.shape}; expected ({len(labels)}, 8), a row per image"
+        )
+    if not np.array_equal(table[:, 0], labels):
+        row = int(np.flatnonzero(table[:, 0] != labels)[0])
+        raise DataError(
+            f"{path} says that image {row} shows {int(table[row, 0])}, but its label is "
+            f"{int(labels[row])}; the two files do not belong together"
+        )
+    return _labels(table[:, 2])
 
 
 def _decoded(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
@@ -210,25 +282,3 @@ def _decoded_once(path: Path, mtime: int, size: int) -> np.ndarray[Any, np.dtype
 def _normalised(images: np.ndarray[Any, np.dtype[Any]], kind: IdxSet) -> Tensor:
     values = torch.from_numpy(images.astype(np.float32)).unsqueeze(1)
     return values.div_(255).sub_(kind.mean).div_(kind.std)
-
-
-def _federate(
-    name: str,
-    arrays: tuple[Tensor, Tensor, Tensor, Tensor],
-    partition: Partition,
-    seed: int,
-    class_names: tuple[str, ...],
-    details: dict[str, Any],
-) -> FederatedData:
-    inputs, targets, test_inputs, test_targets = arrays
-    tested = len(test_inputs) > 0
-    return FederatedData(
-        name=name,
-        inputs=inputs,
-        targets=targets,
-        clients=partition.split(targets, seed),
-        test_inputs=test_inputs if tested else None,
-        test_targets=test_targets if tested else None,
-        class_names=class_names,
-        about={"source": name, **details, "partition": partition.about(), "seed": seed},
-    )

@@ -142,7 +142,8 @@ def evaluate_range(
     net.bind(x)
     with torch.no_grad():
         for a in range(0, len(inputs), EVALUATION_BATCH):
-            batch = fed.formatted(aligned(inputs[a : a + EVALUATION_BATCH]))
+            batch = fed.data.ready(inputs[a : a + EVALUATION_BATCH])
+            batch = fed.formatted(aligned(batch))
             wanted = aligned(targets[a : a + EVALUATION_BATCH])
             outputs, count = logits_of(net.module(batch)), len(batch)
             try:

@@ -76,7 +76,6 @@ class Client:
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
-        self._counts: Any = None
         self._first: tuple[Vec, View, Rec, Rec] | None = None
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
@@ -206,9 +205,8 @@ class Client:
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""
-        if self._counts is None and self.fed.data.classes is not None:
-            self._counts = self.fed.data.label_counts()
-        counts = x.new_zeros(0) if self._counts is None else self._counts[i].to(x)
+        data = self.fed.data
+        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(i).to(x)
         alg, link = self._common_memory(x, view or self._whole)
         examples, batches = self.fed.pass_of(i)
         info = rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
@@ -252,7 +250,8 @@ class Client:
             x = self._points.take(x).copy_(x)
         for k, index in enumerate(indices):
             job = Job(*fixed, rates[k], *later, float(k), *end)
-            batch, step = fed.batch(index), substream(seed, k)
+            batch = fed.batch(index, fed.draws(i, round, k, len(index)))
+            step = substream(seed, k)
             oracle.at(batch, obj, step)
             if plain:
                 oracle.descend(x, rates[k])

@@ -46,9 +46,11 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         if id(obj) not in self._names:
             name = f"{self._stem}.{self._count}"
             self._count += 1
-            _bytes_of(obj).tofile(self._folder / name)
+            _bytes_of(_stored(obj)).tofile(self._folder / name)
             self._names[id(obj)] = (obj, name)
-        return self._names[id(obj)][1], str(obj.dtype).removeprefix("torch."), tuple(obj.shape)
+        place = (tuple(obj.shape), obj.stride(), obj.storage_offset()) if _overlaps(obj) else None
+        shape = tuple(_stored(obj).shape)
+        return self._names[id(obj)][1], str(obj.dtype).removeprefix("torch."), shape, place
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Tensor and not obj.is_cuda and not obj.requires_grad:
@@ -63,9 +65,24 @@ class _Unpickler(pickle.Unpickler):
         self._folder = folder
 
     def persistent_load(self, pid: Any) -> Tensor:
-        name, dtype, shape = pid
+        name, dtype, shape, place = pid
         # copy on write: a process that writes by mistake changes its own page only
-        return _tensor(np.memmap(self._folder / name, np.uint8, mode="c"), dtype, shape)
+        whole = _tensor(np.memmap(self._folder / name, np.uint8, mode="c"), dtype, shape)
+        return whole if place is None else whole.as_strided(*place)
+
+
+def _overlaps(t: Tensor) -> bool:
+    """Say whether entries share memory, as the windows of a text do: written out it would be many
+    times as large.
+    """
+    return t.untyped_storage().nbytes() < t.nbytes
+
+
+def _stored(t: Tensor) -> Tensor:
+    """What lies in memory of a tensor: itself, or all of its storage if its entries share it."""
+    if not _overlaps(t):
+        return t
+    return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
 
 
 def _bytes_of(t: Tensor) -> Any:

@@ -142,7 +142,7 @@ class Together:
         for k in range(self.index.shape[1]):
             # a batch-level loss is never padded: here all clients' k-th batches are of one size
             size = self.sizes[k] if self.whole else self.index.shape[2]
-            data = self._data(self.index[:, k, :size])
+            data = self._data(self.index[:, k, :size], self._draws(k, size))
             arguments = (
                 x,
                 loc,
@@ -262,14 +262,32 @@ class Together:
         inputs, targets = self._data(self.all.index)
         return rec(inputs=inputs, targets=targets, weight=self.all.weight, seed=self.all.seed)
 
-    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples by index (C, ...) -> inputs and targets with these leading axes."""
-        inputs, targets = self.fed.data.inputs, self.fed.data.targets
-        flat = index.reshape(-1)  # index_select copies whole rows: twice as fast as indexing
+    def _data(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Samples by index (C, ...) -> inputs and targets with these leading axes; draws (C, B, ..)
+        augment the inputs.
+        """
+        data, flat = self.fed.data, index.reshape(-1)
+        flat = flat.to(data.inputs.device)
+        # index_select copies whole rows: twice as fast as indexing
+        inputs, targets = data.inputs.index_select(0, flat), data.targets.index_select(0, flat)
+        inputs = data.ready(inputs, None if draws is None else draws.flatten(0, 1))
         return (
-            inputs.index_select(0, flat).view(*index.shape, *inputs.shape[1:]),
-            targets.index_select(0, flat).view(*index.shape, *targets.shape[1:]),
+            inputs.view(*index.shape, *inputs.shape[1:]),
+            targets.view(*index.shape, *targets.shape[1:]),
         )
+
+    def _draws(self, k: int, size: int) -> Tensor | None:
+        """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
+        rows: list[Tensor] = []
+        for r, i in enumerate(self.group):
+            if self.fed.data.transform is None:
+                return None
+            count = int((self.weight[r, k, :size] > 0).sum())
+            draws = self.fed.draws(i, self.round, k, count)
+            if draws is None:
+                return None
+            rows.append(draws[torch.arange(size).clamp_max(count - 1)])
+        return torch.stack(rows)
 
 
 def _tables(

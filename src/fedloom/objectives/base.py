@@ -221,26 +221,3 @@ class Function(Objective):
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         return self.f(outputs[0], *batch)  # Variables gives x itself as every output
-
-
-def check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
-    """Raise DataError unless these outputs of a model are logits for targets of so many classes."""
-    if classes is None:
-        raise DataError(
-            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
-            "give another loss, or targets.long()"
-        )
-    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
-        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
-    logits = by_class(outputs, targets)
-    if logits.shape[:1] + logits.shape[2:] != targets.shape:
-        raise DataError(
-            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
-            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
-        )
-    if logits.shape[1] < classes:
-        raise DataError(
-            f"the model gives {logits.shape[1]} outputs per example, "
-            f"but labels go up to {classes - 1}; it needs {classes}"
-        )

@@ -10,15 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from .fashion import fashion_dirichlet
-from .handwriting import digits, mnist_dirichlet, mnist_iid
+from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
+from .pictures import cifar10, cifar100, femnist
 
 __all__ = ["RECIPES", "Recipe"]
 
 Recipe = Callable[[], dict[str, Any]]
 
 RECIPES: dict[str, Recipe] = {
+    "cifar10": cifar10,
+    "cifar100": cifar100,
     "digits": digits,
     "fashion_dirichlet": fashion_dirichlet,
+    "femnist": femnist,
     "mnist_dirichlet": mnist_dirichlet,
     "mnist_iid": mnist_iid,
+    "mnist_writers": mnist_writers,
 }

@@ -15,7 +15,14 @@ from .tables import human_bytes, human_value
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FieldBytes", "clients_chart", "field_bytes", "ledger_chart", "partition_charts"]
+__all__ = [
+    "FieldBytes",
+    "clients_chart",
+    "field_bytes",
+    "ledger_chart",
+    "partition_chart",
+    "partition_charts",
+]
 
 _IN_ORDER = 60  # clients up to which the heat-map keeps their order
 _NAMED = 30  # classes up to which each is named
@@ -68,8 +75,46 @@ def partition_charts(groups: Sequence[Group]) -> list[Picture]:
     for number, (partition, labels) in enumerate(shown.values(), start=1):
         name = "partition" if number == 1 else f"partition-{number}"
         whose = f" ({', '.join(labels)})" if len(shown) > 1 else ""
-        pictures.append(_partition_chart(partition, name, whose))
+        pictures.append(partition_chart(partition, name, whose))
     return pictures
+
+
+def partition_chart(
+    partition: Mapping[str, Any], name: str = "partition", whose: str = ""
+) -> Picture:
+    """Draw one partition: sizes, and below them labels by clients where there are labels.
+
+    partition: sizes (N,), counts (N, C) or None, class_names, as in a run's partition.json; whose:
+    what the title says of it. Raises ConfigError if matplotlib is missing.
+    """
+    sizes: Ints = np.asarray(partition["sizes"], dtype=np.int64)
+    spread = f"{sizes.size} clients with {sizes.min()} to {sizes.max()} samples each"
+    if partition.get("counts") is None:
+        made = figure(8.4, 2.6)
+        _sizes(made.add_subplot(), sizes, np.arange(sizes.size))
+        made.axes[0].set_xlabel("client")
+        return Picture(name, f"Clients: size{whose}", f"Bar chart of {spread}{whose}.", made)
+    counts: Ints = np.asarray(partition["counts"], dtype=np.int64).reshape(sizes.size, -1)
+    classes = counts.shape[1]
+    order = _order(counts)
+    made = figure(8.4, 2.2 + min(5.0, 0.22 * max(classes, 5)))
+    ratio = [1.0, min(5.0, 0.22 * max(classes, 5)) / 0.9]
+    top, below = made.subplots(2, 1, sharex=True, height_ratios=ratio)
+    _sizes(top, sizes, order)
+    shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = below.imshow(shares[order].T, aspect="auto", cmap=_white_to_blue(), vmin=0)
+    _name_classes(below, [str(c) for c in partition.get("class_names") or range(classes)], classes)
+    kept = sizes.size <= _IN_ORDER
+    below.set_xlabel("client" if kept else "clients, sorted by their most frequent class")
+    below.set_ylabel("class")
+    made.colorbar(image, ax=below, label="% of the client's samples", pad=0.01)
+    main = float(np.mean(shares.max(axis=1)))
+    held = float(np.mean((counts > 0).sum(axis=1)))
+    alt = (
+        f"Heat-map of {classes} classes over {spread}{whose}. On average a client holds {held:.1f} "
+        f"classes and {main:.0f} % of its samples are of one class."
+    )
+    return Picture(name, f"Clients: labels and sizes{whose}", alt, made)
 
 
 def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
@@ -150,37 +195,6 @@ def _client_values(group: Group) -> Floats:
     values = [v for run in group.counted for v in run.clients.get("values") or [] if v is not None]
     pooled = np.array(values, dtype=np.float64)
     return pooled[np.isfinite(pooled)]
-
-
-def _partition_chart(partition: Mapping[str, Any], name: str, whose: str) -> Picture:
-    sizes: Ints = np.asarray(partition["sizes"], dtype=np.int64)
-    spread = f"{sizes.size} clients with {sizes.min()} to {sizes.max()} samples each"
-    if partition.get("counts") is None:
-        made = figure(8.4, 2.6)
-        _sizes(made.add_subplot(), sizes, np.arange(sizes.size))
-        made.axes[0].set_xlabel("client")
-        return Picture(name, f"Clients: size{whose}", f"Bar chart of {spread}{whose}.", made)
-    counts: Ints = np.asarray(partition["counts"], dtype=np.int64).reshape(sizes.size, -1)
-    classes = counts.shape[1]
-    order = _order(counts)
-    made = figure(8.4, 2.2 + min(5.0, 0.22 * max(classes, 5)))
-    ratio = [1.0, min(5.0, 0.22 * max(classes, 5)) / 0.9]
-    top, below = made.subplots(2, 1, sharex=True, height_ratios=ratio)
-    _sizes(top, sizes, order)
-    shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    image = below.imshow(shares[order].T, aspect="auto", cmap=_white_to_blue(), vmin=0)
-    _name_classes(below, [str(c) for c in partition.get("class_names") or range(classes)], classes)
-    kept = sizes.size <= _IN_ORDER
-    below.set_xlabel("client" if kept else "clients, sorted by their most frequent class")
-    below.set_ylabel("class")
-    made.colorbar(image, ax=below, label="% of the client's samples", pad=0.01)
-    main = float(np.mean(shares.max(axis=1)))
-    held = float(np.mean((counts > 0).sum(axis=1)))
-    alt = (
-        f"Heat-map of {classes} classes over {spread}{whose}. On average a client holds {held:.1f} "
-        f"classes and {main:.0f} % of its samples are of one class."
-    )
-    return Picture(name, f"Clients: labels and sizes{whose}", alt, made)
 
 
 def _order(counts: Ints) -> Ints:

@@ -1,0 +1,49 @@
+"""The contract of a user's own algorithm, objective, view or codec, carried out on a small problem.
+
+Files: algorithms.py, objectives.py, views.py and codecs.py say what each kind owes; runs.py what
+all do (the same in every engine, after a stop, on the bill); watch.py calls every method twice;
+explain.py turns an exception into a paragraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..engines import make_engine
+from .algorithms import algorithm_checks
+from .codecs import codec_checks
+from .find import built, kind_of, parts_of
+from .objectives import objective_checks
+from .outcome import Check, Outcome, Report, carry_out
+from .views import view_checks
+
+__all__ = ["ENGINES", "Outcome", "Report", "check", "parts_of"]
+
+ENGINES = ("vectorised:3", "workers:2")
+
+
+def check(part: Any, engines: Sequence[str] = ENGINES, name: str = "") -> Report:
+    """Carry out the contract on an algorithm, objective, view or codec, or on its class.
+
+    engines: those that must agree with the serial one. The runs take seconds; workers are
+    processes, whose start takes most of them. name: what the report calls the part. Raises
+    ConfigError for what is no part, or a class that needs arguments.
+
+    >>> from fedloom.codecs import TopK
+    >>> report = check(TopK(ratio=0.5), engines=("vectorised",))
+    >>> report.passed, report.kind
+    (True, 'codec')
+    """
+    for engine in engines:
+        make_engine(engine)
+    part = built(part)
+    kind = kind_of(part)
+    make: dict[str, Any] = {
+        "algorithm": algorithm_checks,
+        "objective": objective_checks,
+        "view": view_checks,
+        "codec": codec_checks,
+    }
+    checks: list[Check] = make[kind](part, engines)
+    return carry_out(part, name or type(part).__name__, kind, checks)

@@ -1,0 +1,271 @@
+"""The contract of a codec."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithm import LocalSGD
+from ..codecs import CODECS, Codec
+from ..errors import WireError
+from ..layout import Layout
+from ..link import Forget, Link, Residual, Via, Whole
+from ..rng import generator, key
+from ..vector import Rec, Vec, is_rec, rec
+from .outcome import BrokenError, Check
+from .records import unequal
+from .runs import Runs
+from .setting import Trial, experiment
+from .state import KEPT, kept, look
+from .watch import ARGUMENTS, REPEAT, Notes, twice
+
+__all__ = ["codec_checks"]
+
+LAYOUT = Layout(("w", "b", "head"), ((12, 10), (12,), (3, 12)))
+_ONE = Layout(("b",), ((1,),))
+_DRAWS = 300  # of the bound on the error: its mean is then known to a few per cent
+
+
+def codec_checks(part: Codec, engines: Sequence[str]) -> list[Check]:
+    """Every check of a codec, in order."""
+    own = _Checks(part)
+    return [
+        Check("code on the wire", own.code),
+        Check("messages", own.messages, needed=True),
+        Check("size is what is sent", own.sizes),
+        Check("a message is read again", own.read, needed=True),
+        Check("other bytes are refused", own.damaged),
+        Check("error within the bound", own.bound),
+        Check(ARGUMENTS, functools.partial(own.noted, ARGUMENTS)),
+        Check(REPEAT, functools.partial(own.noted, REPEAT)),
+        Check("runs", own.runs.starts, needed=True),
+        Check(KEPT, own.nothing_kept),
+        Check("nothing is lost with feedback", own.conserved),
+        Check("bill is the messages", own.billed),
+        *own.runs.checks(engines),
+    ]
+
+
+def _via(part: Codec) -> Via:
+    """With error feedback where that has a meaning."""
+    return Via(part, Forget() if part.unfit(200) else Residual())
+
+
+def _make(part: Codec, dtype: torch.dtype, **changes: Any) -> Trial:
+    return experiment(dtype, compress=_via(part), **changes)
+
+
+def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
+    """(name, p, layout): what a field may look like."""
+    for dtype in (torch.float32, torch.float64):
+        p = torch.randn(LAYOUT.d, generator=generator(0, "checks", "codec")).to(dtype)
+        kind = str(dtype)[6:]
+        yield f"random values ({kind})", p, LAYOUT
+        yield f"zeros ({kind})", torch.zeros_like(p), LAYOUT
+        yield f"one large value ({kind})", torch.where(p == p.max(), 1e6 * p, 0 * p), LAYOUT
+        yield f"a single number ({kind})", p[:1].clone(), _ONE
+
+
+class _Checks:
+    def __init__(self, part: Codec) -> None:
+        self.part, self.runs, self.before = part, Runs(part, _make), look(part)
+
+    def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
+        """A first message, as the link asks for it."""
+        draw = generator(0, "codec", *place)
+        return self.part.encode(p, self.part.init(layout, 0), layout, draw)
+
+    # ------------------------------------------------------------------------------------- checks
+    def code(self) -> None:
+        """A number of its own."""
+        code = getattr(type(self.part), "code", None)
+        if not isinstance(code, int) or not 0 <= code <= 255:
+            raise BrokenError(
+                f"code must be a whole number from 128 to 255 in the class, got {code!r}: it is "
+                "the first byte of a message, by which the receiver knows the codec"
+            )
+        for name, known in CODECS.items():
+            if code == known.code and not isinstance(self.part, known):
+                raise BrokenError(
+                    f"code {code} is that of the codec {name}; 128 and above are free for yours"
+                )
+
+    def messages(self) -> None:
+        """A message is a record of one-dimensional tensors, one of which is size."""
+        for what, p, layout in _vectors():
+            out = self.encode(p, layout)
+            if not isinstance(out, tuple) or len(out) != 2 or not all(map(is_rec, out)):
+                raise BrokenError(
+                    "encode() must return two records, the message and the new state; a codec "
+                    "without a state returns the one that it was given"
+                )
+            message, _ = out
+            odd = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
+            if odd or "size" not in message._fields or int(message.size) != layout.d:
+                raise BrokenError(
+                    f"of {what} the message has the fields {message._fields}: each must be a "
+                    f"tensor with one axis, and size must be [{layout.d}], the length of what it "
+                    f"stands for{'; see ' + ', '.join(odd) if odd else ''}"
+                )
+
+    def sizes(self) -> None:
+        """nbytes() is the length of pack()."""
+        for what, p, layout in _vectors():
+            message, _ = self.encode(p, layout)
+            packed = self.part.pack(message)
+            if not isinstance(packed, bytes):
+                raise BrokenError(f"pack() must return bytes, got {type(packed).__name__}")
+            if (said := self.part.nbytes(message)) != len(packed):
+                raise BrokenError(
+                    f"of {what} nbytes() says {said}, but pack() makes {len(packed)} bytes: the "
+                    "bill would not be what is sent; count the header (12 bytes), the parameters, "
+                    "the indices and the values"
+                )
+
+    def read(self) -> None:
+        """unpack() undoes pack(), and decode() gives a vector like the one that was sent."""
+        for what, p, layout in _vectors():
+            message, _ = self.encode(p, layout)
+            back = self.part.unpack(self.part.pack(message), layout)
+            if found := unequal(back, message):
+                raise BrokenError(
+                    f"of {what} the message, packed and unpacked, differs in '{found}': what the "
+                    "receiver reads must be what was sent, bit for bit"
+                )
+            for dtype in (None, p.dtype):
+                v = self.part.decode(back, layout, dtype)
+                if not isinstance(v, Tensor) or v.shape != p.shape:
+                    got = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
+                    raise BrokenError(
+                        f"of {what} decode() gives {got}; it must give {list(p.shape)}, one value "
+                        "per coordinate, 0 where nothing was sent"
+                    )
+                if dtype is not None and v.dtype != dtype:
+                    raise BrokenError(
+                        f"decode(dtype={str(dtype)[6:]}) gives {str(v.dtype)[6:]}: the receiver "
+                        "needs the model's type"
+                    )
+                if not bool(torch.isfinite(v).all()):
+                    raise BrokenError(f"of {what} decode() gives values that are not finite")
+
+    def damaged(self) -> None:
+        """Bytes that are no message of this layout raise WireError, and nothing else."""
+        _, p, layout = next(_vectors())
+        good = self.part.pack(self.encode(p, layout)[0])
+        other = self.part.pack(self.encode(p[:1], _ONE)[0])
+        cases = {
+            "a message without its last byte": good[:-1],
+            "a message with a byte too many": good + b"\0",
+            "no bytes at all": b"",
+            "a message for another length": other,
+            "another codec's message": bytes([good[0] ^ 64]) + good[1:],
+        }
+        for what, packed in cases.items():
+            try:
+                self.part.decode(self.part.unpack(packed, layout), layout)
+            except WireError:
+                continue
+            except Exception as error:
+                raise BrokenError(
+                    f"{what} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
+                    "whatever they are, unpack() raises WireError; fedloom.codecs.base.Reader "
+                    "checks lengths as it goes"
+                ) from error
+            raise BrokenError(
+                f"{what} is read as if it were whole: unpack(raw, layout) must raise WireError; "
+                "fedloom.codecs.base.Reader checks header and lengths, and end() the rest"
+            )
+
+    def bound(self) -> None:
+        """E||C(p) - p||^2 stays below what omega() says, or below ||p||^2."""
+        _, p, layout = list(_vectors())[4]
+        total, square = torch.zeros_like(p), 0.0
+        for n in range(_DRAWS):
+            v = self.part.decode(self.encode(p, layout, n)[0], layout, p.dtype)
+            total, square = total + v / _DRAWS, square + float((v - p).square().sum()) / _DRAWS
+        norm, omega = float(p.square().sum()), self.part.omega(layout.d)
+        share = square / norm
+        if omega is None and share > 1.05:
+            raise BrokenError(
+                f"omega() is None, so it must be a contraction, but the squared error is "
+                f"{share:.3g} times the square of what is sent: error feedback around it grows "
+                "without bound; send less scaled, or declare omega() of an unbiased codec"
+            )
+        if omega is not None:
+            off = float((total - p).square().sum()) / norm
+            if share > 1.1 * omega + 1e-6:
+                raise BrokenError(
+                    f"omega() says {omega:.3g}, but the squared error is {share:.3g} times the "
+                    "square of what is sent: feedback would be allowed where it grows"
+                )
+            if off > 4 * max(share, 1e-12) / _DRAWS + 1e-9:
+                raise BrokenError(
+                    "omega() says that the codec is unbiased, but the mean of "
+                    f"{_DRAWS} messages is off by {off**0.5:.3g} of the vector's length: let "
+                    "omega() return None if it is biased"
+                )
+
+    @functools.cached_property
+    def notes(self) -> Notes:
+        """Every method called twice."""
+        notes, part = Notes(), self.part
+        for _, p, layout in _vectors():
+            state, seed = part.init(layout, 0), key(0, "codec", 9)
+            one, two = (torch.Generator().manual_seed(seed) for _ in range(2))
+            given = (p, state, layout)
+            message, _ = twice(notes, part.encode, (*given, one), (*given, two))
+            twice(notes, part.decode, (message, layout), (message, layout))
+            packed = twice(notes, part.pack, (message,), (message,))
+            twice(notes, part.unpack, (packed, layout), (packed, layout))
+        return notes
+
+    def noted(self, name: str) -> None:
+        """What the two calls showed."""
+        if name in self.notes.wrong:
+            raise BrokenError(self.notes.wrong[name])
+
+    def nothing_kept(self) -> None:
+        """The codec and its file are what they were before the runs."""
+        self.runs.starts()
+        if found := kept(self.before, look(self.part)):
+            raise BrokenError(found)
+
+    def conserved(self) -> str | None:
+        """Sent + kept = computed, message by message."""
+        if self.part.unfit(LAYOUT.d):
+            return f"feedback around it has no meaning: {self.part.unfit(LAYOUT.d)}"
+        state, e = self.part.init(LAYOUT, 0), torch.zeros(LAYOUT.d, dtype=torch.float64)
+        computed, sent = e.clone(), e.clone()
+        for n in range(20):
+            v = torch.randn(LAYOUT.d, generator=generator(n, "checks", "field")).double()
+            message, state = self.part.encode(v + e, state, LAYOUT, generator(n, "codec"))
+            got = self.part.decode(message, LAYOUT, torch.float64)
+            computed, sent, e = computed + v, sent + got, v + e - got
+        gap = float((sent + e - computed).abs().max())
+        if gap > 1e-9 or float(e.norm()) > 1e3 * float(computed.norm()):
+            raise BrokenError(
+                f"after 20 messages with error feedback the residual is {float(e.norm()):.3g} long "
+                f"for {float(computed.norm()):.3g} computed: it grows; the codec must send a part "
+                "of what it is given (a contraction), not more"
+            )
+        return None
+
+    def billed(self) -> None:
+        """The bill has the bytes that travel, and the server reads what the client counted."""
+        link, whole = Link(_via(self.part)).settled(LocalSGD(), d=LAYOUT.d), Whole(LAYOUT)
+        p = torch.randn(LAYOUT.d, generator=generator(1, "checks", "codec"))
+        state, up = link.init(p, LAYOUT, 0), rec(delta=p, weight=3.0)
+        packet, _ = link.send(up, state, whole, 0, 7, 1)
+        read, bill, _ = link.deliver(up, state, whole, 0, 7, 1)
+        sizes = {name: len(raw) for name, raw in packet.items()}
+        if sizes != bill:
+            raise BrokenError(f"the messages have {sizes} bytes, the bill has {bill}")
+        if found := unequal(link.receive(packet, LAYOUT, up), read):
+            raise BrokenError(
+                f"what the server decodes from the bytes differs in '{found}' from what the client "
+                "counts as sent: decode() must depend on the message and the layout alone"
+            )

@@ -1,0 +1,97 @@
+"""What came of a check, and how checks are run one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import FedloomError
+from .explain import explain
+
+__all__ = ["BrokenError", "Check", "Outcome", "Report", "carry_out"]
+
+
+class BrokenError(FedloomError):
+    """A part breaks its contract; the message is the paragraph that a person reads."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One check. passed: None where it was left out. why: one paragraph, empty where it passed."""
+
+    name: str
+    passed: bool | None
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of one part.
+
+    >>> report = Report("Mine", "codec", (Outcome("a message is read again", True, 0.1),))
+    >>> report.passed, report.failures
+    (True, ())
+    """
+
+    part: str
+    kind: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        """The checks that did not pass."""
+        return tuple(o for o in self.outcomes if o.passed is False)
+
+    @property
+    def passed(self) -> bool:
+        """Say whether no check failed."""
+        return not self.failures
+
+    def __str__(self) -> str:
+        words = {True: "ok", False: "FAILED", None: "left out"}
+        width = max((len(o.name) for o in self.outcomes), default=0)
+        lines = [f"{self.part} ({self.kind})"]
+        for o in self.outcomes:
+            line = f"  {o.name:<{width}}  {words[o.passed]:<8}  {o.seconds:6.2f} s"
+            lines.append(f"{line}  {o.why}".rstrip())
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Check:
+    """run() raises if the part breaks its contract; what it returns is why the check does not
+    apply, or None. needed: without it the checks that follow say nothing, and are left out.
+    """
+
+    name: str
+    run: Callable[[], str | None]
+    needed: bool = False
+
+
+def carry_out(part: Any, name: str, kind: str, checks: Iterable[Check]) -> Report:
+    """Run the checks of a part, in order."""
+    outcomes: list[Outcome] = []
+    missing = ""
+    for check in checks:
+        if missing:
+            outcomes.append(Outcome(check.name, None, 0.0, f"left out: it needs '{missing}'"))
+            continue
+        started = time.perf_counter()
+        passed, why = _one(check, part)
+        outcomes.append(Outcome(check.name, passed, time.perf_counter() - started, why))
+        if passed is False and check.needed:
+            missing = check.name
+    return Report(name, kind, tuple(outcomes))
+
+
+def _one(check: Check, part: Any) -> tuple[bool | None, str]:
+    try:
+        left_out = check.run()
+    except BrokenError as error:
+        return False, str(error)
+    except Exception as error:  # whatever a user's part does is this check's result
+        return False, explain(error, part)
+    return (None, left_out) if left_out else (True, "")

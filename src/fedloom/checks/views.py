@@ -1,0 +1,272 @@
+"""The contract of a rule of views."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Round
+from ..engines.client import RangeResult
+from ..errors import ConfigError
+from ..net import Net
+from ..vector import Vec, is_rec
+from ..views import Rule, View
+from ..wire import pack
+from .outcome import BrokenError, Check
+from .records import changed, imprint
+from .runs import Runs
+from .setting import CAPACITIES, Trial, experiment, network
+from .state import KEPT, kept, look
+from .watch import ARGUMENTS, REPEAT, Notes, twice
+
+__all__ = ["view_checks"]
+
+_TRIED = (0.9, 0.5, 0.25, 0.05)
+
+
+def view_checks(part: Rule, engines: Sequence[str]) -> list[Check]:
+    """Every check of a rule, in order."""
+    own = _Checks(part)
+    return [
+        Check("held coordinates", own.held, needed=True),
+        Check("smaller network", own.network),
+        Check("capacity 1 is everything", own.everything),
+        Check("capacities outside (0, 1]", own.refused),
+        Check("made again from what is told", own.again),
+        Check("fixed", own.fixed),
+        Check("gradient and coverage", own.answers),
+        Check(ARGUMENTS, functools.partial(own.noted, ARGUMENTS)),
+        Check(REPEAT, functools.partial(own.noted, REPEAT)),
+        Check("runs", own.runs.starts, needed=True),
+        Check(KEPT, own.nothing_kept),
+        Check("bill is the messages", own.billed),
+        *own.runs.checks(engines),
+    ]
+
+
+def _make(part: Rule, dtype: torch.dtype, **changes: Any) -> Trial:
+    return experiment(dtype, submodel=part, capacities=CAPACITIES, **changes)
+
+
+class _Checks:
+    def __init__(self, part: Rule) -> None:
+        self.part, self.runs, self.before = part, Runs(part, _make), look(part)
+
+    @functools.cached_property
+    def net(self) -> Net:
+        """The model."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return Net(network())
+
+    def view(self, capacity: float, round: int = 0, shift: float = 0.0) -> View:
+        """A view, as an engine asks for it."""
+        return self.part.view(self.net.init() + shift, self.net, capacity, _round(round))
+
+    # ------------------------------------------------------------------------------------- checks
+    def held(self) -> None:
+        """Held indices are int64, in rising order, each once, and coordinates of the model."""
+        for capacity in _TRIED:
+            view = self.view(capacity)
+            if not isinstance(view, View):
+                raise BrokenError(
+                    f"view() must return a View, got {type(view).__name__}; behind_mask(held, "
+                    "net.layout) makes one of held indices"
+                )
+            if view.held is not None:
+                _indices(view.held, self.net.layout.d, capacity)
+            m = self.net.layout.d if view.held is None else len(view.held)
+            if view.d != self.net.layout.d or view.layout.d != m:
+                raise BrokenError(
+                    f"at capacity {capacity} the view says d = {view.d} and has a layout of "
+                    f"{view.layout.d} coordinates; the model has {self.net.layout.d} and the "
+                    f"client holds {m}: behind_mask(held, net.layout) makes both right"
+                )
+
+    def network(self) -> str | None:
+        """A smaller net has just the held coordinates."""
+        views = [self.view(c) for c in _TRIED]
+        for capacity, view in zip(_TRIED, views, strict=True):
+            if view.net is None or view.held is None:
+                continue
+            if view.net.layout != view.layout or view.net.layout.d != len(view.held):
+                raise BrokenError(
+                    f"at capacity {capacity} the smaller net has {view.net.layout.d} parameters "
+                    f"and the client holds {len(view.held)}: they must be the same coordinates, in "
+                    "the order of net.layout"
+                )
+        cuts = [v.net is not None for v in views if v.held is not None]
+        if any(cuts) != self.part.cuts or (cuts and any(cuts) != all(cuts)):
+            raise BrokenError(
+                f"cuts = {self.part.cuts}, but {sum(cuts)} of {len(cuts)} views have a net of "
+                "their own: codecs that work layer by layer rely on the declaration"
+            )
+        return None if any(cuts) else "its clients train behind a mask"
+
+    def everything(self) -> None:
+        """At capacity 1 the base algorithm must not change."""
+        view = self.view(1.0)
+        if view.held is not None or view.net is not None or view.fit is not None:
+            raise BrokenError(
+                "at capacity 1 the view must be whole(net.layout), without held, net and fit: so "
+                "the algorithm is what it is without sub-models, bit for bit"
+            )
+
+    def refused(self) -> None:
+        """A capacity that is no share of the model is an error of one line."""
+        for capacity in (0.0, -0.5, 1.5):
+            try:
+                self.view(capacity)
+            except ConfigError:
+                continue
+            raise BrokenError(
+                f"capacity {capacity} must raise ConfigError; begin view() with "
+                "check_capacity(self, capacity) from fedloom.views.base"
+            )
+
+    def again(self) -> None:
+        """A client makes the same view from what it is told."""
+        for capacity in _TRIED:
+            view = self.view(capacity, 3)
+            told = self.part.told(view)
+            if not is_rec(told):
+                raise BrokenError(f"told() must return a record, got {type(told).__name__}")
+            try:
+                back = self.part.again(told, self.net, capacity, _round(3))
+            except Exception as error:
+                raise BrokenError(
+                    f"again() fails: {error}. The client has no x of the server's (view() gets "
+                    "None): what it needs to make its view must be in told(), which is billed"
+                ) from error
+            if found := _differ(view, back):
+                raise BrokenError(
+                    f"at capacity {capacity} the client makes another view than the server: "
+                    f"{found} differs. again(told(view)) must be the view, and may use nothing but "
+                    "what is told, the capacity and the round"
+                )
+
+    def fixed(self) -> str | None:
+        """What is declared fixed is: an engine keeps the view."""
+        if not self.part.fixed:
+            return "it declares that its views change"
+        for capacity in _TRIED:
+            first = self.view(capacity)
+            if found := _differ(first, self.view(capacity, 4, 0.3)):
+                raise BrokenError(
+                    f"fixed = True, but {found} differs in another round or for another x: engines "
+                    "make such a view once and keep it, so the rule would never see either"
+                )
+        return None
+
+    def answers(self) -> None:
+        """grad() and covered() give one value per held coordinate."""
+        for capacity in _TRIED:
+            view = self.view(capacity)
+            x: Vec = view.take(self.net.init())
+            got = {"covered()": self.part.covered(x)}
+            if view.fit is not None:
+                got["grad()"] = self.part.grad(torch.ones_like, x, view.fit)
+            for name, v in got.items():
+                if not isinstance(v, Tensor) or v.shape != x.shape or v.dtype != x.dtype:
+                    kind = f"{v.dtype} {list(v.shape)}" if isinstance(v, Tensor) else str(type(v))
+                    raise BrokenError(
+                        f"{name} gives {kind}; it must give one {str(x.dtype)[6:]} per held "
+                        f"coordinate, {list(x.shape)}"
+                    )
+            if bool(((got["covered()"] < 0) | (got["covered()"] > 1)).any()):
+                raise BrokenError(
+                    "covered() must be 1 where an answer counts and 0 elsewhere: the server "
+                    "divides by its sum over the clients"
+                )
+
+    @functools.cached_property
+    def notes(self) -> Notes:
+        """Every method called twice."""
+        notes, part, net = Notes(), self.part, self.net
+        for capacity in _TRIED:
+            given = (net.init(), net, capacity, _round(2))
+            view = twice(notes, part.view, given, given)
+            told = twice(notes, part.told, (view,), (view,))
+            given = (told, net, capacity, _round(2))
+            twice(notes, part.again, given, given)
+        return notes
+
+    def noted(self, name: str) -> None:
+        """What the two calls showed."""
+        if name in self.notes.wrong:
+            raise BrokenError(self.notes.wrong[name])
+
+    def nothing_kept(self) -> None:
+        """The rule and its file are what they were before the runs."""
+        self.runs.starts()
+        if found := kept(self.before, look(self.part)):
+            raise BrokenError(found)
+
+    def billed(self) -> None:
+        """Down: the client's part of the message and what it is told; up: its coordinates."""
+        trial = _make(self.part, torch.float32)
+        loop = trial.build()
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        msg = loop.plan.algorithm.broadcast(loop.srv)
+        cohort = list(range(loop.fed.population))
+        answers: RangeResult = loop.engine.round(msg, loop.buffers, {}, cohort, 0)
+        loop.engine.close()
+        for cost in answers.stats:
+            capacity = loop.fed.capacity(cost.client)
+            view = self.part.view(msg.x, loop.net, capacity, _round(0))
+            sent = {**pack(view.take(msg))}
+            sent |= {f"view.{k}": raw for k, raw in pack(self.part.told(view)).items()}
+            down = {k: len(raw) for k, raw in sent.items()}
+            m = view.layout.d * msg.x.element_size()
+            if cost.bytes_down != down or cost.bytes_up["delta"] != m:
+                raise BrokenError(
+                    f"a client of capacity {capacity} is sent {down} and answers {m} bytes, the "
+                    f"bill has {cost.bytes_down} down and {cost.bytes_up} up: told() must give a "
+                    "record of tensors, the same for the same view"
+                )
+
+
+def _round(number: int) -> Round:
+    return Round(number, float("nan"), float("nan"))
+
+
+def _indices(held: Any, d: int, capacity: float) -> None:
+    """Raise BrokenError unless held (m,) may index x (d,)."""
+    at = f"at capacity {capacity} held"
+    if not isinstance(held, Tensor) or held.dtype != torch.int64 or held.ndim != 1:
+        kind = f"{held.dtype} {list(held.shape)}" if isinstance(held, Tensor) else str(type(held))
+        raise BrokenError(f"{at} is {kind}; it must be a tensor (m,) of int64, or None for all")
+    if not len(held):
+        raise BrokenError(f"{at} is empty: a client must hold something, at least one coordinate")
+    if int(held.min()) < 0 or int(held.max()) >= d:
+        raise BrokenError(
+            f"{at} has indices from {int(held.min())} to {int(held.max())}; the model has "
+            f"coordinates 0 to {d - 1}"
+        )
+    step = held.diff()
+    if bool((step <= 0).any()):
+        k = int((step <= 0).nonzero()[0])
+        fault = "twice" if int(step[k]) == 0 else f"before {int(held[k + 1])}"
+        raise BrokenError(
+            f"{at} has {int(held[k])} {fault}: indices must rise and each come once, or a "
+            "coordinate is added twice into the mean; take held.unique()"
+        )
+
+
+def _differ(a: View, b: View) -> str:
+    """The part in which two views differ; "" if in none."""
+    if found := changed(imprint(_comparable(a)), imprint(_comparable(b))):
+        return found
+    if (a.net is None) != (b.net is None) or a.layout != b.layout:
+        return "net"
+    return ""
+
+
+def _comparable(view: View) -> Any:
+    """What of a view can be compared bit for bit."""
+    return (view.held, view.fit, view.d)

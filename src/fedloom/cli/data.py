@@ -1,0 +1,98 @@
+"""`fedloom data list`, `get` and `check`: the published data sets, and the copies here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedloom.errors import ConfigError, did_you_mean
+
+__all__ = ["data_command"]
+
+_WHERE = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help="The folder of all data sets; otherwise FEDLOOM_DATA, otherwise the user's cache.",
+)
+
+
+@click.group("data")
+def data_command() -> None:
+    """Published data sets: list them, get them, check the copies here."""
+
+
+@data_command.command("list")
+@_WHERE
+def list_sets(data_dir: Path | None) -> None:
+    """List the data sets, their folders, and which are here."""
+    from fedloom.data.catalogue import CATALOGUE
+    from fedloom.data.fetch import data_root
+
+    from .output import table
+
+    root = data_root(data_dir)
+    lines = [["name", "here", "get", "folder", "what it is"]]
+    for name, entry in CATALOGUE.items():
+        places = [root / entry.place, root / entry.place.lower()]
+        here = "yes" if any(place.is_dir() for place in places) or not entry.place else "no"
+        how = "downloads" if entry.get else "by hand" if entry.place else "comes along"
+        lines.append([name, here, how, entry.place or "-", entry.about])
+    click.echo(f"in {root}\n\n{table(lines)}")
+
+
+@data_command.command("get")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_WHERE
+def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
+    """Download data sets, with a progress bar, and verify them.
+
+    What is there already is only checked. A download that fails leaves nothing behind; the command
+    can simply be given again.
+    """
+    from fedloom.data.catalogue import CATALOGUE, SUBSET, get
+    from fedloom.data.fetch import data_root
+
+    root = data_root(data_dir)
+    for name in _known(names):
+        found = get(name, root)
+        whole = "; to download the whole, move its folder away first"
+        hint = whole if found.state == SUBSET and CATALOGUE[name].get else ""
+        click.echo(f"{name}: {found.state}: {found.detail}{hint}")
+
+
+@data_command.command("check")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@_WHERE
+def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
+    """Say of every data set (or of these) whether the copy here is the published one.
+
+    verified: by the publisher's checksums, or where there are none by the published counts;
+    complete, in another order; subset: which part; missing; damaged: which file. Exit code 1 if
+    something is damaged, or if one of these is missing.
+    """
+    from fedloom.data.catalogue import DAMAGED, MISSING, check
+    from fedloom.data.fetch import data_root
+
+    root = data_root(data_dir)
+    wrong = []
+    chosen = _known(names)
+    click.echo(f"in {root}\n")
+    width = max(map(len, chosen))
+    for name in chosen:
+        found = check(name, root)
+        click.echo(f"  {name:<{width}}  {found.state}: {found.detail}")
+        if found.state == DAMAGED or (names and found.state == MISSING):
+            wrong.append(f"{name} is {found.state}")
+    if wrong:
+        raise click.ClickException("; ".join(wrong))
+
+
+def _known(names: tuple[str, ...]) -> list[str]:
+    """These sets, or all. Raises ConfigError for a name that is none."""
+    from fedloom.data.catalogue import CATALOGUE
+
+    for name in names:
+        if name not in CATALOGUE:
+            raise ConfigError(f"unknown data set '{name}'; {did_you_mean(name, CATALOGUE)}")
+    return list(names or CATALOGUE)

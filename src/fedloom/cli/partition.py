@@ -1,0 +1,131 @@
+"""`fedloom partition`: who would get what, how unlike the clients are, a picture, and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedloom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.data import FederatedData
+    from fedloom.data.heterogeneity import Heterogeneity, Labels, Spread
+
+__all__ = ["partition_command"]
+
+
+@click.command("partition")
+@click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw labels and sizes: a PNG file.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the index lists: a .npz file.")
+def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path | None) -> None:
+    """Deal the data of a recipe (digits if none is named) or a TOML file; train nothing.
+
+    \b
+    fedloom partition digits partition.alpha=0.1 --plot split.png
+    fedloom partition data=mnist partition=pathological partition.classes=2 --save split.npz
+    fedloom run mnist_iid partition=lists partition.file=split.npz
+
+    Names: `fedloom list partitions`; options: `fedloom show NAME`.
+    """
+    from fedloom.config import resolve
+    from fedloom.data import measure
+
+    from .output import table
+    from .run import sorted_out
+
+    for file, ending in ((plot, ".png"), (save, ".npz")):
+        if file is not None and file.suffix.lower() != ending:
+            raise ConfigError(f"'{file}' must end in {ending}: that is what is written")
+    source, changes, _ = sorted_out(settings, None)
+    data = resolve(source, changes).data()
+    click.echo(_heading(data))
+    click.echo(table(_rows(measure(data))))
+    if plot is not None:
+        click.echo(f"  picture in {_draw(data, plot)}")
+    if save is not None:
+        try:
+            save.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"'{save.parent}' cannot be made: {error.strerror}") from None
+        data.save_indices(save)
+        click.echo(f"  lists in {save}; use them by partition=lists partition.file={save}")
+
+
+def _heading(data: FederatedData) -> str:
+    partition = data.about.get("partition", {})
+    kind = partition.get("kind", "its own clients")
+    options = ", ".join(f"{k} {_short(v)}" for k, v in partition.items() if k != "kind" and v != [])
+    seed = f", seed {data.about['seed']}" if "seed" in data.about else ""
+    return f"{data.name}: {kind}{f' ({options})' if options else ''}{seed}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."
+
+
+def _rows(found: Heterogeneity) -> list[tuple[str, str]]:
+    rows = [
+        ("clients", f"{found.clients:,}"),
+        ("samples", _held(found)),
+        ("samples per client", _range(found.sizes, ",.0f")),
+        ("Gini of the sizes", f"{found.gini:.3f}"),
+    ]
+    if found.labels is not None:
+        rows += _about_labels(found.labels)
+    if found.tests is not None:
+        none = f"; {found.tests.without:,} have none" if found.tests.without else ""
+        rows.append(("test samples per client", _range(found.tests.sizes, ",.0f") + none))
+        if found.tests.distance is not None:
+            text = f"{found.tests.distance:.3f}"
+            rows.append(("training and test labels, distance", text))
+    return rows
+
+
+def _held(found: Heterogeneity) -> str:
+    rest = [
+        f"{count:,} {what}"
+        for count, what in ((found.unused, "held by nobody"), (found.shared, "held more than once"))
+        if count
+    ]
+    return f"{found.samples:,}, {', '.join(rest) if rest else 'each held once'}"
+
+
+def _about_labels(labels: Labels) -> list[tuple[str, str]]:
+    return [
+        ("classes per client", f"{_range(labels.held, '.0f')} of {labels.classes}"),
+        ("effective classes (exp of entropy)", _range(labels.effective, ".2f")),
+        ("largest class's share", _range(labels.largest, ".3f")),
+        ("two clients, distance", f"{labels.pairs:.3f} (total variation, mean over all pairs)"),
+        ("client to all, distance", f"{labels.from_all:.3f} (total variation, mean)"),
+        ("client to all, KL", f"{labels.divergence:.3f} nats (mean)"),
+        ("client to all, Jensen-Shannon", f"{labels.jensen_shannon:.3f} bits (mean)"),
+    ]
+
+
+def _range(spread: Spread, form: str) -> str:
+    """The least to the largest, and the middle; one number if all are the same."""
+    if spread.min == spread.max:
+        return format(spread.min, form)
+    low, high = format(spread.min, form), format(spread.max, form)
+    return f"{low} to {high}, median {format(spread.median, form)}"
+
+
+def _draw(data: FederatedData, file: Path) -> Path:
+    from fedloom.report.charts import partition_chart
+    from fedloom.report.style import png
+    from fedloom.report.support import write_atomic
+
+    labelled = data.classes is not None and data.targets.ndim == 1
+    content: Mapping[str, Any] = {
+        "sizes": data.sizes.tolist(),
+        "counts": data.label_counts().tolist() if labelled else None,
+        "class_names": list(data.class_names),
+    }
+    picture = partition_chart(content)
+    picture.figure.suptitle(_heading(data), fontsize=9.5)
+    return write_atomic(file, png(picture.figure))

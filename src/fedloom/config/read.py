@@ -1,0 +1,48 @@
+"""Read settings: a recipe's, or a TOML file's."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, did_you_mean
+from ..recipes import RECIPES
+
+__all__ = ["load", "read"]
+
+
+def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
+    """A recipe's name or a file -> settings, what errors call the source, a name for the run.
+
+    Raises ConfigError for what is neither.
+    """
+    text = str(source)
+    if text in RECIPES:
+        return RECIPES[text](), f"recipe '{text}'", text
+    path = Path(source)
+    if path.is_dir() and (path / "config.toml").is_file():
+        path = path / "config.toml"
+    if path.is_file() or path.suffix == ".toml":
+        raw = read(path)
+        if raw.get("source") == "python":
+            raise ConfigError(
+                f"'{path}' describes a run that was started from Python, which made its model and "
+                "data; run that code again, or write a file from `fedloom show digits`"
+            )
+        return raw, f"file '{path}'", path.stem
+    raise ConfigError(f"unknown recipe '{text}'; {did_you_mean(text, RECIPES)}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file. Raises ConfigError on one line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
+            "(see `fedloom list recipes`)"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"'{path}' is not TOML: {reason}") from None

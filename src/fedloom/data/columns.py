@@ -1,0 +1,202 @@
+"""Columns of a table as the tensors that engines read: numbers, labels, texts, pictures, owners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.pictures import as_array
+from fedloom.data.reading import read_rows
+from fedloom.data.words import by_frequency, padded
+from fedloom.errors import DataError, did_you_mean
+
+__all__ = ["Codes", "Table", "from_csv", "from_parquet", "labels_of", "numbers_of", "pictures_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length. where: the file or data set that errors name."""
+
+    where: str
+    columns: Mapping[str, Sequence[Any]]
+
+    def of(self, name: str) -> Sequence[Any]:
+        """A column. Raises DataError if there is none of this name."""
+        if name not in self.columns:
+            raise DataError(
+                f"{self.where} has no column '{name}'; {did_you_mean(name, self.columns)}"
+            )
+        return self.columns[name]
+
+
+def from_csv(path: Path) -> Table:
+    """A CSV file whose first row names the columns; values are texts. Raises DataError."""
+    rows = list(read_rows(path))
+    if len(rows) < 2:
+        raise DataError(f"{path} has no rows below its header; is it a CSV file with a header?")
+    header = [name.strip() for name in rows[0]]
+    if len(set(header)) < len(header):
+        raise DataError(f"{path} names a column twice: {', '.join(header)}")
+    return Table(str(path), dict(zip(header, zip(*rows[1:], strict=True), strict=True)))
+
+
+def from_parquet(path: Path) -> Table:
+    """A Parquet file. Raises DataError; needs pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(
+            "Parquet files need pyarrow, which is missing; pip install fedloom[tables]"
+        ) from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} is no whole Parquet file: {error}; get it again") from error
+    names = table.column_names
+    return Table(str(path), {name: table.column(name).to_pylist() for name in names})
+
+
+def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
+    """Columns of numbers, (n, columns) float32; one column of lists as (n, ...).
+
+    Raises DataError naming column and row for what is no finite number.
+    """
+    if len(names) == 1 and not isinstance(table.of(names[0])[0], (str, int, float)):
+        return _lists(table, names[0])
+    columns = []
+    for name in names:
+        values = np.empty(len(table.of(name)), dtype=np.float64)
+        for row, value in enumerate(table.of(name)):
+            try:
+                values[row] = float(value)
+            except (TypeError, ValueError):
+                values[row] = math.nan
+            if not math.isfinite(values[row]):
+                raise DataError(
+                    f"{table.where}, column '{name}', row {row + 1}: {value!r} is no finite number"
+                )
+        columns.append(values)
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+
+
+def _lists(table: Table, name: str) -> Tensor:
+    """A column of lists of numbers, all of one shape: integers as int64, others as float32."""
+    values = table.of(name)
+    shape = np.shape(values[0])
+    rows = []
+    for row, value in enumerate(values):
+        where = f"{table.where}, column '{name}', row {row + 1}"
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise DataError(f"{where} is not one array: {error}") from error
+        if array.dtype.kind not in "fiub" or array.shape != shape:
+            raise DataError(
+                f"{where} has shape {array.shape} and type {array.dtype}; all rows must be numbers "
+                f"of shape {shape}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DataError(f"{where} holds NaN or infinity")
+        rows.append(array)
+    joined = np.stack(rows)
+    kind = np.float32 if joined.dtype.kind == "f" else np.int64
+    return torch.from_numpy(joined.astype(kind))
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Names and their numbers, in order; of classes or of clients."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Codes:
+        """The distinct values in ascending order: whole numbers as numbers, others as texts."""
+        distinct = {str(value) for value in values}
+        whole = all(name.lstrip("-").isdigit() for name in distinct)
+        return cls(tuple(sorted(distinct, key=int if whole else str)))
+
+    def numbers(self, values: Sequence[Any], where: str) -> Tensor:
+        """Their places, (n,) int64; -1 for a name that is none."""
+        place = {name: i for i, name in enumerate(self.names)}
+        return torch.tensor([place.get(str(value), -1) for value in values], dtype=torch.int64)
+
+
+def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Tensor, Codes | None]:
+    """A target column: whole numbers from 0 as labels, other numbers as they are (n,) float32 for
+    regression, texts as classes in ascending order, which are handed back.
+
+    Raises DataError naming the row for a label below 0, a class that the training data lack, and
+    what is no finite number.
+    """
+    values = table.of(name)
+    if classes is None and _numeric(values):
+        numbers = numbers_of(table, [name])[:, 0]
+        if not bool((numbers == numbers.round()).all()) or any("." in str(v) for v in values):
+            return numbers, None
+        labels = torch.tensor([int(float(v)) for v in values])
+        if int(labels.min()) < 0:
+            row = int((labels < 0).nonzero()[0])
+            raise DataError(
+                f"{table.where}, column '{name}', row {row + 1}: label {int(labels[row])}; labels "
+                "are 0, 1, 2, ...; for regression write numbers with a point"
+            )
+        return labels, None
+    classes = classes or Codes.of(values)
+    labels = classes.numbers(values, table.where)
+    if bool((labels < 0).any()):
+        row = int((labels < 0).nonzero()[0])
+        raise DataError(
+            f"{table.where}, column '{name}', row {row + 1}: class {values[row]!r} is not among "
+            f"those of the training data ({', '.join(classes.names[:10])})"
+        )
+    return labels, classes
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    """Say whether the first value is a number; a later one that is not is an error."""
+    try:
+        float(values[0])
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def texts_of(
+    table: Table, name: str, length: int, vocabulary: Mapping[str, int] | int
+) -> tuple[Tensor, Mapping[str, int]]:
+    """A column of texts as numbers of words (n, length) int64; vocabulary: of the training texts,
+    or its size. Raises DataError naming the row for what is no text.
+    """
+    texts = table.of(name)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise DataError(f"{table.where}, column '{name}', row {row + 1} is a {kind}, no text")
+    if isinstance(vocabulary, int):
+        vocabulary = by_frequency(texts, vocabulary)
+    return padded(texts, vocabulary, length), vocabulary
+
+
+def pictures_of(table: Table, name: str) -> Tensor:
+    """A column of pillow pictures of one size, (n, 3 or 1, H, W) uint8. Raises DataError naming the
+    row.
+    """
+    values = table.of(name)
+    first = as_array(values[0], None, f"{table.where}, column '{name}', row 1", None)
+    out = np.empty((len(values), *first.shape), dtype=np.uint8)
+    size = (first.shape[1], first.shape[2])
+    for row, picture in enumerate(values):
+        where = f"{table.where}, column '{name}', row {row + 1}"
+        if not hasattr(picture, "convert"):
+            raise DataError(f"{where} is a {type(picture).__name__}, no picture")
+        out[row] = as_array(picture, size, where, first.shape[0] == 1)
+    return torch.from_numpy(out)

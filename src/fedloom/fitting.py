@@ -1,0 +1,148 @@
+"""Whether a model, its data, its loss and its device fit together, tried before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .algorithm import Round
+from .data import FederatedData
+from .errors import CompositionError, ConfigError, DataError
+from .net import Net
+from .objectives import CrossEntropy, Objective, SquaredError
+from .objectives.base import by_class
+from .views.base import Rule, check_capacity
+
+__all__ = [
+    "check_fit",
+    "device_of",
+    "on_device",
+    "takes_channels_last",
+    "try_capacity",
+    "weights_of",
+]
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one. Raises ConfigError."""
+    if name != "auto":
+        try:
+            return torch.zeros(1, device=name).device
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            raise ConfigError(f"device '{name}' cannot be used: {why}") from None
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
+    """Say whether images go to the model as channels-last. A model that flattens with view()
+    cannot take them; that shows in one forward pass.
+    """
+    inputs = data.ready(data.inputs[:2]).to(net.device)
+    if wanted is not None or inputs.ndim != 4:
+        return bool(wanted) and inputs.ndim == 4
+    if not any(isinstance(m, nn.Conv2d) for m in net.module.modules()):
+        return False
+    net.train(False)
+    try:
+        with torch.no_grad():
+            net(net.init(), inputs.to(memory_format=torch.channels_last))
+    except RuntimeError:
+        return False
+    return True
+
+
+def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
+    """Run the model once on two samples. Raises DataError for what does not fit."""
+    index = data.clients.indices[:2]
+    if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
+        # tokens: the largest must be in the model's vocabulary
+        highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
+        index = torch.cat([index, highest.view(1)])
+    inputs, targets = data.ready(data.inputs[index]), data.targets[index]
+    if inputs.is_floating_point() and inputs.dtype != net.dtype:
+        raise DataError(
+            f"inputs are {inputs.dtype} and the model is {net.dtype}; "
+            "give dtype= to the experiment or to the data so that they agree"
+        )
+    net.train(False)
+    try:
+        with torch.no_grad():
+            outputs = net(net.init(), inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        tokens = not inputs.is_floating_point() and isinstance(error, IndexError)
+        upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
+        raise DataError(
+            f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    objective.check(net, inputs)
+    if isinstance(objective, SquaredError) and not targets.is_floating_point():
+        raise DataError(
+            f"squared error needs floating targets, but they are {targets.dtype} labels; "
+            "take cross_entropy, or give targets.float()"
+        )
+    if isinstance(objective, CrossEntropy):
+        _check_classes(outputs, targets, data.classes)
+
+
+def try_capacity(rule: Rule, level: float, net: Net) -> None:
+    """Make one view, so that a model which cannot be cut is refused before anything runs."""
+    check_capacity(rule, level)
+    if rule.cuts and net.buffer_layout.d and level < 1:
+        raise CompositionError(
+            f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
+            f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
+            "batch norm with track_running_stats=False"
+        )
+    rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+
+
+def on_device(data: FederatedData, device: torch.device) -> FederatedData:
+    """The data with their arrays on this device."""
+    if data.inputs.device == device:
+        return data
+    names = ("inputs", "targets", "test_inputs", "test_targets")
+    moved = {n: v.to(device) for n in names if (v := getattr(data, n)) is not None}
+    return dataclasses.replace(data, **moved)
+
+
+def weights_of(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
+    """Weights as they are, or read from a safetensors file. Raises DataError."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(source)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"weights '{source}' cannot be read: {error}") from None
+
+
+def _check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
+    if classes is None:
+        raise DataError(
+            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
+            "give another loss, or targets.long()"
+        )
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
+    logits = by_class(outputs, targets)
+    if logits.shape[:1] + logits.shape[2:] != targets.shape:
+        raise DataError(
+            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
+        )
+    if logits.shape[1] < classes:
+        raise DataError(
+            f"the model gives {logits.shape[1]} outputs per example, "
+            f"but labels go up to {classes - 1}; it needs {classes}"
+        )

@@ -1,0 +1,200 @@
+"""Mixes of all axes: any two values of two axes that have a meaning together meet in one of them.
+
+An axis is {name: part}; a mix takes one name of each. Pairs that have no meaning follow from what
+the parts declare; `refusal` states the rules, independently of the code that enforces them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fedloom import Local
+from fedloom.algorithm import Algorithm
+from fedloom.checks.setting import CAPACITIES, Trial, experiment, federation
+from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.link import EF21, Forget, Residual, Via
+from fedloom.objectives import OBJECTIVES
+from fedloom.schedules import Exponential
+from fedloom.views import VIEWS
+from fedloom.wrappers import Adam, Lookahead, Momentum, PerStep, Prox, ServerOpt
+from fedloom.zoo import ALGORITHMS, make_algorithm
+
+RATES = {"lr": 0.05, "epochs": 2, "batch": 4, "schedule": Exponential(decay=0.9, step_decay=0.97)}
+
+AXES: dict[str, dict[str, Any]] = {
+    "algorithm": {
+        **{name: make_algorithm(name) for name in ALGORITHMS},
+        "scaffold, option I": make_algorithm("scaffold", option=1),
+        "fedsmoo without dynamics": make_algorithm("fedsmoo", dynamic=False),
+        "fedsmoo without correction": make_algorithm("fedsmoo", correction=False),
+        "fedsmoo without perturbation": make_algorithm("fedsmoo", rho=0.0),
+        "fafed with a schedule": make_algorithm("fafed", c=100.0),
+    },
+    "objective": {name: make() for name, make in OBJECTIVES.items()},
+    "view": {"none": None, **{name: make() for name, make in VIEWS.items()}},
+    "codec": {
+        "none": None,
+        "dense": Via(Dense(), Residual()),
+        "topk": Via(TopK(ratio=0.2), Residual()),
+        "topk, EF21": Via(TopK(ratio=0.2, scope="layer"), EF21()),
+        "dropping": Via(RandomDropping(ratio=0.3), Residual()),
+        "scaled dropping": Via(RandomDropping(ratio=0.5, scaled=True), Forget()),
+        "qsgd": Via(QSGD(levels=127, bucket=64), Residual()),
+        "powersgd": Via(PowerSGD(rank=1), Residual()),
+    },
+    "local": {
+        "sgd": Local(**RATES),
+        "momentum": Local(**RATES, momentum=0.5),
+        "adam": Local(**RATES | {"lr": 0.01}, optimiser="adam"),
+        "adamw": Local(**RATES | {"lr": 0.01}, optimiser="adamw", weight_decay=0.01),
+        "clip, decay": Local(**RATES, clip=0.5, weight_decay=0.01),
+        "steps": Local(steps=3, batch=None, lr=0.05),
+    },
+    "server": {
+        "plain": lambda inner: inner,
+        "prox": lambda inner: Prox(inner=inner, mu=0.1),
+        "momentum": lambda inner: ServerOpt(inner=inner, opt=Momentum(lr=1.0, beta=0.5)),
+        "adam": lambda inner: ServerOpt(inner=inner, opt=Adam(lr=0.02, beta2=0.9, eps=1e-3)),
+        "lookahead": lambda inner: Lookahead(inner=inner, lam=0.5),
+        "per step": lambda inner: PerStep(inner=inner),
+    },
+}
+NEUTRAL = {axis: next(iter(values)) for axis, values in AXES.items()}
+Mix = dict[str, str]
+Pair = tuple[tuple[str, str], tuple[str, str]]  # (axis, value) twice, in the order of AXES
+
+
+# ---------------------------------------------------------------------------------- what is refused
+def refusal(pair: Pair) -> tuple[str, str] | None:
+    """The names that the error for this pair must have, or None if it has a meaning."""
+    (a, p), (b, q) = pair
+    one, other = AXES[a][p], AXES[b][q]
+    if a == "algorithm":
+        assert isinstance(one, Algorithm)
+        if b == "view" and other is not None and not one.partial:
+            return other.name, one.method
+        if b == "local" and one.sums and (other.momentum or other.optimiser != "sgd"):
+            return "LocalOpt", one.method
+        if b == "server" and q == "per step" and (one.sums or one.means):
+            return "PerStep", one.method
+        if b == "codec" and _is_ef21(other) and set(one.means) - set(one.linear):
+            return "EF21", one.method
+    if (a, b) == ("view", "codec") and one is not None and other is not None:
+        if _is_ef21(other):
+            return "EF21", type(one).__name__
+        if other.codec.matrices and not one.cuts:
+            return type(other.codec).__name__, type(one).__name__
+    return None
+
+
+def _is_ef21(via: Via | None) -> bool:
+    return via is not None and isinstance(via.feedback, EF21)
+
+
+# ------------------------------------------------------------------------------------- the covering
+@functools.cache
+def pairs() -> tuple[Pair, ...]:
+    """All pairs of values of two axes."""
+    return tuple(
+        ((a, p), (b, q))
+        for a, b in itertools.combinations(AXES, 2)
+        for p in AXES[a]
+        for q in AXES[b]
+    )
+
+
+def pairs_of(mix: Mix) -> Iterable[Pair]:
+    """The pairs that a mix holds."""
+    return itertools.combinations(tuple(mix.items()), 2)
+
+
+@functools.cache
+def mixes() -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Greedy and deterministic: take the first pair that is still missing, then for every other
+    axis the value that brings most missing pairs, of equal ones the first in this mix's turn.
+    """
+    allowed = {pair for pair in pairs() if refusal(pair) is None}
+    missing = dict.fromkeys(pair for pair in pairs() if pair in allowed)
+    out = []
+    while missing:
+        mix = dict(next(iter(missing)))
+        for axis in AXES:
+            if axis in mix:
+                continue
+            best, most = "", -1
+            for value in _rotated(axis, len(out)):
+                new = [_pair(axis, value, a, v) for a, v in mix.items()]
+                gain = sum(pair in missing for pair in new)
+                if gain > most and all(pair in allowed for pair in new):
+                    best, most = value, gain
+            mix[axis] = best
+        mix = {axis: mix[axis] for axis in AXES}
+        for pair in pairs_of(mix):
+            missing.pop(pair, None)
+        out.append(tuple(mix.items()))
+    return tuple(out)
+
+
+def _rotated(axis: str, by: int) -> list[str]:
+    """The neutral value first: there is always one that fits; then the others, in turn."""
+    first, *others = AXES[axis]
+    by %= len(others)
+    return [*others[by:], *others[:by], first]
+
+
+def _pair(a: str, p: str, b: str, q: str) -> Pair:
+    order = list(AXES)
+    return ((a, p), (b, q)) if order.index(a) < order.index(b) else ((b, q), (a, p))
+
+
+def cut(times: int = 1) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Mixes spread over the axes: in order, those with a value that was not seen so often yet."""
+    seen: dict[tuple[str, str], int] = {}
+    out = []
+    for mix in mixes():
+        if any(seen.get(value, 0) < times for value in mix):
+            out.append(mix)
+            for value in mix:
+                seen[value] = seen.get(value, 0) + 1
+    return tuple(out)
+
+
+# ---------------------------------------------------------------------------------------- to run it
+def tolerance(mix: Mix) -> float:
+    """What may lie between serial and vectorised in float64, relative to a tensor's largest.
+
+    Rounding is 1e-12; dividing by the root of a small second moment lets it grow: 1e-9.
+    """
+    divides = mix["algorithm"].startswith("fafed") or mix["local"] in ("adam", "adamw")
+    return 1e-9 if divides or mix["server"] == "adam" else 1e-12
+
+
+def trial(mix: Mix, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
+    """The run of a mix; an objective of numbers gets numbers as targets."""
+    part = {axis: AXES[axis][mix[axis]] for axis in AXES}
+    settings = {
+        "algorithm": part["server"](part["algorithm"]),
+        "loss": part["objective"],
+        "submodel": part["view"],
+        "capacities": None if part["view"] is None else CAPACITIES,
+        "compress": part["codec"],
+        "local": part["local"],
+        "rounds": 3,
+        "data": federation(dtype, mix["objective"] != "squared_error"),
+    }
+    return experiment(dtype, **(settings | changes))
+
+
+def with_only(pair: Pair) -> Mix:
+    """The mix of these two values, and the neutral one of every other axis."""
+    return NEUTRAL | dict(pair)
+
+
+def shown(mix: tuple[tuple[str, str], ...]) -> str:
+    """A mix as a test's name."""
+    return "-".join(value for axis, value in mix if value != NEUTRAL[axis]) or "neutral"

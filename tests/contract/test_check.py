@@ -1,0 +1,214 @@
+"""`fedloom.check`: everything that fedloom has keeps its contract, and every fault is found."""
+
+from __future__ import annotations
+
+import re
+
+import broken
+import pytest
+import torch
+
+import fedloom
+from fedloom import LocalSGD
+from fedloom.algorithm import Hyper, hyper
+from fedloom.checks import parts_of
+from fedloom.checks.algorithms import algorithm_checks
+from fedloom.checks.codecs import codec_checks
+from fedloom.checks.find import built
+from fedloom.checks.objectives import objective_checks
+from fedloom.checks.options import values, variants
+from fedloom.checks.outcome import BrokenError, Check, Report, carry_out
+from fedloom.checks.records import unlike
+from fedloom.checks.runs import Runs
+from fedloom.checks.views import view_checks
+from fedloom.codecs import CODECS, Codec, TopK
+from fedloom.errors import ConfigError
+from fedloom.objectives import OBJECTIVES
+from fedloom.vector import rec
+from fedloom.views import VIEWS
+from fedloom.wrappers import LocalOpt, Prox, WeightDecay
+from fedloom.zoo import ALGORITHMS, make_algorithm
+
+ENGINE = ("vectorised:3",)
+LISTS = {
+    "algorithm": algorithm_checks,
+    "objective": objective_checks,
+    "view": view_checks,
+    "codec": codec_checks,
+}
+BROKEN = [
+    (kind, *case)
+    for kind, cases in (
+        ("algorithm", broken.ALGORITHMS),
+        ("objective", broken.OBJECTIVES),
+        ("view", broken.VIEWS),
+        ("codec", broken.CODECS),
+    )
+    for case in cases
+]
+
+
+def carried_out(kind: str, part, name: str) -> Report:
+    """One check of a part, and those that it needs are left to others."""
+    return carry_out(part, "it", kind, [c for c in LISTS[kind](part, ENGINE) if c.name == name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "name", "words"), BROKEN, ids=lambda v: getattr(v, "__name__", None)
+)
+def test_a_fault_is_found_and_explained(kind, make, name, words):
+    (outcome,) = carried_out(kind, make(), name).outcomes
+    assert outcome.passed is False, f"'{name}' passed"
+    assert re.search(words, outcome.why), outcome.why
+    assert "\n" not in outcome.why and len(outcome.why) > 60, "a paragraph"
+    assert "Traceback" not in outcome.why
+
+
+# The first of every kind here, all of them below: a second each.
+REGISTERED = [
+    *(("algorithm", n, make_algorithm) for n in ALGORITHMS),
+    *(("objective", n, lambda n: OBJECTIVES[n]()) for n in OBJECTIVES),
+    *(("view", n, lambda n: VIEWS[n]()) for n in VIEWS),
+    *(("codec", n, lambda n: CODECS[n]()) for n in CODECS),
+]
+FAST = {"scaffold", "fiarse"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "make"),
+    [
+        pytest.param(*case, marks=[] if case[1] in FAST else pytest.mark.slow, id=case[1])
+        for case in REGISTERED
+    ],
+)
+def test_what_fedloom_has_keeps_its_contract(kind, name, make):
+    report = fedloom.check(make(name), engines=ENGINE)
+    assert report.kind == kind
+    assert report.passed, str(report)
+    assert {o.name for o in report.outcomes} >= {"runs", *(f"engine {e}" for e in ENGINE)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [LocalSGD, broken.AsksProcess])
+def test_workers_are_real_processes(make):
+    report = fedloom.check(make(), engines=("workers:2",))
+    assert [o.name for o in report.failures] == (
+        [] if make is LocalSGD else ["engine workers:2"]
+    ), str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "make", "name", "words"), BROKEN, ids=lambda v: getattr(v, "__name__", None)
+)
+def test_the_whole_contract_finds_it_too(kind, make, name, words):
+    assert not fedloom.check(make(), engines=ENGINE).passed
+
+
+def test_a_bill_that_is_wrong_is_found(monkeypatch):
+    import fedloom.engines.client as client
+
+    nbytes = client.nbytes
+    monkeypatch.setattr(client, "nbytes", lambda r: {k: n + 1 for k, n in nbytes(r).items()})
+    (outcome,) = carried_out("algorithm", LocalSGD(), "bill is the messages").outcomes
+    assert outcome.passed is False and "the bill has" in outcome.why
+
+
+def test_a_check_that_others_need_leaves_them_out():
+    def fail():
+        raise BrokenError("it is broken")
+
+    ran = []
+    checks = [
+        Check("first", lambda: ran.append(1)),
+        Check("second", fail, needed=True),
+        Check("third", lambda: ran.append(3)),
+        Check("no such thing", lambda: "there is none"),
+    ]
+    report = carry_out(LocalSGD(), "Mine", "algorithm", checks)
+    assert [o.passed for o in report.outcomes] == [True, False, None, None] and ran == [1]
+    assert "it needs 'second'" in report.outcomes[2].why
+    assert [o.why for o in report.failures] == ["it is broken"]
+    assert str(report).splitlines()[2].split()[:2] == ["second", "FAILED"]
+    report = carry_out(LocalSGD(), "Mine", "algorithm", checks[-1:])
+    assert report.passed and report.outcomes[0].why == "there is none"
+
+
+def test_a_part_may_be_a_class_and_a_wrapper_gets_something_inside():
+    assert built(Prox) == Prox(inner=LocalSGD())
+    assert built(LocalOpt).inner == LocalSGD()
+    assert built(WeightDecay).wd > 0
+    assert built(TopK) == TopK()
+
+
+class NeedsHelp(LocalSGD):
+    source: object
+
+
+def test_what_cannot_be_checked_is_an_error_of_one_line():
+    with pytest.raises(ConfigError, match="needs a value for 'source' that cannot be guessed"):
+        fedloom.check(NeedsHelp)
+    with pytest.raises(ConfigError, match=r"only an Algorithm.* can be checked, got 3"):
+        fedloom.check(3)
+    with pytest.raises(ConfigError, match="got the class dict"):
+        fedloom.check(dict)
+    with pytest.raises(ConfigError, match="unknown engine 'vectorized'"):
+        fedloom.check(LocalSGD(), engines=("vectorized",))
+
+
+def test_the_parts_of_a_module():
+    found = parts_of(broken)
+    assert set(found) >= {"Branches", "PerLogit", "Unsorted", "Miscounts"}
+    assert "_Half" not in found and "TopK" not in found, "private, and somebody else's"
+    assert parts_of(broken, "_Half") == {"_Half": broken._Half}
+    with pytest.raises(ConfigError, match=r"has no part 'Branch'; did you mean 'Branches'\?"):
+        parts_of(broken, "Branch")
+    with pytest.raises(ConfigError, match="defines nothing that can be checked"):
+        parts_of(re)
+
+
+def test_other_values_are_legal_and_differ():
+    for rule, value in (
+        (Hyper(low=0, open_low=True, high=1), 0.01),
+        (Hyper(low=0, high=1, open_high=True), 0.0),
+        (Hyper(low=1, high=127), 127),
+        (Hyper(optional=True, low=0), None),
+        (Hyper(choices=(True, False)), True),
+        (Hyper(choices=(1, 2)), 2),
+    ):
+        found = values(rule, value)
+        assert found and all(rule.allows(v) and v is not value and v != value for v in found)
+    for make in [*ALGORITHMS.values(), *OBJECTIVES.values(), *VIEWS.values(), *CODECS.values()]:
+        for name, (_, changed) in variants(make()).items():
+            assert changed, f"no other value of {name} is legal"
+
+
+def test_rounding_is_no_difference_and_more_is():
+    one = rec(x=torch.tensor([1e3, 0.0], dtype=torch.float64))
+    assert not unlike(rec(x=one.x + 1e-10), one, 1e-12)
+    assert "'x' differs" in unlike(rec(x=one.x + 1e-8), one, 1e-12)
+    assert "differs" in unlike(rec(x=one.x * float("nan")), one, 1e-12)
+    assert "only in one" in unlike(rec(y=one.x), one, 1e-12)
+
+
+def test_what_a_check_runs_is_run_once():
+    calls = []
+
+    def make(part, dtype, **changes):
+        calls.append(dtype)
+        return fedloom.checks.setting.experiment(dtype, **changes)
+
+    runs = Runs(LocalSGD(), make)
+    runs.starts()
+    runs.starts()
+    assert calls == [torch.float32, torch.float64]
+
+
+class Bold(Codec):
+    code = 200
+    share: float = hyper(0.5, low=0, high=1, source="ours")
+
+
+def test_a_codec_without_methods_says_so():
+    report = fedloom.check(Bold(), engines=ENGINE)
+    assert not report.passed and "NotImplementedError" in report.failures[0].why

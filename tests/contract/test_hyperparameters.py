@@ -1,0 +1,221 @@
+"""No option is there for nothing: another legal value of any hyper-parameter changes a run.
+
+Every dataclass with hyper() fields in the packages below is found by itself; a table gives the
+setting where an option matters, and a value that its range does not yield.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+
+import fedloom
+from fedloom import Local, LocalSGD
+from fedloom.algorithm import Algorithm, Hyper
+from fedloom.algorithms import FAFED
+from fedloom.checks.options import another
+from fedloom.checks.records import unequal
+from fedloom.checks.setting import CAPACITIES, End, Trial, experiment, federation, run
+from fedloom.codecs import Codec, TopK
+from fedloom.data import from_clients
+from fedloom.link import FEEDBACKS, Forget, Via
+from fedloom.objectives import OBJECTIVES, Objective
+from fedloom.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule
+from fedloom.views import VIEWS, Rule
+from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
+from fedloom.zoo import ALGORITHMS
+
+HOMES = (
+    "algorithm",
+    "algorithms",
+    "codecs",
+    "link",
+    "local",
+    "objectives",
+    "schedules",
+    "views",
+    "wrappers",
+)
+# where an option matters, if that is not in what the class has by default
+BASE: dict[str, dict[str, Any]] = {
+    "Adam": {"lr": 0.02, "eps": 1e-2},
+    "Clip": {"norm": 0.1},
+    "FAFEDTheory": {"N": 6, "q": 4, "rho": 1.0},
+    "Local": {"epochs": 2, "batch": 2, "lr": 0.1},
+    "Milestones": {"at": (1, 2)},
+    "QSGD": {"bucket": 16},
+    "TopK": {"ratio": 0.2},
+    "WeightDecay": {"wd": 0.01},
+}
+# {class.option: the other value, what else changes}
+OTHER: dict[str, dict[str, Any]] = {
+    "Local.batch": {"batch": 3},
+    "Local.clip": {"clip": 0.1},
+    "Local.epochs": {"epochs": 1},
+    "Local.steps": {"epochs": None, "steps": 3},
+    "Milestones.at": {"at": (2,)},
+}
+ELSEWHERE = {"Local.probe_batch", "Local.drop_last"}  # these have tests of their own
+
+
+@functools.cache
+def classes() -> dict[str, type]:
+    """Every dataclass of these modules that has a hyper-parameter."""
+    out: dict[str, type] = {}
+    names = [m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom.")]
+    for name in names:
+        if name.split(".")[1] in HOMES:
+            for value in vars(importlib.import_module(name)).values():
+                if isinstance(value, type) and value.__module__ == name and declared(value):
+                    out[value.__name__] = value
+    return out
+
+
+def declared(part: type) -> dict[str, Hyper]:
+    """{option: its rule}; of a class that inherits one, too."""
+    if not dataclasses.is_dataclass(part):
+        return {}
+    pairs = {f.name: f.metadata.get("hyper") for f in dataclasses.fields(part)}
+    return {name: rule for name, rule in pairs.items() if isinstance(rule, Hyper)}
+
+
+OPTIONS = [(name, option) for name, part in classes().items() for option in declared(part)]
+
+
+# ------------------------------------------------------------------------------------ a run with it
+def base(kind: type) -> Any:
+    """The part that is changed."""
+    values = dict(BASE.get(kind.__name__, {}))
+    if issubclass(kind, Wrapper):
+        values["inner"] = LocalSGD()
+    return kind(**values)
+
+
+def trial(part: Any) -> Trial:
+    """A run in which the part has its place."""
+    if isinstance(part, Optimiser):
+        return experiment(algorithm=ServerOpt(inner=LocalSGD(), opt=part), rounds=3)
+    if isinstance(part, Algorithm):
+        return experiment(algorithm=part, rounds=3)
+    if isinstance(part, Objective):
+        return experiment(loss=part, rounds=3)
+    if isinstance(part, Rule):
+        return experiment(submodel=part, capacities=CAPACITIES, rounds=3)
+    if isinstance(part, Codec):
+        return experiment(compress=Via(part, Forget()), rounds=3)
+    if isinstance(part, FAFEDTheory):
+        local = Local(epochs=1, batch=4, lr=1.0, schedule=part)
+        return experiment(algorithm=FAFED(c=part.c), local=local, rounds=3)
+    if isinstance(part, Schedule):
+        return experiment(local=Local(epochs=1, batch=4, lr=0.05, schedule=part), rounds=3)
+    assert isinstance(part, Local)
+    return experiment(local=part, rounds=3)
+
+
+@functools.cache
+def unchanged(name: str) -> End:
+    return run(trial(base(classes()[name])))
+
+
+def differs(one: End, other: End) -> bool:
+    return bool(unequal(one.srv.x, other.srv.x)) or (one.up, one.down) != (other.up, other.down)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [pair for pair in OPTIONS if ".".join(pair) not in ELSEWHERE]
+)
+def test_another_value_changes_the_run(name, option):
+    part = base(classes()[name])
+    now, rule = getattr(part, option), declared(classes()[name])[option]
+    change = OTHER.get(f"{name}.{option}") or {option: another(rule, now)}
+    assert change[option] != now and rule.allows(change[option]), "another legal value"
+    assert differs(run(trial(dataclasses.replace(part, **change))), unchanged(name))
+
+
+def test_the_batch_of_the_first_exchange_changes_the_run():
+    base = {"algorithm": FAFED(), "local": Local(epochs=2, batch=4, lr=0.05)}
+    changed = dataclasses.replace(base["local"], probe_batch=1)
+    assert differs(end_of(**base | {"local": changed}), end_of(**base))
+
+
+def test_dropping_the_last_batch_changes_the_run():
+    data = federation(torch.float32)
+    own = [data.clients.of(i) for i in range(data.population)]
+    pairs = [(data.inputs[index], data.targets[index]) for index in own if len(index) >= 3]
+    base = {"data": from_clients(pairs, test=pairs[0]), "local": Local(epochs=2, batch=3, lr=0.05)}
+    changed = dataclasses.replace(base["local"], drop_last=True)
+    assert differs(end_of(**base | {"local": changed}), end_of(**base))
+
+
+@pytest.mark.parametrize("name", sorted(classes()))
+def test_the_same_values_give_the_same_run(name):
+    """Else the test above could not fail."""
+    part = base(classes()[name])
+    assert not differs(run(trial(dataclasses.replace(part))), unchanged(name))
+
+
+def test_nothing_is_forgotten():
+    known = set(classes())
+    for registry in (OBJECTIVES, VIEWS, ALGORITHMS):
+        for make in registry.values():
+            for part in walk(make()):
+                assert not declared(type(part)) or type(part).__name__ in known
+    assert {"Local", "Adam", "Momentum", "Prox", "Lookahead", "TopK", "FedMLB"} <= known
+
+
+def walk(part: Any) -> list[Any]:
+    inner = [getattr(part, f.name) for f in dataclasses.fields(part)]
+    return [part, *(q for p in inner if dataclasses.is_dataclass(p) for q in walk(p))]
+
+
+# -------------------------------------------------------------- what is chosen by its name or place
+def end_of(**changes: Any) -> End:
+    return run(experiment(**({"rounds": 3} | changes)))
+
+
+def test_feedbacks_differ():
+    ends = [end_of(compress=Via(TopK(ratio=0.2), make())) for make in FEEDBACKS.values()]
+    assert all(differs(a, b) for i, a in enumerate(ends) for b in ends[:i])
+
+
+def test_local_optimisers_and_wrappers_without_options_differ():
+    plain = end_of()
+    adam = Adam(lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8)
+    for changed in (PerStep(inner=LocalSGD()), LocalOpt(inner=LocalSGD(), opt=adam)):
+        assert differs(end_of(algorithm=changed), plain)
+    clip = Clip(inner=LocalSGD(), norm=0.1)
+    assert differs(end_of(algorithm=clip), plain)
+    # AdamW decays outside of the optimiser, Adam inside
+    ends = [
+        end_of(local=Local(epochs=1, batch=4, lr=0.01, weight_decay=0.1, optimiser=name))
+        for name in ("adam", "adamw")
+    ]
+    assert differs(*ends)
+
+
+@pytest.mark.parametrize(
+    ("base", "changed"),
+    [
+        ({}, {"seed": 8}),
+        ({}, {"cohort": 3}),
+        ({}, {"cohort": [[0, 1, 2, 3]]}),
+        ({"cohort": 0.5}, {"cohort": 0.5, "sampling": "bernoulli"}),
+        ({}, {"weighting": "uniform"}),
+        ({}, {"submodel": VIEWS["heterofl"](), "capacities": [0.5, 1.0]}),
+    ],
+    ids=lambda changes: ", ".join(changes),
+)
+def test_a_setting_of_the_run_changes_it(base, changed):
+    assert differs(end_of(**changed), end_of(**base))
+
+
+def test_schedules_differ():
+    made = [Milestones(at=(1,)), CubeRoot(), CubeRoot(unit="round")]
+    ends = [run(trial(schedule)) for schedule in made]
+    assert all(differs(a, b) for i, a in enumerate(ends) for b in ends[:i])

@@ -1,0 +1,168 @@
+"""All parts with each other: every pair of values of two axes, in every engine.
+
+`make test` runs a cut in which every value of every axis occurs; `make test-all` runs all pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import pairs
+import pytest
+import torch
+from pairs import AXES, Mix
+
+from fedloom.checks.records import unequal, unlike
+from fedloom.checks.setting import End, finish, run
+from fedloom.checks.watch import Watch
+from fedloom.engines import Serial
+from fedloom.engines.client import Client
+from fedloom.errors import CompositionError
+from fedloom.link import Link
+from fedloom.loop import Saving
+from fedloom.wire import pack
+
+CUT = pairs.cut()
+MIXES = [
+    pytest.param(dict(mix), marks=[] if mix in CUT else pytest.mark.slow, id=pairs.shown(mix))
+    for mix in pairs.mixes()
+]
+REFUSED = [pair for pair in pairs.pairs() if pairs.refusal(pair)]
+CHUNK = "vectorised:3"
+
+
+# ------------------------------------------------------------------------------------- the covering
+def test_every_pair_that_has_a_meaning_is_met_and_no_other():
+    met = {pair for mix in pairs.mixes() for pair in pairs.pairs_of(dict(mix))}
+    assert met == set(pairs.pairs()) - set(REFUSED)
+    assert all(list(dict(mix)) == list(AXES) for mix in pairs.mixes())
+
+
+def test_the_cut_has_every_value_of_every_axis():
+    assert {value for mix in CUT for value in mix} == {
+        (axis, value) for axis, values in AXES.items() for value in values
+    }
+
+
+def test_every_mix_has_a_meaning():
+    for mix in pairs.mixes():
+        pairs.trial(dict(mix)).build()
+
+
+class NeverOpened(Serial):
+    def open(self, plan, fed, net):
+        raise AssertionError("it ran")
+
+
+@pytest.mark.parametrize("pair", REFUSED, ids=lambda pair: f"{pair[0][1]}-{pair[1][1]}")
+def test_a_pair_without_meaning_is_refused_by_name_before_anything_runs(pair, tmp_path):
+    one, other = pairs.refusal(pair)
+    with pytest.raises(CompositionError) as caught:
+        trial = pairs.trial(pairs.with_only(pair), engine=NeverOpened())
+        trial.run(tmp_path / "run")
+    text = str(caught.value)
+    assert one in text and other in text and "\n" not in text
+    assert ":" in text, "and says why"
+    assert not (tmp_path / "run").exists()
+
+
+# ----------------------------------------------------------------------------------------- the bill
+class Audit:
+    """Packs every message as it would really travel, reads it again, and counts its bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up: Counter[str] = Counter()
+        self.down: Counter[str] = Counter()
+        deliver, shares, audit = Link.deliver, Client.shares, self
+
+        def delivered(link, up, state, view, *place):
+            read, bill, after = deliver(link, up, state, view, *place)
+            packet, same = link.send(up, state, view, *place)
+            sizes = {name: len(raw) for name, raw in packet.items()}
+            assert sizes == bill and not unequal(same, after)
+            assert not unequal(link.receive(packet, view.layout, up), read)
+            audit.up.update(sizes)
+            return read, bill, after
+
+        def shared(client, msg, cohort, round):
+            made = shares(client, msg, cohort, round)
+            for share in made.values():
+                rule = client.plan.rule
+                told = pack(rule.told(share.view)) if rule else {}
+                sent = pack(share.msg) | {f"view.{name}": raw for name, raw in told.items()}
+                assert share.down == {name: len(raw) for name, raw in sent.items()}
+            for i in cohort:
+                audit.down.update(made[client.fed.capacity(i)].down)
+            return made
+
+        monkeypatch.setattr(Link, "deliver", delivered)
+        monkeypatch.setattr(Client, "shares", shared)
+
+    def agrees_with(self, end: End, mix: Mix) -> None:
+        """The ledger has what was counted, and the exchange before round 1."""
+        algorithm = AXES["algorithm"][mix["algorithm"]]
+        if algorithm.probes:
+            vector = len(end.srv.x) * end.srv.x.element_size() * 6
+            probe = algorithm.probe(end.srv.x, torch.ones_like)
+            self.down.update({"x": vector})
+            self.up.update(dict.fromkeys(probe._fields, vector))
+        assert end.up == dict(self.up) and end.down == dict(self.down)
+
+
+# ---------------------------------------------------------------------------------------- every mix
+@functools.cache
+def serial(mix: tuple[tuple[str, str], ...], dtype: torch.dtype) -> End:
+    return run(pairs.trial(dict(mix), dtype))
+
+
+def bits_agree(end: End, want: End) -> None:
+    assert not unequal(end.srv, want.srv)
+    assert end.memory.keys() == want.memory.keys()
+    for i in want.memory:
+        assert not unequal(end.memory[i], want.memory[i]), f"client {i}"
+    assert end[2:] == want[2:]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_vectorised_agrees_with_serial_and_both_bills_are_true(mix, monkeypatch):
+    close, ends = pairs.tolerance(mix), []
+    for engine in ("serial", CHUNK):
+        with monkeypatch.context() as patch:
+            audit = Audit(patch)
+            ends.append(run(pairs.trial(mix, torch.float64, engine=engine)))
+            audit.agrees_with(ends[-1], mix)
+    want, end = ends
+    assert not unlike(end.srv, want.srv, close)
+    for i in want.memory:
+        assert not unlike(end.memory[i], want.memory[i], close), f"client {i}"
+    for row, other in zip(end.history, want.history, strict=True):
+        for name, value in other.items():
+            assert row[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+    for name in ("steps", "gradients", "bytes_up", "bytes_down", "answered"):
+        assert [row[name] for row in end.history] == [row[name] for row in want.history]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_workers_have_the_bits_of_serial(mix, engine_of):
+    want = serial(tuple(mix.items()), torch.float32)
+    bits_agree(run(pairs.trial(mix, engine=engine_of("workers:2"))), want)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_no_argument_is_changed_and_every_method_is_a_function(mix):
+    want = serial(tuple(mix.items()), torch.float32)
+    watch = Watch(inner=pairs.trial(mix).algorithm)
+    end = run(pairs.trial(mix, algorithm=watch))
+    assert not watch.notes.wrong
+    assert not unequal(end.srv, want.srv)
+    assert (end.up, end.down) == (want.up, want.down)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_run_that_is_resumed_has_the_bits_of_one_that_never_stopped(mix, tmp_path):
+    saving = Saving(rounds=1, seconds=None)
+    pairs.trial(mix, rounds=2, saving=saving).run(tmp_path / "run")
+    second = pairs.trial(mix, saving=saving)
+    second.resume(tmp_path / "run")
+    bits_agree(finish(second.loop), serial(tuple(mix.items()), torch.float32))

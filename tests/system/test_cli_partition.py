@@ -1,0 +1,147 @@
+"""`fedloom partition`, and partitions, test sets and turnover from the command line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from fedloom.config import resolve
+from fedloom.data import measure
+
+Fedloom = Callable[..., Result]
+
+
+def rows(result: Result) -> dict[str, str]:
+    """{name: value} of the table."""
+    lines = [x.strip() for x in result.output.splitlines()[1:] if x.startswith("  ")]
+    return {name.strip(): rest.strip() for name, _, rest in (x.partition("  ") for x in lines)}
+
+
+def test_the_measures_are_printed(fedloom: Fedloom) -> None:
+    result = fedloom("partition", "digits", "data.alpha=0.1", "tests=matched", "seed=4")
+    assert result.output.startswith("digits: dirichlet (alpha 0.1, clients 50), seed 4\n")
+    found = measure(resolve("digits", ["data.alpha=0.1", "tests=matched", "seed=4"]).data())
+    shown = rows(result)
+    assert shown["clients"] == "50"
+    assert shown["samples"] == "1,438, each held once"
+    assert shown["samples per client"] == "28 to 29, median 29"
+    assert found.labels is not None and found.tests is not None
+    assert shown["two clients, distance"].startswith(f"{found.labels.pairs:.3f} ")
+    assert shown["training and test labels, distance"] == f"{found.tests.distance:.3f}"
+    assert not list(Path().iterdir()), "nothing is written"
+
+
+def test_a_partition_by_its_short_name_and_options(fedloom: Fedloom) -> None:
+    shown = rows(fedloom("partition", "partition=pathological", "partition.classes=2"))
+    assert shown["classes per client"] in ("2 of 10", "1 to 2, median 2 of 10")
+    assert "held more than once" in shown["samples"]
+    shown = rows(
+        fedloom("partition", "partition=class_groups", "partition.groups=[[0,9],[1,2,3,4,5,6,7,8]]")
+    )
+    assert shown["classes per client"] == "2 to 8, median 5 of 10"
+
+
+def test_lists_are_saved_and_used_again(fedloom: Fedloom) -> None:
+    saved = fedloom("partition", "tests=matched", "--save", "new/split.npz")
+    assert "partition=lists partition.file=new/split.npz" in saved.output
+    again = fedloom(
+        "partition", "partition=lists", "partition.file=new/split.npz", "tests=matched", "seed=7"
+    )
+    one, other = rows(saved), rows(again)
+    assert {k: v for k, v in one.items() if not k.startswith("lists in")} == other
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_run_with_saved_lists_is_the_run_with_the_partition(fedloom: Fedloom) -> None:
+    fedloom("partition", "--save", "split.npz")
+    small = ("rounds=2", "local.epochs=1", "--quiet")
+    fedloom("run", *small, "--out", "a")
+    fedloom("run", *small, "partition=lists", "partition.file=split.npz", "--out", "b")
+    curves = [(Path(x) / "summary.json").read_text() for x in ("a", "b")]
+    assert json.loads(curves[0])["last"] == json.loads(curves[1])["last"]
+
+
+@pytest.mark.usefixtures("plain")
+def test_matched_test_sets_are_what_clients_are_measured_on(fedloom: Fedloom) -> None:
+    fedloom("run", "tests=matched", "rounds=2", "--out", "a", "--quiet")
+    assert tomllib.loads(Path("a/config.toml").read_text())["data"]["tests"] == "matched"
+    clients = json.loads(Path("a/clients.json").read_text())
+    assert clients["basis"] == "own test sets"
+    assert len(clients["values"]) == 50
+    fedloom("run", "a/config.toml", "tests=none", "--out", "b", "--quiet")
+    assert "tests" not in tomllib.loads(Path("b/config.toml").read_text())["data"]
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_changing_set_of_clients_is_run_and_resumed(fedloom: Fedloom) -> None:
+    change = ("turnover.active=25", "turnover.every=2", "turnover.forget=true", "cohort=5")
+    fedloom("run", "algorithm=scaffold", *change, "rounds=3", "--out", "a", "--quiet")
+    wanted = {"active": 25, "every": 2, "replace": 0.5, "forget": True}
+    assert tomllib.loads(Path("a/config.toml").read_text())["turnover"] == wanted
+    fedloom("resume", "a", "rounds=5", "--quiet")
+    fedloom("run", "algorithm=scaffold", *change, "rounds=5", "--out", "b", "--quiet")
+    a, b = ((Path(x) / "rounds.jsonl").read_text().splitlines() for x in ("a", "b"))
+    assert [json.loads(x)["test_accuracy"] for x in a] == [
+        json.loads(x)["test_accuracy"] for x in b
+    ]
+    fedloom("run", *change, "turnover.replace=none", "rounds=2", "--out", "c", "--quiet")
+    assert tomllib.loads(Path("c/config.toml").read_text())["turnover"]["replace"] == "none"
+
+
+@pytest.mark.slow
+def test_a_picture_is_drawn(fedloom: Fedloom) -> None:
+    result = fedloom("partition", "digits", "--plot", "new/a.png")
+    assert "picture in new/a.png" in result.output
+    assert Path("new/a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["partition=pathological"], ["needs the key 'classes'"]),
+        (["partition=pathological", "partition.classes=11"], ["command line", "11 classes", "10"]),
+        (["partition=patological"], ["did you mean 'pathological'"]),
+        (["partition.alpha=0"], ["command line, [data.partition]", "alpha must be in"]),
+        (["partition.clients=2000"], ["2000 clients", "1438 samples"]),
+        (["partition=similarity", "partition.share=2"], ["share must be in [0, 1]", "2"]),
+        (["partition=lists", "partition.file=gone.npz"], ["gone.npz is not a readable"]),
+        (["partition=class_groups", "partition.groups=[[0],[0]]"], ["every class one group"]),
+        (["partition=class_groups", "partition.groups=[0,1]"], ["partition.groups must be a list"]),
+        (["partition=class_groups", "partition.groups=x"], ["partition.groups must be a list"]),
+        (["tests=match"], ["unknown data.tests 'match'", "did you mean 'matched'"]),
+        (["tests=matched", "data.test_share=0"], ["[data]", "has no test set to deal"]),
+        (["--plot", "a.jpg"], ["'a.jpg' must end in .png"]),
+        (["--save", "a.csv"], ["'a.csv' must end in .npz"]),
+        (["nosuch"], ["unknown recipe 'nosuch'"]),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], words: list[str], fedloom: Fedloom) -> None:
+    output = fedloom("partition", *args, code=2).output
+    for word in words:
+        assert word in output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["turnover.active=51"], ["turnover.active must be from 1 to the 50 clients", "51"]),
+        (["turnover.every=5"], ["needs the key 'active'"]),
+        (["turnover.active=x"], ["turnover.active must be a whole number", "'x'"]),
+        (["turnover.active=5", "turnover.replace=2"], ["[turnover]", "replace must be in [0, 1]"]),
+        (["turnover.active=5", "cohort=6"], ["from 1 to the 5 clients there are"]),
+        (["turnover.active=5", "cohort=[[1]]"], ["keep one of them"]),
+        (["turnover.activ=5"], ["has no key 'activ'", "did you mean 'active'"]),
+        (["turnover=5"], ["turnover must be a table"]),
+    ],
+)
+def test_a_turnover_that_cannot_be_is_one_line(
+    args: list[str], words: list[str], fedloom: Fedloom
+) -> None:
+    output = fedloom("run", *args, "rounds=1", code=2).output
+    for word in words:
+        assert word in output

@@ -1,0 +1,61 @@
+"""Tiny files in the layouts of the publishers, and how to write them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def leaf(folder: Path, **users: dict) -> None:
+    """One LEAF file with these users' data."""
+    content = {
+        "users": list(users),
+        "num_samples": [len(data.get("y", ())) for data in users.values()],
+        "user_data": users,
+    }
+    write(folder / "all_data_0.json", json.dumps(content))
+
+
+class _Bytes(pickle._Pickler):
+    """Python 2's texts, which is what the published pickles hold."""
+
+    dispatch = pickle._Pickler.dispatch.copy()
+
+    def save_bytes(self, value: bytes) -> None:
+        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+        self.memoize(value)
+
+    dispatch[bytes] = save_bytes
+
+
+def python2(path: Path, value: dict) -> None:
+    """A pickle of protocol 2 with Python 2's texts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        _Bytes(file, protocol=2).dump(value)
+
+
+def cifar100(folder: Path, train: int = 100, test: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """CIFAR-100's three files with one image a class -> pixels (n, 3072) and labels of train."""
+    draw = np.random.default_rng(0)
+    out = []
+    for name, count in (("train", train), ("test", test)):
+        rows = draw.integers(0, 256, (count, 3072), dtype=np.uint8)
+        labels = draw.permutation(count) % 100
+        python2(
+            folder / name,
+            {b"data": rows, b"fine_labels": labels.tolist(), b"coarse_labels": [0] * count},
+        )
+        out.append((rows, labels))
+    names = [f"class {i}".encode() for i in range(100)]
+    python2(folder / "meta", {b"fine_label_names": names})
+    return out[0]

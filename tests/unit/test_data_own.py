@@ -1,0 +1,409 @@
+"""The user's own data: folders, tables, torch Datasets, Hugging Face, the natural partition."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import published
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedloom.data import (
+    PARTITIONS,
+    blocks,
+    folders,
+    from_datasets,
+    hugging_face,
+    iid,
+    mnist,
+    natural,
+    sources,
+    table,
+    writers,
+)
+from fedloom.data.assemble import Arrays
+from fedloom.errors import DataError
+
+
+def refused(call, *says):
+    with pytest.raises(DataError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for part in says:
+        assert str(part) in message
+
+
+# ---- natural partitions, and blocks
+
+
+@given(
+    st.lists(st.integers(-1, 9), min_size=1, max_size=60),
+    st.integers(1, 4),
+    st.integers(0, 5),
+)
+def test_natural_clients_are_the_owners_with_enough(owners, least, seed):
+    counts = {o: owners.count(o) for o in set(owners) - {-1}}
+    enough = sorted(o for o, n in counts.items() if n >= least)
+    choose = lambda **options: natural(min_size=least, **options).choose(
+        torch.tensor(owners), "people", seed
+    )
+    if not enough:
+        refused(choose, f"none of the {len(counts)} people has {least} samples")
+        return
+    lists, who = choose()
+    assert who.tolist() == enough
+    for client, owner in enumerate(enough):
+        assert lists.of(client).tolist() == [i for i, o in enumerate(owners) if o == owner]
+    some = 1 + len(enough) // 2
+    if some <= len(enough):
+        kept = choose(clients=some)[1].tolist()
+        assert len(kept) == some and set(kept) <= set(enough) and kept == sorted(kept)
+        assert kept == choose(clients=some)[1].tolist()
+    refused(lambda: choose(clients=len(enough) + 1), f"there are {len(enough)} people")
+
+
+def test_which_clients_are_kept_is_the_seeds():
+    owners = torch.arange(200)
+    kept = [natural(clients=20).choose(owners, "people", seed)[1].tolist() for seed in range(5)]
+    assert len({tuple(k) for k in kept}) == 5
+
+
+def test_clients_take_their_own_tests_along():
+    arrays = Arrays(
+        name="a",
+        inputs=torch.arange(6.0)[:, None],
+        targets=torch.tensor([0, 1, 0, 1, 0, 1]),
+        test_inputs=torch.arange(10.0, 15)[:, None],
+        test_targets=torch.tensor([0, 1, 0, 1, 1]),
+        owners=torch.tensor([4, 2, 4, 9, 2, 4]),
+        test_owners=torch.tensor([9, 4, 7, 4, 9]),
+    )
+    data = arrays.deal(natural(min_size=2), seed=0)
+    assert data.sizes.tolist() == [2, 3], "2 and 4; 9 has one sample only"
+    assert data.test_inputs.flatten().tolist() == [11, 13]
+    assert [data.test_clients.of(i).tolist() for i in range(2)] == [[], [0, 1]]
+    everyone = arrays.deal(natural(), seed=0)
+    tests = [everyone.test_inputs[everyone.test_clients.of(i)] for i in range(3)]
+    assert [t.flatten().tolist() for t in tests] == [[], [11, 13], [10, 14]]
+    assert len(arrays.deal(iid(2), seed=0).test_inputs) == 5
+
+
+def test_natural_is_refused_where_nobody_made_the_samples():
+    refused(lambda: natural().split(torch.zeros(3), 0), "femnist", "iid")
+    refused(lambda: natural(clients=0), "clients must be")
+    refused(lambda: natural(min_size=0), "min_size must be")
+    plain = Arrays(name="a", inputs=torch.zeros(2, 1), targets=torch.zeros(2))
+    refused(lambda: plain.deal(natural(), 0), "who made each sample")
+    refused(
+        lambda: writers().choose(torch.tensor([1]), "roles", 0), "are roles, not writers", "natural"
+    )
+    assert PARTITIONS["natural"] is natural and PARTITIONS["writers"] is writers
+
+
+@given(st.integers(1, 50), st.integers(1, 50))
+def test_blocks_are_the_samples_in_order(samples, clients):
+    split = lambda: blocks(clients).split(torch.zeros(samples), seed=3)
+    if clients > samples:
+        refused(split, f"{clients} clients cannot share {samples} samples")
+        return
+    lists = split()
+    assert lists.indices.tolist() == list(range(samples))
+    assert int(lists.sizes.max()) - int(lists.sizes.min()) <= 1
+
+
+def test_mnists_writers_are_those_of_its_labels(tmp_path, monkeypatch):
+    import gzip
+    import struct
+
+    def idx(array, code):
+        head = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+        return gzip.compress(head + array.tobytes())
+
+    images = np.zeros((4, 2, 2), np.uint8)
+    labels = np.array([3, 1, 3, 0], np.uint8)
+    content = [idx(images, 8), idx(labels, 8), idx(images, 8), idx(labels, 8)]
+    records = np.zeros((4, 8), ">i4")
+    records[:, 0], records[:, 2] = labels, [2100, 77, 77, 2100]
+
+    def put(folder, file, raw):
+        import dataclasses
+        import hashlib
+
+        published.write(tmp_path / folder / file.name, raw)
+        return dataclasses.replace(file, md5=hashlib.md5(raw).hexdigest())
+
+    import dataclasses
+
+    files = tuple(put("mnist", f, raw) for f, raw in zip(sources.MNIST.files, content, strict=True))
+    kind = dataclasses.replace(
+        sources.MNIST, files=files, writers=put("qmnist", sources.QMNIST, idx(records, 0x0C))
+    )
+    monkeypatch.setattr(sources, "MNIST", kind)
+    data = mnist(writers(), data_dir=tmp_path, download=False)
+    assert [data.clients.of(i).tolist() for i in range(2)] == [[1, 2], [0, 3]]
+    records[1, 0] = 8
+    kind = dataclasses.replace(kind, writers=put("qmnist", sources.QMNIST, idx(records, 0x0C)))
+    monkeypatch.setattr(sources, "MNIST", kind)
+    refused(lambda: mnist(natural(), data_dir=tmp_path), "image 1 shows 8, but its label is 1")
+
+
+# ---- tables
+
+ROWS = "site,age,dose,label\nlyon,40,1.5,no\nbonn,50,2,yes\nlyon,60,0,yes\n"
+
+
+def test_a_table_has_a_client_per_value_of_a_column(tmp_path):
+    path = published.write(tmp_path / "visits.csv", ROWS)
+    test = published.write(tmp_path / "test.csv", "label,site,dose,age\nno,bonn,1,30\nyes,oslo,1,3")
+    data = table(path=path, client="site", test=test)
+    assert data.about["client_names"] == ["bonn", "lyon"] and data.class_names == ("no", "yes")
+    assert data.client(0)[0].tolist() == [[50, 2]] and data.client(1)[1].tolist() == [0, 1]
+    assert data.test_inputs.tolist() == [[30, 1]], "oslo trains on nothing"
+    assert data.test_clients.sizes.tolist() == [1, 0]
+    dealt = table(iid(3), path=path, inputs=["dose"])
+    assert dealt.sizes.tolist() == [1, 1, 1] and dealt.inputs.flatten().tolist() == [1.5, 2, 0]
+
+
+def test_what_a_target_column_holds_decides_the_task(tmp_path):
+    rows = "x,a,b,c\n1,0,0.5,10\n2,2,1.5,9\n"
+    path = published.write(tmp_path / "t.csv", rows)
+    load = lambda target: table(iid(1), path=path, inputs=["x"], target=target)
+    assert load("a").targets.tolist() == [0, 2]
+    assert load("b").targets.tolist() == [0.5, 1.5] and load("b").classes is None
+    assert load("c").targets.tolist() == [10, 9]
+
+
+def test_clients_with_numbers_are_in_the_order_of_the_numbers(tmp_path):
+    path = published.write(tmp_path / "t.csv", "id,x,label\n10,1,0\n9,2,1\n")
+    assert table(path=path, client="id").about["client_names"] == ["9", "10"]
+
+
+def test_a_column_of_texts_becomes_words(tmp_path):
+    path = published.write(tmp_path / "t.csv", 'who,text,label\na,"Good, good",1\nb,bad,0\n')
+    data = table(path=path, client="who", text="text", length=4, vocabulary=10)
+    assert data.inputs.tolist() == [[2, 3, 2, 0], [4, 0, 0, 0]]
+    refused(lambda: table(path=path, client="who", text="text", inputs=["x"]), "keep one of them")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "says"),
+    [
+        (ROWS, {"client": "cite"}, "no column 'cite'; did you mean 'site'?"),
+        (ROWS, {}, "give client="),
+        (ROWS, {"client": "site", "target": "x"}, "no column 'x'"),
+        (ROWS + "bonn,?,1,no\n", {"client": "site"}, "column 'age', row 4: '?' is no finite"),
+        (ROWS + "bonn,nan,1,no\n", {"client": "site"}, "row 4: 'nan' is no finite"),
+        (ROWS + "bonn,1\n", {"client": "site"}, "row 5: 2 columns, expected 4"),
+        ("site,age,label\na,1,-1\n", {"client": "site"}, "row 1: label -1"),
+        ("site,age,label\na,1,2\na,1,b\n", {"client": "site"}, "row 2: 'b' is no finite number"),
+        ("a,a\n1,2\n", {"client": "a"}, "names a column twice"),
+        ("a,b\n", {"client": "a"}, "no rows below its header"),
+        ("site,label\na,1\n", {"client": "site"}, "no columns besides label and site"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_by_column_and_row(tmp_path, rows, options, says):
+    path = published.write(tmp_path / "t.csv", rows)
+    refused(lambda: table(path=path, **options), path if "give" not in says else "", says)
+
+
+def test_a_class_that_only_the_test_has_is_refused(tmp_path):
+    path = published.write(tmp_path / "t.csv", ROWS)
+    test = published.write(tmp_path / "u.csv", "site,age,dose,label\nlyon,1,1,maybe\n")
+    refused(lambda: table(path=path, client="site", test=test), "'maybe'", "no, yes")
+    refused(lambda: table(path=path, client="site", test=tmp_path / "v.csv"), "there is no file")
+    refused(lambda: table(path="", client="site"), "needs path=")
+    (tmp_path / "w.csv").write_bytes("né,x\n1,2\n".encode("latin1"))
+    refused(lambda: table(path=tmp_path / "w.csv"), "not UTF-8")
+
+
+def test_parquet_needs_its_extra(tmp_path, monkeypatch):
+    path = published.write(tmp_path / "t.parquet", b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused(lambda: table(path=path, client="site"), "pip install fedloom[tables]")
+
+
+def test_parquet_is_read_like_a_csv(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
+    from pyarrow import parquet
+
+    columns = {"site": ["a", "b", "a"], "x": [1.0, 2.0, 3.0], "label": [0, 1, 1]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    data = table(path=tmp_path / "t.parquet", client="site")
+    assert data.client(0)[0].flatten().tolist() == [1, 3]
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    refused(lambda: table(path=tmp_path / "t.parquet", client="site"), "no whole Parquet file")
+
+
+# ---- folders
+
+
+def arrays(folder, **values):
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "data.npz", **{k: np.asarray(v) for k, v in values.items()})
+
+
+def test_a_folder_per_client_with_arrays(tmp_path):
+    arrays(tmp_path / "b", inputs=[[1.0], [2.0]], targets=[0, 1])
+    arrays(tmp_path / "a", inputs=[[3.0]], targets=[1], test_inputs=[[9.0]], test_targets=[0])
+    (tmp_path / ".hidden").mkdir()
+    data = folders(path=tmp_path)
+    assert data.about["client_names"] == ["a", "b"] and data.sizes.tolist() == [1, 2]
+    assert data.client(1)[0].flatten().tolist() == [1, 2]
+    assert data.test_inputs.tolist() == [[9]] and data.test_clients.sizes.tolist() == [1, 0]
+    (tmp_path / "c").mkdir()
+    np.save(tmp_path / "c" / "inputs.npy", np.ones((2, 1)))
+    np.save(tmp_path / "c" / "targets.npy", np.array([1, 1]))
+    assert folders(path=tmp_path).sizes.tolist() == [1, 2, 2]
+
+
+def test_arrays_that_do_not_fit_name_the_client(tmp_path):
+    load = lambda: folders(path=tmp_path)
+    arrays(tmp_path / "a", inputs=[[1.0], [2.0]], targets=[0, 1])
+    for values, says in (
+        ({"inputs": [[1.0]], "targets": [0, 1]}, "inputs count 1 and targets 2"),
+        ({"inputs": np.zeros((0, 1)), "targets": []}, "count 0"),
+        ({"inputs": [[1.0]]}, "has no array targets"),
+        ({"inputs": [[float("nan")]], "targets": [0]}, "NaN or infinity in sample 0"),
+        ({"inputs": [[1.0, 2.0]], "targets": [0]}, "inputs of shape (2,)"),
+        ({"inputs": [[1.0]], "targets": [0.5]}, "targets of shape ()"),
+    ):
+        arrays(tmp_path / "b", **values)
+        refused(load, "client b", says)
+    (tmp_path / "b" / "data.npz").write_bytes(b"PK\3\4 and then nothing")
+    refused(load, "client b", "damaged")
+    refused(lambda: folders(path=tmp_path / "none"), "there is no folder")
+    (tmp_path / "empty").mkdir()
+    refused(lambda: folders(path=tmp_path / "empty"), "holds no folders")
+
+
+def test_a_folder_per_client_with_pictures(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+
+    def picture(path, value, size=(4, 3)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", size, value).save(path)
+
+    picture(tmp_path / "ana" / "train" / "cat" / "1.png", 10)
+    picture(tmp_path / "ana" / "train" / "dog" / "1.png", 20)
+    picture(tmp_path / "ana" / "test" / "dog" / "1.png", 30)
+    picture(tmp_path / "bo" / "emu" / "2.png", 40)
+    data = folders(path=tmp_path, crop=1)
+    assert data.inputs.shape == (3, 1, 3, 4) and data.inputs.dtype == torch.uint8
+    assert data.inputs[:, 0, 0, 0].tolist() == [10, 20, 40]
+    assert data.class_names == ("cat", "dog", "emu") and data.targets.tolist() == [0, 1, 2]
+    assert data.test_clients.sizes.tolist() == [1, 0] and data.transform.crop == 1
+    picture(tmp_path / "bo" / "emu" / "3.png", 40, (5, 5))
+    refused(lambda: folders(path=tmp_path), "client bo", "3.png", "size=")
+    assert folders(path=tmp_path, size=6).inputs.shape == (4, 1, 6, 6)
+    (tmp_path / "bo" / "emu" / "3.png").write_bytes(b"no picture")
+    refused(lambda: folders(path=tmp_path), "client bo", "3.png is no whole picture")
+    (tmp_path / "cy").mkdir()
+    refused(lambda: folders(path=tmp_path), "client bo")
+    (tmp_path / "bo" / "emu" / "3.png").unlink()
+    refused(lambda: folders(path=tmp_path), "client cy", "neither data.npz nor pictures")
+
+
+# ---- torch Datasets
+
+
+class Squares(torch.utils.data.Dataset):
+    def __init__(self, count, bad=None):
+        self.count, self.bad = count, bad
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        if i == self.bad:
+            raise RuntimeError("disk gone")
+        return torch.full((2,), float(i)), i % 3
+
+
+def test_a_dataset_per_client():
+    data = from_datasets([Squares(2), Squares(4)], test=Squares(3))
+    assert data.sizes.tolist() == [2, 4] and data.client(1)[0][:, 0].tolist() == [0, 1, 2, 3]
+    assert data.test_targets.tolist() == [0, 1, 2] and data.targets.dtype == torch.int64
+    own = from_datasets([Squares(2), Squares(4)], client_tests=[Squares(1), Squares(2)])
+    assert own.test_clients.sizes.tolist() == [1, 2]
+
+
+def test_a_dataset_that_raises_is_named_with_client_and_sample():
+    refused(
+        lambda: from_datasets([Squares(2), Squares(4, bad=3)]),
+        "client 1, sample 3: Squares raised RuntimeError: disk gone",
+    )
+    refused(lambda: from_datasets([[(torch.zeros(2), 0), (torch.zeros(3), 0)]]), "sample 1", "(3,)")
+    refused(lambda: from_datasets([[(1, 2, 3)]]), "client 0, sample 0", "a pair of inputs")
+    refused(lambda: from_datasets([iter([])]), "client 0", "has no len()")
+    refused(lambda: from_datasets([Squares(1), []]), "client 1 has no training samples")
+
+
+# ---- Hugging Face, with a stand-in for the library
+
+
+class Split:
+    """What fedloom uses of a datasets.Dataset."""
+
+    def __init__(self, **columns):
+        self.columns = columns
+        self.column_names = list(columns)
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    sets = {}
+
+    def load_dataset(path, config=None):
+        if path not in sets:
+            raise FileNotFoundError(f"Couldn't reach '{path}'\non the Hub")
+        return sets[path]
+
+    library = types.SimpleNamespace(load_dataset=load_dataset, load_from_disk=load_dataset)
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    return sets
+
+
+def test_pictures_texts_and_numbers_of_the_hub(hub):
+    Image = pytest.importorskip("PIL.Image")
+    shades = [Image.new("L", (4, 4), 10 * i) for i in range(4)]
+    hub["me/shades"] = {
+        "train": Split(image=shades, label=[0, 1, 0, 1], who=["b", "a", "b", "b"]),
+        "test": Split(image=shades[:1], label=[1], who=["b"]),
+    }
+    data = hugging_face(path="me/shades", client="who", flip=True)
+    assert data.inputs.shape == (4, 1, 4, 4) and data.sizes.tolist() == [1, 3]
+    assert data.ready(data.inputs)[1, 0, 0, 0].item() == pytest.approx((10 / 255 - 0.5) / 0.5)
+    hub["news"] = {"train": Split(text=["a b", "b"], label=[0, 1])}
+    texts = hugging_face(iid(2), path="news", inputs="text", test_split=None, length=2)
+    assert texts.inputs.tolist() == [[3, 2], [2, 0]] and texts.test_inputs is None
+    hub["rows"] = {"train": Split(x=[[1, 2], [3, 4]], label=[0.5, 1.5])}
+    rows = hugging_face(iid(1), path="rows", inputs="x", test_split=None)
+    assert rows.inputs.tolist() == [[1, 2], [3, 4]] and rows.classes is None
+
+
+def test_what_the_hub_does_not_have_is_said_in_one_line(hub, monkeypatch):
+    hub["rows"] = {
+        "train": Split(x=[[1.0], [2.0, 3.0]], label=[0, 1], none=[], bad=[[1.0], [np.nan]])
+    }
+    load = lambda **options: hugging_face(
+        iid(1), path="rows", **({"inputs": "x", "test_split": None} | options)
+    )
+    refused(load, "column 'x', row 2 has shape (2,)")
+    refused(lambda: load(inputs="y"), "no column 'y'")
+    refused(lambda: load(inputs="bad"), "row 2 holds NaN")
+    refused(lambda: load(test_split="dev"), "no split 'dev'")
+    refused(lambda: hugging_face(iid(1), path="nowhere"), "'nowhere' cannot be loaded", "reach")
+    refused(lambda: hugging_face(iid(1)), "needs path=")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    refused(load, "pip install fedloom[huggingface]")

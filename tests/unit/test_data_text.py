@@ -1,0 +1,218 @@
+"""Shakespeare, WikiText-2, AG News and SST-2, on tiny files of their publishers' layout."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import published
+import pytest
+import torch
+
+from fedloom.data import ag_news, blocks, iid, natural, reviews, shakespeare, sst2, wikitext2
+from fedloom.data.shakespeare import ALPHABET, encode
+from fedloom.data.words import by_frequency, padded
+from fedloom.errors import DataError
+
+
+def refused(call, *says):
+    with pytest.raises(DataError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for part in says:
+        assert str(part) in message
+
+
+# ---- Shakespeare
+
+TEXT = "".join(ALPHABET[i * 7 % 80] for i in range(100))
+OTHER = "To be, or not to be: that is the question. " * 3
+
+
+def windows(text):
+    count = len(text) - 80
+    return {
+        "x": [text[i : i + 80] for i in range(count)],
+        "y": [text[i + 80] for i in range(count)],
+    }
+
+
+def roles(tmp_path, **users):
+    published.leaf(tmp_path / "leaf" / "shakespeare" / "train", **users)
+
+
+@pytest.mark.parametrize("kind", ["raw", "windows"])
+def test_every_window_of_a_role_predicts_the_next_character(tmp_path, kind):
+    made = {"raw": lambda text: {"raw": text}, "windows": windows}[kind]
+    roles(tmp_path, PLAY_HAMLET=made(TEXT), PLAY_GHOST=made(OTHER))
+    published.leaf(tmp_path / "leaf" / "shakespeare" / "test", PLAY_GHOST=made(OTHER[:85]))
+    data = shakespeare(natural(), data_dir=tmp_path)
+    assert data.sizes.tolist() == [len(TEXT) - 80, len(OTHER) - 80]
+    for client, text in enumerate((TEXT, OTHER)):
+        inputs, targets = data.client(client)
+        for i, (x, y) in enumerate(zip(data.ready(inputs), targets, strict=True)):
+            assert [ALPHABET.find(c) for c in text[i : i + 80]] == x.tolist()
+            assert ALPHABET.find(text[i + 80]) == y
+    assert data.ready(data.inputs).dtype == torch.int64
+    assert data.test_clients.sizes.tolist() == [0, 5] and data.test_inputs.shape == (5, 80)
+    # the text is there once, however many windows there are
+    assert data.inputs.untyped_storage().nbytes() < 3 * (len(TEXT) + len(OTHER))
+
+
+def test_windows_that_leaf_left_out_stay_out(tmp_path):
+    some = windows(OTHER)
+    some = {key: values[:5] + values[20:23] for key, values in some.items()}
+    roles(tmp_path, A=some)
+    data = shakespeare(natural(), data_dir=tmp_path)
+    inputs, targets = data.client(0)
+    assert len(targets) == 8
+    for x, y, window, following in zip(inputs, targets, some["x"], some["y"], strict=True):
+        assert x.tolist() == encode(window).tolist() and ALPHABET[y] == following
+
+
+def test_windows_over_two_roles_are_nobodys_however_they_are_dealt(tmp_path):
+    roles(tmp_path, A={"raw": TEXT}, B={"raw": OTHER})
+    data = shakespeare(iid(4), data_dir=tmp_path)
+    assert int(data.sizes.sum()) == len(TEXT) + len(OTHER) - 160
+    crossing = torch.arange(len(TEXT) - 80, len(TEXT))
+    assert not torch.isin(data.clients.indices, crossing).any()
+
+
+def test_test_windows_can_be_fewer(tmp_path):
+    roles(tmp_path, A={"raw": OTHER})
+    published.leaf(tmp_path / "leaf" / "shakespeare" / "test", A={"raw": OTHER})
+    whole = shakespeare(natural(), data_dir=tmp_path)
+    few = shakespeare(natural(), data_dir=tmp_path, test_samples=10)
+    count = len(whole.test_inputs)
+    step = -(-count // 10)
+    assert torch.equal(few.test_inputs, whole.test_inputs[::step])
+    refused(lambda: shakespeare(natural(), data_dir=tmp_path, test_samples=0), "test_samples")
+
+
+def test_the_alphabet_is_leafs_and_what_is_not_in_it_is_its_last():
+    assert len(ALPHABET) == 80 and sorted(ALPHABET) == list(ALPHABET)
+    assert encode(ALPHABET).tolist() == list(range(80))
+    assert encode("é#\U0001f600").tolist() == [79] * 3
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"raw": "x" * 80}, "no text of more than 80 characters"),
+        ({"raw": 3}, "no text"),
+        ({"x": ["a" * 79], "y": ["b"]}, "sample 0 has 79 characters"),
+        ({"x": ["a" * 80], "y": ["bc"]}, "2 next ones"),
+        ({"x": ["a" * 80], "y": []}, "no lists x and y of one length"),
+    ],
+)
+def test_a_role_that_is_altered_is_named(tmp_path, data, says):
+    roles(tmp_path, GHOST=data)
+    refused(lambda: shakespeare(natural(), data_dir=tmp_path), "role GHOST", says)
+
+
+# ---- WikiText-2
+
+
+def wikitext(tmp_path, **parts):
+    for part, text in parts.items():
+        published.write(tmp_path / "wikitext-2" / f"wiki.{part}.tokens", text)
+
+
+def test_windows_of_words_predict_the_next_words(tmp_path):
+    wikitext(tmp_path, train=" = A = \n \n b A c b \n", test=" b z \n A c \n")
+    data = wikitext2(blocks(2), data_dir=tmp_path, length=3)
+    # "= A = <eos> <eos> b A c b <eos>", in order of appearance
+    words = ("=", "A", "<eos>", "b", "c", "<unk>")
+    assert data.class_names == words
+    text = [0, 1, 0, 2, 2, 3, 1, 4, 3, 2]
+    assert data.inputs.tolist() == [text[0:3], text[3:6], text[6:9]]
+    assert data.targets.tolist() == [text[1:4], text[4:7], text[7:10]]
+    # "b z <eos> A c <eos>": z is unknown
+    assert data.test_inputs.tolist() == [[3, 5, 2]] and data.test_targets.tolist() == [[5, 2, 1]]
+    assert data.clients.of(0).tolist() == [0, 1] and data.about["vocabulary"] == 6
+
+
+def test_a_missing_training_text_points_to_what_is_there(tmp_path):
+    wikitext(tmp_path, valid="a b c d e f\n", test="a b c d\n")
+    load = lambda **options: wikitext2(iid(1), data_dir=tmp_path, length=2, **options)
+    refused(load, "wiki.train.tokens", "data.part=valid")
+    assert len(load(part="valid").inputs) == 3
+    refused(lambda: load(part="test"), "got 'test'")
+    wikitext(tmp_path, valid="a\n")
+    refused(lambda: load(part="valid"), "2 words, too few")
+    wikitext(tmp_path, valid="a\n")
+    (tmp_path / "wikitext-2" / "wiki.valid.tokens").write_bytes("né\n".encode("latin1"))
+    refused(lambda: load(part="valid"), "wiki.valid.tokens is not UTF-8", "0xe9 at 1")
+
+
+# ---- AG News and SST-2
+
+NEWS = '"3","Fears, he said","Wall St. \\falls"\n"1","A ""quoted"" word","Peace"\n'
+
+
+@pytest.fixture
+def news(tmp_path, monkeypatch):
+    """AG News with checksums of its own and no home to be had."""
+    folder = tmp_path / "ag_news_csv"
+    files = {}
+    for name in ("train", "test"):
+        published.write(folder / f"{name}.csv", NEWS)
+        md5 = hashlib.md5(NEWS.encode()).hexdigest()
+        url = f"file:///nowhere/{name}.csv"
+        files[name] = dataclasses.replace(reviews.AG_NEWS[name], md5=md5, url=url)
+    monkeypatch.setattr(reviews, "AG_NEWS", files)
+    return folder
+
+
+def test_news_are_title_and_text_in_the_training_texts_words(news, tmp_path):
+    data = ag_news(iid(2), data_dir=tmp_path, length=12, vocabulary=50)
+    assert data.targets.tolist() == [2, 0] and data.class_names[2] == "Business"
+    words = by_frequency(["Fears, he said Wall St.  falls", 'A "quoted" word Peace'], 50)
+    first = ["fears", ",", "he", "said", "wall", "st", ".", "falls"]
+    assert data.inputs[0].tolist() == [words[w] for w in first] + [0] * 4
+    assert words['"'] == 2, "the only word that comes twice"
+
+
+def test_a_subset_is_taken_by_its_name_only(news, tmp_path):
+    (news / "train.csv").unlink()
+    load = lambda **options: ag_news(iid(1), data_dir=tmp_path, **options)
+    refused(load, "train.csv is not in")
+    published.write(news / "train-9.tsv", "Some text\tSports\nMore\tSci/Tech\n\n")
+    refused(load, "data.part=train-9")
+    assert load(part="train-9").targets.tolist() == [1, 3]
+    refused(lambda: load(part="train-8"), "has no file train-8.csv or train-8.tsv")
+    refused(lambda: load(part="../x"), "has no file")
+    published.write(news / "train-9.tsv", "Some text\tSport\n")
+    refused(lambda: load(part="train-9"), "row 1: class 'Sport'", "Sci/Tech")
+    published.write(news / "train-9.csv", '"1","a","b"\n"2","c"\n')
+    refused(lambda: load(part="train-9"), "row 2: 2 columns, expected 3")
+    published.write(news / "train-9.csv", '"1","a","b\n')
+    refused(lambda: load(part="train-9"), "no whole CSV file")
+    published.write(news / "test.csv", NEWS + '"1","x","y"\n')
+    refused(lambda: load(part="train-9"), "test.csv is damaged")
+
+
+def test_texts_are_cut_filled_and_numbered_by_frequency():
+    words = by_frequency(["c a b", "b c", "c"], size=4)
+    assert words == {"<pad>": 0, "<unk>": 1, "c": 2, "b": 3}, "the equally frequent: none left"
+    assert padded(["A c B b", ""], words, length=3).tolist() == [[1, 2, 3], [0, 0, 0]]
+    refused(lambda: by_frequency(["a"], 2), "vocabulary must be at least 3")
+    refused(lambda: padded(["a"], words, 0), "length must be at least 1")
+
+
+@pytest.mark.parametrize("folder", ["SST-2", "sst-2"])
+def test_phrases_in_glues_layout(tmp_path, folder):
+    root = tmp_path / folder
+    published.write(root / "train.tsv", "sentence\tlabel\nso bad \t0\nfine , really \t1\n")
+    published.write(root / "dev.tsv", "sentence\tlabel\nfine \t1\n")
+    published.write(root / "test.tsv", "index\tsentence\n0\tunlabelled\n")
+    data = sst2(iid(2), data_dir=tmp_path, length=4)
+    assert data.targets.tolist() == [0, 1] and data.test_targets.tolist() == [1]
+    published.write(root / "test.tsv", "sentence\tlabel\nbad \t0\n")
+    data = sst2(iid(3), data_dir=tmp_path, length=4)
+    assert data.targets.tolist() == [0, 1, 1] and data.test_targets.tolist() == [0]
+    published.write(root / "dev.tsv", "sentence\tlabel\nfine \t2\n")
+    refused(lambda: sst2(iid(1), data_dir=tmp_path), "dev.tsv, row 2: label '2'")
+    published.write(root / "train.tsv", "text\tlabel\nfine \t1\n")
+    refused(lambda: sst2(iid(1), data_dir=tmp_path), "train.tsv does not begin with")

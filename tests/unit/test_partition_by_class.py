@@ -1,0 +1,287 @@
+"""Partitions by class, by similarity and without labels: FAFED's, CFedAvg's, FedAvg's."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.data import (
+    blocks,
+    class_groups,
+    classes_per_client,
+    dirichlet_interleaved,
+    dirichlet_recycled,
+    iid,
+    pathological,
+    replicated,
+    shards,
+    similarity,
+    stratified,
+)
+from fedloom.errors import DataError
+
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=100).map(torch.tensor)
+SEEDS = st.integers(0, 2**31)
+FASHION = torch.arange(60_000) % 10
+
+
+def counts_of(lists, labels):
+    out = torch.zeros(lists.count, int(labels.max()) + 1, dtype=torch.int64)
+    where = lists.owners(), labels[lists.indices]
+    return out.index_put_(where, torch.ones(len(lists.indices), dtype=torch.int64), accumulate=True)
+
+
+def deals_everything_once(lists, samples):
+    return torch.equal(lists.indices.sort().values, torch.arange(samples))
+
+
+def even_sizes(samples, parts):
+    return [samples // parts + (i < samples % parts) for i in range(parts)]
+
+
+# ------------------------------------------------------------------------------ complete, disjoint
+@settings(deadline=None, max_examples=60)
+@given(labels=LABELS, share=st.floats(0, 1), alike=st.floats(0, 1), seed=SEEDS)
+def test_these_deal_everything_once_in_even_sizes(labels, share, alike, seed):
+    clients, n = 1 + int(share * (len(labels) - 1)), len(labels)
+    for partition in (
+        similarity(clients, alike),
+        stratified(clients),
+        blocks(clients),
+        shards(clients, per_client=1),
+    ):
+        lists = partition.split(labels, seed)
+        assert deals_everything_once(lists, n), partition
+        assert sorted(lists.sizes.tolist(), reverse=True) == even_sizes(n, clients), partition
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels=LABELS, share=st.floats(0, 1), each=st.integers(1, 4), seed=SEEDS)
+def test_shards_deal_everything_once(labels, share, each, seed):
+    clients = 1 + int(share * (len(labels) - 1))
+    if clients * each > len(labels):
+        with pytest.raises(DataError, match="cannot be cut into"):
+            shards(clients, each).split(labels, seed)
+        return
+    lists = shards(clients, each).split(labels, seed)
+    assert deals_everything_once(lists, len(labels))
+    low = len(labels) // (clients * each) * each
+    assert low <= int(lists.sizes.min()) <= int(lists.sizes.max()) <= low + each
+
+
+@settings(deadline=None, max_examples=100)
+@given(labels=LABELS, clients=st.integers(1, 12), seed=SEEDS)
+def test_two_groups_deal_everything_once_or_say_why_not(labels, clients, seed):
+    there = len(labels.unique())
+    try:
+        lists = class_groups(clients).split(labels, seed)
+    except DataError as error:
+        assert "clients" in str(error)
+        return
+    assert deals_everything_once(lists, len(labels))
+    counts = counts_of(lists, labels)[:, labels.unique()]
+    halves = [counts[:, : -(-there // 2)].sum(1) > 0, counts[:, -(-there // 2) :].sum(1) > 0]
+    assert not (halves[0] & halves[1]).any()
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    labels=LABELS,
+    clients=st.integers(1, 20),
+    classes=st.integers(1, 7),
+    equal=st.booleans(),
+    seed=SEEDS,
+)
+def test_every_client_holds_exactly_its_classes_or_it_says_why_not(
+    labels, clients, classes, equal, seed
+):
+    try:
+        lists = classes_per_client(classes, clients, equal).split(labels, seed)
+    except DataError as error:
+        assert "classes" in str(error) or "clients" in str(error)
+        return
+    held = counts_of(lists, labels)[:, labels.unique()] > 0
+    assert (held.sum(1) == classes).all()
+    owners = held.sum(0)
+    assert int(owners.max() - owners.min()) <= 1  # c N / C clients for each class
+    assert len(lists.indices.unique()) == len(lists.indices)
+    if equal:
+        shortest = min(
+            int((labels == x).sum()) // int(k) for x, k in zip(labels.unique(), owners, strict=True)
+        )
+        assert (lists.sizes == classes * shortest).all()
+    else:
+        assert deals_everything_once(lists, len(labels))
+
+
+# ----------------------------------------------------------------------------- the papers' numbers
+@pytest.mark.parametrize(("classes", "each"), [(1, 600), (2, 300), (5, 120), (10, 60)])
+def test_cfedavg_on_fashion_mnist(classes, each):
+    lists = classes_per_client(classes, 100).split(FASHION, seed=0)
+    assert deals_everything_once(lists, 60_000)
+    counts = counts_of(lists, FASHION)
+    assert set(counts.unique().tolist()) <= {0, each}
+    assert ((counts > 0).sum(1) == classes).all()
+    assert ((counts > 0).sum(0) == classes * 10).all()
+
+
+def test_cfedavg_on_mnist_cuts_every_piece_to_the_shortest():
+    # with one class each ten clients share one: 5421 // 10 = 542 samples, in test 892 // 10 = 89
+    train = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    test = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    labels, tests = (
+        torch.repeat_interleave(torch.arange(10), torch.tensor(n)) for n in (train, test)
+    )
+    partition = classes_per_client(1, 100)
+    assert (partition.split(labels, 0).sizes == 542).all()
+    assert (partition.split_tests(labels, tests, 0).sizes == 89).all()
+    loose = classes_per_client(1, 100, equal=False)
+    assert deals_everything_once(loose.split(labels, 0), 60_000)
+
+
+def test_which_classes_a_client_gets_is_random():
+    counts = [
+        counts_of(classes_per_client(5, 20).split(FASHION, s), FASHION) > 0 for s in range(60)
+    ]
+    kinds = {tuple(row) for row in counts[0].tolist()}
+    assert len(kinds) > 10  # no two fixed groups
+    pairs = sum(float((c[:, 0] & c[:, 1]).sum()) for c in counts) / (60 * 20)
+    # uniform sets of 5 of 10 hold two given classes with 5 * 4 / (10 * 9); equal numbers per class
+    # change that little
+    assert pairs == pytest.approx(20 / 90, abs=0.05)
+    first = sum(float(c[0, 0]) for c in counts) / 60
+    assert first == pytest.approx(0.5, abs=0.27)
+
+
+def test_fafed_high_has_two_groups_with_600_of_each_class():
+    counts = counts_of(class_groups(20).split(FASHION, 0), FASHION)
+    assert (counts[:10, :5] == 600).all() and (counts[:10, 5:] == 0).all()
+    assert (counts[10:, 5:] == 600).all() and (counts[10:, :5] == 0).all()
+    mnist = class_groups(20, [[0, 1, 2, 5, 9], [3, 4, 6, 7, 8]]).split(FASHION, 0)
+    assert (counts_of(mnist, FASHION)[3] > 0).nonzero()[:, 0].tolist() == [0, 1, 2, 5, 9]
+
+
+def test_fafed_moderate_has_all_classes_evenly():
+    counts = counts_of(stratified(20).split(FASHION, 0), FASHION)
+    assert (counts == 300).all()
+    odd = torch.tensor([0] * 5 + [1] * 7 + [2] * 3)
+    rows = counts_of(stratified(4).split(odd, 0), odd)
+    assert (rows.max(0).values - rows.min(0).values <= 1).all()
+
+
+def test_blocks_keep_the_order_of_the_file_whatever_the_seed():
+    lists = blocks(20).split(FASHION, seed=9)
+    assert [lists.of(i)[0].item() for i in range(20)] == list(range(0, 60_000, 3000))
+    assert torch.equal(lists.indices, torch.arange(60_000))
+
+
+def test_replicated_gives_everybody_everything():
+    lists = replicated(3).split(torch.rand(4, 2), seed=0)
+    assert [lists.of(i).tolist() for i in range(3)] == [[0, 1, 2, 3]] * 3
+    with pytest.raises(DataError, match=r"600,000,000 indices.*at most 3333 clients"):
+        replicated(10_000).split(FASHION, 0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.95])
+def test_similar_clients_have_that_share_at_random(share):
+    clients = 20
+    counts = counts_of(similarity(clients, share).split(FASHION, 0), FASHION).double()
+    sorted_part = round((1 - share) * 3000)
+    # of 20 clients two share a class: the sorted rest of a client is of its own class alone, but
+    # where chance moves a border: by the hypergeometric number of samples of the classes before it
+    # that were drawn at random. The random part has a spread of its own.
+    border, mixed = np.sqrt(60_000 * share * (1 - share) / 4), np.sqrt(share * 300)
+    loose = 5 * (border + mixed)
+    own = torch.arange(clients) // 2
+    others = torch.arange(10)[None] != own[:, None]
+    assert counts[~others].numpy() == pytest.approx(
+        [sorted_part + share * 300] * clients, abs=loose
+    )
+    assert counts[others].numpy() == pytest.approx(share * 300, abs=loose)
+
+
+def test_similarity_one_is_iid_and_zero_is_sorted():
+    zero = counts_of(similarity(10, 0).split(FASHION, 0), FASHION)
+    assert torch.equal(zero, torch.eye(10, dtype=torch.int64) * 6000)
+    one = counts_of(similarity(10, 1).split(FASHION, 0), FASHION).double()
+    # hypergeometric: mean 600, variance about 600 * 0.9 * 0.9
+    assert (one - 600).abs().max() < 5 * np.sqrt(600 * 0.81)
+
+
+def test_shards_are_fedavgs():
+    counts = counts_of(shards(100, 2).split(FASHION, 0), FASHION)
+    assert set(counts.unique().tolist()) <= {0, 300, 600}
+    assert (counts.sum(1) == 600).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "partition",
+    [
+        *(
+            f(a, 10_000)
+            for f in (dirichlet_interleaved, dirichlet_recycled)
+            for a in (1e-6, 1, 1e6)
+        ),
+        pathological(2, 10_000),
+        classes_per_client(2, 10_000),
+        similarity(10_000),
+        shards(10_000),
+        class_groups(10_000),
+        stratified(10_000),
+        iid(10_000),
+    ],
+    ids=str,
+)
+def test_ten_thousand_clients_take_under_five_seconds(partition):
+    begin = time.perf_counter()
+    lists = partition.split(FASHION, seed=0)
+    assert time.perf_counter() - begin < 5
+    assert lists.count == 10_000 and int(lists.sizes.min()) >= 1
+
+
+# ------------------------------------------------------------------------------------- bad input
+LABELLED = torch.arange(12) % 4
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda: classes_per_client(5, 4).split(LABELLED, 0), "cannot hold 5 classes.*have 4"),
+        (lambda: classes_per_client(1, 3).split(LABELLED, 0), "to nobody; take at least 4 clients"),
+        (lambda: classes_per_client(4, 4).split(LABELLED, 0), "fewer samples than clients"),
+        (lambda: classes_per_client(0, 4), "classes must be"),
+        (lambda: classes_per_client(1, 0), "clients must be"),
+        (lambda: classes_per_client(2, 3).split(LABELLED.double(), 0), "needs labels"),
+        (lambda: shards(7, 2).split(LABELLED, 0), "12 samples cannot be cut into 14 shards"),
+        (lambda: shards(3, 0), "per_client must be"),
+        (lambda: similarity(3, 1.5), r"share must be in \[0, 1\], got 1.5"),
+        (lambda: similarity(3, float("nan")), "got nan"),
+        (lambda: similarity(13).split(LABELLED, 0), "13 clients cannot share 12 samples"),
+        (lambda: stratified(0), "clients must be"),
+        (lambda: blocks(13).split(LABELLED, 0), "13 clients cannot share 12 samples"),
+        (lambda: class_groups(2, [[0, 1], [1, 2, 3]]), "every class one group"),
+        (lambda: class_groups(2, [[0, 1], []]), "at least one class"),
+        (lambda: class_groups(1, [[0, 1], [2, 3]]), "2 groups of classes need as many clients"),
+        (lambda: class_groups(2, [[0, 1], [2]]).split(LABELLED, 0), "class 3 is in no group"),
+        (
+            lambda: class_groups(2, [[0, 1], [2, 3, 9]]).split(LABELLED, 0),
+            "class 9 is in the groups but has no samples",
+        ),
+        (lambda: class_groups(2, [[0.5]]), "lists of classes"),
+        (
+            lambda: class_groups(11, [[0], [1, 2, 3]]).split(LABELLED, 0),
+            "3 samples for 6 clients",
+        ),
+        (lambda: replicated(0), "clients must be"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused_in_one_line(use, says):
+    with pytest.raises(DataError, match=says) as error:
+        use()
+    assert "\n" not in str(error.value)

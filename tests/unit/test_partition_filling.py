@@ -1,0 +1,246 @@
+"""Partitions that fill clients sample by sample: FIARSE's and FedSMOO's."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.data import dirichlet_interleaved, dirichlet_recycled, pathological
+from fedloom.data.partition.filling import (
+    _draw,
+    _log_dirichlet,
+    _recycle,
+    _shares,
+    _turns,
+    _while_there_are,
+)
+from fedloom.errors import DataError
+
+ALPHAS = st.floats(-6, 6).map(lambda power: 10.0**power)
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=100).map(torch.tensor)
+SEEDS = st.integers(0, 2**31)
+
+
+def counts_of(lists, labels):
+    out = torch.zeros(lists.count, int(labels.max()) + 1, dtype=torch.int64)
+    where = lists.owners(), labels[lists.indices]
+    return out.index_put_(where, torch.ones(len(lists.indices), dtype=torch.int64), accumulate=True)
+
+
+@settings(deadline=None, max_examples=120)
+@given(labels=LABELS, share=st.floats(0, 1), alpha=ALPHAS, seed=SEEDS)
+def test_interleaved_deals_everything_once_in_even_sizes_for_any_alpha(labels, share, alpha, seed):
+    clients = 1 + int(share * (len(labels) - 1))
+    lists = dirichlet_interleaved(alpha, clients).split(labels, seed)
+    assert torch.equal(lists.indices.sort().values, torch.arange(len(labels)))
+    n, rest = divmod(len(labels), clients)
+    assert lists.sizes.tolist() == [n + (i < rest) for i in range(clients)]
+
+
+def repeats_are_those_of_whole_passes(lists, labels):
+    """Every class is taken in passes: its samples' numbers of uses differ by at most one."""
+    times = torch.bincount(lists.indices, minlength=len(labels))
+    for label in labels.unique():
+        of_class = times[labels == label]
+        assert of_class.max() - of_class.min() <= 1
+
+
+@settings(deadline=None, max_examples=120)
+@given(labels=LABELS, share=st.floats(0, 1), alpha=ALPHAS, seed=SEEDS)
+def test_recycled_has_equal_sizes_and_takes_classes_in_passes(labels, share, alpha, seed):
+    clients = 1 + int(share * (len(labels) - 1))
+    lists = dirichlet_recycled(alpha, clients).split(labels, seed)
+    n, rest = divmod(len(labels), clients)
+    assert lists.sizes.tolist() == [n + rest] + [n] * (clients - 1)  # the first gets the remainder
+    repeats_are_those_of_whole_passes(lists, labels)
+
+
+@settings(deadline=None, max_examples=120)
+@given(labels=LABELS, share=st.floats(0, 1), classes=st.integers(1, 7), seed=SEEDS)
+def test_pathological_clients_hold_no_other_classes(labels, share, classes, seed):
+    clients, there = 1 + int(share * (len(labels) - 1)), len(labels.unique())
+    if classes > there:
+        with pytest.raises(DataError, match=f"cannot hold {classes} classes, the labels have"):
+            pathological(classes, clients).split(labels, seed)
+        return
+    lists = pathological(classes, clients).split(labels, seed)
+    n, rest = divmod(len(labels), clients)
+    assert lists.sizes.tolist() == [n + rest] + [n] * (clients - 1)
+    assert ((counts_of(lists, labels) > 0).sum(1) <= classes).all()
+    repeats_are_those_of_whole_passes(lists, labels)
+
+
+@pytest.mark.parametrize(
+    "partition", [dirichlet_interleaved(0.3, 7), dirichlet_recycled(0.3, 7), pathological(2, 7)]
+)
+def test_a_seed_makes_the_split(partition):
+    labels = torch.arange(200) % 10
+    first, again, other = (partition.split(labels, seed) for seed in (1, 1, 2))
+    assert first.digest() == again.digest() != other.digest()
+
+
+# ------------------------------------------------------------------------------------------- laws
+def test_whose_turn_it_is_is_uniform_among_those_who_are_not_full():
+    # quotas 1 and 2: after a, only b; after b, either with probability 1/2
+    chance = {(0, 1, 1): 1 / 2, (1, 0, 1): 1 / 4, (1, 1, 0): 1 / 4}
+    rng, draws = np.random.default_rng(0), 8000
+    seen = dict.fromkeys(chance, 0)
+    for _ in range(draws):
+        seen[tuple(_turns(rng, np.array([1, 2])).tolist())] += 1
+    for outcome, p in chance.items():
+        assert abs(seen[outcome] / draws - p) < 4 * np.sqrt(p * (1 - p) / draws)
+
+
+def sequence_chances(law, totals, turns):
+    """P of every sequence of classes, drawn one after the other among those that are left."""
+    out = {}
+    for sequence in itertools.product(range(len(law)), repeat=turns):
+        p, left = 1.0, list(totals)
+        for c in sequence:
+            open_weight = sum(w for w, n in zip(law, left, strict=True) if n)
+            p *= law[c] / open_weight if left[c] else 0.0
+            left[c] -= 1
+        out[sequence] = p
+    return out
+
+
+def test_classes_are_drawn_among_those_that_are_left():
+    law, totals, draws = [0.6, 0.3, 0.1], [1, 2, 1], 5000
+    chance = sequence_chances(law, totals, 4)
+    assert sum(chance.values()) == pytest.approx(1)
+    rng, turns = np.random.default_rng(0), np.zeros(4, dtype=np.int64)
+    seen = dict.fromkeys(chance, 0)
+    for _ in range(draws):
+        got = _while_there_are(rng, turns, np.log([law]), np.array(totals))
+        seen[tuple(got.tolist())] += 1
+    for outcome, p in chance.items():
+        assert abs(seen[outcome] / draws - p) <= 4 * np.sqrt(p * (1 - p) / draws), outcome
+
+
+def test_inverse_cdf_reads_each_row_by_its_own_shares():
+    rng, laws = np.random.default_rng(0), np.log(np.array([[0.2, 0.8], [0.5, 0.5]]))
+    rows = np.repeat([0, 1], 20_000)
+    drawn = _draw(rng, rows, _shares(laws, np.array([True, True])))
+    for row, p in ((0, 0.8), (1, 0.5)):
+        assert abs(drawn[rows == row].mean() - p) < 4 * np.sqrt(p * (1 - p) / 20_000)
+    assert (_draw(rng, rows, _shares(laws, np.array([True, False]))) == 0).all()
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 30.0])
+def test_dirichlet_draws_have_the_mean_and_variance_of_the_distribution(alpha):
+    logs = _log_dirichlet(np.random.default_rng(0), alpha, 40_000, 4)
+    shares = np.exp(logs - logs.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    assert shares.mean(0) == pytest.approx([0.25] * 4, rel=0.03)
+    variance = 0.25 * 0.75 / (4 * alpha + 1)
+    assert shares.var(0) == pytest.approx([variance] * 4, rel=0.06)
+
+
+def test_the_smallest_alpha_still_orders_all_classes():
+    logs = _log_dirichlet(np.random.default_rng(0), 1e-9, 100, 10)
+    assert np.isfinite(logs).all()
+    assert all(len(set(row)) == 10 for row in logs.tolist())
+
+
+def test_recycling_draws_the_class_anew_after_each_pass():
+    # two classes of one sample, one client, two turns: both are of class 0 if it is drawn, drawn
+    # again, which only begins its list again, and drawn once more
+    p, draws, both = 0.7, 6000, [0, 0]
+    rng, pools = np.random.default_rng(0), [np.array([0]), np.array([1])]
+    for _ in range(draws):
+        held = _recycle(pools, rng, np.log([[p, 1 - p]])).indices.tolist()
+        for label in (0, 1):
+            both[label] += held == [label, label]
+    for label, chance in ((0, p**3), (1, (1 - p) ** 3)):
+        assert abs(both[label] / draws - chance) < 4 * np.sqrt(chance * (1 - chance) / draws)
+
+
+def distinct_and_deviation(partition, labels, seeds):
+    rows = []
+    for seed in range(seeds):
+        held = partition.split(labels, seed).indices
+        totals = torch.bincount(labels[held]).double()
+        rows.append([len(held.unique()) / len(labels), float(totals.std(correction=0))])
+    return np.mean(rows, axis=0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("partition", "classes", "distinct", "deviation"),
+    [
+        (dirichlet_recycled(0.1, 100), 10, 0.914, 1023),
+        (dirichlet_recycled(0.6, 100), 10, 0.953, 577),
+        (dirichlet_recycled(0.1, 100), 100, 0.880, 151),
+        (pathological(3, 100), 10, 0.940, None),
+        (pathological(20, 100), 100, 0.918, None),
+    ],
+)
+def test_recycling_has_the_statistics_of_the_authors_code(partition, classes, distinct, deviation):
+    # an independent re-implementation of FedSMOO's loop, mean over 20 draws, CIFAR's labels
+    found = distinct_and_deviation(partition, torch.arange(50_000) % classes, 5)
+    assert found[0] == pytest.approx(distinct, abs=0.02)
+    if deviation is not None:
+        assert found[1] == pytest.approx(deviation, rel=0.2)
+
+
+def test_interleaved_has_the_statistics_of_the_authors_code():
+    # FIARSE's loop on CIFAR-10's labels, alpha 0.3, 100 clients: 8.0 classes, largest share 0.45
+    labels = torch.arange(50_000) % 10
+    counts = [
+        counts_of(dirichlet_interleaved(0.3, 100).split(labels, seed), labels) for seed in range(5)
+    ]
+    assert np.mean([float((c > 0).sum(1).double().mean()) for c in counts]) == pytest.approx(
+        8.0, abs=0.3
+    )
+    assert np.mean([float(c.max(1).values.double().mean()) for c in counts]) == pytest.approx(
+        0.45 * 500, rel=0.08
+    )
+
+
+def test_nobody_comes_late_in_the_interleaved_partition():
+    # in FedACG's order the last fifth of the clients gets what is left; here all are alike
+    labels = torch.arange(20_000) % 10
+    largest = torch.stack(
+        [
+            counts_of(dirichlet_interleaved(0.3, 100).split(labels, s), labels).max(1).values
+            for s in range(10)
+        ]
+    ).double()
+    early, late = largest[:, :50], largest[:, 50:]
+    spread = float(largest.std()) * np.sqrt(2 / 500)
+    assert abs(float(early.mean() - late.mean())) < 4 * spread
+
+
+def test_pathological_sets_are_all_as_likely():
+    labels, seen = torch.arange(2000) % 4, {}
+    held = counts_of(pathological(2, 1000).split(labels, 0), labels)
+    # two samples a client: where it holds both classes, they name its set
+    both = held[(held > 0).sum(1) == 2] > 0
+    for row in both.tolist():
+        seen[tuple(row)] = seen.get(tuple(row), 0) + 1
+    n = len(both)
+    assert len(seen) == 6
+    assert all(abs(k / n - 1 / 6) < 4.5 * np.sqrt(5 / 36 / n) for k in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda y: pathological(11, 2).split(y, 0), "cannot hold 11 classes, the labels have 10"),
+        (lambda y: pathological(0, 2), "classes must be .* at least 1, got 0"),
+        (lambda y: pathological(2, 0), "clients must be"),
+        (lambda y: dirichlet_recycled(0, 2), "alpha must be"),
+        (lambda y: dirichlet_interleaved(-1, 2), "alpha must be"),
+        (lambda y: dirichlet_recycled(1, 31).split(y, 0), "31 clients cannot share 30 samples"),
+        (lambda y: dirichlet_interleaved(1, 31).split(y, 0), "31 clients cannot share 30"),
+        (lambda y: pathological(1, 2).split(y.double(), 0), "needs labels"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused_in_one_line(use, says):
+    with pytest.raises(DataError, match=says) as error:
+        use(torch.arange(30) % 10)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,94 @@
+"""Index lists of files: what was saved, and what others published."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.data import dirichlet, from_arrays, lists, with_client_tests
+from fedloom.errors import DataError
+
+
+def federation():
+    labels, partition = torch.arange(60) % 3, dirichlet(0.3, 4)
+    data = from_arrays(torch.zeros(60, 1), labels, partition, (torch.zeros(12, 1), labels[:12]))
+    return with_client_tests(data, partition)
+
+
+def test_a_saved_split_is_the_same_split(tmp_path):
+    data = federation()
+    data.save_indices(tmp_path / "split.npz")
+    again = lists(str(tmp_path / "split.npz"))
+    assert again.split(data.targets, seed=5).digest() == data.clients.digest()
+    tests = again.split_tests(data.targets, data.test_targets, 5)
+    assert tests.digest() == data.test_clients.digest()
+    assert again.about() == {"kind": "lists", "clients": 4, "sha256": data.clients.digest()}
+    with pytest.raises(DataError, match="made for 60 samples, but there are 59"):
+        again.split(data.targets[:59], 0)
+    with pytest.raises(DataError, match="test samples 0 to 11, but there are 5 test samples"):
+        again.split_tests(data.targets, data.test_targets[:5], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", "[[4, 2], [0]]"),
+        ("a.json", '{"0": [4, 2], "1": [0]}'),
+        ("a.txt", "{0: [4, 2], 1: [0]}"),  # as FedACG's are published
+        ("a", "[(4, 2), (0,)]"),
+        ("a.txt", "{1: [0], 0: [4, 2]}"),
+    ],
+)
+def test_published_texts_can_be_read(name, text, tmp_path):
+    file = tmp_path / name
+    file.write_text(text)
+    found = lists(str(file)).split(torch.zeros(5), 0)
+    assert [found.of(i).tolist() for i in (0, 1)] == [[4, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[0], [1]", "neither JSON nor a Python literal"),
+        ("__import__('os').getcwd()", "neither JSON nor a Python literal"),
+        ("[]", "holds no lists"),
+        ("3", "holds no lists"),
+        ("{}", "holds no lists"),
+        ('{"0": [1], "2": [0]}', "keys are not 0 to 1"),
+        ("[[0.5]]", "indices of client 0"),
+        ("[[[0]]]", "indices of client 0"),
+        ("[0, 1]", "indices of client 0"),
+    ],
+)
+def test_a_text_that_holds_no_lists_is_refused(text, says, tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text(text)
+    with pytest.raises(DataError, match=says) as error:
+        lists(str(file))
+    assert "a.txt" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.txt cannot be read: No such file"):
+        lists(str(tmp_path / "gone.txt"))
+    with pytest.raises(DataError, match=r"gone\.npz is not a readable"):
+        lists(str(tmp_path / "gone.npz"))
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="it is no text"):
+        lists(str(tmp_path / "bytes.txt"))
+    np.savez(tmp_path / "part.npz", offsets=np.array([0, 1]))
+    with pytest.raises(DataError, match="has no array 'indices'"):
+        lists(str(tmp_path / "part.npz"))
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        lists(str(tmp_path))
+
+
+def test_lists_without_test_lists_get_proportional_test_sets(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([[0, 1, 2], [3, 4, 5]]))
+    labels, tests = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 0, 1, 0])
+    found = lists(str(tmp_path / "a.json")).split_tests(labels, tests, 0)
+    assert [found.of(i).tolist() for i in (0, 1)] == [[1, 3], [0, 2]]
