@@ -31,7 +31,7 @@ from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
 from .memory import ClientMemory
-from .metrics import default_metrics
+from .metrics import LOWER_IS_BETTER, default_metrics
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
 from .plan import Federation, Plan
@@ -45,8 +45,6 @@ from .zoo import label_of
 __all__ = ["Experiment", "Local", "Saving"]
 
 Row = dict[str, Any]
-
-LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity")
 
 
 @dataclass(kw_only=True)
@@ -134,6 +132,11 @@ class Experiment:
 
     def plan(self) -> Plan:
         """The four axes together. Raises CompositionError for parts that do not fit."""
+        if self.objective.ordered and self.local.order != "text":
+            raise CompositionError(
+                f"{self.objective.name} and local.order = {self.local.order}: the objective needs "
+                "batches that follow each other as the text does; give local.order = text"
+            )
         link = self.compress or Link()
         plan = Plan(
             self.local.around(self.algorithm),

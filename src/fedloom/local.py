@@ -20,7 +20,10 @@ class Local:
     """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
 
     batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
-    for algorithms that have it. schedule(round, step) multiplies lr. Order of the parts of
+    for algorithms that have it. schedule(round, step) multiplies lr. order
+    "text": batches are not drawn but read on: the client's data, in their order, are cut into
+    `batch` streams of equal length side by side, and every batch has the next example of each; what
+    is left over at the end is not used. Order of the parts of
     a step: gradient (with sam: the perturbed one), the method's corrections, joint clip, weight
     decay, momentum, move (as torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value
     out of range.
@@ -42,6 +45,9 @@ class Local:
         None, low=0, optional=True, source="rho of SAM; FedSMOO: 0.01, its code: 0.1"
     )
     probe_batch: int | None = hyper(None, source="FAFED's first batch B = b q; None: one batch b")
+    order: str = hyper(
+        "shuffled", choices=("shuffled", "text"), source="text: FAFED's language model"
+    )
     drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
 
     def __post_init__(self) -> None:

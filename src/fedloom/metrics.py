@@ -18,7 +18,9 @@ from .data import FederatedData
 from .objectives import Objective
 from .objectives.base import by_class, example_mean
 
-__all__ = ["Perplexity", "TokenAccuracy", "accuracy", "default_metrics"]
+__all__ = ["LOWER_IS_BETTER", "Perplexity", "TokenAccuracy", "accuracy", "default_metrics"]
+
+LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity")
 
 
 def accuracy(outputs: Any, targets: Any) -> Tensor:

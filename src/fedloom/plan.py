@@ -112,7 +112,8 @@ class Federation:
         """-> batch size, batches per epoch."""
         n = int(self._sizes[client])
         size = min(self.local.batch or n, n)
-        return size, n // size if self.local.drop_last else -(-n // size)
+        whole = self.local.drop_last or self.local.order == "text"
+        return size, n // size if whole else -(-n // size)
 
     def steps(self, client: int) -> int:
         """K_i: whole steps; a fraction of an epoch is rounded to the nearest, at least one."""
@@ -129,7 +130,7 @@ class Federation:
 
     def order(self, client: int, round: int) -> Tensor:
         """The indices (sum of the sizes,) of a client's batches of a round in a row: shuffled anew
-        in each pass over its data.
+        in each pass over its data, or read on where the round before left off.
         """
         first, end = int(self._offsets[client]), int(self._offsets[client + 1])
         own, source = (
@@ -137,12 +138,24 @@ class Federation:
             generator(self.seed, "batches", round, client),
         )
         size, per_epoch = self._per_epoch(client)
+        if self.local.order == "text":
+            places = torch.arange(self.steps(client)) + self.first(client, round)
+            streams = own[: size * per_epoch].view(size, per_epoch)
+            return streams[:, places % per_epoch].t().reshape(-1)
         passes, rest = divmod(self.steps(client), per_epoch)
         out: list[Tensor] = []
         for steps in [per_epoch] * passes + [rest] * (rest > 0):
             order = own.index_select(0, torch.randperm(end - first, generator=source))
             out.append(order[: steps * size])
         return out[0] if len(out) == 1 else torch.cat(out)
+
+    def first(self, client: int, round: int) -> int:
+        """The place in its pass of a client's first batch of a round, if batches are read on."""
+        return round * self.steps(client) % self._per_epoch(client)[1]
+
+    def pass_of(self, client: int) -> tuple[int, int]:
+        """The size of a whole batch of a client, and how many batches a pass over its data has."""
+        return self._per_epoch(client)
 
     def batches(self, client: int, round: int) -> Sequence[Tensor]:
         """The indices (B,) of every local step of a client in a round."""

@@ -261,6 +261,7 @@ LOCAL_CHANGES = {
     "weight_decay": 0.1,
     "clip": 0.1,
     "drop_last": True,
+    "order": "text",
     "optimiser": "adam",
     "probe_batch": 1,
     "sam": 0.1,

@@ -27,7 +27,7 @@ from .guard import Guard, counters, first_memory, in_words
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
-__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "own_objective", "uniform_of"]
+__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "uniform_of"]
 
 
 class Stats(NamedTuple):
@@ -211,7 +211,9 @@ class Client:
         data = self.fed.data
         counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(i).to(x)
         alg, link = self._common_memory(x, view or self._whole)
-        obj = self.plan.objective.init(rec(counts=counts, d=len(x)))
+        examples, batches = self.fed.pass_of(i)
+        info = rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
+        obj = self.plan.objective.init(info)
         return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
@@ -222,11 +224,19 @@ class Client:
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
+    def begun(self, view: View, memory: Rec, i: int, round: int) -> Rec:
+        """The objective's memory as a client begins a round, at the length of the net that computes
+        the loss.
+        """
+        obj = view.take(memory.obj) if view.net is not None else memory.obj
+        info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
+        return self.plan.objective.begin(obj, info)
+
     def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
         """One client's local training. memory and what comes back of it have length d."""
         fed, alg, objective = self.fed, self.guard, self.plan.objective
         view, net, msg = share.view, share.net, share.msg
-        own, obj = view.take(memory.alg), own_objective(view, memory.obj)
+        own, obj = view.take(memory.alg), self.begun(view, memory, i, round)
         ref, indices = view.seen(msg.x), fed.batches(i, round)
         rates = [fed.local.rate(round, k) for k in range(len(indices))]
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
@@ -317,11 +327,6 @@ def _mean_loss(losses: Sequence[Tensor]) -> float:
         return 0.0
     values = torch.stack(list(losses)).tolist() if losses[0].is_cuda else map(float, losses)
     return math.fsum(values) / len(losses)
-
-
-def own_objective(view: View, obj: Rec) -> Rec:
-    """The objective's memory at the length of the net that computes the loss."""
-    return view.take(obj) if view.net is not None else obj
 
 
 def _numbers(up: Rec) -> Rec:

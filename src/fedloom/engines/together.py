@@ -16,7 +16,7 @@ from ..algorithm import Job
 from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
-from .client import Client, Done, Share, own_objective, uniform_of
+from .client import Client, Done, Share, uniform_of
 from .guard import counters
 from .oracle import check_point
 
@@ -107,7 +107,7 @@ class Together:
         self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 7), as in Job
         view = self.view
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
-        self.obj = _stack([own_objective(view, memories[i].obj) for i in group], msg.x)
+        self.obj = _stack([client.begun(view, memories[i], i, round) for i in group], msg.x)
         self.all: Any = None
 
     def run(self) -> Trained:

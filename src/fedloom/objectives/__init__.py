@@ -5,6 +5,7 @@ from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
 from .fedntd import FedNTD
+from .language_model import LanguageModel
 from .moon import MOON
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -15,6 +16,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "feddecorr": FedDecorr,
     "fedlc": FedLC,
     "fedntd": FedNTD,
+    "language_model": LanguageModel,
 }
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "FedMLB",
     "FedNTD",
     "Function",
+    "LanguageModel",
     "Objective",
     "SquaredError",
     "UserLoss",

@@ -64,8 +64,10 @@ class Objective:
 
     # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
     # carries: carry() does something
+    # ordered: the batches of a client must follow each other as its data do, see Local.order
     whole: ClassVar[bool] = False
     carries: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "loss" in vars(cls) and "mean" not in vars(cls):
@@ -81,8 +83,16 @@ class Objective:
         return type(self).__name__
 
     def init(self, info: Rec) -> Rec:
-        """-> mem at the client's first participation. info: counts (C,) examples per class, d."""
+        """-> mem at the client's first participation. info: counts (C,) examples per class, d, net,
+        examples (the size of a whole batch), batches (in a pass over its data).
+        """
         return rec()
+
+    def begin(self, mem: Rec, info: Rec) -> Rec:
+        """-> mem, before each round. info, numbers: round, last (the round of the client's last
+        participation, -1 if there is none), first (the place of the first batch in its pass).
+        """
+        return mem
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         """-> (B,), or a scalar if `whole`."""

@@ -1,0 +1,204 @@
+"""Texts that are read on: streams side by side, and the state of the network carried along them."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from test_engines import agree
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.algorithms import FAFED
+from fedloom.data import from_clients
+from fedloom.errors import CompositionError
+from fedloom.models import lstm_language_model, lstm_shakespeare
+from fedloom.objectives import CrossEntropy, LanguageModel
+from fedloom.plan import Federation
+from fedloom.schedules import FAFEDTheory
+from fedloom.vector import leaves
+from tiny import small, timeless, trace
+
+WORDS, LENGTH, BATCH, STEPS = 7, 3, 2, 3
+SIZES = (11, 8, 5, 1)  # windows: streams of 5, 4, 2 and 1 batches, the last of one example
+THEORY = FAFEDTheory(N=4, q=STEPS, L=0.03, rho=0.1, b=BATCH)
+
+
+def text(client):
+    """The windows (n, T) of a client's text, and the next words."""
+    draw = np.random.default_rng(client)
+    words = draw.integers(WORDS, size=SIZES[client] * LENGTH + 1)
+    return words[:-1].reshape(-1, LENGTH), words[1:].reshape(-1, LENGTH)
+
+
+def data(dtype=torch.float64, clients=range(4)):
+    return from_clients([text(i) for i in clients], test=text(0), dtype=dtype)
+
+
+def experiment(dtype=torch.float64, dropout=0.0, **changes):
+    torch.manual_seed(6)
+    settings = {
+        "algorithm": FedAvg(),
+        "model": lstm_language_model(WORDS, 4, 4, dropout=dropout).to(dtype),
+        "data": data(dtype),
+        "rounds": 4,
+        "loss": LanguageModel(),
+        "local": Local(steps=STEPS, batch=BATCH, lr=0.5, order="text", clip=0.25),
+        "seed": 4,
+        "device": "cpu",
+    }
+    return Experiment(**(settings | changes))
+
+
+# ------------------------------------------------------------------------------------------ batches
+@pytest.mark.parametrize("client", range(4))
+def test_batches_are_the_next_windows_of_streams_of_equal_length(client):
+    fed = Federation(data(), Local(steps=STEPS, batch=BATCH, order="text"))
+    n, first = SIZES[client], sum(SIZES[:client])
+    streams = min(BATCH, n)
+    length = n // streams
+    got = [b.tolist() for round in range(5) for b in fed.batches(client, round)]
+    want = [[first + s * length + k % length for s in range(streams)] for k in range(5 * STEPS)]
+    assert got == want
+    assert [len(b) for b in fed.batches(client, 1)] == list(fed.sizes(client))
+
+
+def test_a_pass_is_all_whole_batches():
+    fed = Federation(data(), Local(epochs=1, batch=BATCH, order="text"))
+    assert [fed.steps(i) for i in range(4)] == [5, 4, 2, 1]
+    assert [fed.first(i, 3) for i in range(4)] == [0, 0, 0, 0]
+
+
+# ------------------------------------------------------------------------------- a plain torch loop
+def plain(client, rounds, visits=None, carried=True):
+    """One client's training as one writes it by hand: hidden state detached and handed on."""
+    torch.manual_seed(6)
+    net = lstm_language_model(WORDS, 4, 4, dropout=0.0).double()
+    inputs, targets = (torch.from_numpy(v) for v in text(client))
+    streams = min(BATCH, SIZES[client])
+    length = SIZES[client] // streams
+    state, last = None, -1
+    for round in visits or range(rounds):
+        if last != round - 1:
+            state = None
+        last = round
+        for k in range(round * STEPS, (round + 1) * STEPS):
+            rows = torch.arange(streams) * length + k % length
+            if state is None or k % length == 0 or not carried:
+                state = net.zeros(streams)
+            outputs, state = net((inputs[rows], state))
+            state = tuple(v.detach() for v in state)
+            loss = F.cross_entropy(outputs.flatten(0, 1), targets[rows].flatten())
+            net.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+            with torch.no_grad():
+                for p in net.parameters():
+                    p -= 0.5 * p.grad
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+@pytest.mark.parametrize("client", range(4))
+def test_one_client_trains_as_a_plain_loop_does(client, engine):
+    run = experiment(data=data(clients=[client]), engine=engine).run()
+    torch.testing.assert_close(run.state.x, plain(client, 4), rtol=0, atol=1e-9)
+    if client < 2:  # there are passes of more than one batch, so the state matters
+        assert not torch.allclose(run.state.x, plain(client, 4, carried=False), atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_who_missed_a_round_begins_from_zeros(engine):
+    # client 1 does nothing but move the server's model: leave it with a step of length nothing
+    class Only(FedAvg):
+        """FedAvg that keeps client 0's answers alone."""
+
+        def finish(self, x, loc, msg, mem, job):
+            up, own = super().finish(x, loc, msg, mem, job)
+            return up._replace(delta=up.delta * (job.weight == SIZES[0])), own
+
+    run = experiment(algorithm=Only(), engine=engine, cohort=[[0], [1], [0], [0]]).run()
+    want = plain(0, 4, visits=[0, 2, 3])
+    torch.testing.assert_close(run.state.x, want, rtol=0, atol=1e-9)
+    assert not torch.allclose(run.state.x, plain(0, 4, visits=[0, 2], carried=True), atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------- the engines
+METHODS = {
+    "fedavg": (FedAvg(), Local(steps=STEPS, batch=BATCH, lr=0.5, order="text", clip=0.25)),
+    "fafed": (
+        FAFED(c=THEORY.c),
+        Local(
+            steps=STEPS,
+            batch=BATCH,
+            lr=1.0,
+            schedule=THEORY,
+            order="text",
+            clip=0.25,
+            probe_batch=6,
+        ),
+    ),
+}
+
+
+def ends(method, dtype, engine):
+    algorithm, local = METHODS[method]
+    loop = [
+        *trace(experiment(dtype, 0.3, algorithm=algorithm, local=local, engine=engine, cohort=3), 4)
+    ][-1]
+    return loop.srv, loop.memory.get(range(4)), timeless(loop.history), loop.ledger.as_dict()
+
+
+@functools.cache
+def serially(method, dtype):
+    return ends(method, dtype, "serial")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_have_the_bits_of_serial(method, engine_of):
+    one = ends(method, torch.float32, engine_of("workers:2"))
+    agree(
+        (*one[:3], timeless(one[3])), (*(o := serially(method, torch.float32))[:3], timeless(o[3]))
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vectorised_agrees_with_serial_in_its_memory_too(method):
+    one, other = ends(method, torch.float64, "vectorised:2"), serially(method, torch.float64)
+    for a, b in zip((one[0], *one[1].values()), (other[0], *other[1].values()), strict=True):
+        for v, w in zip(leaves(a), leaves(b), strict=True):
+            torch.testing.assert_close(v, w, rtol=0, atol=1e-9)
+
+
+def test_the_state_comes_back_with_a_checkpoint(tmp_path):
+    whole = experiment(dropout=0.3, cohort=3).run()
+    experiment(dropout=0.3, cohort=3, rounds=2).run(tmp_path / "run")
+    again = experiment(dropout=0.3, cohort=3).resume(tmp_path / "run")
+    assert torch.equal(whole.state.x, again.state.x)
+
+
+# ------------------------------------------------------------------------------------------ refused
+def test_a_state_needs_batches_that_follow_each_other():
+    local = Local(steps=STEPS, batch=BATCH)
+    with pytest.raises(CompositionError, match=r"LanguageModel and local.order = shuffled.*= text"):
+        experiment(local=local).run()
+
+
+def test_a_model_without_a_state_is_refused():
+    model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)).double()
+    with pytest.raises(CompositionError, match=r"LanguageModel and Sequential: .* no state"):
+        experiment(model=model).run()
+    assert experiment(model=model, loss=CrossEntropy(), rounds=1).run().last > 0
+
+
+def test_a_model_of_one_row_per_text_is_refused():
+    with pytest.raises(CompositionError, match=r"gives \[3, 7\]; a language model gives"):
+        experiment(model=lstm_shakespeare(WORDS, 4, 4).double()).run()
+
+
+def test_the_order_may_be_anothers_too():
+    run = small(FedAvg(), local=Local(epochs=1, batch=4, order="text")).run()
+    assert run.history[-1]["answered"] == 4
