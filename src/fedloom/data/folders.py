@@ -111,7 +111,8 @@ def _arrays(client: Path) -> dict[str, Part]:
     values: dict[str, Any] = {}
     try:
         if (client / "data.npz").is_file():
-            with np.load(client / "data.npz", allow_pickle=False) as file:
+            # opened here, because numpy leaves a damaged file open
+            with (client / "data.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 values = {name: np.asarray(file[name]) for name in file.files}
         else:
             for file in sorted(client.glob("*.npy")):
