@@ -132,8 +132,8 @@ def test_windows_of_words_predict_the_next_words(tmp_path):
     assert data.test_inputs.tolist() == [[3, 5, 2]] and data.test_targets.tolist() == [[5, 2, 1]]
     assert data.clients.of(0).tolist() == [0, 1] and data.about["vocabulary"] == 6
     wikitext(tmp_path, test=" a b c d e f \n" * 3)
-    few = wikitext2(contiguous(2), data_dir=tmp_path, length=3, test_samples=2)
-    whole = wikitext2(contiguous(2), data_dir=tmp_path, length=3)
+    few = wikitext2(blocks(2), data_dir=tmp_path, length=3, test_samples=2)
+    whole = wikitext2(blocks(2), data_dir=tmp_path, length=3)
     assert len(whole.test_inputs) == 6 and torch.equal(few.test_targets, whole.test_targets[::3])
 
 

@@ -30,7 +30,8 @@ def test_its_model_has_a_class_for_every_label(name: str) -> None:
     values = resolve(name).values
     options = {k: v for k, v in values["model"].items() if k != "name"}
     model = MODELS[values["model"]["name"]](**options)
-    classes = {"cifar100": 100, "femnist": 62}.get(values["data"]["name"], 10)
+    others = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "wikitext2": 13_777, "ag_news": 4}
+    classes = others.get(values["data"]["name"], 10)
     assert Layout.of(list(model.named_parameters())).shapes[-1] == (classes,)
 
 

@@ -61,11 +61,7 @@ def from_clients(
         test_targets=test_targets,
         test_clients=tests,
         class_names=tuple(class_names),
-        about={
-            "source": name,
-            **({} if transform is None else transform.about()),
-            "partition": {"kind": "given", "clients": clients.count},
-        },
+        about=_about(name, transform) | {"partition": {"kind": "given", "clients": clients.count}},
         transform=transform,
     )
 
@@ -105,14 +101,13 @@ def from_arrays(
         test_inputs=test_inputs,
         test_targets=test_targets,
         class_names=tuple(class_names),
-        about={
-            "source": name,
-            **({} if transform is None else transform.about()),
-            "partition": partition.about(),
-            "seed": seed,
-        },
+        about=_about(name, transform) | {"partition": partition.about(), "seed": seed},
         transform=transform,
     )
+
+
+def _about(name: str, transform: Transform | None) -> dict[str, Any]:
+    return {"source": name} | ({} if transform is None else transform.about())
 
 
 def _test_arrays(

@@ -69,20 +69,27 @@ def folders(
     else:
         classes = _classes(clients)
         found = [_pictures(client, classes, size) for client in clients]
-        channels = found[0]["train"].inputs.shape[1]
-        transform = Images(
-            mean=tuple(mean) or (0.5,) * channels,
-            std=tuple(std) or (0.5,) * channels,
-            rotate=rotate,
-            crop=crop,
-            flip=flip,
-        )
+        grey = (0.5,) * found[0]["train"].inputs.shape[1]
+        shift, scale = tuple(mean) or grey, tuple(std) or grey
+        transform = Images(mean=shift, std=scale, rotate=rotate, crop=crop, flip=flip)
+    arrays = _together(root, clients, found, classes, transform)
+    return arrays.deal(natural() if partition is None else partition, seed)
+
+
+def _together(
+    root: Path,
+    clients: Sequence[Path],
+    found: Sequence[dict[str, Part]],
+    classes: tuple[str, ...],
+    transform: Images | None,
+) -> Arrays:
+    """The samples of all clients as one data set."""
     train, owners = _joined(clients, [parts["train"] for parts in found])
     tests = [parts.get("test") for parts in found]
     test, test_owners = _joined(clients, tests) if any(tests) else (None, None)
     names = [client.name for client in clients]
     assert train is not None
-    arrays = Arrays(
+    return Arrays(
         name=root.name,
         inputs=train.inputs,
         targets=train.targets,
@@ -95,7 +102,6 @@ def folders(
         transform=transform,
         details={"client_names": names} if len(names) <= 1000 else {},
     )
-    return arrays.deal(natural() if partition is None else partition, seed)
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -111,7 +117,8 @@ def _arrays(client: Path) -> dict[str, Part]:
     values: dict[str, Any] = {}
     try:
         if (client / "data.npz").is_file():
-            with np.load(client / "data.npz", allow_pickle=False) as file:
+            # opened here, because numpy leaves a damaged file open
+            with (client / "data.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 values = {name: np.asarray(file[name]) for name in file.files}
         else:
             for file in sorted(client.glob("*.npy")):

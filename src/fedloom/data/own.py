@@ -171,29 +171,30 @@ def hugging_face(
     whole = _from_hub(path, config)
     tables = [_hub_table(whole, path, name, chosen) for name in splits]
     _check_columns(tables[0], target, client, partition)
-    first = tables[0].of(inputs)[0]
+    columns = _columns(tables, inputs, length, vocabulary)
     transform = None
-    if hasattr(first, "convert"):
-        columns = [pictures_of(part, inputs) for part in tables]
-        channels = columns[0].shape[1]
-        transform = Images(
-            mean=tuple(mean) or (0.5,) * channels,
-            std=tuple(std) or (0.5,) * channels,
-            rotate=rotate,
-            crop=crop,
-            flip=flip,
-        )
-    elif isinstance(first, str):
-        known: Any = vocabulary
-        columns = []
-        for part in tables:
-            made, known = texts_of(part, inputs, length, known)
-            columns.append(made)
-    else:
-        columns = [numbers_of(part, [inputs]) for part in tables]
+    if columns[0].dtype == torch.uint8:
+        grey = (0.5,) * columns[0].shape[1]
+        shift, scale = tuple(mean) or grey, tuple(std) or grey
+        transform = Images(mean=shift, std=scale, rotate=rotate, crop=crop, flip=flip)
     details: dict[str, Any] = {"split": split, "inputs": inputs, "target": target}
     name = Path(path).name
     return _dealt(name, tables, columns, target, client, partition, seed, details, transform)
+
+
+def _columns(tables: Sequence[Table], name: str, length: int, vocabulary: int) -> list[Tensor]:
+    """A column of every table: pictures as uint8, texts as words by number, numbers as they are."""
+    first = tables[0].of(name)[0]
+    if hasattr(first, "convert"):
+        return [pictures_of(part, name) for part in tables]
+    if not isinstance(first, str):
+        return [numbers_of(part, [name]) for part in tables]
+    known: Any = vocabulary
+    columns = []
+    for part in tables:
+        made, known = texts_of(part, name, length, known)
+        columns.append(made)
+    return columns
 
 
 def _from_hub(path: str, config: str | None) -> Any:

@@ -44,8 +44,8 @@ def wikitext2(
     appearance (33,278 words); other words of the test text are <unk>. part: the file to train on;
     "valid" (217,646 words) is for copies without wiki.train.tokens and for quick trials: its
     vocabulary is its own. test_samples: at most about so many test windows, evenly spaced; logits
-    of all words for all 7,016 take a CPU minutes. The archive is downloaded if the folder is not there. Raises DataError
-    for files that are missing, damaged or in another encoding.
+    of all words for all 7,016 take a CPU minutes. The archive is downloaded if the folder is not
+    there. Raises DataError for files that are missing, damaged or in another encoding.
 
     Source: Merity et al., ICLR 2017; length 35 as in FAFED.
     """

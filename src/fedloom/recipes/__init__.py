@@ -12,12 +12,14 @@ from typing import Any
 from .fashion import fashion_dirichlet
 from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .pictures import cifar10, cifar100, femnist
+from .text import ag_news, shakespeare, wikitext2
 
 __all__ = ["RECIPES", "Recipe"]
 
 Recipe = Callable[[], dict[str, Any]]
 
 RECIPES: dict[str, Recipe] = {
+    "ag_news": ag_news,
     "cifar10": cifar10,
     "cifar100": cifar100,
     "digits": digits,
@@ -26,4 +28,6 @@ RECIPES: dict[str, Recipe] = {
     "mnist_dirichlet": mnist_dirichlet,
     "mnist_iid": mnist_iid,
     "mnist_writers": mnist_writers,
+    "shakespeare": shakespeare,
+    "wikitext2": wikitext2,
 }
