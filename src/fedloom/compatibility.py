@@ -54,7 +54,11 @@ class Axis:
 
 AXES: dict[str, Axis] = {
     "objective": Axis(
-        "Algorithm and objective", "algorithm", tuple(OBJECTIVES), "algorithm=ROW objective=COLUMN"
+        "Algorithm and objective",
+        "algorithm",
+        # one that needs a text needs a model and an order of its own: no question of two parts
+        tuple(name for name, make in OBJECTIVES.items() if not make.ordered),
+        "algorithm=ROW objective=COLUMN",
     ),
     "server": Axis(
         "Algorithm and server optimiser, or look-ahead",

@@ -152,6 +152,9 @@ def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
     if not exp.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
         return none, "not measured"
     assert data.test_targets is not None
+    by_class = data.classes is not None and data.test_targets.ndim == 1
+    if data.test_clients is None and not by_class:
+        return none, "not measured"
     x = loop.plan.algorithm.model(loop.srv)
     score: Score = loop.engine.evaluate(x, loop.buffers, data.test_inputs, data.test_targets)
     if data.test_clients is not None:
@@ -160,8 +163,7 @@ def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
         own = [(score.each[s] * score.share[s], score.share[s]) for s in sets]
         means = [float(v.sum()) / float(w.sum()) if float(w.sum()) else None for v, w in own]
         return [None if m is None else final(metric, m) for m in means], "own test sets"
-    if data.classes is None or data.test_targets.ndim != 1:
-        return none, "not measured"
+    assert data.classes is not None
     labels = data.test_targets.cpu()
     sums = torch.bincount(labels, weights=score.each.cpu(), minlength=data.classes)
     of_class = torch.bincount(labels, minlength=data.classes)

@@ -21,7 +21,7 @@ from .client import RangeResult
 
 __all__ = ["Engine", "Score", "evaluate_range", "keep_memory", "one_thread"]
 
-EVALUATION_BATCH = 500  # examples; part of the bits of a loss, hence no setting
+EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
 
 
 class Score(NamedTuple):
@@ -120,6 +120,17 @@ def per_example(value: Tensor, count: int, what: str) -> Tensor:
     return value.reshape(count, -1).mean(1)
 
 
+def evaluation_batch(targets: Tensor) -> int:
+    """How many examples are evaluated at once: of texts fewer, since logits of 500 texts of 35
+    words and a vocabulary of 33,278 are more than two gigabytes.
+
+    >>> [evaluation_batch(torch.zeros(shape).long()) for shape in ((9,), (9, 35))]
+    [500, 14]
+    """
+    tokens = targets.shape[1] if targets.ndim == 2 and not targets.is_floating_point() else 1
+    return max(1, EVALUATION_BATCH // tokens)
+
+
 def final(metric: Any, mean: float) -> float:
     """What a metric makes of its mean."""
     make = getattr(metric, "final", None)
@@ -141,10 +152,11 @@ def evaluate_range(
     net.train(False)
     net.bind(x)
     with torch.no_grad():
-        for a in range(0, len(inputs), EVALUATION_BATCH):
-            batch = fed.data.ready(inputs[a : a + EVALUATION_BATCH])
+        size = evaluation_batch(targets)
+        for a in range(0, len(inputs), size):
+            batch = fed.data.ready(inputs[a : a + size])
             batch = fed.formatted(aligned(batch))
-            wanted = aligned(targets[a : a + EVALUATION_BATCH])
+            wanted = aligned(targets[a : a + size])
             outputs, count = logits_of(net.module(batch)), len(batch)
             try:
                 loss = plan.objective.score(outputs, (batch, wanted))

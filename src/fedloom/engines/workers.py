@@ -18,10 +18,10 @@ from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
 from .base import (
-    EVALUATION_BATCH,
     Score,
     add,
     evaluate_range,
+    evaluation_batch,
     keep_memory,
     one_thread,
     processors,
@@ -132,11 +132,12 @@ class Workers:
         held = (id(inputs), id(targets))
         if held not in self._posted:
             self._posted[held] = ((inputs, targets), self._board.post((inputs, targets)))
-        data, batches = self._posted[held][1], -(-len(inputs) // EVALUATION_BATCH)
+        size = evaluation_batch(targets)
+        data, batches = self._posted[held][1], -(-len(inputs) // size)
         model = self._board.post((x, buffers))
 
         def submit(a: int, b: int) -> Any:
-            first, end = a * EVALUATION_BATCH, b * EVALUATION_BATCH
+            first, end = a * size, b * size
             return self._executor.submit(_score, model, data, first, end)
 
         cuts = ranges([1.0] * batches, 2 * self.workers)
