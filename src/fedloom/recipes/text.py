@@ -50,7 +50,7 @@ def wikitext2() -> dict[str, Any]:
         "data": {
             "name": "wikitext2",
             "part": "valid",
-            "partition": {"name": "contiguous", "clients": 16},
+            "partition": {"name": "blocks", "clients": 16},
             "test_samples": 200,
         },
         "local": {"steps": 5, "batch": 20, "lr": 5.0, "clip": 0.25},
