@@ -70,11 +70,16 @@ def test_scaffolds_options_agree_where_the_gradient_is_the_same_everywhere():
 
 
 class Rates(FedAvg):
-    """Sends what it was told instead of a model."""
+    """Sends what it was told beside its model."""
+
+    means = ("told",)
 
     def finish(self, x, loc, msg, mem, job):
         told = torch.tensor([job.lr_sum, job.lr, job.steps, job.step, job.round, job.last])
-        return super().finish(x, loc, msg, mem, job)[0]._replace(delta=told.to(x)), mem
+        return rec(delta=x - msg.x, weight=job.weight, told=told.to(x)), mem
+
+    def uniform(self, up, job):
+        return rec(told=up.told)
 
 
 def test_jobs_say_what_the_engine_does():
@@ -87,7 +92,7 @@ def test_jobs_say_what_the_engine_does():
     for t, (i,) in enumerate(cohorts):
         answer = loop.engine.round(msg, torch.empty(0), memory, [i], t)
         memory |= answer.memories
-        told = answer.nodes[0][2].delta / answer.nodes[0][2].weight
+        told = answer.nodes[0][2].uniform.told
         rates = [0.3 * 0.5**t * 0.9**k for k in range(sizes[i])]
         want = [sum(rates), rates[-1], sizes[i], sizes[i] - 1, t, last.get(i, -1)]
         torch.testing.assert_close(told, torch.tensor(want).double(), rtol=0, atol=1e-7)
