@@ -40,6 +40,7 @@ bench: $(VENV)/installed
 	$(RUN)/python benchmarks/overhead.py
 	$(RUN)/python benchmarks/workers.py
 	$(RUN)/python benchmarks/vectorised.py
+	$(RUN)/python benchmarks/auto.py
 	$(RUN)/python benchmarks/methods.py
 	$(RUN)/python benchmarks/imports.py
 

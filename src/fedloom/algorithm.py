@@ -127,8 +127,10 @@ class Algorithm:
     probes: ClassVar[bool] = False
     recursive: ClassVar[bool] = False
     sums: ClassVar[bool] = False
+    # unguarded: a wrapper that checks the rules for authors on its own: engines leave it alone
     perturbs: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
+    unguarded: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)

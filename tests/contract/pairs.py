@@ -83,6 +83,8 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
             return "LocalOpt", one.method
         if b == "server" and q == "per step" and (one.sums or one.means):
             return "PerStep", one.method
+        if b == "server" and one.ahead and q in ("momentum", "adam", "lookahead"):
+            return ("Lookahead" if q == "lookahead" else "ServerOpt"), one.method
         if b == "codec" and _is_ef21(other) and set(one.means) - set(one.linear):
             return "EF21", one.method
     if (a, b) == ("view", "codec") and one is not None and other is not None:
@@ -171,7 +173,7 @@ def tolerance(mix: Mix) -> float:
 
     Rounding is 1e-12; dividing by the root of a small second moment lets it grow: 1e-9.
     """
-    divides = mix["algorithm"].startswith("fafed") or mix["local"] in ("adam", "adamw")
+    divides = mix["algorithm"].startswith(("fafed", "naive")) or mix["local"] in ("adam", "adamw")
     return 1e-9 if divides or mix["server"] == "adam" else 1e-12
 
 

@@ -51,6 +51,7 @@ BASE: dict[str, dict[str, Any]] = {
     "Local": {"epochs": 2, "batch": 2, "lr": 0.1},
     "Milestones": {"at": (1, 2)},
     "QSGD": {"bucket": 16},
+    "ServerAMSGrad": {"eps": 1e-8},
     "TopK": {"ratio": 0.2},
     "WeightDecay": {"wd": 0.01},
 }

@@ -18,11 +18,12 @@ from fedloom.checks.records import unequal, unlike
 from fedloom.checks.setting import End, experiment, finish, run
 from fedloom.checks.watch import Watch
 from fedloom.engines import Serial
+from fedloom.engines.chunks import Chunks
 from fedloom.engines.client import Client
 from fedloom.errors import CompositionError
 from fedloom.link import Link
 from fedloom.loop import Saving
-from fedloom.vector import rec
+from fedloom.vector import rec, tree
 from fedloom.wire import pack
 
 CUT = pairs.cut()
@@ -77,6 +78,7 @@ class Audit:
         self.up: Counter[str] = Counter()
         self.down: Counter[str] = Counter()
         deliver, shares, audit = Link.deliver, Client.shares, self
+        take_in = Chunks._take_in
 
         def delivered(link, up, state, view, *place):
             read, bill, after = deliver(link, up, state, view, *place)
@@ -98,6 +100,13 @@ class Audit:
                 audit.down.update(made[client.fed.capacity(i)].down)
             return made
 
+        def taken_in(chunks, out, trained, share, members, *place):
+            for r in range(len(members)):  # answers of a chunk that are added up at once
+                up = tree(lambda v, r=r: float(v[r]) if v.ndim == 1 else v[r], trained.up)
+                audit.up.update({name: len(raw) for name, raw in pack(up).items()})
+            take_in(chunks, out, trained, share, members, *place)
+
+        monkeypatch.setattr(Chunks, "_take_in", taken_in)
         monkeypatch.setattr(Link, "deliver", delivered)
         monkeypatch.setattr(Client, "shares", shared)
 

@@ -48,7 +48,7 @@ def runs() -> dict[str, Callable[[], Parts]]:
     for name in ALGORITHMS:
         out[f"algorithm {name}"] = lambda name=name: {"algorithm": make_algorithm(name)}
     for name, make in OBJECTIVES.items():
-        if name != "squared_error":  # it is not for labels
+        if name not in ("squared_error", "language_model"):  # they are not for labels
             out[f"objective {name}"] = lambda make=make: {"loss": make()}
     for name, make in VIEWS.items():
         out[f"view {name}"] = lambda make=make: {"submodel": make(), "capacities": [0.3, 1.0]}

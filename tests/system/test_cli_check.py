@@ -77,12 +77,12 @@ def test_one_part_of_a_file(fedloom: Fedloom, quick: None) -> None:
 
 def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None) -> None:
     output = fedloom("check", write("bad.py", BAD), code=1).output
-    row = next(line for line in output.splitlines() if line.startswith("engine vectorised:3"))
-    assert row.split()[2] == "FAILED"
+    row = next(line for line in output.splitlines() if line.startswith("runs "))
+    assert row.split()[1] == "FAILED"
     text = " ".join(output.split())
-    assert "line 8, in direction() (`if g.norm() > 1:`): it branches on a tensor's value" in text
-    assert "take torch.where, clamp, or fedloom.vector.clip" in text
-    assert "error: 2 checks of 'bad.py' failed" in output, "whole models, and parts of them"
+    assert "line 8, in direction() (`if g.norm() > 1:`): AuthorError: direction() branches" in text
+    assert "choose with torch.where, or shorten with fedloom.vector.clip" in text
+    assert "error: 2 checks of 'bad.py' failed" in output
 
 
 def test_the_algorithm_of_the_docs_passes(fedloom: Fedloom, quick: None) -> None:

@@ -23,7 +23,7 @@ from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
 from ..views.base import View, whole
 from ..wire import nbytes
-from .guard import Guard, counters, first_memory, in_words
+from .guard import counters, first_memory, guard, in_words
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
@@ -78,7 +78,7 @@ class Client:
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         self._first: tuple[Vec, View, Rec, Rec] | None = None
-        self.guard = Guard(plan.algorithm)
+        self.guard = guard(plan.algorithm)
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)

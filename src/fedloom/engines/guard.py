@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from ..algorithm import Algorithm, Grad, Job
 from ..errors import AuthorError, ClientError, FedloomError
 from ..vector import Rec, Vec, fields, is_rec, leaves
+from .kept import differs, state
 
-__all__ = ["Guard", "at_server", "counters", "first_memory", "in_words"]
+__all__ = ["Guard", "at_server", "counters", "first_memory", "guard", "in_words"]
 
 _ARGUMENTS = {
     "start": ("msg", "mem", "job"),
@@ -108,7 +109,7 @@ class Guard:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm, self.watched = algorithm, True
-        self._own = _state(algorithm)
+        self._own = state(algorithm)
 
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         """Call start(): x like msg.x."""
@@ -137,10 +138,18 @@ class Guard:
             )
         _vector("finish", "delta", up.delta, x)
         _memory(mem, new)
-        if self.watched and (odd := _differs(self._own, _state(self.algorithm))):
+        if self.watched and (odd := differs(self._own, state(self.algorithm))):
             raise AuthorError(f"it keeps state on itself ({odd}); {_NOT_ON_SELF}")
         self.watched = False
         return up, new
+
+    def unchanged(self, before: list[int], msg: Rec, mem: Rec) -> None:
+        """Raise AuthorError if one of these was changed in place since counters() gave `before`."""
+        after = counters(msg, mem)
+        if before != after:
+            paths = list(versions({"msg": msg, "mem": mem}))
+            odd = [p for p, a, b in zip(paths, before, after, strict=True) if a != b]
+            raise AuthorError(_changes("one of start(), direction() and finish", odd))
 
     def _call(self, name: str, *arguments: Any) -> Any:
         method = getattr(self.algorithm, name)
@@ -159,14 +168,31 @@ class Guard:
                 error.add_note(f"{name}()")  # for in_words()
             raise
 
-    @staticmethod
-    def unchanged(before: list[int], msg: Rec, mem: Rec) -> None:
-        """Raise AuthorError if one of these was changed in place since counters() gave `before`."""
-        after = counters(msg, mem)
-        if before != after:
-            paths = list(versions({"msg": msg, "mem": mem}))
-            odd = [p for p, a, b in zip(paths, before, after, strict=True) if a != b]
-            raise AuthorError(_changes("one of start(), direction() and finish", odd))
+
+class Unguarded(Guard):
+    """The same methods without any check, for a wrapper that has its own and says so."""
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        """Call start()."""
+        return self.algorithm.start(msg, mem, job)
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        """Call direction()."""
+        return self.algorithm.direction(x, loc, msg, mem, grad, job)
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        """Call finish()."""
+        return self.algorithm.finish(x, loc, msg, mem, job)
+
+    def unchanged(self, before: list[int], msg: Rec, mem: Rec) -> None:
+        """Look at nothing."""
+
+
+def guard(algorithm: Algorithm) -> Guard:
+    """The checks around an algorithm's methods at a client."""
+    return Unguarded(algorithm) if algorithm.unguarded else Guard(algorithm)
 
 
 def counters(msg: Rec, mem: Rec) -> list[int]:
@@ -271,62 +297,9 @@ def _memory(old: Rec, new: Rec) -> None:
 def first_memory(algorithm: Algorithm, x: Vec) -> Rec:
     """Call client_init(): a record of tensors, numbers and records. Raises AuthorError."""
     memory = algorithm.client_init(x)
-    _record("client_init", "a memory", memory)
+    if not algorithm.unguarded:
+        _record("client_init", "a memory", memory)
     return memory
-
-
-def _state(part: Any) -> dict[str, Any]:
-    """What a part and the parts inside it have as attributes now: fields and containers of the
-    class with their contents; other attributes, such as a log set up in __post_init__, by identity.
-    """
-    out: dict[str, Any] = {}
-    own = {f.name for f in dataclasses.fields(part)}
-    for name, value in vars(part).items():
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            out |= {f"{name}.{k}": v for k, v in _state(value).items()}
-        out[name] = _contents(value) if name in own else _Same(value)
-    shared = [c for c in type(part).__mro__ if issubclass(c, Algorithm) and c is not Algorithm]
-    for name, value in (item for c in shared for item in vars(c).items()):
-        if isinstance(value, _CONTAINERS) and not name.startswith("__"):
-            out.setdefault(name, _contents(value))
-    return out
-
-
-_CONTAINERS = (dict, list, set)
-
-
-def _contents(value: Any) -> Any:
-    return value.copy() if isinstance(value, _CONTAINERS) else _Same(value)
-
-
-class _Same:
-    """A value that is equal to itself only."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _differs(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The name of an attribute that is new or another one; "" if there is none."""
-    for name, value in after.items():
-        if name not in before or not _equal(before[name], value):
-            return f"self.{name}"
-    return ""
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """a == b, where containers may hold tensors."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(one is two for one, two in zip(a, b, strict=True))
-    return bool(a == b)
 
 
 # ---------------------------------------------------------------------------------- at the server
@@ -335,6 +308,8 @@ def at_server(algorithm: Algorithm, name: str, round: int, *arguments: Any) -> A
 
     round: that are done. server_init(), broadcast() and server_step() give records with x.
     """
+    if algorithm.unguarded:
+        return getattr(algorithm, name)(*arguments)
     own = _named(name, arguments)
     before, place = versions(own), f"{algorithm.method}: the server, round {round + 1}"
     try:

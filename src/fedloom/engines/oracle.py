@@ -147,8 +147,8 @@ class Gradient:
             value, found = self._differentiated(x)
         self.calls += 1
         if self.fresh:
-            value = value.detach()
-            self.losses.append(value.clone() if value._is_view() else value)
+            # a loss that is a view of x would move with it
+            self.losses.append(value.detach().clone() if value._is_view() else value.detach())
             self.fresh = False
         return found[:-1], found[-1]
 

@@ -214,7 +214,7 @@ ALGORITHMS = (
     (Undeclared, FIELDS, r"returns the fields \('h',\), but the class declares means = \(\)"),
     (NotSent, FIELDS, r"linear = \('delta', 'dc'\) names dc"),
     (NotBroadcast, "runs", "reads a field that the record does not have"),
-    (HoldsAList, "runs", "a record holds a list"),
+    (HoldsAList, "runs", "whose 'past' is a list"),
     (AsksEngine, VECTORISED, "do not agree"),
     (CountsRounds, "stop and resume", "is not the run that was never stopped"),
     (Idle, OPTIONS, "other values than beta = 0.5 change neither"),
