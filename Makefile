@@ -31,7 +31,7 @@ format: $(VENV)/installed
 	$(RUN)/ruff check --fix src tests examples benchmarks docs
 
 test: check
-	$(RUN)/pytest -m "not slow"
+	$(RUN)/pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: check
 	$(RUN)/pytest
