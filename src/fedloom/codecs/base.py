@@ -96,6 +96,17 @@ class Reader:
         part = self._cut(n * dtype.itemsize)
         return torch.frombuffer(bytearray(part), dtype=dtype) if n else torch.empty(0, dtype=dtype)
 
+    def rest(self) -> bytes:
+        """All bytes that were not read yet."""
+        return bytes(self._cut(self.left))
+
+    def bits(self, n: int) -> Tensor:
+        """The next n bits as bools (n,), least significant first; the rest of a byte is 0."""
+        block = self.block(-(-n // 8))
+        if n % 8 and block[-1] >> (n % 8):
+            raise WireError(f"a {self._name} message has bits behind its last sign; it is damaged")
+        return torch.from_numpy(np.unpackbits(block, count=n, bitorder="little").view(np.bool_))
+
     def end(self) -> None:
         """Refuse what stands behind the message."""
         if self.left:
@@ -211,8 +222,7 @@ class Codec:
         return d
 
     def omega(self, d: int) -> float | None:
-        """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: it is biased.
-        """
+        """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: biased."""
         return None
 
     def delta(self, d: int) -> float | None:

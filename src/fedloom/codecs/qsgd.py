@@ -32,8 +32,8 @@ class QSGD(Codec):
     coordinates (0: of all), sent as float32 rounded up; only the bucket's share of a vector pays
     for its largest values. levels = 2^(w-1) - 1 uses w bits a value fully: 127 is 8 bit, 7 is 4.
     scope "layer": every layer begins a bucket, so that none shares a norm with its neighbour.
-    shrink: send 1 / (1 + w) of it, w = min(b / levels^2, sqrt(b) / levels) for buckets of b: biased,
-    and a contraction for any number of levels, as feedback needs it.
+    shrink: send 1 / (1 + w) of it, w = min(b / levels^2, sqrt(b) / levels) for buckets of b:
+    biased, and a contraction for any number of levels, as feedback needs it.
     On the wire: header, levels u16, bucket u32, norms, symbols l + levels in w bits each, most
     significant first.
     Source: Alistarh et al., NeurIPS 2017; the bound is `omega`.
