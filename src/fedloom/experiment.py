@@ -16,6 +16,7 @@ from .algorithm import Algorithm, Round, check_ranges, hyper
 from .cohorts import Cohorts
 from .data import FederatedData
 from .describe import describe, fingerprint
+from .devices import Devices
 from .engines import Choice, choose, make_engine
 from .engines.base import Engine
 from .errors import CheckpointError, CompositionError, ConfigError, DataError
@@ -50,9 +51,10 @@ class Experiment:
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
     part of the model a client holds: a rule, and levels dealt out in turn, or one per client.
-    compress: how answers travel. weights: what to start from, {name: tensor} or a safetensors file.
-    channels_last: memory format of images; None: where the model has convolutions and takes it.
-    on_round, on_evaluation: called with the round's row.
+    compress: how answers travel, and messages (Link.down). devices: how fast clients are, for
+    simulated seconds and local.seconds. weights: what to start from, {name: tensor} or a
+    safetensors file. channels_last: memory format of images; None: where the model has
+    convolutions and takes it. on_round, on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -74,6 +76,7 @@ class Experiment:
     submodel: Rule | None = None
     capacities: Sequence[float] | None = None
     compress: Link | Via | None = None
+    devices: Devices | None = None
     seed: int = 0
     sampling: str = "fixed"
     weighting: str = "examples"
@@ -243,6 +246,7 @@ class Experiment:
             dict(metrics),
             self._format(net),
             self._capacities(),
+            self.devices,
         )
         return Loop(
             plan=plan,

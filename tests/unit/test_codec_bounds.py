@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fedloom.codecs import (
     BF16,
-    CODECS,
     FP16,
+    MAKERS,
     QSGD,
     Dense,
     FedPAQ,
@@ -320,7 +320,7 @@ def test_a_frame_that_would_unpack_to_more_is_refused():
 # ------------------------------------------------------------------------------------------ fuzzing
 MESSAGES = {
     name: (codec, codec.pack(encode(codec, normal(D, dtype=torch.float32))))
-    for name, codec in {n: make() for n, make in CODECS.items()}.items()
+    for name, codec in {n: make() for n, make in MAKERS.items()}.items()
 }
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "BF16",
     "CODECS",
     "FP16",
+    "MAKERS",
     "QSGD",
     "Chain",
     "Codec",
@@ -39,6 +40,7 @@ __all__ = [
     "TopK",
     "Zstd",
     "make_codec",
+    "named_codec",
 ]
 
 ZSTD = "zstd"
@@ -60,33 +62,47 @@ def make_codec(text: str) -> Codec:
     if last[0] == ZSTD:
         level = {"level": _value(last[2].removeprefix("level="))} if last[2] else {}
         return Zstd(inner=make_codec("|".join(stages[:-1]) or "dense"), **level)
-    codec = _stage(stages[-1])
+    codec = _made(stages[-1])
     for stage in reversed(stages[:-1]):
-        codec = Chain(first=_stage(stage), then=codec)
+        codec = Chain(first=_made(stage), then=codec)
     return codec
 
 
-def _stage(text: str) -> Codec:
+def named_codec(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a codec that is written name:value,... or of a chain.
+
+    Raises ConfigError for an unknown name or option.
+
+    >>> named_codec("topk:0.01"), named_codec("topk:0.01|int8")
+    (('topk', {'ratio': 0.01}), ('chain', {'of': 'topk:0.01|int8'}))
+    """
+    if "|" in text or text.partition(":")[0] == ZSTD:
+        return "chain", {"of": text}
     name, _, rest = text.partition(":")
-    if name == ZSTD:
-        raise ConfigError(f"codec '{text}': zstd compresses bytes, and stands last in a chain")
-    if name not in CODECS:
-        raise ConfigError(f"unknown codec '{name}'; {did_you_mean(name, [*CODECS, ZSTD])}")
-    make = CODECS[name]
-    known, given = list(inspect.signature(make).parameters), rest.split(",") if rest else []
+    if name not in MAKERS:
+        raise ConfigError(f"unknown codec '{name}'; {did_you_mean(name, [*MAKERS, ZSTD])}")
+    known, given = list(inspect.signature(MAKERS[name]).parameters), rest.split(",") if rest else []
     values: dict[str, Any] = {}
     for place, part in enumerate(given):
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals:
             if place >= len(known):
-                raise ConfigError(f"codec '{text}': {name} has the options {', '.join(known)}")
+                has = f"the options {', '.join(known)}" if known else "no options"
+                raise ConfigError(f"codec '{text}': {name} has {has}")
             key, value = known[place], key
         if key not in known or key in values:
             hint = did_you_mean(key, known) if known else "it has none"
             said = "is given twice" if key in values else f"is no option of {name}; {hint}"
             raise ConfigError(f"codec '{text}': '{key}' {said}")
         values[key] = _value(value)
-    return make(**values)
+    return name, values
+
+
+def _made(text: str) -> Codec:
+    if text.partition(":")[0] == ZSTD:
+        raise ConfigError(f"codec '{text}': zstd compresses bytes, and stands last in a chain")
+    name, options = named_codec(text)
+    return MAKERS[name](**options)
 
 
 def _value(text: str) -> Any:
@@ -129,7 +145,7 @@ def chain(of: str = "topk:0.01|int8") -> Codec:
     return make_codec(of)
 
 
-CODECS: dict[str, Callable[..., Codec]] = {
+CODECS: dict[str, type[Codec]] = {
     "dense": Dense,
     "topk": TopK,
     "threshold": Threshold,
@@ -144,6 +160,6 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "bf16": BF16,
     "int8": Int8,
     "powersgd": PowerSGD,
-    "qsparse": qsparse,
-    "chain": chain,
 }
+# what a configuration may name: the codecs, and expressions of them
+MAKERS: dict[str, Callable[..., Codec]] = {**CODECS, "qsparse": qsparse, "chain": chain}

@@ -15,13 +15,12 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from ..codecs import CODECS
 from ..data import PARTITIONS, SOURCES, FederatedData
+from ..devices import DEVICES
 from ..engines import make_engine, same_bits
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
 from ..experiment import Experiment
-from ..link import FEEDBACKS, Via
 from ..local import Local
 from ..loop import Saving
 from ..models import MODELS
@@ -31,6 +30,7 @@ from ..schedules import SCHEDULES
 from ..servers import with_server
 from ..views import VIEWS
 from ..zoo import LABELS, make_algorithm
+from .compress import link_of, settings_of
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
 from .settings import PLAIN, Settings
 from .tables import NOTHING, Origin, check, known, live, model_of
@@ -51,6 +51,7 @@ _TABLES = (
     "objective",
     "submodel",
     "compress",
+    "devices",
 )
 _LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
@@ -98,6 +99,8 @@ class Config:
             evaluation = Evaluation(**live(v["evaluate"]))
         checkpoint = live(v["checkpoint"])
         data = self._data()
+        with self._blame("compress"):
+            link = link_of(v.get("compress", {}))
         with self._blame(""):
             return Experiment(
                 algorithm=algorithm,
@@ -109,7 +112,8 @@ class Config:
                 loss=self._make("objective", OBJECTIVES),
                 submodel=self._optional("submodel", VIEWS),
                 capacities=v.get("submodel", {}).get("capacities"),
-                compress=self._via(),
+                compress=link,
+                devices=self._optional("devices", DEVICES),
                 seed=v["seed"],
                 sampling=v["sampling"],
                 weighting=v["weighting"],
@@ -143,12 +147,6 @@ class Config:
             return None
         with self._blame(path):
             return self._make(path, registry)
-
-    def _via(self) -> Via | None:
-        codec = self._optional("compress", CODECS)
-        if codec is None:
-            return None
-        return Via(codec, FEEDBACKS[self.values["compress"]["feedback"]]())
 
     def _model(self) -> nn.Module:
         with self._blame("model"):
@@ -297,7 +295,7 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
 def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """The tables that may be left out; the name "none" leaves one out too."""
     found: dict[str, Any] = {}
-    for path in ("server", "submodel", "compress"):
+    for path in ("server", "submodel", "devices"):
         table = named_table(raw, path)
         if table and table.get("name") != NOTHING:
             found[path] = _named(raw, path, origin)
@@ -309,12 +307,8 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
                 f"{where}: submodel.capacities must be a list of shares, got {levels!r}"
             )
         found["submodel"]["capacities"] = [float(c) for c in levels]
-    if "compress" in found:
-        feedback = named_table(raw, "compress").get("feedback", "residual")
-        if feedback not in FEEDBACKS:
-            where, hint = origin.of("compress.feedback"), did_you_mean(str(feedback), FEEDBACKS)
-            raise ConfigError(f"{where}: unknown feedback '{feedback}'; {hint}")
-        found["compress"]["feedback"] = feedback
+    if compress := settings_of(raw, _named, origin):
+        found["compress"] = compress
     return found
 
 
@@ -347,7 +341,7 @@ def _plain(
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
     own = {k: v for k, v in table.items() if (path, k) != ("local", "schedule")}
-    if path == "local" and own.get("epochs") is None and own.get("steps") is None:
+    if path == "local" and all(own.get(k) is None for k in ("epochs", "steps", "seconds")):
         own["epochs"] = 1
     values = check(model, own, path, f"[{path}]", origin)
     if path == "local":

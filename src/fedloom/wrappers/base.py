@@ -11,7 +11,17 @@ from ..vector import Rec, Vec
 
 __all__ = ["Wrapper"]
 
-_DECLARED = ("linear", "means", "partial", "probes", "recursive", "sums", "perturbs", "ahead")
+_DECLARED = (
+    "linear",
+    "approximate",
+    "means",
+    "partial",
+    "probes",
+    "recursive",
+    "sums",
+    "perturbs",
+    "ahead",
+)
 
 
 class Wrapper(Algorithm):
