@@ -76,7 +76,9 @@ def test_cfedavg_is_algorithm_1(name, per_step, feedback):
 def test_cfedavg_with_unequal_steps_has_the_numbers_of_the_specification():
     # f1 = (x - 2)^2 / 2 takes 2 steps, f2 = 3 (x + 1)^2 / 2 takes 4, from x = 1 at rate 0.1
     for eta, x in ((1.0, 0.857525), (2.0, 0.71505)):
-        data = [(np.full((k, 1), a), np.full((k, 1), b)) for k, a, b in ((2, 1.0, 2.0), (4, 3.0, -1.0))]
+        data = [
+            (np.full((k, 1), a), np.full((k, 1), b)) for k, a, b in ((2, 1.0, 2.0), (4, 3.0, -1.0))
+        ]
         experiment = Experiment(
             algorithm=CFedAvg(server_lr=eta, per_step=True),
             model=Variables(torch.ones(1, dtype=torch.float64)),
