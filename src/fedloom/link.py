@@ -201,6 +201,14 @@ class Link:
                 bill |= nbytes(rec(**{name: value}))
         return rec(**read), bill, state
 
+    def squares(self, up: Rec, state: Rec) -> tuple[float, float] | None:
+        """||delta||^2 of an answer, and ||e||^2 of what the client's feedback now keeps of it; None
+        where delta is not coded.
+        """
+        if "delta" not in self._vias:
+            return None
+        return float(up.delta.square().sum()), float(state.delta.e.square().sum())
+
     def _code(
         self, name: str, v: Vec, state: Rec, view: Part, draw: tuple[Any, ...], decode: bool
     ) -> tuple[bytes, Vec | None, Rec]:

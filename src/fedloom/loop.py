@@ -189,6 +189,7 @@ class Loop:
                 "bytes_up": self.ledger.bytes_up - before[1],
                 "seconds": round(seconds, 6),
                 **({} if simulated is None else {"simulated_seconds": simulated}),
+                **_squares(answers.stats),
             }
         )
 
@@ -315,6 +316,17 @@ def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]
         return answers
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
     return answers._replace(stats=list(map(bill, answers.stats)))
+
+
+def _squares(stats: list[Stats]) -> dict[str, float]:
+    """The means over the answers of ||delta||^2 and ||e||^2, where delta is coded: CFedAvg's
+    figures of error norms.
+    """
+    found = [s.squares for s in stats if s.squares is not None]
+    if not found:
+        return {}
+    means = [math.fsum(v) / len(found) for v in zip(*found, strict=True)]
+    return {"delta_square": means[0], "residual_square": means[1]}
 
 
 def _put(row: Row, part: str, score: Score) -> None:

@@ -50,9 +50,12 @@ class Natural(Codec):
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
-        bits = message.exponent.to(torch.int32) << 23
-        bits |= message.negative.to(torch.int32) << 31
-        return bits.view(torch.float32).to(dtype or torch.float32)
+        out = torch.empty(layout.d, dtype=dtype or torch.float32)
+        parts = (torch.split(v, _CHUNK) for v in (out, message.exponent, message.negative))
+        for place, exponent, negative in zip(*parts, strict=True):
+            bits = (exponent.to(torch.int32) << 23) | (negative.to(torch.int32) << 31)
+            place.copy_(bits.view(torch.float32))
+        return out
 
     def pack(self, message: Rec) -> bytes:
         d = int(message.size)

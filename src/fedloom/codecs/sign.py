@@ -51,8 +51,12 @@ class Sign(Codec):
         scale: Tensor = message.scale.to(dtype or message.scale.dtype)
         if len(scale) != len(sizes):
             raise WireError(f"a Sign message has {len(scale)} magnitudes; it takes {len(sizes)}")
-        out = scale.repeat_interleave(torch.tensor(sizes)) if len(sizes) else scale
-        return torch.where(message.negative, -out, out)
+        out = torch.empty(layout.d, dtype=scale.dtype)
+        for place, negative, one in zip(
+            torch.split(out, sizes), torch.split(message.negative, sizes), scale, strict=True
+        ):
+            torch.where(negative, -one, one, out=place)
+        return out
 
     def pack(self, message: Rec) -> bytes:
         d, scale = int(message.size), message.scale
