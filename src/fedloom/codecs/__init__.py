@@ -128,8 +128,9 @@ def qsparse(
     >>> qsparse(sign=True)
     Chain(first=TopK(ratio=0.01, scope='global'), then=Sign(scope='global'))
     """
-    values = Sign() if sign else QSGD(levels=levels, bucket=bucket, shrink=shrink)
-    return Chain(first=TopK(ratio=ratio), then=values)
+    all_alike = QSGD(levels=levels, bucket=bucket, scope="global", shrink=shrink)
+    values = Sign(scope="global") if sign else all_alike
+    return Chain(first=TopK(ratio=ratio, scope="global"), then=values)
 
 
 def chain(of: str = "topk:0.01|int8") -> Codec:

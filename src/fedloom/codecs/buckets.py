@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ class Noise:
         self._bits = np.random.default_rng(draw.initial_seed())
         self._left = np.empty(0, np.uint8)  # of the last word: cuts change no number
 
-    def integers(self, n: int, kind: type[np.signedinteger]) -> Tensor:
+    def integers(self, n: int, kind: type[np.signedinteger[Any]]) -> Tensor:
         """n whole numbers, every bit of the type at random."""
         size = n * np.dtype(kind).itemsize
         words = max(0, -(-(size - len(self._left)) // 8))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -91,6 +93,7 @@ def _exponents(p: Vec, noise: Noise) -> Tensor:
     A random number below 2^m added to the m bits of the mantissa carries into the exponent with the
     probability (|p_j| - 2^a) / 2^a, exactly.
     """
+    kind: type[np.signedinteger[Any]]
     if p.dtype == torch.float64:
         mantissa, bias, whole, kind = 52, 1023, torch.int64, np.int64
     else:
