@@ -1,4 +1,4 @@
-"""Section 10.3 of the specification on compression: the other compressors, six values, three rounds.
+"""Section 10.3 of the specification on compression: the other compressors, three rounds.
 
 What travels as float32 (QSGD's norms) holds to 1e-7, all else to 1e-15.
 """
