@@ -123,12 +123,9 @@ class Link:
     ) -> tuple[Rec, Rec]:
         """A round's message -> as its clients read it, and the server's new memory of the way down.
 
-        state None: the memory before round 0 is made of msg. Raises NotFiniteError.
+        Raises NotFiniteError.
         """
-        codecs = self.codes_down
-        if state is None:
-            return msg, downlink.first_state(codecs, msg, layout, seed)
-        return downlink.announce(codecs, msg, state, layout, seed, round)
+        return downlink.announce(self.codes_down, msg, state, layout, seed, round)
 
     @property
     def codes(self) -> bool:

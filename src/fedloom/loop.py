@@ -96,7 +96,10 @@ class Loop:
         x, self.buffers = self.net.init(), self.net.init_buffers()
         self.at_link = self.plan.link.server_init(x)
         self.srv = self.plan.algorithm.server_init(x, self._probe(x))
-        _, self.at_down = self.message()
+        self.at_down = rec()
+        if codecs := self.plan.link.codes_down:
+            msg = self.plan.algorithm.broadcast(self.srv)
+            self.at_down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
 
     def message(self) -> tuple[Rec, Rec]:
         """The message of the next round as its clients read it, and what the server remembers of
