@@ -78,6 +78,19 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ("FedCAMS, a 64th of the values", "algorithm=fedams compress=topk:0.015625"),
     ],
     "feddc": [("the authors' code", "algorithm=feddc algorithm.eta0=0.1 local.lr=0.1")],
+    "cfedavg": [
+        ("Top-k .99, with feedback", "algorithm=cfedavg weighting=uniform compress=topk:0.01"),
+        ("random dropping .9", "algorithm=cfedavg weighting=uniform compress=dropping:0.1"),
+        (
+            "unequal steps, by a time-out",
+            "algorithm=cfedavg algorithm.per_step=true algorithm.server_lr=3 devices=lognormal "
+            "local.seconds=0.3 compress=topk:0.01",
+        ),
+        (
+            "Qsparse-local-SGD",
+            "algorithm=cfedavg weighting=uniform compress=qsparse",
+        ),
+    ],
     "fafed": [
         (
             "factor, floor and beta of the authors' code",

@@ -114,6 +114,8 @@ class Algorithm:
     """
 
     # linear: fields of `up` that reach the server only through means: a link may compress them
+    # approximate: vectors of broadcast() of which clients may hold an approximation: a link may
+    #   compress them
     # means: the fields of uniform(), what the server needs of a cohort beside delta
     # partial: makes sense when clients hold different parts of the coordinates
     # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
@@ -122,6 +124,7 @@ class Algorithm:
     # perturbs: takes its gradients at perturbed points already: no Sam around it
     # ahead: clients start along the server's own last move: no optimiser may change that move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
+    approximate: ClassVar[tuple[str, ...]] = ("x",)
     means: ClassVar[tuple[str, ...]] = ()
     partial: ClassVar[bool] = True
     probes: ClassVar[bool] = False

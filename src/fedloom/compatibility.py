@@ -38,8 +38,14 @@ LOCALS: dict[str, dict[str, Any]] = {
     "clip": {"clip": 10.0},
     "weight_decay": {"weight_decay": 0.001},
 }
-_CODED = [name for name in CODECS if name != "dense"]
-LINKS = ["dense", *(f"{codec}, {feedback}" for codec in _CODED for feedback in FEEDBACKS)]
+# one codec of each kind with every feedback: biased, random, unbiased, of whole layers; the others
+# with their own
+_KINDS = ("topk", "dropping", "qsgd", "powersgd")
+LINKS = [
+    "dense",
+    *(f"{codec}, {feedback}" for codec in _KINDS for feedback in FEEDBACKS),
+    *(f"{n}, {c.feedback}" for n, c in CODECS.items() if n not in ("dense", *_KINDS)),
+]
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,10 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
         parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
+    if loop.plan.link.codes_down:
+        parts["compress.down"] = digest(plain(loop.plan.link.codes_down))
+    if loop.fed.devices is not None:
+        parts["devices"] = digest(plain(loop.fed.devices))
     parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
     fixed = [p for p in loop.net.module.parameters() if not p.requires_grad]
     parts["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])

@@ -15,6 +15,7 @@ from .algorithm import Algorithm, check_ranges, hyper
 from .cohorts import Cohorts, Turnover
 from .data import FederatedData
 from .describe import describe, fingerprint
+from .devices import Devices
 from .engines import Choice, choose, make_engine
 from .engines.base import Engine
 from .errors import CheckpointError, CompositionError, ConfigError
@@ -58,9 +59,10 @@ class Experiment:
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
     part of the model a client holds: a rule, and levels dealt out in turn, or one per client.
-    compress: how answers travel. weights: what to start from, {name: tensor} or a safetensors file.
-    channels_last: memory format of images; None: where the model has convolutions and takes it.
-    on_round, on_evaluation: called with the round's row.
+    compress: how answers travel, and messages (Link.down). devices: how fast clients are, for
+    simulated seconds and local.seconds. weights: what to start from, {name: tensor} or a
+    safetensors file. channels_last: memory format of images; None: where the model has
+    convolutions and takes it. on_round, on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -82,6 +84,7 @@ class Experiment:
     submodel: Rule | None = None
     capacities: Sequence[float] | None = None
     compress: Link | Via | None = None
+    devices: Devices | None = None
     seed: int = 0
     sampling: str = "fixed"
     turnover: Turnover | None = None
@@ -205,6 +208,7 @@ class Experiment:
             dict(metrics),
             takes_channels_last(net, self.data, self.channels_last),
             self._capacities(),
+            self.devices,
         )
         return Loop(
             plan=plan,

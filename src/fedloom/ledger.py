@@ -22,8 +22,9 @@ class Ledger:
     steps: int = 0
     gradients: int = 0
     seconds: float = 0.0
+    simulated: float = 0.0  # seconds of the clients' devices, 0 if these are not described
 
-    def add(self, stats: Iterable[Stats], seconds: float) -> None:
+    def add(self, stats: Iterable[Stats], seconds: float, simulated: float = 0.0) -> None:
         """One more round."""
         for cost in stats:
             for name, count in cost.bytes_down.items():
@@ -35,6 +36,7 @@ class Ledger:
             self.steps += cost.steps
             self.gradients += cost.gradients
         self.seconds += seconds
+        self.simulated += simulated
 
     @property
     def bytes_down(self) -> int:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from . import downlink
 from .algorithm import Algorithm
 from .codecs import Codec, Dense
 from .errors import CompositionError, ConfigError, WireError, did_you_mean
+from .feedback import EF21, FEEDBACKS, Forget, Residual
 from .layout import Layout
 from .rng import generator
-from .vector import Rec, Vec, fields, is_rec, rec, zeros
+from .vector import Rec, Vec, fields, is_rec, rec
 from .wire import nbytes, pack, unpack
 
 __all__ = ["EF21", "FEEDBACKS", "Forget", "Link", "Part", "Residual", "Via", "Whole"]
@@ -53,89 +55,6 @@ class Whole(NamedTuple):
         return part
 
 
-# ---------------------------------------------------------------------------------------- feedback
-@dataclass(frozen=True)
-class Forget:
-    """Nothing is remembered; and the protocol of feedback.
-
-    Of one field the client keeps e, the server h: both as long as the model, or empty.
-    """
-
-    remembers: ClassVar[bool] = False  # has an e, and wants to know what was decoded
-
-    def init(self, x: Vec) -> tuple[Vec, Vec]:
-        """-> a client's first e, the server's first h, for a model x (d,)."""
-        return x.new_empty(0), x.new_empty(0)
-
-    def aim(self, v: Vec, e: Vec) -> Vec:
-        """-> p (m,), what is given to the codec instead of the field v (m,)."""
-        return v
-
-    def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        """-> the new e (m,). sent: what the server decodes."""
-        return e
-
-    def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
-        """The mean of what arrived (d,) -> what the algorithm's server is given, the new h.
-
-        share: of all clients (or of all weights), how much the mean stands for.
-        """
-        return mean, h
-
-
-@dataclass(frozen=True)
-class Residual(Forget):
-    """Classic error feedback: what was not sent is added to the client's next answer.
-
-    sum(sent) + e = sum(computed) at any time. A client that is absent keeps its e.
-    Source: CFedAvg (Yang et al.), Algorithm 1; Stich et al., NeurIPS 2018.
-
-    >>> import torch
-    >>> v, e, sent = torch.tensor([3.0, 1.0]), torch.tensor([0.0, 0.5]), torch.tensor([3.0, 0.0])
-    >>> p = Residual().aim(v, e)
-    >>> Residual().keep(p, sent, e)
-    tensor([0.0000, 1.5000])
-    """
-
-    remembers = True
-
-    def init(self, x: Vec) -> tuple[Vec, Vec]:
-        return zeros(x), x.new_empty(0)
-
-    def aim(self, v: Vec, e: Vec) -> Vec:
-        return v + e
-
-    def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        return p - sent
-
-
-@dataclass(frozen=True)
-class EF21(Forget):
-    """Send C(v - e) and add it to e; the round's mean is that of the e of all N clients, absent
-    ones included, which the server keeps as h.
-
-    Source: Richtarik, Sokolov & Fatkhullin, NeurIPS 2021; all e and h begin at 0.
-    """
-
-    remembers = True
-
-    def init(self, x: Vec) -> tuple[Vec, Vec]:
-        return zeros(x), zeros(x)
-
-    def aim(self, v: Vec, e: Vec) -> Vec:
-        return v - e
-
-    def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        return e + sent
-
-    def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
-        h = h + share * mean
-        return h, h
-
-
-FEEDBACKS: dict[str, type[Forget]] = {"forget": Forget, "residual": Residual, "ef21": EF21}
-
-
 # -------------------------------------------------------------------------------------------- link
 @dataclass(frozen=True)
 class Via:
@@ -154,6 +73,8 @@ class Via:
 class Link:
     """up: {field: Via}, or one Via for every field in the algorithm's `linear`.
 
+    down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
+    loses stays at the server (see downlink.py).
     Fields that are not named travel dense and cost what `wire` says: these are not packed where
     nothing needs their bytes.
 
@@ -170,6 +91,7 @@ class Link:
     """
 
     up: Mapping[str, Via] | Via = field(default_factory=dict)
+    down: Mapping[str, Codec] | Codec | None = None
 
     def settled(self, algorithm: Algorithm, rule: Any = None, d: int | None = None) -> Link:
         """-> the same link with its fields spelled out.
@@ -185,7 +107,25 @@ class Link:
                 raise ConfigError(f"Link.up['{name}'] must be a Via(codec, feedback), got {via!r}")
             _fits(name, via, algorithm, rule)
             via.check(_ANY if d is None else d)
-        return replace(self, up=up)
+        down = downlink.settled(self.down, algorithm, rule, _ANY if d is None else d)
+        return replace(self, up=up, down=down)
+
+    # -------------------------------------------------------------------------------- the way down
+    @property
+    def codes_down(self) -> Mapping[str, Codec]:
+        """The codec of every field that is coded on its way down."""
+        if isinstance(self.down, Codec):
+            raise ConfigError("a Link with one codec down must be settled(algorithm) first")
+        return self.down or {}
+
+    def announce(
+        self, msg: Rec, state: Rec, layout: Layout, seed: int, round: int
+    ) -> tuple[Rec, Rec]:
+        """A round's message -> as its clients read it, and the server's new memory of the way down.
+
+        Raises NotFiniteError.
+        """
+        return downlink.announce(self.codes_down, msg, state, layout, seed, round)
 
     @property
     def codes(self) -> bool:
@@ -263,6 +203,14 @@ class Link:
                 bill |= nbytes(rec(**{name: value}))
         return rec(**read), bill, state
 
+    def squares(self, up: Rec, state: Rec) -> tuple[float, float] | None:
+        """||delta||^2 of an answer, and ||e||^2 of what the client's feedback now keeps of it; None
+        where delta is not coded.
+        """
+        if "delta" not in self._vias:
+            return None
+        return float(up.delta.square().sum()), float(state.delta.e.square().sum())
+
     def _code(
         self, name: str, v: Vec, state: Rec, view: Part, draw: tuple[Any, ...], decode: bool
     ) -> tuple[bytes, Vec | None, Rec]:
@@ -273,10 +221,13 @@ class Link:
         p = feedback.aim(v, e)
         message, code = codec.encode(p, own.code, view.layout, generator(*draw))
         raw, sent = codec.pack(message), None
-        if decode or feedback.remembers:
+        if decode or (feedback.remembers and not feedback.leftover):
             sent = _read(codec, raw, view.layout, v)
         if sent is not None and feedback.remembers:
             e = view.put(feedback.keep(p, sent, e), own.e)
+        elif feedback.remembers:
+            left = codec.missing(p.detach().cpu(), message, view.layout)
+            e = view.put(left.to(p.device), own.e)
         return raw, sent, state._replace(**{name: rec(code=code, e=e)})
 
     # ------------------------------------------------------------------------------ at the server

@@ -19,6 +19,10 @@ __all__ = ["Local"]
 class Local:
     """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
 
+    seconds: the server calls time after so many simulated seconds of training, and every client
+    answers with the steps that its device has done by then, one at least; `epochs` or `steps` are
+    then the most that it does, and without them there is no other bound.
+
     batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
     for algorithms that have it. schedule(round, step) multiplies lr. order
     "text": batches are not drawn but read on: the client's data, in their order, are cut into
@@ -34,6 +38,9 @@ class Local:
 
     epochs: float | None = hyper(None, source="number of passes over the client's data")
     steps: int | None = hyper(None, source="number of local steps K, for every client")
+    seconds: float | None = hyper(
+        None, low=0, open_low=True, optional=True, source="CFedAvg, Remark 6: a time-out"
+    )
     batch: int | None = hyper(50, source="50 in FedACG's and FedSMOO's main tables")
     lr: float = hyper(0.1, low=0, open_low=True, source="0.1 in FedACG and FedSMOO")
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
@@ -72,9 +79,9 @@ class Local:
 
     @property
     def work(self) -> tuple[float | None, int | None]:
-        """(epochs, steps), one of which is None."""
+        """(epochs, steps), one of which is None; both, where only `seconds` is a bound."""
         if self.steps is None and self.epochs is None:
-            return 1, None
+            return (1, None) if self.seconds is None else (None, None)
         return self.epochs, self.steps
 
     def rate(self, round: int, step: int) -> float:

@@ -8,16 +8,17 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
+from . import downlink
 from .algorithm import Round
 from .cohorts import Cohorts
 from .engines.base import Engine, Score
-from .engines.client import RangeResult
+from .engines.client import RangeResult, Stats
 from .engines.guard import at_server
 from .engines.sums import means, root
 from .errors import CheckpointError, ConfigError, FedloomError
@@ -82,6 +83,7 @@ class Loop:
     ledger: Ledger = field(default_factory=Ledger)
     srv: Rec = None
     at_link: Rec = None  # the server's memory of the link
+    at_down: Rec = None  # and of the way down
     buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
     saved: int = -1
 
@@ -96,6 +98,28 @@ class Loop:
         self.at_link = self.plan.link.server_init(x)
         up = self._probe(x)
         self.srv = at_server(self.plan.algorithm, "server_init", 0, x, up)
+        self.at_down = rec()
+        if codecs := self.plan.link.codes_down:
+            msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
+            self.at_down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
+
+    def message(self) -> tuple[Rec, Rec]:
+        """The message of the next round as its clients read it, and what the server remembers of
+        the way down once it is sent.
+        """
+        msg, layout = (
+            at_server(self.plan.algorithm, "broadcast", self.round, self.srv),
+            self.net.layout,
+        )
+        return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
+
+    def coded_down(self) -> dict[str, int]:
+        """{field: bytes} of what the message of a typical round takes where it is coded."""
+        msg, codecs = (
+            at_server(self.plan.algorithm, "broadcast", self.round, self.srv),
+            self.plan.link.codes_down,
+        )
+        return downlink.sizes(codecs, msg, self.at_down, self.net.layout)
 
     def _probe(self, x: Vec) -> Rec:
         """The exchange before round 1 with everybody who is there, if the algorithm has it: the
@@ -120,15 +144,17 @@ class Loop:
                 self._finish_row(rounds)
                 cohort = self.cohorts.of(self.round)
                 started = time.perf_counter()
-                msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
                 memories = self.memory.get(cohort)
                 try:
+                    msg, at_down = self.message()
                     answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
                 except FedloomError:
                     self.save()  # what the rounds before this one have learnt is not lost
                     raise
+                missed = downlink.away(memories, cohort, self.round)
                 with _undisturbed():
-                    self._commit(answers, started)
+                    self._commit(_billed(answers, at_down, missed), started)
+                    self.at_down = at_down
                 self._finish_row(rounds)
                 if self._save_due(last_save):
                     self.save()
@@ -159,7 +185,8 @@ class Loop:
         self.memory.put(answers.memories)
         seconds = time.perf_counter() - started
         before = self.ledger.bytes_down, self.ledger.bytes_up
-        self.ledger.add(answers.stats, seconds)
+        simulated = self._simulated(answers.stats)
+        self.ledger.add(answers.stats, seconds, simulated or 0.0)
         self.round += 1
         self.memory.drop(self.cohorts.forgotten(self.round))
         losses = [s.loss for s in answers.stats if s.answered]
@@ -175,7 +202,23 @@ class Loop:
                 "bytes_down": self.ledger.bytes_down - before[0],
                 "bytes_up": self.ledger.bytes_up - before[1],
                 "seconds": round(seconds, 6),
+                **({} if simulated is None else {"simulated_seconds": simulated}),
+                **_squares(answers.stats),
             }
+        )
+
+    def _simulated(self, stats: list[Stats]) -> float | None:
+        """Seconds until the slowest client has answered, if the devices are described."""
+        if self.fed.devices is None:
+            return None
+        return max(
+            (
+                self.fed.duration(
+                    s.client, s.steps, sum(s.bytes_down.values()), sum(s.bytes_up.values())
+                )
+                for s in stats
+            ),
+            default=0.0,
         )
 
     def _finish_row(self, rounds: int) -> None:
@@ -241,7 +284,12 @@ class Loop:
             "population": self.fed.population,
         }
         try:
-            state = State(self.round, rec(srv=self.srv, link=self.at_link), self.buffers, extra)
+            state = State(
+                self.round,
+                rec(srv=self.srv, link=self.at_link, down=self.at_down),
+                self.buffers,
+                extra,
+            )
             self.folder.save(state, self.memory, self.saving.keep)
             self.saved = self.round
         except OSError as error:
@@ -264,7 +312,7 @@ class Loop:
             return
         self.folder.rewind(int(state.extra["log"]), state.round)
         self.round, self.buffers = state.round, state.buffers
-        self.srv, self.at_link = state.srv.srv, state.srv.link
+        self.srv, self.at_link, self.at_down = state.srv
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
         target, higher = self.curve.target, self.curve.higher_is_better
@@ -274,6 +322,25 @@ class Loop:
         self.curve.higher_is_better = higher
         self.history = self.folder.read_rounds()
         self.logged = len(self.history)
+
+
+def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]) -> RangeResult:
+    """The answers with what their clients were really sent."""
+    if not at_down:
+        return answers
+    bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
+    return answers._replace(stats=list(map(bill, answers.stats)))
+
+
+def _squares(stats: list[Stats]) -> dict[str, float]:
+    """The means over the answers of ||delta||^2 and ||e||^2, where delta is coded: CFedAvg's
+    figures of error norms.
+    """
+    found = [s.squares for s in stats if s.squares is not None]
+    if not found:
+        return {}
+    means = [math.fsum(v) / len(found) for v in zip(*found, strict=True)]
+    return {"delta_square": means[0], "residual_square": means[1]}
 
 
 def _put(row: Row, part: str, score: Score, metrics: dict[str, Any]) -> None:

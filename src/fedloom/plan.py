@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .algorithm import Algorithm
 from .data import FederatedData
+from .devices import Devices
 from .errors import CompositionError, ConfigError, DataError
 from .link import Link
 from .local import Local
@@ -58,7 +59,8 @@ class Federation:
     """Who trains on what, how much, and with which randomness. Batches are made when asked for.
 
     channels_last: images go to the model in that memory format, which convolutions and pooling
-    like better (a quarter off a step of FAFED's small network on a CPU).
+    like better (a quarter off a step of FAFED's small network on a CPU). devices: how fast the
+    clients are; None: time is not simulated.
     """
 
     data: FederatedData
@@ -68,6 +70,7 @@ class Federation:
     metrics: dict[str, Metric] = field(default_factory=dict)
     channels_last: bool = False
     capacities: Sequence[float] = ()
+    devices: Devices | None = None
 
     def __post_init__(self) -> None:
         if self.capacities and len(self.capacities) != self.data.population:
@@ -77,6 +80,11 @@ class Federation:
             )
         if self.weighting not in ("examples", "uniform"):
             raise ConfigError(f'weighting must be "examples" or "uniform", got {self.weighting!r}')
+        if self.local.seconds is not None and self.devices is None:
+            raise ConfigError(
+                f"local.seconds = {self.local.seconds:g} needs to know how fast the clients are; "
+                "give devices, such as devices=lognormal, or drop it"
+            )
         batch = self.local.batch
         if self.local.drop_last and batch is not None:
             sizes = self.data.sizes
@@ -86,6 +94,11 @@ class Federation:
                     f"client {i} has {int(sizes[i])} samples, fewer than local.batch = {batch} "
                     "with drop_last: it would never train; use drop_last = false or a smaller batch"
                 )
+
+    @functools.cached_property
+    def _speeds(self) -> list[float]:
+        assert self.devices is not None
+        return self.devices.speeds(self.population, self.seed)
 
     @functools.cached_property
     def _sizes(self) -> Any:
@@ -116,12 +129,22 @@ class Federation:
         return size, n // size if whole else -(-n // size)
 
     def steps(self, client: int) -> int:
-        """K_i: whole steps; a fraction of an epoch is rounded to the nearest, at least one."""
+        """K_i: whole steps, at least one; a fraction of an epoch is rounded to the nearest, and
+        what a device has not done in local.seconds is not done.
+        """
         epochs, steps = self.local.work
-        if steps is not None:
+        if epochs is not None:
+            steps = max(1, math.floor(epochs * self._per_epoch(client)[1] + 0.5))
+        if self.local.seconds is None:
+            assert steps is not None
             return steps
-        assert epochs is not None
-        return max(1, math.floor(epochs * self._per_epoch(client)[1] + 0.5))
+        done = max(1, math.floor(self.local.seconds * self._speeds[client] * (1 + 1e-12)))
+        return done if steps is None else min(steps, done)
+
+    def duration(self, client: int, steps: int, bytes_down: int, bytes_up: int) -> float:
+        """Simulated seconds of a client's round: its steps, and its messages on their way."""
+        assert self.devices is not None
+        return steps / self._speeds[client] + self.devices.travel(bytes_down, bytes_up)
 
     def sizes(self, client: int) -> tuple[int, ...]:
         """The size of the batch of every local step of a client."""

@@ -14,6 +14,7 @@ from .algorithm import Algorithm, FedAvg, Hyper
 from .algorithms import (
     FAFED,
     STEM,
+    CFedAvg,
     FedACG,
     FedCM,
     FedDC,
@@ -42,6 +43,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "scaffold": Scaffold,
     "fedacg": FedACG,
     "fednova": FedNova,
+    "cfedavg": CFedAvg,
     "feddyn": FedDyn,
     "fedsmoo": FedSMOO,
     "fafed": FAFED,
@@ -65,6 +67,7 @@ LABELS = {
     "scaffold": "SCAFFOLD",
     "fedacg": "FedACG",
     "fednova": "FedNova",
+    "cfedavg": "CFedAvg",
     "feddyn": "FedDyn",
     "fedsmoo": "FedSMOO",
     "fafed": "FAFED",

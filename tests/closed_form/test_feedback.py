@@ -6,7 +6,22 @@ import pytest
 import torch
 
 from fedloom import FedAvg
-from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.codecs import (
+    BF16,
+    FP16,
+    QSGD,
+    Dense,
+    Int8,
+    Natural,
+    PowerSGD,
+    Proportion,
+    RandomDropping,
+    Sign,
+    Strom,
+    Threshold,
+    TopK,
+    make_codec,
+)
 from fedloom.layout import Layout
 from fedloom.link import EF21, Forget, Link, Residual, Via, Whole
 from fedloom.rng import generator
@@ -32,6 +47,20 @@ LOSSY = {
     "4 bit": QSGD(levels=7, bucket=64),
     "rank 1": PowerSGD(rank=1),
     "rank 2": PowerSGD(rank=2),
+    "threshold": Threshold(tau=2.0),
+    "strom": Strom(tau=40.0),
+    "proportion": Proportion(ratio=0.1, sample=0.5),
+    "sign": Sign(),
+    "sign by layer": Sign(scope="layer"),
+    "shrunk": QSGD(levels=2, bucket=64, shrink=True),
+    "natural": Natural(),
+    "half": FP16(),
+    "bfloat": BF16(),
+    "int8": Int8(),
+    "top, int8": make_codec("topk:0.1|int8"),
+    "top, signs": make_codec("topk:0.1|sign"),
+    "top, levels": make_codec("topk:0.1|qsgd:4,0,shrink=true"),
+    "dropping, bfloat": make_codec("dropping:0.2|bf16"),
 }
 
 

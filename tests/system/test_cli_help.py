@@ -12,7 +12,9 @@ from click.testing import Result
 
 from fedloom import __version__
 from fedloom.cli.__main__ import cli
+from fedloom.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
+from fedloom.devices import DEVICES
 from fedloom.engines import ENGINES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
@@ -95,6 +97,8 @@ REGISTRIES = {
     "partitions": PARTITIONS,
     "objectives": OBJECTIVES,
     "schedules": SCHEDULES,
+    "codecs": MAKERS,
+    "devices": DEVICES,
     "engines": ENGINES,
 }
 
@@ -116,7 +120,7 @@ def test_everything_that_is_listed_can_be_shown(name: str, fedloom: Fedloom) -> 
     kinds = fedloom("show", name).output
     assert kinds.startswith(f"{name} (")
     for topic, names in REGISTRIES.items():
-        kind = {"data": "data set"}.get(topic, topic.removesuffix("s"))
+        kind = {"data": "data set", "devices": "device profile"}.get(topic, topic.removesuffix("s"))
         assert (f"{name} ({kind})" in kinds) == (name in names)
 
 

@@ -23,6 +23,7 @@ TABLE = {
     "fedyogi": (1, 1, 0, 1),
     "fedams": (1, 1, 0, 1),
     "fednova": (1, 1, 0, 1),
+    "cfedavg": (1, 1, 0, 1),
     "fedacg": (1, 1, 0, 1),
     "feddyn": (1, 1, 1, 1),
     "fedspeed": (1, 1, 1, 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import struct
 import tracemalloc
@@ -12,7 +13,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.codecs import CODECS, QSGD, Codec, Dense, PowerSGD, RandomDropping, TopK, indices
+from fedloom.codecs import (
+    BF16,
+    CODECS,
+    FP16,
+    QSGD,
+    Codec,
+    Dense,
+    FedPAQ,
+    Int8,
+    Natural,
+    PowerSGD,
+    Proportion,
+    RandomDropping,
+    Sign,
+    Strom,
+    Threshold,
+    TopK,
+    indices,
+    make_codec,
+)
 from fedloom.codecs.indices import Coding
 from fedloom.codecs.qsgd import quantise
 from fedloom.codecs.topk import largest
@@ -37,7 +57,31 @@ EVERY = {
     "one norm": QSGD(levels=4, bucket=0),
     "rank 1": PowerSGD(rank=1),
     "rank 3": PowerSGD(rank=3),
+    "threshold": Threshold(tau=0.5),
+    "strom": Strom(tau=0.5),
+    "proportion": Proportion(ratio=0.1, sample=0.1),
+    "sign": Sign(),
+    "sign by layer": Sign(scope="layer"),
+    "shrunk": QSGD(levels=2, bucket=64, shrink=True),
+    "paq": FedPAQ(levels=7, bucket=64),
+    "natural": Natural(),
+    "half": FP16(),
+    "bfloat": BF16(),
+    "int8": Int8(bucket=100),
+    "int8, one step": Int8(bucket=0),
+    "top, int8": make_codec("topk:0.1|int8"),
+    "top, signs": make_codec("topk:0.1|sign"),
+    "top, levels": make_codec("topk:0.1|qsgd:4,0,shrink=true"),
+    "dropping, bfloat": make_codec("dropping:0.3|bf16"),
+    "threshold, dropping, natural": make_codec("threshold:0.5|dropping:0.5|natural"),
 }
+if importlib.util.find_spec("zstandard"):
+    EVERY |= {
+        "zipped": make_codec("zstd"),
+        "levels, zipped": make_codec("qsgd:3|zstd:5"),
+        "top, int8, zipped": make_codec("topk:0.1|int8|zstd"),
+    }
+NOISY = (QSGD, RandomDropping, Natural, Int8, Proportion)
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -108,7 +152,9 @@ def test_bytes_are_counted_and_give_the_same_message(name, dtype):
 def test_the_same_draw_gives_the_same_message(name):
     codec, p = EVERY[name], normal()
     assert same(encode(codec, p, place=1), encode(codec, p, place=1))
-    noisy = isinstance(codec, (QSGD, RandomDropping))
+    stages = {n: getattr(codec, n, None) for n in ("first", "then", "inner")}.values()
+    inner = [getattr(s, n, None) for s in stages for n in ("first", "then", "inner")]
+    noisy = any(isinstance(stage, NOISY) for stage in (codec, *stages, *inner))
     assert same(encode(codec, p, place=1), encode(codec, p, place=2)) is not noisy
 
 
@@ -183,7 +229,8 @@ def test_hyper_parameters_have_ranges():
     for make in wrong:
         with pytest.raises(ConfigError):
             make()
-    assert len({kind.code for kind in CODECS.values()}) == len(CODECS)
+    kinds = {type(make()) for make in CODECS.values()} | {type(c) for c in EVERY.values()}
+    assert len({kind.code for kind in kinds}) == len(kinds)
 
 
 # ------------------------------------------------------------------------------------ hostile bytes
@@ -540,7 +587,7 @@ def test_buckets_longer_than_a_chunk_and_chunks_of_many_buckets(monkeypatch):
         exact = torch.stack([part.norm() for part in p.split(size)])
         torch.testing.assert_close(message.norm.double(), exact, rtol=2e-7, atol=0)
         whole = QSGD(bucket=bucket).decode(message, flat(1000), torch.float64)
-        monkeypatch.setattr("fedloom.codecs.qsgd._CHUNK", 64)
+        monkeypatch.setattr("fedloom.codecs.buckets.CHUNK", 64)
         again = encode(QSGD(bucket=bucket), p, flat(1000))
         assert bits(again.symbol) == bits(message.symbol)
         torch.testing.assert_close(again.norm, message.norm, rtol=2e-7, atol=0)

@@ -1,6 +1,7 @@
 """One file per paper; every class is a change to FedAvg or LocalSGD (fedloom.algorithm)."""
 
 from ..algorithm import FedAvg, LocalSGD
+from .cfedavg import CFedAvg
 from .fafed import FAFED
 from .fedacg import FedACG
 from .fedams import fedams
@@ -20,6 +21,7 @@ from .stem import STEM
 __all__ = [
     "FAFED",
     "STEM",
+    "CFedAvg",
     "FedACG",
     "FedAvg",
     "FedCM",

@@ -21,6 +21,7 @@ class FAFED(LocalSGD):
     Reference: https://arxiv.org/abs/2212.00974
     """
 
+    approximate = ("x", "m")
     linear = ("delta", "m")  # v is not: what a codec decodes may be negative
     means = ("m", "v")
     partial = False  # m and v are everybody's means

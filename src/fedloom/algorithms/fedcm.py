@@ -19,6 +19,7 @@ class FedCM(FedAvg):
     Reference: https://arxiv.org/abs/2106.10874
     """
 
+    approximate = ("x", "D")
     means = ("D",)
     partial = False  # D would fade where few clients hold a coordinate
     sums = True

@@ -19,6 +19,7 @@ class FedDC(LocalSGD):
     Reference: https://github.com/gaoliang13/FedDC
     """
 
+    approximate = ("x", "g")
     linear = ("delta", "dg")
     means = ("h", "dg")
     sums = True

@@ -20,6 +20,7 @@ class FedSMOO(LocalSGD):
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
 
+    approximate = ("x", "s")
     linear = ("delta", "s")
     means = ("h", "s")
     perturbs = True

@@ -17,6 +17,7 @@ class Scaffold(FedAvg):
     Reference: https://arxiv.org/abs/1910.06378
     """
 
+    approximate = ("x", "c")
     linear = ("delta", "dc")
     means = ("dc",)
     sums = True

@@ -20,6 +20,7 @@ class STEM(LocalSGD):
     Reference: https://arxiv.org/abs/2106.10435
     """
 
+    approximate = ("x", "m")
     linear = ("delta", "m")
     means = ("m",)
     partial = False  # m is everybody's mean

@@ -23,6 +23,8 @@ TOPICS = (
     "partitions",
     "objectives",
     "schedules",
+    "codecs",
+    "devices",
     "engines",
     "runs",
 )
@@ -35,7 +37,8 @@ def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
-    partitions, objectives, schedules, engines, runs. Without one: everything but the runs.
+    partitions, objectives, schedules, codecs (how answers are compressed), devices (how fast
+    clients are), engines, runs. Without one: everything but the runs.
     """
     from .output import table
 
@@ -56,7 +59,7 @@ def list_command(topic: str | None) -> None:
 @click.argument("name")
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective,
-    schedule or engine.
+    schedule, codec, device profile or engine.
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -102,6 +105,14 @@ def _found(topic: str) -> Mapping[str, Any]:
         from fedloom.schedules import SCHEDULES
 
         return SCHEDULES
+    if topic == "codecs":
+        from fedloom.codecs import MAKERS
+
+        return MAKERS
+    if topic == "devices":
+        from fedloom.devices import DEVICES
+
+        return DEVICES
     from fedloom import engines
 
     return {name: getattr(engines, name.capitalize()) for name in engines.ENGINES}
@@ -234,7 +245,7 @@ def _in_table(table_name: str) -> Callable[[str, Any], str]:
     return lambda name, make: _callable(name, make, table_name)
 
 
-_SINGULAR = {"data": "data set"}
+_SINGULAR = {"data": "data set", "devices": "device profile"}
 _SHOW: dict[str, Callable[[str, Any], str]] = {
     "algorithms": _algorithm,
     "servers": _in_table("server"),
@@ -244,4 +255,6 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "partitions": _in_table("data.partition"),
     "schedules": _in_table("local.schedule"),
     "objectives": _in_table("objective"),
+    "codecs": _in_table("compress"),
+    "devices": _in_table("devices"),
 }

@@ -110,7 +110,7 @@ def measure(experiment: Experiment) -> Cost:
 def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
     """Train these clients -> their answers, seconds."""
     started = time.perf_counter()
-    msg = loop.plan.algorithm.broadcast(loop.srv)
+    msg, _ = loop.message()
     answers = loop.engine.round(msg, loop.buffers, {}, sample, 0)
     return answers, time.perf_counter() - started
 
@@ -128,7 +128,8 @@ def _cost(
     every = experiment.evaluation.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
-    down = [sum(s.bytes_down.values()) for s in answers.stats]
+    coded = loop.coded_down()
+    down = [sum((s.bytes_down | coded).values()) for s in answers.stats]
     up = [sum(s.bytes_up.values()) for s in answers.stats]
     rows = [_nbytes(row) for row in answers.memories.values()]
     row = max(rows, default=0)
@@ -139,7 +140,8 @@ def _cost(
         before=loop.ledger.bytes_down + loop.ledger.bytes_up,
         seconds_training=steps * second_per_step + loop.ledger.seconds,
         seconds_evaluation=evaluations * evaluation,
-        checkpoint=_nbytes(rec(srv=loop.srv, link=loop.at_link)) + loop.buffers.nbytes,
+        checkpoint=_nbytes(rec(srv=loop.srv, link=loop.at_link, down=loop.at_down))
+        + loop.buffers.nbytes,
         memory_row=row,
         memory_all=row * loop.fed.population,
         resident=_resident(experiment, loop, row),

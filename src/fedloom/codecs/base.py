@@ -96,6 +96,17 @@ class Reader:
         part = self._cut(n * dtype.itemsize)
         return torch.frombuffer(bytearray(part), dtype=dtype) if n else torch.empty(0, dtype=dtype)
 
+    def rest(self) -> bytes:
+        """All bytes that were not read yet."""
+        return bytes(self._cut(self.left))
+
+    def bits(self, n: int) -> Tensor:
+        """The next n bits as bools (n,), least significant first; the rest of a byte is 0."""
+        block = self.block(-(-n // 8))
+        if n % 8 and block[-1] >> (n % 8):
+            raise WireError(f"a {self._name} message has bits behind its last sign; it is damaged")
+        return torch.from_numpy(np.unpackbits(block, count=n, bitorder="little").view(np.bool_))
+
     def end(self) -> None:
         """Refuse what stands behind the message."""
         if self.left:
@@ -144,10 +155,15 @@ class Codec:
     must remember for the next message (PowerSGD's Q) is the `state`, a record.
     """
 
+    # feedback: what goes with it unless another one is asked for, by its name
     # code: the codec's number on the wire; 128 and above are free for codecs of your own
     # matrices: needs whole layers, not some of their coordinates
+    # chooses: sends some coordinates, their values in the message's `value`; may begin a chain, and
+    #   has where() and there()
+    feedback: ClassVar[str] = "residual"
     code: ClassVar[int]
     matrices: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -189,11 +205,32 @@ class Codec:
         """len(pack(message)), without packing."""
         raise NotImplementedError
 
+    def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
+        """What the receiver will lack of p (d,): p - decode(message), as a new vector."""
+        return p - self.decode(message, layout, p.dtype)
+
+    def where(self, message: Rec) -> tuple[int, bytes]:
+        """The places of the values of a codec that `chooses`: an index coding, and its block."""
+        raise NotImplementedError
+
+    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
+        """The message of where() without its values. Raises WireError for a damaged block."""
+        raise NotImplementedError
+
+    def most(self, d: int) -> int:
+        """The largest number of values that a message about d coordinates holds."""
+        return d
+
     def omega(self, d: int) -> float | None:
-        """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: it is biased,
-        and a contraction.
-        """
+        """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: biased."""
         return None
+
+    def delta(self, d: int) -> float | None:
+        """1 / gamma of CFedAvg's Definition 1, E||C(p) - p||^2 <= ||p||^2 / gamma, below 1; None:
+        there is no such bound for every p.
+        """
+        omega = self.omega(d)
+        return omega if omega is not None and omega < 1 else None
 
     def unfit(self, d: int) -> str:
         """Say why feedback around this codec would grow without bound; "" where it does not.
@@ -217,6 +254,7 @@ class Dense(Codec):
     """
 
     code = 0
+    feedback = "forget"
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)

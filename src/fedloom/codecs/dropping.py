@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -37,6 +39,7 @@ class RandomDropping(Codec):
     """
 
     code = 2
+    chooses = True
     ratio: float = hyper(0.1, low=0, open_low=True, high=1, source="CFedAvg: 0.1 and 0.01")
     scaled: bool = hyper(False, choices=(False, True), source="CFedAvg's Definition 1: not scaled")
 
@@ -66,29 +69,40 @@ class RandomDropping(Codec):
             )
         return value.new_zeros(layout.d).index_put_((index,), value)
 
+    def where(self, message: Rec) -> tuple[int, bytes]:
+        return 0, _SEED.pack(int(message.seed))
+
+    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
+        if k > d or coding or len(block) != _SEED.size:
+            raise WireError(
+                f"a RandomDropping message has {k} of {d} values, index coding {coding} and "
+                f"{len(block)} bytes of a seed; it has at most all values, coding 0 and "
+                f"{_SEED.size} bytes"
+            )
+        (seed,) = _SEED.unpack(block.tobytes())
+        return rec(size=torch.tensor([d]), seed=torch.tensor([seed]))
+
     def pack(self, message: Rec) -> bytes:
         d, value = int(message.size), message.value
         header = Header(self.code, value.dtype, 0, d, len(value))
-        return b"".join((header.bytes(), _SEED.pack(int(message.seed)), raw(value)))
+        return b"".join((header.bytes(), self.where(message)[1], raw(value)))
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
-        header = reader.header
-        if header.k > header.d or header.coding:
-            raise WireError(
-                f"a RandomDropping message has {header.k} of {header.d} values and index coding "
-                f"{header.coding}; it has at most all values, and coding 0"
-            )
-        (seed,) = reader.numbers(_SEED)
-        value = reader.values(header.k)
+        _, _, coding, d, k = reader.header
+        message = self.there(coding, reader.block(_SEED.size), d, k)
+        value = reader.values(k)
         reader.end()
-        return rec(size=torch.tensor([header.d]), seed=torch.tensor([seed]), value=value)
+        return rec(**message._asdict(), value=value)
 
     def nbytes(self, message: Rec) -> int:
         return HEADER_BYTES + _SEED.size + int(message.value.nbytes)
 
     def omega(self, d: int) -> float | None:
         return 1 / self.ratio - 1 if self.scaled else None
+
+    def delta(self, d: int) -> float | None:
+        return 1 - self.ratio if not self.scaled else super().delta(d)
 
     def unfit(self, d: int) -> str:
         if not self.scaled or self.ratio == 1:

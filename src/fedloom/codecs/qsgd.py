@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +14,14 @@ from ..algorithm import hyper
 from ..errors import ConfigError, DataError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
+from . import buckets
 from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .buckets import LARGEST, Noise, pieces, spread, work
 
-__all__ = ["QSGD"]
+__all__ = ["QSGD", "FedPAQ"]
 
 _PARAMETERS = struct.Struct("<HI")  # levels, bucket
-_CHUNK = 1 << 18  # values that are worked on together: a few megabytes
-_LARGEST = torch.finfo(torch.float32).max
+_CHUNK = 1 << 18  # symbols that are packed together
 
 
 class QSGD(Codec):
@@ -31,6 +31,9 @@ class QSGD(Codec):
     receiver's ||p|| sign(p_j) l_j / levels is unbiased. The norm is that of each bucket of
     coordinates (0: of all), sent as float32 rounded up; only the bucket's share of a vector pays
     for its largest values. levels = 2^(w-1) - 1 uses w bits a value fully: 127 is 8 bit, 7 is 4.
+    scope "layer": every layer begins a bucket, so that none shares a norm with its neighbour.
+    shrink: send 1 / (1 + w) of it, w = min(b / levels^2, sqrt(b) / levels) for buckets of b:
+    biased, and a contraction for any number of levels, as feedback needs it.
     On the wire: header, levels u16, bucket u32, norms, symbols l + levels in w bits each, most
     significant first.
     Source: Alistarh et al., NeurIPS 2017; the bound is `omega`.
@@ -46,6 +49,10 @@ class QSGD(Codec):
     code = 3
     levels: int = hyper(127, low=1, high=127, source="8 bit; FedPAQ, 4 bit: 7")
     bucket: int = hyper(512, low=0, high=2**32 - 1, source="Alistarh et al.: 512; 0 = whole vector")
+    scope: str = hyper(
+        "global", choices=("global", "layer"), source="buckets of the whole model, or of each layer"
+    )
+    shrink: bool = hyper(False, choices=(False, True), source="False: unbiased, as in the paper")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,36 +70,53 @@ class QSGD(Codec):
     def omega(self, d: int) -> float | None:
         """min(b / (4 s^2), sqrt(b) / s) with b the number of values that share a norm."""
         b = min(self.bucket or d, d)
+        if self.shrink:
+            return None
         return min(b / (4 * self.levels**2), math.sqrt(b) / self.levels)
+
+    def delta(self, d: int) -> float | None:
+        if not self.shrink:
+            return super().delta(d)
+        w = self._excess(min(self.bucket or d, d))
+        return w / (1 + w)
 
     def unfit(self, d: int) -> str:
         why = super().unfit(d)
-        return f"{why}: use more levels or smaller buckets" if why else ""
+        return f"{why}: use more levels, smaller buckets, or shrink" if why else ""
 
-    def _size(self, d: int) -> int:
-        """Values that share a norm."""
-        return max(1, min(self.bucket or d, d))
+    def _excess(self, b: int) -> float:
+        """The paper's bound on w for b values that share a norm."""
+        return min(b / self.levels**2, math.sqrt(b) / self.levels)
+
+    def _sizes(self, layout: Layout) -> list[int]:
+        return layout.sizes if self.scope == "layer" else [layout.d]
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        p = checked(p, layout)
-        size = self._size(len(p))
-        norm = _norms(p, size)
+        p, sizes, noise = checked(p, layout), self._sizes(layout), Noise(draw)
+        norm = _norms(p, sizes, self.bucket)
         scale = torch.where(norm > 0, norm, 1.0)
         symbol = torch.empty(len(p), dtype=torch.uint8)
-        noise = torch.empty(min(len(p), _CHUNK))
-        for at, n, own in _pieces(len(p), size):
-            u = noise[:n].uniform_(generator=draw)
-            each = _spread(scale[own], size, n)
-            symbol[at : at + n] = quantise(p[at : at + n], each, u, self.levels)
+        for piece in pieces(sizes, self.bucket):
+            at, n = piece.at, piece.n
+            part, each = p[at : at + n], spread(scale, piece)
+            symbol[at : at + n] = quantise(part, each, noise.uniform(n), self.levels)
         return rec(size=torch.tensor([len(p)]), norm=norm, symbol=symbol), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
+        sizes, norm = self._sizes(layout), message.norm
+        if len(norm) != (number := buckets.count(sizes, self.bucket)):
+            raise WireError(
+                f"a {type(self).__name__} message has {len(norm)} norms; these layers take {number}"
+            )
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
-        size, work = self._size(layout.d), _work(out)
-        for at, n, own in _pieces(layout.d, size):
-            share = message.symbol[at : at + n].to(work).sub_(self.levels).div_(self.levels)
-            out[at : at + n] = share.mul_(_spread(message.norm[own], size, n))
+        kind = work(out)
+        for piece in pieces(sizes, self.bucket):
+            at, n = piece.at, piece.n
+            share = message.symbol[at : at + n].to(kind).sub_(self.levels).div_(self.levels)
+            out[at : at + n] = share.mul_(spread(norm, piece))
+            if self.shrink:
+                out[at : at + n] /= 1 + self._excess(piece.size)
         return out
 
     def pack(self, message: Rec) -> bytes:
@@ -112,15 +136,17 @@ class QSGD(Codec):
                 f"a QSGD message has {own[0]} levels and buckets of {own[1]}; "
                 f"this run has {self.levels} and {self.bucket}"
             )
-        number = -(-d // self._size(d))
         nbytes = -(-d * self.width // 8)
-        if reader.left != 4 * number + nbytes:
+        number = (reader.left - nbytes) // 4  # the layers decide, or the length of the message
+        if layout is not None or self.scope == "global":
+            number = buckets.count([d] if layout is None else self._sizes(layout), self.bucket)
+        if reader.left != 4 * number + nbytes or number > d:
             raise WireError(
                 f"a QSGD message has {reader.left} bytes of norms and symbols; "
                 f"{d} coordinates take {4 * number + nbytes}"
             )
         norm = reader.values(number)
-        if not ((norm >= 0) & (norm <= _LARGEST)).all():
+        if not ((norm >= 0) & (norm <= LARGEST)).all():
             raise WireError("a QSGD message has a norm that is negative or not finite")
         symbol = _unsqueeze(reader.block(nbytes), self.width, d)
         if d and int(symbol.max()) > 2 * self.levels:
@@ -135,60 +161,60 @@ class QSGD(Codec):
         return HEADER_BYTES + _PARAMETERS.size + int(message.norm.nbytes) + symbols
 
 
+class FedPAQ(QSGD):
+    """FedPAQ's quantiser: QSGD of a client's whole move, unbiased, without feedback.
+
+    Differs from the paper, whose norm is that of the whole vector (bucket=0, scope="global"): one
+    norm per bucket of a layer, without which nothing of a network of 11 million values is left.
+    Source: Reisizadeh et al., AISTATS 2020; in FedACG's Table 6, which says no number of bits.
+
+    >>> FedPAQ().width, FedPAQ().scope
+    (4, 'layer')
+    """
+
+    code = 12
+    feedback = "forget"
+    levels: int = hyper(7, low=1, high=127, source="FedPAQ does not say which in Table 6: 4 bit")
+    scope: str = hyper(
+        "layer", choices=("global", "layer"), source="a norm per layer and bucket; FedPAQ: global"
+    )
+
+
 # ------------------------------------------------------------------------------------- arithmetic
-def _work(p: Tensor) -> torch.dtype:
-    """What is computed in: half types have too few digits for levels."""
-    return torch.float64 if p.dtype == torch.float64 else torch.float32
-
-
 def quantise(p: Vec, norm: Tensor, u: Vec, levels: int) -> Tensor:
     """Signed levels plus `levels`, uint8 (n,). norm: one, or one per value, none of them 0; u in
     [0, 1).
 
     ceil(z - u) is floor(z) + [u < z - floor(z)] in one operation.
     """
-    work = _work(p)
-    p = p.to(work)
+    kind = work(p)
+    p = p.to(kind)
     # the quotient first: levels / norm overflows for the smallest norms; it may round above 1
-    z = p.abs().div_(norm.to(work)).mul_(levels).sub_(u).ceil_().clamp_max_(levels)
+    z = p.abs().div_(norm.to(kind)).mul_(levels).sub_(u).ceil_().clamp_max_(levels)
     return z.copysign_(p).add_(levels).to(torch.uint8)
 
 
-def _pieces(d: int, size: int) -> Iterator[tuple[int, int, slice]]:
-    """Cut d values into (start, length, their buckets): some whole buckets, or part of one."""
-    at = 0
-    while at < d:
-        room = _CHUNK // size * size if size <= _CHUNK else min(_CHUNK, size - at % size)
-        n = min(room, d - at)
-        yield at, n, slice(at // size, (at + n - 1) // size + 1)
-        at += n
-
-
-def _spread(norm: Tensor, size: int, n: int) -> Tensor:
-    """One value per bucket -> one per coordinate (n,); a single one stays."""
-    return norm if len(norm) == 1 else norm.repeat_interleave(size)[:n]
-
-
-def _norms(p: Vec, size: int) -> Tensor:
-    """The norm of every `size` values, float32 rounded up: a norm that is too small would push
-    the largest value beyond the last level, and make it biased.
+def _norms(p: Vec, sizes: list[int], bucket: int) -> Tensor:
+    """The norm of every bucket, float32 rounded up: a norm that is too small would push the
+    largest value beyond the last level, and make it biased.
     """
-    squares = torch.zeros(-(-len(p) // size), dtype=torch.float64)
-    for at, n, own in _pieces(len(p), size):
-        square = p[at : at + n].double().square()  # double() of doubles is p itself
+    squares = torch.zeros(buckets.count(sizes, bucket), dtype=torch.float64)
+    for at, n, size, own in pieces(sizes, bucket):
+        part = p[at : at + n]
         if own.stop - own.start == 1:
-            squares[own] += square.sum()
-        else:
-            padded = torch.nn.functional.pad(square, (0, -n % size))
-            squares[own] = padded.view(-1, size).sum(1)
+            squares[own] += part.double().square().sum()
+            continue
+        whole = n - n % size
+        grouped = torch.linalg.vector_norm(part[:whole].view(-1, size), dim=1, dtype=torch.float64)
+        squares[own.start : own.start + len(grouped)] += grouped.square_()
+        if n > whole:
+            squares[own.stop - 1] += part[whole:].double().square().sum()
     exact = squares.sqrt_()
-    if len(exact) and exact.max() > _LARGEST:
+    if len(exact) and exact.max() > LARGEST:
         raise DataError(
-            f"QSGD sends norms as float32, up to {_LARGEST:.3g}, got {float(exact.max()):.3g}"
+            f"QSGD sends norms as float32, up to {LARGEST:.3g}, got {float(exact.max()):.3g}"
         )
-    norm = exact.float()
-    above = torch.nextafter(norm, torch.tensor(math.inf))
-    return torch.where(norm.double() < exact, above, norm).clamp_max(_LARGEST)
+    return buckets.round_up(exact)
 
 
 # ------------------------------------------------------------------------------------------- bits

@@ -7,8 +7,9 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..codecs import CODECS
+from ..codecs import MAKERS, named_codec
 from ..data import PARTITIONS, SOURCES
+from ..devices import DEVICES
 from ..errors import ConfigError
 from ..models import MODELS
 from ..objectives import OBJECTIVES
@@ -18,7 +19,7 @@ from ..views import VIEWS
 from ..zoo import ALGORITHMS
 from .tables import known
 
-__all__ = ["REGISTRIES", "Makers", "apply", "named_table", "parse_override"]
+__all__ = ["REGISTRIES", "Makers", "apply", "is_short", "named_table", "parse_override"]
 
 Makers = Mapping[str, Callable[..., Any]]
 
@@ -32,7 +33,9 @@ REGISTRIES: dict[str, Makers] = {
     "local.schedule": SCHEDULES,
     "objective": OBJECTIVES,
     "submodel": VIEWS,
-    "compress": CODECS,
+    "compress": MAKERS,
+    "compress.down": MAKERS,
+    "devices": DEVICES,
 }
 # keys of a named table that are no options of what the table names
 NESTED: dict[str, tuple[str, ...]] = {
@@ -51,6 +54,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     (('local.lr', 0.05), ('algorithm', 'fedacg'))
     """
     path, equals, value = (part.strip() for part in text.partition("="))
+    if path == "compress.up" or path.startswith("compress.up."):  # the answers', as compress is
+        path = f"compress{path.removeprefix('compress.up')}"
     if not equals or not path or not all(path.split(".")):
         raise ConfigError(f"expected key=value, as in local.lr=0.05, got '{text}'")
     try:
@@ -99,6 +104,11 @@ def named_table(place: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {"name": found}
 
 
+def is_short(codec: str) -> bool:
+    """Say whether a codec's name has its options with it, as topk:0.01 has, or is a chain."""
+    return ":" in codec or "|" in codec or codec == "zstd"
+
+
 def _is_name(path: str, value: Any) -> bool:
     return path.removesuffix(".name") in REGISTRIES and not isinstance(value, Mapping)
 
@@ -117,12 +127,15 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if old.get("name") == name:
         return
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
-    first = ""
-    if path == "compress" and isinstance(name, str):  # topk:0.01 is short for its first option
-        name, _, first = name.partition(":")
+    if path.startswith("compress"):
+        kept |= {k: v for k, v in old.items() if k == "down"}
+        if isinstance(name, str) and is_short(name):
+            try:
+                name, options = named_codec(name)
+            except ConfigError as error:
+                raise ConfigError(f"command line: {error}") from None
+            kept |= options
     make = REGISTRIES[path].get(name) if isinstance(name, str) else None
-    if first and make is not None and known(make):
-        kept[known(make)[0]] = parse_override(f"v={first}")[1]
     if path == "data.partition" and make is not None:  # every partition is of `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}
     place[key] = {"name": name, **kept}

@@ -14,14 +14,13 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from ..codecs import CODECS
 from ..cohorts import Turnover
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
+from ..devices import DEVICES
 from ..engines import make_engine, same_bits
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
 from ..experiment import Experiment
-from ..link import FEEDBACKS, Via
 from ..local import Local
 from ..loop import Saving
 from ..models import MODELS
@@ -30,6 +29,7 @@ from ..schedules import SCHEDULES
 from ..servers import with_server
 from ..views import VIEWS
 from ..zoo import LABELS, make_algorithm
+from .compress import link_of, settings_of
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
 from .settings import PLAIN, Settings
@@ -52,6 +52,7 @@ _TABLES = (
     "submodel",
     "compress",
     "turnover",
+    "devices",
 )
 _LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
@@ -103,6 +104,8 @@ class Config:
         if "turnover" in v:
             with self._blame("turnover"):
                 turnover = Turnover(**live(v["turnover"]))
+        with self._blame("compress"):
+            link = link_of(v.get("compress", {}))
         with self._blame(""):
             return Experiment(
                 algorithm=algorithm,
@@ -114,7 +117,8 @@ class Config:
                 loss=self._make("objective", OBJECTIVES),
                 submodel=self._optional("submodel", VIEWS),
                 capacities=v.get("submodel", {}).get("capacities"),
-                compress=self._via(),
+                compress=link,
+                devices=self._optional("devices", DEVICES),
                 seed=v["seed"],
                 sampling=v["sampling"],
                 turnover=turnover,
@@ -149,12 +153,6 @@ class Config:
             return None
         with self._blame(path):
             return self._make(path, registry)
-
-    def _via(self) -> Via | None:
-        codec = self._optional("compress", CODECS)
-        if codec is None:
-            return None
-        return Via(codec, FEEDBACKS[self.values["compress"]["feedback"]]())
 
     def _model(self) -> nn.Module:
         with self._blame("model"):
@@ -281,7 +279,7 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
 def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """The tables that may be left out; the name "none" leaves one out too."""
     found: dict[str, Any] = {}
-    for path in ("server", "submodel", "compress"):
+    for path in ("server", "submodel", "devices"):
         table = named_table(raw, path)
         if table and table.get("name") != NOTHING:
             found[path] = _named(raw, path, origin)
@@ -295,12 +293,8 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         found["submodel"]["capacities"] = [float(c) for c in levels]
     if "turnover" in raw:
         found["turnover"] = _plain(raw, "turnover", model_of(Turnover), origin)
-    if "compress" in found:
-        feedback = named_table(raw, "compress").get("feedback", "residual")
-        if feedback not in FEEDBACKS:
-            where, hint = origin.of("compress.feedback"), did_you_mean(str(feedback), FEEDBACKS)
-            raise ConfigError(f"{where}: unknown feedback '{feedback}'; {hint}")
-        found["compress"]["feedback"] = feedback
+    if compress := settings_of(raw, _named, origin):
+        found["compress"] = compress
     return found
 
 
@@ -333,7 +327,7 @@ def _plain(
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
     own = {k: v for k, v in table.items() if (path, k) != ("local", "schedule")}
-    if path == "local" and own.get("epochs") is None and own.get("steps") is None:
+    if path == "local" and all(own.get(k) is None for k in ("epochs", "steps", "seconds")):
         own["epochs"] = 1
     values = check(model, own, path, f"[{path}]", origin)
     if path == "local":

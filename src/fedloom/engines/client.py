@@ -31,7 +31,9 @@ __all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "uniform_of"]
 
 
 class Stats(NamedTuple):
-    """What a client's round cost. bytes_down, bytes_up: {field: bytes} of its two messages."""
+    """What a client's round cost. bytes_down, bytes_up: {field: bytes} of its two messages.
+    squares: ||delta||^2, and ||e||^2 of what its feedback keeps of delta, where delta is coded.
+    """
 
     client: int
     answered: bool
@@ -40,6 +42,7 @@ class Stats(NamedTuple):
     gradients: int
     bytes_down: dict[str, int]
     bytes_up: dict[str, int]
+    squares: tuple[float, float] | None = None
 
 
 class Share(NamedTuple):
@@ -204,7 +207,8 @@ class Client:
         if len(mine):
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))
-        return _at_server(part, share.view), memory, cost._replace(bytes_up=sent)
+        squares = self.plan.link.squares(done.up, state)
+        return _at_server(part, share.view), memory, cost._replace(bytes_up=sent, squares=squares)
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""

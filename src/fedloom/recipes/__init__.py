@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
 from .fashion import fashion_dirichlet
 from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .pictures import cifar10, cifar100, femnist
@@ -20,10 +21,13 @@ Recipe = Callable[[], dict[str, Any]]
 
 RECIPES: dict[str, Recipe] = {
     "ag_news": ag_news,
+    "cfedavg_fashion": cfedavg_fashion,
+    "cfedavg_mnist": cfedavg_mnist,
     "cifar10": cifar10,
     "cifar100": cifar100,
     "digits": digits,
     "fashion_dirichlet": fashion_dirichlet,
+    "fedacg_fedpaq": fedacg_fedpaq,
     "femnist": femnist,
     "mnist_dirichlet": mnist_dirichlet,
     "mnist_iid": mnist_iid,

@@ -36,6 +36,10 @@ _SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
         (size, f"wall time without evaluation ({unit})")
         for size, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
     ),
+    "simulated": tuple(
+        (size, f"simulated time ({unit})")
+        for size, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
+    ),
 }
 
 
@@ -47,8 +51,8 @@ def save_curves(
     """Draw every picture there are data for and write them as PNG files into a folder.
 
     Takes one run, several, or groups of them; `target` (the metric's unit) draws a line.  Returns
-    the files: <metric>_by_round, _by_bytes, _by_seconds, train_loss, test_loss, partition, clients,
-    ledger.
+    the files: <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were
+    described), train_loss, test_loss, partition, clients, ledger.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
     folder = Path(folder)
@@ -70,12 +74,12 @@ def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[P
 def metric_curves(
     groups: Sequence[Group], look: Mapping[str, Style], target: float | None = None
 ) -> list[Picture]:
-    """Draw each metric among the groups against rounds, bytes and seconds."""
+    """Draw each metric among the groups against rounds, bytes, seconds and simulated seconds."""
     pictures = []
     for metric in dict.fromkeys(group.metric for group in groups):
         own = [group for group in groups if group.metric == metric]
         goal = target if target is not None else _common_target(own)
-        for axis in ("round", "bytes", "seconds"):
+        for axis in ("round", "bytes", "seconds", "simulated"):
             picture = _metric_curve(own, metric, axis, look, goal)
             pictures += [picture] if picture else []
     return pictures
@@ -109,6 +113,8 @@ def _metric_curve(
     target: float | None,
 ) -> Picture | None:
     drawn = [(g, c) for g in groups if (c := group_curve(g, metric.column, axis))]
+    if axis == "simulated":  # zeros where devices were not described
+        drawn = [(g, c) for g, c in drawn if c.x[-1] > 0]
     if not drawn:
         return None
     high = max(float(curve.x.max()) for _, curve in drawn)
@@ -132,7 +138,8 @@ def _metric_curve(
     name = metric.name.replace("_", " ")
     _finish(axes, drawn, x_label, f"test {name} ({unit})" if unit else f"test {name}")
     legend_below(made, handles, labels)
-    against = {"round": "rounds", "bytes": "bytes", "seconds": "time"}[axis]
+    names = {"round": "rounds", "bytes": "bytes", "seconds": "time", "simulated": "simulated time"}
+    against = names[axis]
     title = f"Test {name} against {against}"
     safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.name).strip("_") or "metric"
     ends = _ends(drawn, metric.unit)

@@ -90,7 +90,9 @@ def _context(groups: Sequence[Group], target: float | None, title: str | None) -
         "facts": _facts(runs),
         "unfinished": sum(not run.finished for run in runs),
         "table": _Table(heads, lines, colours),
-        "curves": _images(pictures, "_by_round", "_by_seconds", "train_loss", "test_loss"),
+        "curves": _images(
+            pictures, "_by_round", "_by_seconds", "_by_simulated", "train_loss", "test_loss"
+        ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients"),
         "fields": _fields(groups),

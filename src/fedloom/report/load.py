@@ -94,6 +94,11 @@ class Run:
         """Wall time until each round's end, evaluation excluded (T)."""
         return np.cumsum(self._or_zero("seconds"))
 
+    @cached_property
+    def simulated(self) -> Floats:
+        """Simulated seconds until each round's end; zeros where devices were not described (T)."""
+        return np.cumsum(self._or_zero("simulated_seconds"))
+
     @property
     def target(self) -> float | None:
         """The target the run was given, in the metric's unit, if any."""

@@ -13,7 +13,7 @@ from .load import Floats, Group, Run
 
 __all__ = ["Axis", "Curve", "Hit", "best", "first_hit", "group_curve", "last", "mean", "sd"]
 
-Axis = Literal["round", "bytes", "seconds"]
+Axis = Literal["round", "bytes", "seconds", "simulated"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,12 @@ def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None
     xs, ys = [], []
     for run in runs:
         rows = np.searchsorted(run.rounds, wanted)
-        along = {"round": run.rounds, "bytes": run.bytes, "seconds": run.seconds}[axis]
+        along = {
+            "round": run.rounds,
+            "bytes": run.bytes,
+            "seconds": run.seconds,
+            "simulated": run.simulated,
+        }[axis]
         xs.append(along[rows].astype(np.float64))
         values = run.columns[column][rows]
         ys.append(np.where(np.isfinite(values), values, np.nan))

@@ -1,0 +1,137 @@
+"""What codecs cost on a ResNet-18's 11.2 million values, beside torch.topk and zstandard.
+
+    python benchmarks/codecs.py [--repeats 9] [--values 11173962]
+
+One thread, medians and the fastest, in milliseconds. send: what a client does with feedback (add
+the residual, choose, pack, keep the rest); read: what a server does (unpack, decode). The list
+alternates, so that a busy machine hits all alike. growth: how much one send adds to the peak of the
+process, in vectors of the model's length; a round holds about six already. The second table is the
+index coding against log2 of the number of sets, at random places.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from fedloom import FedAvg
+from fedloom.codecs import indices, make_codec
+from fedloom.engines.base import keep_memory
+from fedloom.layout import Layout
+from fedloom.link import Forget, Link, Residual, Via, Whole
+from fedloom.rng import generator
+from fedloom.vector import rec
+
+CODECS = ["topk:0.01", "topk:0.1", "topk:0.01|int8", "qsgd:127", "qsgd:7,64", "fedpaq", "sign"]
+CODECS += ["natural", "int8", "bf16", "dropping:0.01", "threshold:2.6", "proportion:0.01"]
+
+
+def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object], int]:
+    """-> send(), read(), bytes."""
+    codec, layout = make_codec(text), Layout(("x",), ((d,),))
+    feedback = Forget() if codec.unfit(d) else Residual()
+    link = Link(Via(codec, feedback)).settled(FedAvg(), d=d)
+    up = rec(delta=torch.randn(d, generator=generator(0, "benchmark")), weight=1.0)
+    _, state = link.send(up, link.init(up.delta, layout, 0), Whole(layout), 0, 0, 0)
+    packet, _ = link.send(up, state, Whole(layout), 0, 1, 0)
+    send = lambda: link.send(up, state, Whole(layout), 0, 1, 0)
+    return send, lambda: link.receive(packet, layout, up), len(packet["delta"])
+
+
+def measured(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of every call, taken in turn; the first time of each is left out."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + 1):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            times[name].append(1e3 * (time.perf_counter() - started))
+    return {name: found[1:] for name, found in times.items()}
+
+
+def growth(text: str, d: int) -> float:
+    """Vectors by which one send raises the peak of a fresh process that holds the answer and its
+    residual. Linux: a child inherits its parent's peak in getrusage(), but not in /proc.
+    """
+    code = (
+        f"{_IMPORT}\n"
+        "torch.set_num_threads(1)\n"
+        f"send, d = b.sender({text!r}, 1000)[0], {d}\n"
+        "send()\n"
+        "codec, layout = b.make_codec(" + repr(text) + "), b.Layout(('x',), ((d,),))\n"
+        "feedback = b.Forget() if codec.unfit(d) else b.Residual()\n"
+        "link = b.Link(b.Via(codec, feedback)).settled(b.FedAvg(), d=d)\n"
+        "up = b.rec(delta=torch.randn(d), weight=1.0)\n"
+        "state = link.init(up.delta, layout, 0)\n"
+        "state.delta.e.add_(0.0)\n"
+        "peak = lambda: int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
+        "before = peak()\n"
+        "link.send(up, state, b.Whole(layout), 0, 0, 0)\n"
+        "print(peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout) * 1024 / (4 * d)
+
+
+_IMPORT = (
+    "import importlib.util, torch\n"
+    f"spec = importlib.util.spec_from_file_location('b', {__file__!r})\n"
+    "b = importlib.util.module_from_spec(spec)\n"
+    "spec.loader.exec_module(b)"
+)
+
+
+def main() -> None:
+    """Print two tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--values", type=int, default=11_173_962)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_memory()  # as engines do
+    d = options.values
+    v = torch.randn(d, generator=generator(0, "benchmark"))
+    size, k = v.abs(), round(0.01 * d)
+    calls: dict[str, Callable[[], object]] = {"torch.topk": lambda: torch.topk(size, k)}
+    if importlib.util.find_spec("zstandard"):
+        import zstandard
+
+        raw = v.numpy().tobytes()
+        calls["zstd"] = lambda: zstandard.ZstdCompressor(level=3).compress(raw)
+    sizes = {}
+    for text in CODECS:
+        calls[f"send {text}"], calls[f"read {text}"], sizes[text] = sender(text, d)
+    times = measured(calls, options.repeats)
+    say = lambda name: f"{statistics.median(times[name]):9.1f} {min(times[name]):9.1f}"
+    print(f"{d:,} values, {4 * d:,} bytes dense; median and fastest of {options.repeats}, ms")
+    for name in calls:
+        if not name.startswith(("send", "read")):
+            print(f"{name:18} {say(name)}")
+    head = ("codec", "send", "fastest", "read", "fastest", "bytes", "of dense", "growth")
+    print("{:18} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>7}".format(*head))
+    for text in CODECS:
+        share = 100 * sizes[text] / (4 * d)
+        print(
+            f"{text:18} {say(f'send {text}')} {say(f'read {text}')} {sizes[text]:11,} {share:8.2f}%"
+            f" {growth(text, d):7.2f}"
+        )
+    print("\nplaces: ratio, bytes, of the entropy bound")
+    for ratio in (0.001, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5):
+        k, n = round(ratio * 582_026), 582_026
+        held = torch.randperm(n, generator=generator(0, "benchmark", "places"))[:k].sort().values
+        bits = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
+        plan = indices.plan(held.numpy(), n)
+        name = plan.coding.name.lower()
+        print(f"{ratio:6} {plan.nbytes:9,} {8 * plan.nbytes / bits:7.3f}  {name}")
+
+
+if __name__ == "__main__":
+    main()

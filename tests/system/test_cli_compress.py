@@ -1,0 +1,168 @@
+"""Compression, both ways, and device profiles from the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from fedloom.algorithms import CFedAvg
+from fedloom.codecs import FedPAQ, Int8, TopK, make_codec
+from fedloom.config import from_run, resolve
+from fedloom.errors import CompositionError, ConfigError
+from fedloom.link import EF21, Forget, Link, Residual, Via
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=2", "local.epochs=1", "engine=serial", "evaluate.every=1")
+
+
+def table(*changes: str) -> dict[str, Any]:
+    return dict(resolve("digits", list(changes)).values.get("compress", {}))
+
+
+def link(*changes: str) -> Link | None:
+    return resolve("digits", list(changes)).experiment().compress  # type: ignore[return-value]
+
+
+MEANT = {
+    ("compress=topk:0.1",): Link(Via(TopK(ratio=0.1), Residual())),
+    ("compress.up=topk:0.1",): Link(Via(TopK(ratio=0.1), Residual())),
+    ("compress.up=topk", "compress.up.ratio=0.1"): Link(Via(TopK(ratio=0.1), Residual())),
+    ("compress=topk:0.1,layer", "compress.feedback=ef21"): Link(
+        Via(TopK(ratio=0.1, scope="layer"), EF21())
+    ),
+    ("compress=topk:0.1|int8:64",): Link(Via(make_codec("topk:0.1|int8:64"), Residual())),
+    ("compress=fedpaq",): Link(Via(FedPAQ(), Forget())),
+    ("compress.down=int8",): Link({}, Int8()),
+    ("compress=topk:0.1", "compress.down=topk:0.5|fp16"): Link(
+        Via(TopK(ratio=0.1), Residual()), make_codec("topk:0.5|fp16")
+    ),
+    ("compress.down=int8", "compress=topk:0.1", "compress.down.bucket=64"): Link(
+        Via(TopK(ratio=0.1), Residual()), Int8(bucket=64)
+    ),
+    ("compress=qsparse", "compress.ratio=0.2"): Link(
+        Via(make_codec("topk:0.2|qsgd:7,512,shrink=true"), Residual())
+    ),
+    ("compress=none",): None,
+    ("compress=none", "compress.down=int8"): Link({}, Int8()),
+    ("compress.down=none",): None,
+}
+
+
+@pytest.mark.parametrize("changes", MEANT)
+def test_what_is_written_is_what_is_meant(changes: tuple[str, ...]) -> None:
+    assert link(*changes) == MEANT[changes]
+
+
+def test_a_configuration_is_complete_and_says_the_same_again(tmp_path: Path) -> None:
+    changes = ["compress=topk:0.1|int8", "compress.down=qsgd:31"]
+    config = resolve("digits", changes)
+    assert config.values["compress"] == {
+        "name": "chain",
+        "of": "topk:0.1|int8",
+        "feedback": "residual",
+        "down": {"name": "qsgd", "levels": 31, "bucket": 512, "scope": "global", "shrink": False},
+    }
+    file = tmp_path / "again.toml"
+    file.write_text(config.to_toml())
+    assert resolve(file).values["compress"] == config.values["compress"]
+    file.write_text(
+        config.to_toml().partition("[compress]")[0]
+        + '[compress.up]\nname = "topk"\nratio = 0.1\n[compress.down]\nname = "int8"\n'
+    )
+    again = resolve(file).values["compress"]
+    assert again["name"] == "topk" and again["feedback"] == "residual"
+    assert again["down"] == {"name": "int8", "bucket": 512}
+    file.write_text(
+        file.read_text().replace("[compress.up]", '[compress]\nname = "sign"\n[compress.up]')
+    )
+    with pytest.raises(ConfigError, match="keep one of them"):
+        resolve(file)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["compress=topkk"], "did you mean 'topk'"),
+        (["compress=topk:0"], "TopK.ratio must be in (0, 1], got 0"),
+        (["compress=topk:1.5|int8"], "TopK.ratio must be in (0, 1], got 1.5"),
+        (["compress=qsgd:200"], "QSGD.levels must be in [1, 127], got 200"),
+        (["compress=topk:0.1|powersgd"], "form no matrices"),
+        (["compress=sign|int8"], "Sign chooses no coordinates"),
+        (["compress=topk:0.1,3,4"], "ratio, scope"),
+        (["compress=topk:0.1", "compress.feedback=ef22"], "did you mean 'ef21'"),
+        (["compress=fedpaq", "compress.feedback=residual"], "variance factor"),
+        (["compress.down=fedpaq"], "the server's feedback around FedPAQ down"),
+        (["compress.down=topk:0.1", "submodel=heterofl"], "compress up only"),
+        (["compress.down=topk:7"], "TopK.ratio must be in (0, 1], got 7"),
+        (["compress.down.ratio=0.1"], "compress.down.name is missing"),
+        (["local.seconds=1"], "devices=lognormal"),
+        (["devices=lognormall"], "did you mean 'lognormal'"),
+        (["devices=levels", "devices.steps_per_second=[]"], "above 0"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], words: str, fedloom: Fedloom) -> None:
+    text = fedloom("run", "digits", *SMALL, *args, code=2).output
+    assert words in text
+    assert not Path("runs").exists(), "nothing is begun"
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_run_with_everything_on_can_go_on(fedloom: Fedloom) -> None:
+    fedloom(
+        *("run", "digits", *SMALL, "algorithm=cfedavg", "algorithm.per_step=true"),
+        *("algorithm.server_lr=3", "compress=topk:0.1|fp16", "compress.down=topk:0.2"),
+        *("devices=lognormal", "devices.up=1e5", "local.seconds=0.5", "--out", "a"),
+    )
+    rows = [json.loads(line) for line in Path("a/rounds.jsonl").read_text().splitlines()]
+    assert all(0.05 < row["simulated_seconds"] < 2 for row in rows)
+    ledger = json.loads(Path("a/ledger.json").read_text())
+    assert ledger["simulated"] == pytest.approx(sum(row["simulated_seconds"] for row in rows))
+    assert 0 < ledger["up"]["delta"] < 0.15 * ledger["down"]["x"]
+    config = tomllib.loads(Path("a/config.toml").read_text())
+    assert config["devices"]["up"] == 1e5 and config["compress"]["down"]["name"] == "topk"
+    experiment = from_run("a").experiment()
+    assert experiment.algorithm == CFedAvg(server_lr=3.0, per_step=True)
+    fedloom("resume", "a", "rounds=3")
+    assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_reports_show_the_metric_against_simulated_time(fedloom: Fedloom) -> None:
+    fedloom("run", "digits", *SMALL, "devices=levels", "--out", "a")
+    assert Path("a/pictures/accuracy_by_simulated.png").exists()
+    assert "simulated time" in Path("a/report.html").read_text()
+    fedloom("run", "digits", *SMALL, "--out", "b")
+    assert not Path("b/pictures/accuracy_by_simulated.png").exists()
+
+
+def test_an_estimate_knows_both_ways(fedloom: Fedloom) -> None:
+    plain, coded = (
+        resolve("digits", [*SMALL, *more]).experiment()
+        for more in ([], ["compress=topk:0.01", "compress.down=topk:0.01"])
+    )
+    from fedloom.cli.dry import measure
+
+    one, two = measure(plain), measure(coded)
+    assert two.down < 0.1 * one.down and two.up < 0.1 * one.up
+
+
+@pytest.mark.skipif(importlib.util.find_spec("zstandard") is None, reason="no zstandard here")
+def test_zstandard_from_the_command_line() -> None:
+    made = link("compress=topk:0.1|int8|zstd")
+    assert made is not None and isinstance(made.up, Via)
+    assert made.up.codec == make_codec("topk:0.1|int8|zstd")
+    assert table("compress=zstd")["of"] == "zstd"
+
+
+def test_fields_that_are_not_summed_are_refused() -> None:
+    from fedloom.algorithms import FAFED
+
+    with pytest.raises(CompositionError, match="only fields that reach the server through means"):
+        Link({"v": Via(TopK(), Residual())}).settled(FAFED())
