@@ -100,25 +100,20 @@ class Loop:
         self.srv = at_server(self.plan.algorithm, "server_init", 0, x, up)
         self.at_down = rec()
         if codecs := self.plan.link.codes_down:
-            msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
+            msg = self.plan.algorithm.broadcast(self.srv)
             self.at_down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
 
     def message(self) -> tuple[Rec, Rec]:
         """The message of the next round as its clients read it, and what the server remembers of
         the way down once it is sent.
         """
-        msg, layout = (
-            at_server(self.plan.algorithm, "broadcast", self.round, self.srv),
-            self.net.layout,
-        )
+        msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
+        layout = self.net.layout
         return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
 
     def coded_down(self) -> dict[str, int]:
         """{field: bytes} of what the message of a typical round takes where it is coded."""
-        msg, codecs = (
-            at_server(self.plan.algorithm, "broadcast", self.round, self.srv),
-            self.plan.link.codes_down,
-        )
+        msg, codecs = self.plan.algorithm.broadcast(self.srv), self.plan.link.codes_down
         return downlink.sizes(codecs, msg, self.at_down, self.net.layout)
 
     def _probe(self, x: Vec) -> Rec:

@@ -41,7 +41,7 @@ REGISTRIES: dict[str, Makers] = {
 NESTED: dict[str, tuple[str, ...]] = {
     "data": ("partition", "tests"),
     "submodel": ("capacities",),
-    "compress": ("feedback",),
+    "compress": ("feedback", "down"),
 }
 
 
@@ -127,14 +127,12 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if old.get("name") == name:
         return
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
-    if path.startswith("compress"):
-        kept |= {k: v for k, v in old.items() if k == "down"}
-        if isinstance(name, str) and is_short(name):
-            try:
-                name, options = named_codec(name)
-            except ConfigError as error:
-                raise ConfigError(f"command line: {error}") from None
-            kept |= options
+    if path.startswith("compress") and isinstance(name, str) and is_short(name):
+        try:
+            name, options = named_codec(name)
+        except ConfigError as error:
+            raise ConfigError(f"command line: {error}") from None
+        kept |= options
     make = REGISTRIES[path].get(name) if isinstance(name, str) else None
     if path == "data.partition" and make is not None:  # every partition is of `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}

@@ -51,8 +51,8 @@ _TABLES = (
     "objective",
     "submodel",
     "compress",
-    "turnover",
     "devices",
+    "turnover",
 )
 _LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
