@@ -26,6 +26,7 @@ from .memory import ClientMemory
 from .net import Net
 from .plan import Federation, Plan
 from .rundir import RunDirectory, State
+from .sizes import Sizes
 from .vector import Rec, Vec, rec, tree
 
 __all__ = ["Loop"]
@@ -74,6 +75,7 @@ class Loop:
     saving: Saving = field(default_factory=Saving)
     on_round: list[Callable[[Row], None]] = field(default_factory=list)
     on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
+    sizes: Sizes | None = None  # of sub-models
 
     round: int = 0  # rounds that are done
     history: list[Row] = field(default_factory=list)
@@ -94,6 +96,13 @@ class Loop:
         x, self.buffers = self.net.init(), self.net.init_buffers()
         self.at_link = self.plan.link.server_init(x)
         self.srv = self.plan.algorithm.server_init(x, self._probe(x))
+        if self.sizes is not None:
+            self.sizes.begin(self._sent(), 0)
+
+    def _sent(self) -> Vec:
+        """The model that the next cohort gets."""
+        sent: Vec = self.plan.algorithm.broadcast(self.srv).x
+        return sent
 
     def _probe(self, x: Vec) -> Rec:
         """The exchange before round 1 with everybody who is there, if the algorithm has it: the
@@ -175,6 +184,9 @@ class Loop:
                 "seconds": round(seconds, 6),
             }
         )
+        if self.sizes is not None:
+            self.sizes.moved(self._sent(), self.round, [s.client for s in answers.stats])
+            self.history[-1].update(self.sizes.explored())
 
     def _finish_row(self, rounds: int) -> None:
         """Evaluate and log the last round if that has not been done; an interruption may have come
@@ -185,8 +197,12 @@ class Loop:
         due, scores = self.evaluation.due(self.round), {}
         if due or self.round >= rounds:
             scores = self.scores()
+        sizes: dict[str, float] = {}
+        if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
+            sizes = self.sizes.columns(self.size_scores())
         with _undisturbed():
             row = self.history[-1]
+            row.update(sizes)
             for part, score in scores.items():
                 _put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
@@ -209,6 +225,13 @@ class Loop:
         if self._held_out is not None:
             out["validation"] = self.engine.evaluate(x, self.buffers, *self._held_out)
         return out
+
+    def size_scores(self) -> dict[float, Score]:
+        """The sub-models of now on the test set, by capacity; nothing without sub-models."""
+        if self.sizes is None:
+            return {}
+        x = self.plan.algorithm.model(self.srv)
+        return self.sizes.scores(self.engine, x, self.buffers, self.round)
 
     @functools.cached_property
     def _all_weights(self) -> float:
@@ -239,7 +262,10 @@ class Loop:
             "population": self.fed.population,
         }
         try:
-            state = State(self.round, rec(srv=self.srv, link=self.at_link), self.buffers, extra)
+            learnt = rec(srv=self.srv, link=self.at_link)
+            if self.sizes is not None:
+                learnt = rec(**learnt._asdict(), sizes=self.sizes.state())
+            state = State(self.round, learnt, self.buffers, extra)
             self.folder.save(state, self.memory, self.saving.keep)
             self.saved = self.round
         except OSError as error:
@@ -263,6 +289,8 @@ class Loop:
         self.folder.rewind(int(state.extra["log"]), state.round)
         self.round, self.buffers = state.round, state.buffers
         self.srv, self.at_link = state.srv.srv, state.srv.link
+        if self.sizes is not None:
+            self.sizes.restore(getattr(state.srv, "sizes", None), self._sent(), self.round)
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
         target, higher = self.curve.target, self.curve.higher_is_better

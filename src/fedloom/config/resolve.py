@@ -30,6 +30,7 @@ from ..schedules import SCHEDULES
 from ..servers import with_server
 from ..views import VIEWS
 from ..zoo import LABELS, make_algorithm
+from .dealing import capacities_of, dealing
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
 from .settings import PLAIN, Settings
@@ -53,7 +54,6 @@ _TABLES = (
     "compress",
     "turnover",
 )
-_LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Config:
                 local=training,
                 loss=self._make("objective", OBJECTIVES),
                 submodel=self._optional("submodel", VIEWS),
-                capacities=v.get("submodel", {}).get("capacities"),
+                capacities=capacities_of(v.get("submodel", {})),
                 compress=self._via(),
                 seed=v["seed"],
                 sampling=v["sampling"],
@@ -286,13 +286,7 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         if table and table.get("name") != NOTHING:
             found[path] = _named(raw, path, origin)
     if "submodel" in found:
-        levels = named_table(raw, "submodel").get("capacities", _LEVELS)
-        if not isinstance(levels, list) or not all(type(c) in (int, float) for c in levels):
-            where = origin.of("submodel.capacities")
-            raise ConfigError(
-                f"{where}: submodel.capacities must be a list of shares, got {levels!r}"
-            )
-        found["submodel"]["capacities"] = [float(c) for c in levels]
+        found["submodel"] |= dealing(named_table(raw, "submodel"), origin)
     if "turnover" in raw:
         found["turnover"] = _plain(raw, "turnover", model_of(Turnover), origin)
     if "compress" in found:

@@ -5,7 +5,10 @@ from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
 from .fedntd import FedNTD
+from .fjord import OrderedDistillation
+from .heterofl import MaskedCrossEntropy
 from .moon import MOON
+from .scalefl import SelfDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "cross_entropy": CrossEntropy,
@@ -15,6 +18,9 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "feddecorr": FedDecorr,
     "fedlc": FedLC,
     "fedntd": FedNTD,
+    "masked_cross_entropy": MaskedCrossEntropy,
+    "self_distillation": SelfDistillation,
+    "ordered_distillation": OrderedDistillation,
 }
 
 __all__ = [
@@ -26,7 +32,10 @@ __all__ = [
     "FedMLB",
     "FedNTD",
     "Function",
+    "MaskedCrossEntropy",
     "Objective",
+    "OrderedDistillation",
+    "SelfDistillation",
     "SquaredError",
     "UserLoss",
 ]

@@ -64,8 +64,12 @@ class Objective:
 
     # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
     # carries: carry() does something
+    # exits: it asks all exits of a model that has several
+    # ordered: it sets a net's drawn part against all of it, see views.Ordered
     whole: ClassVar[bool] = False
     carries: ClassVar[bool] = False
+    exits: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
