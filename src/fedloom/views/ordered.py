@@ -38,7 +38,8 @@ class OrderedNet(Net):
         drawn = choice(len(self.parts)) if self.module.training else None
         if drawn is None:
             return super().raw(x, inputs)
-        part = self.parts[drawn]
+        row = drawn.to(self.parts.device).reshape(1)
+        part = self.parts.index_select(0, row)[0]
         # the handle of a loss stands for the module's own parameters, which are differentiated
         pieces = self.params if x is self._live else self.layout.pieces(x)
         left = [
