@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
+from ..capacities import levels_of
 from ..codecs import CODECS
 from ..cohorts import Turnover
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
@@ -25,10 +26,11 @@ from ..link import FEEDBACKS, Via
 from ..local import Local
 from ..loop import Saving
 from ..models import MODELS
+from ..net import Net
 from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
 from ..servers import with_server
-from ..views import VIEWS
+from ..views import VIEWS, Rule
 from ..zoo import LABELS, make_algorithm
 from .dealing import capacities_of, dealing
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
@@ -155,6 +157,16 @@ class Config:
         if codec is None:
             return None
         return Via(codec, FEEDBACKS[self.values["compress"]["feedback"]]())
+
+    def rule(self) -> Rule | None:
+        """The rule of sub-models, which knows the capacities; None without one."""
+        made: Rule | None = self._optional("submodel", VIEWS)
+        given = capacities_of(self.values.get("submodel", {}))
+        return made if made is None or given is None else made.settled(levels_of(given))
+
+    def net(self) -> Net:
+        """The model, with weights of its own; no data are loaded."""
+        return Net(self._model(), getattr(torch, self.values["dtype"]))
 
     def _model(self) -> nn.Module:
         with self._blame("model"):
