@@ -35,7 +35,7 @@ AXES: dict[str, dict[str, Any]] = {
         "fedsmoo without perturbation": make_algorithm("fedsmoo", rho=0.0),
         "fafed with a schedule": make_algorithm("fafed", c=100.0),
     },
-    # what needs a model with exits, or parts drawn in every step, is in test_submodels.py
+    # what needs a model with exits, or parts drawn in every step, is in test_submodel_engines.py
     "objective": {
         name: make() for name, make in OBJECTIVES.items() if not (make.exits or make.ordered)
     },
