@@ -271,6 +271,7 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     extras = _extras(raw, origin)
     words = [LABELS.get(algorithm["name"], algorithm["name"])]
     words += [extras["server"]["name"]] if "server" in extras else []
+    words += [VIEWS[extras["submodel"]["name"]]().name] if "submodel" in extras else []
     top.setdefault("label", " + ".join(words))
     values = check(Settings, top, "", "the configuration", origin)
     values["algorithm"] = algorithm
