@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,19 +165,20 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
     local, basis = sizes.local(scores)
     part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}
     columns = sizes.columns(scores)
-    name = sizes.metric
-    of = lambda kind: {
-        k.partition("@")[2]: v for k, v in columns.items() if k.startswith(f"{kind}_{name}@")
-    }
     took = {i for t in range(loop.round) for i in loop.cohorts.of(t)}
     outside = [i for i in range(loop.fed.population) if i not in took]
     summary = {
         "rule": sizes.rule.name,
         "held": {text(c): sizes.held(x, c, loop.round) for c in sizes.levels},
-        "global": of("test"),
-        "local": of("local"),
+        "global": _of(columns, f"test_{sizes.metric}@"),
+        "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
         "unseen": sizes.unseen(loop.engine, x, loop.buffers, loop.round, outside),
         **sizes.explored(),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}
+
+
+def _of(columns: Mapping[str, float], start: str) -> dict[str, float]:
+    """The columns that start so, by what follows."""
+    return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}

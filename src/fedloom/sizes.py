@@ -51,7 +51,7 @@ def keeps_no_statistics(module: nn.Module) -> bool:
 
 def samples(fed: Federation) -> Iterator[Tensor]:
     """All training samples as the model gets them, shuffled over the clients, in even batches."""
-    own = fed.data.clients.indices.unique()
+    own = torch.from_numpy(np.unique(fed.data.clients.indices.numpy()))
     order = torch.randperm(len(own), generator=generator(fed.seed, "statistics"))
     for index in torch.chunk(own[order], -(-len(own) // BATCH)):
         yield fed.batch(index)[0]
@@ -105,6 +105,14 @@ class _Explored:
         self.ever |= new
 
 
+def _packed(marks: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(marks.numpy()))
+
+
+def _unpacked(bits: Tensor, n: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(bits.cpu().numpy(), count=n).astype(bool))
+
+
 class Sizes:
     """Evaluates a run's sub-models. levels: the capacities among the clients, in rising order."""
 
@@ -139,11 +147,11 @@ class Sizes:
 
     def state(self) -> Rec:
         """What a checkpoint must remember: bits."""
-        pack = lambda v: torch.from_numpy(np.packbits(v.numpy()))
         return rec(
             **{
                 f"size{i}": rec(
-                    now=pack(e.now), ever=pack(e.ever), trained=pack(e.trained), replaced=e.replaced
+                    **{name: _packed(getattr(e, name)) for name in ("now", "ever", "trained")},
+                    replaced=e.replaced,
                 )
                 for i, e in enumerate(self._explored)
             }
@@ -155,9 +163,10 @@ class Sizes:
         if state is None or len(state) != len(self._explored):
             return
         n = int(self._counts.sum())
-        back = lambda v: torch.from_numpy(np.unpackbits(v.cpu().numpy(), count=n).astype(bool))
         for one, kept in zip(self._explored, state, strict=True):
-            one.now, one.ever, one.trained = map(back, (kept.now, kept.ever, kept.trained))
+            one.now, one.ever, one.trained = (
+                _unpacked(bits, n) for bits in (kept.now, kept.ever, kept.trained)
+            )
             one.replaced = float(kept.replaced)
 
     def explored(self) -> dict[str, float]:

@@ -82,6 +82,8 @@ def _panels(
     sizes: Sequence[str], draw: Callable[[Any, str], list[tuple[str, object]]], x: str, y: str
 ) -> tuple[Figure, bool]:
     """A panel for each size; draw(axes, size) gives the labels and handles of what it drew."""
+    from matplotlib.ticker import MaxNLocator
+
     rows = -(-len(sizes) // _ACROSS)
     across = min(len(sizes), _ACROSS)
     made = figure(max(5.6, _PANEL * across), _HEIGHT * rows)
@@ -90,6 +92,8 @@ def _panels(
     for axes, size in zip(grid, sizes, strict=False):
         legend |= dict(draw(axes, size))
         plain(axes, x, y if axes is grid[0] else "")
+        if x == "rounds":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.set_title(f"size {size}", fontsize=9.5, loc="left")
     for axes in grid[len(sizes) :]:
         axes.set_visible(False)
@@ -140,7 +144,7 @@ def _histograms(
     if not every.size:
         return None
     up = 100.0 if "%" in label else 1.0
-    bins = np.histogram_bin_edges(every * up, bins=12)
+    bins = np.histogram_bin_edges(every * up, bins=12).tolist()
     ends = []
 
     def draw(axes: Axes, size: str) -> list[tuple[str, object]]:
@@ -149,10 +153,9 @@ def _histograms(
             values = pooled[group.key, size]
             if values.size:
                 style, share = look[group.key], np.full(values.size, 100.0 / values.size)
-                _, _, patches = axes.hist(
-                    values * up, bins, weights=share, histtype="step", color=style.colour, lw=1.6
-                )
-                handles.append((group.label, patches[0]))
+                heights, _ = np.histogram(values * up, bins, weights=share)
+                drawn = axes.stairs(heights, bins, color=style.colour, lw=1.6)
+                handles.append((group.label, drawn))
                 ends.append(f"{group.label} at size {size} {values.mean() * up:.4g}")
         return handles
 

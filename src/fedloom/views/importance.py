@@ -208,16 +208,10 @@ class Importance(Rule):
 
     def _places(self, net: Net) -> list[int]:
         """The group of every piece: 0, 1, ..., or -1 where it is exempt."""
-        label = {
-            "model": lambda name: "",
-            "stage": lambda name: name.split(".")[0],
-            "layer": lambda name: name,
-            "shard": lambda name: next((p for p in self.shards if fnmatch(name, p)), None),
-        }[self.group]
         known: dict[str, int] = {}
         places = []
         for name, masked in zip(net.layout.names, self.maskable(net), strict=True):
-            own = label(name) if masked else None
+            own = self._label(name) if masked else None
             places.append(-1 if own is None else known.setdefault(own, len(known)))
         if idle := [p for p in self.shards if p not in known]:
             raise CompositionError(
@@ -231,6 +225,12 @@ class Importance(Rule):
                 "mask_first, mask_classifier or mask_bias, or override maskable()"
             )
         return places
+
+    def _label(self, name: str) -> str | None:
+        """The group of a parameter; None where it belongs to none."""
+        if self.group == "shard":
+            return next((p for p in self.shards if fnmatch(name, p)), None)
+        return {"model": "", "stage": name.split(".")[0], "layer": name}[self.group]
 
     def _names(self, net: Net) -> list[str]:
         """What may be masked: a few names, to show."""

@@ -71,7 +71,8 @@ def unscaled(module: nn.Module) -> nn.Module:
                     value.div_(part.share)
         part.__dict__.pop("share", None)
         part.__dict__.pop("always", None)
-        part.__class__ = _PLAIN[type(part)]
+        # the layer itself stays: a module may be known by several names
+        part.__class__ = _PLAIN[type(part)]  # type: ignore[assignment]  # to the class it came from
     return module
 
 
