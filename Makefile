@@ -41,6 +41,7 @@ bench: $(VENV)/installed
 	$(RUN)/python benchmarks/workers.py
 	$(RUN)/python benchmarks/vectorised.py
 	$(RUN)/python benchmarks/methods.py
+	$(RUN)/python benchmarks/submodels.py
 	$(RUN)/python benchmarks/imports.py
 
 docs: $(VENV)/installed

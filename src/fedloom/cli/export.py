@@ -54,9 +54,10 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
     if out.is_dir():
         out = out / f"model{_SUFFIX[kind]}"
     code = out.with_suffix(".py")
-    # what was cut is as no recipe makes it
     built = None if module is None else architecture(module)
-    if built is None and module is not None and (capacity is None or mask):
+    # what was cut is as no recipe makes it; what was not is shortest by its name
+    uncut = module is not None and (capacity is None or bool(mask))
+    if uncut and (built is None or _ours(built)):
         built = call(run)
     text = script(built, out.name, kind, run, round)
     _write(out, weights, kind)
@@ -178,6 +179,11 @@ def script(built: str | None, file: str, kind: str, run: Path, round: int) -> st
     else:
         lines.append("load_model(model, file)")
     return "\n".join([*lines, "model.eval()", ""])
+
+
+def _ours(built: str) -> list[str]:
+    """Which of our blocks a model is built of."""
+    return [name for name in ("MultiExit", "Residual") if f"{name}(" in built]
 
 
 def call(run: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from .fashion import fashion_dirichlet
 from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .pictures import cifar10, cifar100, femnist
+from .submodels import fiarse_cifar10, fiarse_cifar100, fiarse_fashion
 
 __all__ = ["RECIPES", "Recipe"]
 
@@ -23,6 +24,9 @@ RECIPES: dict[str, Recipe] = {
     "digits": digits,
     "fashion_dirichlet": fashion_dirichlet,
     "femnist": femnist,
+    "fiarse_cifar10": fiarse_cifar10,
+    "fiarse_cifar100": fiarse_cifar100,
+    "fiarse_fashion": fiarse_fashion,
     "mnist_dirichlet": mnist_dirichlet,
     "mnist_iid": mnist_iid,
     "mnist_writers": mnist_writers,
