@@ -125,6 +125,7 @@ class Sizes:
         counted = torch.tensor(self.rule.counted(net))
         self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
         self._explored: list[_Explored] = []
+        self._kept: dict[float, View] = {}  # views that never change
 
     # ---------------------------------------------------------------------------- what was explored
     def begin(self, x: Vec, round: int) -> None:
@@ -138,8 +139,16 @@ class Sizes:
         for level, one in zip(self.levels, self._explored, strict=False):
             one.move(self._held(x, level, round), level in present)
 
-    def _held(self, x: Vec, capacity: float, round: int) -> Tensor:
+    def _view(self, x: Vec, capacity: float, round: int) -> View:
+        if capacity in self._kept:
+            return self._kept[capacity]
         view = self.rule.view(x, self.net, capacity, Round(round, float("nan"), float("nan")))
+        if self.rule.fixed:
+            self._kept[capacity] = view
+        return view
+
+    def _held(self, x: Vec, capacity: float, round: int) -> Tensor:
+        view = self._view(x, capacity, round)
         if view.held is None:
             return torch.ones(int(self._counts.sum()), dtype=torch.bool)
         marks = torch.zeros_like(self._counts).index_fill_(0, view.held, True)
@@ -201,7 +210,7 @@ class Sizes:
         assert data.test_inputs is not None and data.test_targets is not None
         tests = data.test_inputs, data.test_targets
         static = self.evaluation.statistics == "static" and keeps_no_statistics(self.net.module)
-        view = self.rule.view(x, self.net, capacity, Round(round, float("nan"), float("nan")))
+        view = self._view(x, capacity, round)
         if view.net is None and not static:
             return engine.evaluate(view.seen(view.take(x)), buffers, *tests)
         with one_thread():

@@ -27,7 +27,7 @@ from fedloom.data import from_clients
 from fedloom.link import FEEDBACKS, Forget, Via
 from fedloom.objectives import OBJECTIVES, Objective
 from fedloom.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule
-from fedloom.views import VIEWS, Rule
+from fedloom.views import VIEWS, Importance, Rule
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
 from fedloom.zoo import ALGORITHMS
 
@@ -50,6 +50,7 @@ BASE: dict[str, dict[str, Any]] = {
     "Local": {"epochs": 2, "batch": 2, "lr": 0.1},
     "Milestones": {"at": (1, 2)},
     "QSGD": {"bucket": 16},
+    "ServerAMSGrad": {"eps": 1e-8},
     "TopK": {"ratio": 0.2},
     "WeightDecay": {"wd": 0.01},
 }
@@ -60,8 +61,17 @@ OTHER: dict[str, dict[str, Any]] = {
     "Local.epochs": {"epochs": 1},
     "Local.steps": {"epochs": None, "steps": 3},
     "Milestones.at": {"at": (2,)},
+    "Importance.shards": {"group": "shard", "shards": ("head.*",)},
+    "Importance.group": {"group": "layer"},
+    "Ordered.widths": {"widths": (0.1, 0.9)},
+    "Depth.least": {"least": 0.25},
+    "*.ignore": {"ignore": 0},
 }
-ELSEWHERE = {"Local.probe_batch", "Local.drop_last"}  # these have tests of their own
+ELSEWHERE = {
+    "Local.probe_batch",
+    "Local.drop_last",
+    "Importance.momentum_mask",
+}  # these have tests of their own
 
 
 @functools.cache
@@ -133,7 +143,8 @@ def differs(one: End, other: End) -> bool:
 def test_another_value_changes_the_run(name, option):
     part = base(classes()[name])
     now, rule = getattr(part, option), declared(classes()[name])[option]
-    change = OTHER.get(f"{name}.{option}") or {option: another(rule, now)}
+    given = OTHER.get(f"{name}.{option}") or OTHER.get(f"*.{option}")
+    change = given or {option: another(rule, now)}
     assert change[option] != now and rule.allows(change[option]), "another legal value"
     assert differs(run(trial(dataclasses.replace(part, **change))), unchanged(name))
 
@@ -142,6 +153,15 @@ def test_the_batch_of_the_first_exchange_changes_the_run():
     base = {"algorithm": FAFED(), "local": Local(epochs=2, batch=4, lr=0.05)}
     changed = dataclasses.replace(base["local"], probe_batch=1)
     assert differs(end_of(**base | {"local": changed}), end_of(**base))
+
+
+def test_masking_the_steps_changes_a_run_with_momentum():
+    local = Local(epochs=2, batch=4, lr=0.05, momentum=0.9)
+    ends = [
+        end_of(submodel=Importance(momentum_mask=kind), capacities=CAPACITIES, local=local)
+        for kind in ("grad", "update")
+    ]
+    assert differs(*ends)
 
 
 def test_dropping_the_last_batch_changes_the_run():

@@ -7,33 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from fedloom import Local
-from fedloom.checks.setting import CAPACITIES, CLASSES, INPUTS, Trial, experiment, finish, run
+from fedloom.checks.setting import CAPACITIES, Trial, exits, experiment, finish, network, run
 from fedloom.engines import Serial
 from fedloom.errors import CompositionError
-from fedloom.models import MultiExit
-from fedloom.objectives import FedNTD, OrderedDistillation, SelfDistillation
+from fedloom.objectives import CrossEntropy, FedNTD, OrderedDistillation, SelfDistillation
 from fedloom.vector import leaves
 from fedloom.views import VIEWS, Depth, Importance, Ordered, Rolling, Width, greedy
 from fedloom.zoo import make_algorithm
 from tiny import same
-
-
-def exits() -> nn.Module:
-    """Three stages with exits behind two of them, a norm and dropout."""
-    return MultiExit(
-        {
-            "first": nn.Sequential(
-                nn.Linear(INPUTS, 8), nn.GroupNorm(4, 8), nn.Tanh(), nn.Dropout(0.25)
-            ),
-            "second": nn.Sequential(nn.Linear(8, 6), nn.Tanh()),
-            "head": nn.Linear(6, CLASSES),
-        },
-        {"first": nn.Linear(8, CLASSES), "second": nn.Linear(6, CLASSES)},
-    )
-
 
 SCALEFL: dict[str, Any] = {"submodel": Depth(), "loss": SelfDistillation(), "model": exits}
 CASES: dict[str, dict[str, Any]] = {
@@ -149,16 +132,17 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
 
 REFUSED = {
     "exits without the loss that asks them": (
-        {"submodel": Depth(), "model": exits}, "ScaleFL and CrossEntropy.*self_distillation"
+        {"submodel": Depth(), "loss": CrossEntropy()}, "ScaleFL and CrossEntropy.*self_distillation"
     ),
     "no exits": (
-        {"submodel": Depth(), "loss": SelfDistillation()}, "self_distillation and .*one exit"
+        {"submodel": Depth(), "model": network}, "self_distillation and .*one exit"
     ),
     "distillation into what nobody draws": (
         {"submodel": Width(), "loss": OrderedDistillation()}, "OrderedDistillation and HeteroFL"
     ),
     "distillation of whole models": (
-        {"loss": OrderedDistillation(), "capacities": None}, "OrderedDistillation and whole models"
+        {"loss": OrderedDistillation(), "submodel": None, "capacities": None},
+        "OrderedDistillation and whole models"
     ),
     "a shard that fits nothing": (
         {"submodel": Importance(group="shard", shards=("third.*",))},

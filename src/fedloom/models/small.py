@@ -17,7 +17,7 @@ from torch import nn
 
 from fedloom.errors import ConfigError
 from fedloom.models.blocks import check_counts, named
-from fedloom.models.exits import with_exits
+from fedloom.models.exits import MultiExit, with_exits
 from fedloom.models.norms import norm_of
 
 __all__ = [
@@ -51,11 +51,13 @@ def mlp(
     hidden: Sequence[int] = (64,),
     classes: int = 10,
     activation: str = "relu",
-) -> nn.Sequential:
+    exits: bool = False,
+) -> nn.Module:
     """Build a multilayer perceptron on the flattened input: blocks fc1, fc2, ..., head.
 
     hidden: the width of each hidden layer, at least one; activation: "relu" or "tanh", behind
-    every hidden layer. Returns logits (n, classes). Raises ConfigError.
+    every hidden layer. exits: a linear layer behind each hidden layer but the last as well, for
+    ScaleFL. Returns logits (n, classes). Raises ConfigError.
 
     >>> list(dict(mlp(hidden=(32, 16)).named_children()))
     ['fc1', 'fc2', 'head']
@@ -75,7 +77,16 @@ def mlp(
         f"fc{i}": _dense(*pair, activation, flatten=i == 1)
         for i, pair in enumerate(pairwise(widths), start=1)
     }
-    return named(**blocks, head=nn.Linear(widths[-1], classes))
+    net = named(**blocks, head=nn.Linear(widths[-1], classes))
+    if not exits:
+        return net
+    if len(hidden) < 2:
+        raise ConfigError(
+            f"exits need two hidden layers or more, got hidden = {[*hidden]}; the last one's exit "
+            "is the head"
+        )
+    early = {f"fc{i}": nn.Linear(n, classes) for i, n in enumerate(hidden[:-1], start=1)}
+    return MultiExit(dict(net.named_children()), early)
 
 
 def cnn_fafed_mnist(

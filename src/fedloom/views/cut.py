@@ -106,7 +106,7 @@ def _walked(module: nn.Module, how: Cut) -> tuple[Walk, nn.Module]:
     top = Part(walk, module, "")
     if not out.all_left():
         raise top.refuse("its outputs would be cut", "end it with a Linear or Conv2d layer")
-    if not walk.cuttable:
+    if not walk.cuttable and how.exits is None:  # else it may be shallower
         raise top.refuse(
             "no hidden layer has channels, or groups of them, to choose among",
             "take a net with hidden layers (and exact=False for norms of one group)",
