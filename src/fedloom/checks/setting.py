@@ -15,7 +15,7 @@ from ..experiment import Experiment
 from ..local import Local
 from ..loop import Loop
 from ..models import MultiExit
-from ..objectives import SelfDistillation
+from ..objectives import OBJECTIVES
 from ..rng import generator
 from ..schedules import Exponential
 from ..vector import Rec
@@ -124,7 +124,7 @@ def _needed(changes: dict[str, Any]) -> dict[str, Any]:
     if getattr(rule, "exits", False) or getattr(loss, "exits", False):
         out["model"] = exits
     if getattr(rule, "exits", False):
-        out["loss"] = SelfDistillation()
+        out["loss"] = OBJECTIVES["self_distillation"]()
     if getattr(loss, "ordered", False):
         out |= {"submodel": Ordered(), "capacities": CAPACITIES}
     return out

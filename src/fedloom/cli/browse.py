@@ -22,6 +22,7 @@ TOPICS = (
     "data",
     "partitions",
     "objectives",
+    "submodels",
     "schedules",
     "engines",
     "runs",
@@ -35,7 +36,8 @@ def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
-    partitions, objectives, schedules, engines, runs. Without one: everything but the runs.
+    partitions, objectives, submodels, schedules, engines, runs. Without one: everything but the
+    runs.
     """
     from .output import table
 
@@ -55,8 +57,8 @@ def list_command(topic: str | None) -> None:
 @click.command("show")
 @click.argument("name")
 def show_command(name: str) -> None:
-    """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective,
-    schedule or engine.
+    """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
+    of sub-models, schedule or engine.
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -98,6 +100,10 @@ def _found(topic: str) -> Mapping[str, Any]:
         from fedloom.objectives import OBJECTIVES
 
         return OBJECTIVES
+    if topic == "submodels":
+        from fedloom.views import VIEWS
+
+        return VIEWS
     if topic == "schedules":
         from fedloom.schedules import SCHEDULES
 
@@ -234,7 +240,7 @@ def _in_table(table_name: str) -> Callable[[str, Any], str]:
     return lambda name, make: _callable(name, make, table_name)
 
 
-_SINGULAR = {"data": "data set"}
+_SINGULAR = {"data": "data set", "submodels": "rule of sub-models"}
 _SHOW: dict[str, Callable[[str, Any], str]] = {
     "algorithms": _algorithm,
     "servers": _in_table("server"),
@@ -244,4 +250,5 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "partitions": _in_table("data.partition"),
     "schedules": _in_table("local.schedule"),
     "objectives": _in_table("objective"),
+    "submodels": _in_table("submodel"),
 }
