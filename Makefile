@@ -43,6 +43,7 @@ bench: $(VENV)/installed
 	$(RUN)/python benchmarks/auto.py
 	$(RUN)/python benchmarks/methods.py
 	$(RUN)/python benchmarks/codecs.py
+	$(RUN)/python benchmarks/submodels.py
 	$(RUN)/python benchmarks/imports.py
 
 docs: $(VENV)/installed

@@ -97,7 +97,7 @@ def check_ranges(owner: Any) -> None:
     for field in dataclasses.fields(owner):
         rule, value = field.metadata.get("hyper"), getattr(owner, field.name)
         if rule is not None and not rule.allows(value):
-            name = f"{type(owner).__name__}.{field.name}"
+            name = f"{getattr(owner, 'title', '') or type(owner).__name__}.{field.name}"
             raise ConfigError(f"{name} must be {rule.range_text()}, got {value!r}")
 
 

@@ -22,7 +22,7 @@ from .net import Net
 from .objectives import OBJECTIVES
 from .plan import Plan
 from .servers import SERVERS, with_server
-from .views import VIEWS
+from .views import VIEWS, Rule
 from .zoo import ALGORITHMS, make_algorithm
 
 __all__ = ["AXES", "Table", "as_markdown", "table"]
@@ -144,9 +144,16 @@ def _plan(algorithm: Algorithm, net: Net, objective: str = "cross_entropy", **pa
 
 
 def _with_objective(row: str, column: str, net: Net) -> Any:
-    plan = _plan(make_algorithm(row), net, column)
-    plan.objective.check(net, torch.zeros(2, 64))
+    rule = VIEWS["fjord"]() if OBJECTIVES[column].drawn else None
+    plan = _plan(make_algorithm(row), net, column, rule=rule)
+    if not plan.objective.exits:  # those need another model
+        plan.objective.check(net, torch.zeros(2, 64))
     return plan
+
+
+def _objective_for(rule: Rule | None) -> str:
+    """The loss that goes with a rule."""
+    return "self_distillation" if rule is not None and rule.exits else "cross_entropy"
 
 
 def _with_server(row: str, column: str, net: Net) -> Any:
@@ -160,7 +167,7 @@ def _with_local(row: str, column: str, net: Net) -> Any:
 
 def _with_view(row: str, column: str, net: Net) -> Any:
     rule = None if column == NOTHING else VIEWS[column]()
-    return _plan(make_algorithm(row), net, rule=rule)
+    return _plan(make_algorithm(row), net, _objective_for(rule), rule=rule)
 
 
 def _link(column: str) -> Link:
@@ -173,7 +180,8 @@ def _with_link(row: str, column: str, net: Net) -> Any:
 
 
 def _view_with_link(row: str, column: str, net: Net) -> Any:
-    return _plan(make_algorithm("fedavg"), net, rule=VIEWS[row](), link=_link(column))
+    rule, link = VIEWS[row](), _link(column)
+    return _plan(make_algorithm("fedavg"), net, _objective_for(rule), rule=rule, link=link)
 
 
 _ASK: dict[str, Callable[[str, str, Net], Any]] = {
@@ -221,7 +229,9 @@ def as_markdown() -> str:
         "line, for the reason below the table.",
         "What a part needs of data and model (labels for cross-entropy, numbers for the squared "
         "error, named blocks for FedMLB,",
-        "layers that can be cut for HeteroFL) is asked when these are known.",
+        "layers that can be cut for HeteroFL, exits for ScaleFL) is asked when these are known. "
+        "ScaleFL stands with its objective,",
+        "self_distillation; ordered_distillation with FjORD.",
     ]
     for name in AXES:
         found = table(name)

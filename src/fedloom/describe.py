@@ -92,10 +92,17 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
         **({} if exp.turnover is None else {"turnover": settings(exp.turnover)}),
     }
     if exp.submodel is not None:
-        out["submodel"] = settings(exp.submodel) | {"capacities": list(exp.capacities or ())}
+        out["submodel"] = settings(exp.submodel) | {"capacities": _shown(exp.capacities)}
     if loop.plan.link.up:
         out["compress"] = plain(loop.plan.link.up)
     return out
+
+
+def _shown(capacities: Any) -> Any:
+    """Capacities as TOML can hold them."""
+    if isinstance(capacities, str | os.PathLike):
+        return str(capacities)
+    return plain(capacities if isinstance(capacities, Mapping) else list(capacities or ()))
 
 
 def engine_text(loop: Loop) -> str:
@@ -124,6 +131,8 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
     parts["engine"] = bits_of(engine_text(loop))
     if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
         parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
+    if loop.fed.capacities:  # a file of them may have changed
+        parts["submodel"] = digest([parts["submodel"], loop.fed.capacities])
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
     if loop.plan.link.codes_down:

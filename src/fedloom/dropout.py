@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-__all__ = ["HashedDropout", "restore", "seeded", "swap"]
+__all__ = ["HashedDropout", "choice", "restore", "seeded", "swap"]
 
 # [seed, calls so far] of the gradient being taken
 _tape: contextvars.ContextVar[list[Tensor | int] | None] = contextvars.ContextVar(
@@ -37,6 +37,21 @@ def _mix(z: Tensor) -> Tensor:
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def choice(n: int) -> Tensor | None:
+    """One of 0, ..., n - 1 for the whole step, (): the same however often it is asked; None outside
+    of seeded().
+
+    >>> with seeded(5):
+    ...     bool(choice(9) == choice(9))
+    True
+    """
+    tape = _tape.get()
+    if tape is None:
+        return None
+    z = _mix(_mix(torch.as_tensor(tape[0])) ^ 0x5851F42D4C957F2D)
+    return ((z >> 40) & 0xFFFFFF) % n
 
 
 class HashedDropout(nn.Module):

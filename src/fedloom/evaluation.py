@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .algorithm import check_ranges, hyper
+from .capacities import share_of
 
 __all__ = ["Curve", "Evaluation"]
 
@@ -21,6 +22,12 @@ class Evaluation:
     tables: 0.9). target: of the headline metric, on the moving average. validation: share of every
     client's training samples that is held out for model choice. clients: also the metric per
     client, after the last round.
+
+    Of sub-models, every capacity among the clients is evaluated too: sizes_every rounds apart
+    (None: as `every`; 0: after the last round only). sizes: more of them after the last round, such
+    as ones that nobody trained. statistics: a model whose batch norm keeps none is evaluated by
+    "static" ones, gathered for each size over all training samples, or by those of the test
+    "batch". explored: note in every round which coordinates the sizes hold.
     """
 
     every: int = hyper(1, low=0)
@@ -28,13 +35,23 @@ class Evaluation:
     target: float | None = hyper(None)
     validation: float = hyper(0.0, low=0, high=1, open_high=True)
     clients: bool = hyper(True, choices=(False, True))
+    sizes: tuple[float | str, ...] = hyper((), source="19 sizes in FIARSE, Figure 4")
+    sizes_every: int | None = hyper(None, low=0, optional=True, source="20 in FIARSE's code")
+    statistics: str = hyper("static", choices=("static", "batch"), source="HeteroFL, section 3.2")
+    explored: bool = hyper(True, choices=(False, True))
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
 
     def due(self, round: int) -> bool:
         """Say whether the schedule has an evaluation after this round (counted from 1)."""
         return self.every > 0 and round % self.every == 0
+
+    def sizes_due(self, round: int) -> bool:
+        """Say whether the sizes of sub-models are evaluated after this round (counted from 1)."""
+        every = self.every if self.sizes_every is None else self.sizes_every
+        return every > 0 and round % every == 0
 
 
 @dataclass

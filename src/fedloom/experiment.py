@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .algorithm import Algorithm, check_ranges, hyper
+from .capacities import Capacities, deal, levels_of
 from .cohorts import Cohorts, Turnover
 from .data import FederatedData
 from .describe import describe, fingerprint
@@ -40,6 +41,7 @@ from .progress import Progress, say
 from .result import Result, finish
 from .rng import key
 from .rundir import RunDirectory
+from .sizes import Sizes
 from .views.base import Rule
 from .zoo import label_of
 
@@ -58,7 +60,8 @@ class Experiment:
     turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
-    part of the model a client holds: a rule, and levels dealt out in turn, or one per client.
+    part of the model a client holds: a rule, and levels dealt out in turn, one per client, {level:
+    share of the clients}, or a file with one per client; "1/4" is as good as 0.25.
     compress: how answers travel, and messages (Link.down). devices: how fast clients are, for
     simulated seconds and local.seconds. weights: what to start from, {name: tensor} or a
     safetensors file. channels_last: memory format of images; None: where the model has
@@ -82,7 +85,7 @@ class Experiment:
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] | None = None
     higher_is_better: bool | None = None
     submodel: Rule | None = None
-    capacities: Sequence[float] | None = None
+    capacities: Capacities | None = None
     compress: Link | Via | None = None
     devices: Devices | None = None
     seed: int = 0
@@ -145,7 +148,7 @@ class Experiment:
             self.local.around(self.algorithm),
             self.objective,
             self.nonfinite,
-            self.submodel,
+            None if self.submodel is None else self.submodel.settled(self._levels()),
             Link(link) if isinstance(link, Via) else link,
             self.net().layout.d,
         )
@@ -156,22 +159,28 @@ class Experiment:
             )
         return plan
 
-    def _capacities(self) -> tuple[float, ...]:
-        """One capacity per client; levels are dealt out in turn, so that groups are equal."""
-        levels = tuple(self.capacities or ())
-        if self.submodel is None:
-            if levels:
-                raise ConfigError("capacities are given without a submodel; give submodel= too")
-            return ()
-        if not levels:
+    def _levels(self) -> tuple[float, ...]:
+        """The capacities that there are. Raises ConfigError."""
+        given, rule = self.capacities, self.submodel
+        if given is None or (not isinstance(given, Path) and not len(given)):
+            if rule is None:
+                return ()
             raise ConfigError(
-                f"submodel {self.submodel.name} needs capacities: levels such as [0.25, 1.0], "
-                "or one for every client"
+                f"submodel {rule.name} needs capacities: levels such as ['1/4', 1], or one for "
+                "every client"
             )
-        for level in dict.fromkeys(levels):
-            try_capacity(self.submodel, level, self.net())
-        n = self.data.population
-        return levels if len(levels) == n else tuple(levels[i % len(levels)] for i in range(n))
+        if rule is None:
+            raise ConfigError("capacities are given without a submodel; give submodel= too")
+        return tuple(sorted(set(levels_of(given))))
+
+    def _capacities(self, rule: Rule | None) -> tuple[float, ...]:
+        """One capacity per client."""
+        levels = self._levels()
+        if rule is None or self.capacities is None:
+            return ()
+        for level in levels:
+            try_capacity(rule, level, self.net())
+        return deal(self.capacities, self.data.population, self.seed)
 
     def net(self) -> Net:
         """The model, checked against the data on one small batch. Raises DataError if they do not
@@ -207,7 +216,7 @@ class Experiment:
             self.weighting,
             dict(metrics),
             takes_channels_last(net, self.data, self.channels_last),
-            self._capacities(),
+            self._capacities(plan.rule),
             self.devices,
         )
         return Loop(
@@ -222,6 +231,7 @@ class Experiment:
             saving=self.saving,
             on_round=list(self.on_round),
             on_evaluation=list(self.on_evaluation),
+            sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluation),
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:

@@ -301,13 +301,13 @@ def _fits(name: str, via: Via, algorithm: Algorithm, rule: Any) -> None:
         )
     if rule is not None and via.codec.matrices and not rule.cuts:
         raise CompositionError(
-            f"{codec} and {_name(rule)}: the coordinates that a client holds do not form matrices"
+            f"{codec} and {rule.name}: the coordinates that a client holds do not form matrices"
         )
     if not isinstance(via.feedback, EF21):
         return
     if rule is not None:
         raise CompositionError(
-            f"EF21 and {_name(rule)}: the server keeps the mean of all clients' answers, and needs "
+            f"EF21 and {rule.name}: the server keeps the mean of all clients' answers, and needs "
             "whole ones; use Residual"
         )
     if name not in ("delta", *algorithm.means):

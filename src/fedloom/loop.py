@@ -28,6 +28,7 @@ from .memory import ClientMemory
 from .net import Net
 from .plan import Federation, Plan
 from .rundir import RunDirectory, State
+from .sizes import Sizes
 from .vector import Rec, Vec, rec, tree
 
 __all__ = ["Loop"]
@@ -76,6 +77,7 @@ class Loop:
     saving: Saving = field(default_factory=Saving)
     on_round: list[Callable[[Row], None]] = field(default_factory=list)
     on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
+    sizes: Sizes | None = None  # of sub-models
 
     round: int = 0  # rounds that are done
     history: list[Row] = field(default_factory=list)
@@ -102,6 +104,8 @@ class Loop:
         if codecs := self.plan.link.codes_down:
             msg = self.plan.algorithm.broadcast(self.srv)
             self.at_down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
+        if self.sizes is not None:
+            self.sizes.begin(self._sent(), 0)
 
     def message(self) -> tuple[Rec, Rec]:
         """The message of the next round as its clients read it, and what the server remembers of
@@ -115,6 +119,11 @@ class Loop:
         """{field: bytes} of what the message of a typical round takes where it is coded."""
         msg, codecs = self.plan.algorithm.broadcast(self.srv), self.plan.link.codes_down
         return downlink.sizes(codecs, msg, self.at_down, self.net.layout)
+
+    def _sent(self) -> Vec:
+        """The model that the next cohort gets."""
+        sent: Vec = self.plan.algorithm.broadcast(self.srv).x
+        return sent
 
     def _probe(self, x: Vec) -> Rec:
         """The exchange before round 1 with everybody who is there, if the algorithm has it: the
@@ -201,6 +210,9 @@ class Loop:
                 **_squares(answers.stats),
             }
         )
+        if self.sizes is not None:
+            self.sizes.moved(self._sent(), self.round, [s.client for s in answers.stats])
+            self.history[-1].update(self.sizes.explored())
 
     def _simulated(self, stats: list[Stats]) -> float | None:
         """Seconds until the slowest client has answered, if the devices are described."""
@@ -225,8 +237,12 @@ class Loop:
         due, scores = self.evaluation.due(self.round), {}
         if due or self.round >= rounds:
             scores = self.scores()
+        sizes: dict[str, float] = {}
+        if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
+            sizes = self.sizes.columns(self.size_scores())
         with _undisturbed():
             row = self.history[-1]
+            row.update(sizes)
             for part, score in scores.items():
                 _put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
@@ -249,6 +265,13 @@ class Loop:
         if self._held_out is not None:
             out["validation"] = self.engine.evaluate(x, self.buffers, *self._held_out)
         return out
+
+    def size_scores(self) -> dict[float, Score]:
+        """The sub-models of now on the test set, by capacity; nothing without sub-models."""
+        if self.sizes is None:
+            return {}
+        x = self.plan.algorithm.model(self.srv)
+        return self.sizes.scores(self.engine, x, self.buffers, self.round)
 
     @functools.cached_property
     def _all_weights(self) -> float:
@@ -279,12 +302,10 @@ class Loop:
             "population": self.fed.population,
         }
         try:
-            state = State(
-                self.round,
-                rec(srv=self.srv, link=self.at_link, down=self.at_down),
-                self.buffers,
-                extra,
-            )
+            learnt = rec(srv=self.srv, link=self.at_link, down=self.at_down)
+            if self.sizes is not None:
+                learnt = rec(**learnt._asdict(), sizes=self.sizes.state())
+            state = State(self.round, learnt, self.buffers, extra)
             self.folder.save(state, self.memory, self.saving.keep)
             self.saved = self.round
         except OSError as error:
@@ -307,7 +328,10 @@ class Loop:
             return
         self.folder.rewind(int(state.extra["log"]), state.round)
         self.round, self.buffers = state.round, state.buffers
-        self.srv, self.at_link, self.at_down = state.srv
+        learnt = state.srv
+        self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
+        if self.sizes is not None:
+            self.sizes.restore(getattr(learnt, "sizes", None), self._sent(), self.round)
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
         target, higher = self.curve.target, self.curve.higher_is_better

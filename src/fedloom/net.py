@@ -192,9 +192,19 @@ class Net:
         """The module's output on `inputs` with parameters x (d,); of one that holds `logits`, as
         Hugging Face's models give, these.
         """
+        return logits_of(self.raw(x, inputs))
+
+    def raw(self, x: Vec, inputs: Any) -> Any:
+        """The module's output as it is, with parameters x (d,)."""
         if x is self._live:
-            return logits_of(self.module(inputs))
-        return logits_of(functional_call(self.module, self.layout.views(x), (inputs,)))
+            return self.module(inputs)
+        return functional_call(self.module, self.layout.views(x), (inputs,))
+
+    def full(self, x: Vec, inputs: Any) -> Any:
+        """As the call, of everything that the net has, where a view's draws a part for each
+        step.
+        """
+        return self(x, inputs)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -50,6 +50,17 @@ class Plan:
                 f"{self.rule.name} and {self.algorithm.method}: the method needs every client to "
                 "hold all coordinates"
             )
+        if self.rule is not None and self.rule.exits and not self.objective.exits:
+            raise CompositionError(
+                f"{self.rule.name} and {self.objective.name}: a client trains every exit it has, "
+                "which this loss does not ask; take objective = self_distillation"
+            )
+        if self.objective.drawn and not (self.rule is not None and self.rule.ordered):
+            other = "whole models" if self.rule is None else self.rule.name
+            raise CompositionError(
+                f"{self.objective.name} and {other}: it distils into the narrower parts that FjORD "
+                "draws; take submodel = fjord"
+            )
         if self.nonfinite not in ("stop", "skip"):
             raise ConfigError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}')
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from .describe import engine_text, group
-from .engines.base import Score, final
+from .engines.base import Score
 from .errors import CheckpointError
 from .files import write_atomic
 from .ledger import Ledger
 from .rundir import RunDirectory
+from .sizes import client_values, text
 from .storage import disk_errors
 from .vector import Rec
 
@@ -64,12 +65,14 @@ class Result:
 def finish(exp: Experiment, loop: Loop) -> Result:
     """Collect the result, and write summary, ledger, per-client scores and the final model."""
     clients, basis = _per_client(exp, loop)
-    summary = _summary(exp, loop)
+    by_client, by_size = _by_size(loop)
+    summary = _summary(exp, loop) | by_size
     x = loop.plan.algorithm.model(loop.srv)
     module = loop.net.export(x, loop.buffers)
     folder = loop.folder
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
+        about |= by_client
         try:
             _write(folder, module, loop.ledger.as_dict(), about, summary)
         except OSError as error:
@@ -141,12 +144,7 @@ def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
 
 
 def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
-    """The headline metric per client, and on what.
-
-    Clients with test sets of their own are measured on these. Otherwise a client's value is the
-    test set's value per class, weighted by the client's label shares: what a test set with its own
-    label distribution would give on average.
-    """
+    """The headline metric per client, and on what; see client_values."""
     data = loop.fed.data
     none: list[float | None] = [None] * loop.fed.population
     if not exp.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
@@ -157,17 +155,33 @@ def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
         return none, "not measured"
     x = loop.plan.algorithm.model(loop.srv)
     score: Score = loop.engine.evaluate(x, loop.buffers, data.test_inputs, data.test_targets)
-    if data.test_clients is not None:
-        sets = [data.test_clients.of(i) for i in range(data.population)]
-        metric = next(iter(loop.fed.metrics.values()))
-        own = [(score.each[s] * score.share[s], score.share[s]) for s in sets]
-        means = [float(v.sum()) / float(w.sum()) if float(w.sum()) else None for v, w in own]
-        return [None if m is None else final(metric, m) for m in means], "own test sets"
-    assert data.classes is not None
-    labels = data.test_targets.cpu()
-    sums = torch.bincount(labels, weights=score.each.cpu(), minlength=data.classes)
-    of_class = torch.bincount(labels, minlength=data.classes)
-    shares = data.label_counts().double() * (of_class > 0)
-    values = shares @ (sums / of_class.clamp_min(1)) / shares.sum(1)
-    out = [None if v != v else v for v in values.tolist()]
-    return out, "test set weighted by the client's labels"
+    return client_values(data, next(iter(loop.fed.metrics.values())), score)
+
+
+def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run with sub-models says beside: for the clients' file, for the summary."""
+    sizes = loop.sizes
+    if sizes is None:
+        return {}, {}
+    x = loop.plan.algorithm.model(loop.srv)
+    scores = loop.size_scores()
+    local, basis = sizes.local(scores)
+    part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}
+    columns = sizes.columns(scores)
+    took = {i for t in range(loop.round) for i in loop.cohorts.of(t)}
+    outside = [i for i in range(loop.fed.population) if i not in took]
+    summary = {
+        "rule": sizes.rule.name,
+        "held": {text(c): sizes.held(x, c, loop.round) for c in sizes.levels},
+        "global": _of(columns, f"test_{sizes.metric}@"),
+        "local": _of(columns, f"local_{sizes.metric}@"),
+        "outside_clients": len(outside),
+        "unseen": sizes.unseen(loop.engine, x, loop.buffers, loop.round, outside),
+        **sizes.explored(),
+    }
+    return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}
+
+
+def _of(columns: Mapping[str, float], start: str) -> dict[str, float]:
+    """The columns that start so, by what follows."""
+    return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}

@@ -84,7 +84,7 @@ NETS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [Width(), Rolling()])
+@pytest.mark.parametrize("rule", [Width(scaler=False), Rolling(scaler=False)])
 @pytest.mark.parametrize("name", NETS)
 def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
     net = Net(NETS[name]().double())
@@ -113,7 +113,7 @@ def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
 def test_the_small_net_behind_the_mask_has_the_same_gradient():
     net = Net(NETS["shortcut"]().double())
     x, inputs = net.init(), gaussian(5 * 48, 3).view(5, 3, 4, 4)
-    view = Width().view(None, net, 0.25, at())
+    view = Width(scaler=False).view(None, net, 0.25, at())
     masked = behind_mask(view.held, net.layout)
     loss = lambda n, v: torch.func.grad(lambda y: (n(v.seen(y), inputs) ** 2).sum())
     one, other = loss(view.net, view)(view.take(x)), loss(net, masked)(masked.take(x))

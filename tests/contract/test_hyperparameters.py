@@ -28,7 +28,7 @@ from fedloom.link import FEEDBACKS, Forget, Via
 from fedloom.models import lstm_language_model
 from fedloom.objectives import OBJECTIVES, Objective
 from fedloom.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule
-from fedloom.views import VIEWS, Rule
+from fedloom.views import VIEWS, Importance, Rule
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
 from fedloom.zoo import ALGORITHMS
 
@@ -63,10 +63,19 @@ OTHER: dict[str, dict[str, Any]] = {
     "Local.order": {"order": "text"},
     "Local.steps": {"epochs": None, "steps": 3},
     "Milestones.at": {"at": (2,)},
+    "Importance.shards": {"group": "shard", "shards": ("head.*",)},
+    "Importance.group": {"group": "layer"},
+    "Ordered.widths": {"widths": (0.1, 0.9)},
+    "Depth.least": {"least": 0.25},
+    "*.ignore": {"ignore": 0},
 }
 # a target that is one: what another() finds beside None is none
 OTHER |= {f"{make.__name__}.ignore": {"ignore": 1} for make in OBJECTIVES.values()}
-ELSEWHERE = {"Local.probe_batch", "Local.drop_last"}  # these have tests of their own
+ELSEWHERE = {
+    "Local.probe_batch",
+    "Local.drop_last",
+    "Importance.momentum_mask",
+}  # these have tests of their own
 
 
 @functools.cache
@@ -148,7 +157,8 @@ def differs(one: End, other: End) -> bool:
 def test_another_value_changes_the_run(name, option):
     part = base(classes()[name])
     now, rule = getattr(part, option), declared(classes()[name])[option]
-    change = OTHER.get(f"{name}.{option}") or {option: another(rule, now)}
+    given = OTHER.get(f"{name}.{option}") or OTHER.get(f"*.{option}")
+    change = given or {option: another(rule, now)}
     assert change[option] != now and rule.allows(change[option]), "another legal value"
     assert differs(run(trial(dataclasses.replace(part, **change))), unchanged(name))
 
@@ -157,6 +167,15 @@ def test_the_batch_of_the_first_exchange_changes_the_run():
     base = {"algorithm": FAFED(), "local": Local(epochs=2, batch=4, lr=0.05)}
     changed = dataclasses.replace(base["local"], probe_batch=1)
     assert differs(end_of(**base | {"local": changed}), end_of(**base))
+
+
+def test_masking_the_steps_changes_a_run_with_momentum():
+    local = Local(epochs=2, batch=4, lr=0.05, momentum=0.9)
+    ends = [
+        end_of(submodel=Importance(momentum_mask=kind), capacities=CAPACITIES, local=local)
+        for kind in ("grad", "update")
+    ]
+    assert differs(*ends)
 
 
 def test_dropping_the_last_batch_changes_the_run():

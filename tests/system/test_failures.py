@@ -84,7 +84,7 @@ def test_what_a_codec_cannot_send_is_named_or_skipped(engine, engine_of):
 
 def test_a_rule_is_tried_on_the_model_before_anything_runs():
     model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
-    with pytest.raises(CompositionError, match=r"Width and Sequential.*'1.running_mean'"):
+    with pytest.raises(CompositionError, match=r"HeteroFL and Sequential.*'1.running_mean'"):
         small(FedAvg(), model=model, submodel=Width(), capacities=[0.25, 1.0]).build()
 
     class Odd(nn.Module):

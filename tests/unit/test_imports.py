@@ -17,7 +17,7 @@ from tiny import SOURCE, environment
 # else comes from a lower layer.
 LAYERS = {
     0: ["_version", "errors", "files", "rng", "vector"],
-    1: ["blocks", "dropout", "layout", "storage", "wire"],
+    1: ["blocks", "capacities", "dropout", "layout", "storage", "wire"],
     2: ["algorithm", "net"],
     3: [
         "cohorts",
@@ -34,7 +34,7 @@ LAYERS = {
     5: ["algorithms", "link", "local", "metrics", "servers"],
     6: ["mixtures", "plan"],
     7: ["engines", "zoo"],
-    8: ["compatibility", "describe", "ledger", "progress"],
+    8: ["compatibility", "describe", "ledger", "progress", "sizes"],
     9: ["loop"],
     10: ["fitting", "result"],
     11: ["experiment"],

@@ -50,12 +50,14 @@ class Masked:
 class Importance:
     """A rule of views whose held coordinates form no matrices."""
 
+    name = "FIARSE"
     cuts = False
 
 
 class Width:
     """A rule of views that cuts the network."""
 
+    name = "HeteroFL"
     cuts = True
 
 
@@ -82,8 +84,8 @@ def equal(a, b):
 # ----------------------------------------------------------------------------------------- refused
 REFUSED = {
     "a field that is no mean": (Link({"dc": Via(TopK())}), FedAvg(), None, ("TopK", "FedAvg")),
-    "matrices of a mask": (Link(Via(PowerSGD())), FedAvg(), Importance(), ("PowerSGD", "Importan")),
-    "EF21 and parts": (Link(Via(TopK(), EF21())), FedAvg(), Width(), ("EF21", "Width")),
+    "matrices of a mask": (Link(Via(PowerSGD())), FedAvg(), Importance(), ("PowerSGD", "FIARSE")),
+    "EF21 and parts": (Link(Via(TopK(), EF21())), FedAvg(), Width(), ("EF21", "HeteroFL")),
     "EF21 and a dual": (Link(Via(TopK(), EF21())), Dual(), None, ("EF21", "Dual")),
     "EF21 and no mean": (Link({"m": Via(TopK(), EF21())}), Hidden(), None, ("EF21", "Hidden")),
     "coarse levels": (Link(Via(QSGD(levels=7), Residual())), FedAvg(), None, ("Residual", "QSGD")),

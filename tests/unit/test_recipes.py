@@ -19,15 +19,8 @@ def test_a_recipe_is_plain_settings_and_says_what_it_is(name: str) -> None:
     assert made == RECIPES[name](), "two calls share nothing and agree"
     assert made is not RECIPES[name]()
     assert inspect.getdoc(RECIPES[name])
-    assert set(made) <= {
-        *Settings.model_fields,
-        "algorithm",
-        "model",
-        "data",
-        "local",
-        "evaluate",
-        "compress",
-    }
+    tables = {"algorithm", "model", "data", "local", "evaluate", "submodel", "compress"}
+    assert set(made) <= {*Settings.model_fields, *tables}
     values = resolve(name).values
     assert values["name"] == name
     assert values["evaluate"]["target"] > 0

@@ -75,7 +75,7 @@ def test_the_models_of_the_house_can_be_cut(name):
 @pytest.mark.parametrize("name", sorted(TEXT))
 def test_a_network_for_text_is_refused_with_the_layer_named(name):
     with pytest.raises(
-        CompositionError, match=r"Width cannot cut \w+ '.*': no way is known; build"
+        CompositionError, match=r"HeteroFL cannot cut \w+ '.*': no way is known; build"
     ):
         Width().view(None, Net(models.MODELS[name]()), 0.25, NOW)
 
@@ -106,7 +106,7 @@ def test_a_module_may_say_how_it_is_cut():
     net = Net(make(Doubled))
     view = Rolling().view(None, net, 0.25, Round(3, 1.0, 0.1))
     assert view.net.layout.views(view.take(net.init()))["0.scale"].tolist() == [0.0, 3.0]
-    with pytest.raises(CompositionError, match="Rolling cannot cut Uncut '0': no way is known"):
+    with pytest.raises(CompositionError, match="FedRolex cannot cut Uncut '0': no way is known"):
         Rolling().view(None, Net(make(Uncut)), 0.25, NOW)
 
 
@@ -151,7 +151,7 @@ def on(*layers: nn.Module) -> nn.Module:
 REFUSED = {
     "an unknown module": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Linear(4, 2)),
-        r"Width cannot cut PReLU '1': no way is known; build the net of .*a method cut",
+        r"HeteroFL cannot cut PReLU '1': no way is known; build the net of .*a method cut",
     ),
     "a subclass": (lambda: nn.Sequential(OwnLinear(4, 4), nn.Linear(4, 2)), "cannot cut OwnLinear"),
     "no hidden layer": (
@@ -160,7 +160,7 @@ REFUSED = {
     "one exact group": (
         lambda: on(nn.GroupNorm(1, 4), nn.Flatten(), nn.Linear(4, 2)), "exact=False",
     ),
-    "a vector": (lambda: Variables(torch.zeros(3)), "Width cannot cut Variables"),
+    "a vector": (lambda: Variables(torch.zeros(3)), "HeteroFL cannot cut Variables"),
     "grouped convolution": (lambda: on(nn.Conv2d(4, 4, 3, groups=2)), r"'1': it has 2 groups"),
     "running statistics": (
         lambda: on(nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)), "running statistics",
@@ -219,7 +219,7 @@ def test_a_shared_activation_may_stand_twice_and_a_child_may_be_called_cut():
         "head": nn.Linear(4, 2),
     }.items():  # fmt: skip
         module.add_module(name, part)
-    view = Width().view(None, Net(module), 0.25, NOW)
+    view = Width(scaler=False).view(None, Net(module), 0.25, NOW)
     assert [type(m) for m in view.net.module] == [type(m) for m in module]
 
 

@@ -13,11 +13,11 @@ from ..dropout import seeded
 from ..net import Net
 from ..objectives import Objective
 from ..vector import Rec, is_rec, rec
-from ..views import Width
+from ..views import Ordered, Width
 from .outcome import BrokenError, Check
 from .records import unlike
 from .runs import TOLERANCE, Runs, held_by_parts
-from .setting import Trial, experiment, federation, network
+from .setting import Trial, experiment, federation, network_for
 from .state import KEPT, kept, look
 from .watch import ARGUMENTS, FIELDS, REPEAT, Notes, twice
 
@@ -59,7 +59,7 @@ class _Checks:
         """The model, in float64."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
-            return Net(network(), torch.float64)
+            return Net(network_for(self.part), torch.float64)
 
     @functools.cached_property
     def x(self) -> Tensor:
@@ -239,4 +239,8 @@ class _Checks:
     def parts(self) -> None:
         """Clients that train a smaller network."""
         why = "take lengths from x and from the network's outputs, not from the whole model"
-        held_by_parts(Width(), functools.partial(self._make, self.part), why)
+        held_by_parts(
+            Ordered() if self.part.drawn else Width(),
+            functools.partial(self._make, self.part),
+            why,
+        )

@@ -76,6 +76,8 @@ def variants(part: Any) -> dict[str, tuple[Any, list[Any]]]:
                 out[f"{field.name}.{name}"] = value, _all(part, field.name, inner)
             continue
         rule = field.metadata.get("hyper")
+        if isinstance(now, tuple):
+            continue  # a list has no range to take another one from
         if rule is None and isinstance(now, (int, float)):
             rule = Hyper()  # a field without a declared range
         if isinstance(rule, Hyper):

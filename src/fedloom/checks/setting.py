@@ -14,11 +14,25 @@ from ..data import FederatedData, from_clients
 from ..experiment import Experiment
 from ..local import Local
 from ..loop import Loop
+from ..models import MultiExit
+from ..objectives import OBJECTIVES
 from ..rng import generator
 from ..schedules import Exponential
 from ..vector import Rec
+from ..views import Ordered
 
-__all__ = ["CAPACITIES", "End", "Trial", "experiment", "federation", "finish", "network", "run"]
+__all__ = [
+    "CAPACITIES",
+    "End",
+    "Trial",
+    "exits",
+    "experiment",
+    "federation",
+    "finish",
+    "network",
+    "network_for",
+    "run",
+]
 
 SIZES = (3, 11, 7, 16, 1, 9)  # a client with one example, short last batches, unequal K_i
 INPUTS, CLASSES = 6, 3
@@ -36,6 +50,25 @@ def network() -> nn.Module:
             head=nn.Linear(6, CLASSES),
         )
     )
+
+
+def exits() -> nn.Module:
+    """285 parameters in three stages, with an exit behind each but the last. One group: of two, a
+    narrow slice would leave single values, which cannot be normalised.
+    """
+    stages: dict[str, nn.Module] = {
+        "first": nn.Sequential(
+            nn.Linear(INPUTS, 8), nn.GroupNorm(1, 8), nn.Tanh(), nn.Dropout(0.25)
+        ),
+        "second": nn.Sequential(nn.Linear(8, 12), nn.Tanh()),
+        "head": nn.Linear(12, CLASSES),
+    }
+    return MultiExit(stages, {"first": nn.Linear(8, CLASSES), "second": nn.Linear(12, CLASSES)})
+
+
+def network_for(part: Any) -> nn.Module:
+    """The network that an objective or a rule of views can work with."""
+    return exits() if getattr(part, "exits", False) else network()
 
 
 @functools.cache
@@ -79,7 +112,22 @@ def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
         "device": "cpu",
         "dtype": dtype,
     }
-    return Trial(**(settings | changes))
+    return Trial(**(settings | _needed(changes) | changes))
+
+
+def _needed(changes: dict[str, Any]) -> dict[str, Any]:
+    """What an objective or a rule does not go without: a model of several exits and the loss that
+    asks them, a rule that draws parts.
+    """
+    loss, rule = changes.get("loss"), changes.get("submodel")
+    out: dict[str, Any] = {}
+    if getattr(rule, "exits", False) or getattr(loss, "exits", False):
+        out["model"] = exits
+    if getattr(rule, "exits", False):
+        out["loss"] = OBJECTIVES["self_distillation"]()
+    if getattr(loss, "ordered", False):
+        out |= {"submodel": Ordered(), "capacities": CAPACITIES}
+    return out
 
 
 class End(NamedTuple):

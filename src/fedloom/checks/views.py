@@ -12,6 +12,7 @@ from torch import Tensor
 from ..algorithm import Round
 from ..engines.client import RangeResult
 from ..errors import ConfigError
+from ..local import Local
 from ..net import Net
 from ..vector import Vec, is_rec
 from ..views import Rule, View
@@ -19,7 +20,7 @@ from ..wire import pack
 from .outcome import BrokenError, Check
 from .records import changed, imprint
 from .runs import Runs
-from .setting import CAPACITIES, Trial, experiment, network
+from .setting import CAPACITIES, Trial, experiment, network_for
 from .state import KEPT, kept, look
 from .watch import ARGUMENTS, REPEAT, Notes, twice
 
@@ -49,7 +50,10 @@ def view_checks(part: Rule, engines: Sequence[str]) -> list[Check]:
 
 
 def _make(part: Rule, dtype: torch.dtype, **changes: Any) -> Trial:
-    return experiment(dtype, submodel=part, capacities=CAPACITIES, **changes)
+    # with momentum, which some rules treat in a way of their own
+    local = Local(epochs=2, batch=4, lr=0.05, momentum=0.5)
+    parts = {"submodel": part, "capacities": CAPACITIES, "local": local}
+    return experiment(dtype, **(parts | changes))
 
 
 class _Checks:
@@ -61,7 +65,7 @@ class _Checks:
         """The model."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            return Net(network())
+            return Net(network_for(self.part))
 
     def view(self, capacity: float, round: int = 0, shift: float = 0.0) -> View:
         """A view, as an engine asks for it."""

@@ -22,6 +22,7 @@ TOPICS = (
     "data",
     "partitions",
     "objectives",
+    "submodels",
     "schedules",
     "codecs",
     "devices",
@@ -37,8 +38,8 @@ def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
-    partitions, objectives, schedules, codecs (how answers are compressed), devices (how fast
-    clients are), engines, runs. Without one: everything but the runs.
+    partitions, objectives, submodels, schedules, codecs (how answers are compressed), devices (how
+    fast clients are), engines, runs. Without one: everything but the runs.
     """
     from .output import table
 
@@ -58,8 +59,8 @@ def list_command(topic: str | None) -> None:
 @click.command("show")
 @click.argument("name")
 def show_command(name: str) -> None:
-    """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective,
-    schedule, codec, device profile or engine.
+    """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
+    of sub-models, schedule, codec, device profile or engine.
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -101,6 +102,10 @@ def _found(topic: str) -> Mapping[str, Any]:
         from fedloom.objectives import OBJECTIVES
 
         return OBJECTIVES
+    if topic == "submodels":
+        from fedloom.views import VIEWS
+
+        return VIEWS
     if topic == "schedules":
         from fedloom.schedules import SCHEDULES
 
@@ -245,7 +250,11 @@ def _in_table(table_name: str) -> Callable[[str, Any], str]:
     return lambda name, make: _callable(name, make, table_name)
 
 
-_SINGULAR = {"data": "data set", "devices": "device profile"}
+_SINGULAR = {
+    "data": "data set",
+    "devices": "device profile",
+    "submodels": "rule of sub-models",
+}
 _SHOW: dict[str, Callable[[str, Any], str]] = {
     "algorithms": _algorithm,
     "servers": _in_table("server"),
@@ -257,4 +266,5 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "objectives": _in_table("objective"),
     "codecs": _in_table("compress"),
     "devices": _in_table("devices"),
+    "submodels": _in_table("submodel"),
 }

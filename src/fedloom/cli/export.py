@@ -28,22 +28,47 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
     show_default=True,
     help="What to write.",
 )
-def export_command(run: Path, out: Path | None, kind: str) -> None:
+@click.option(
+    "--capacity",
+    metavar="SHARE",
+    help="Of a run with sub-models: cut one of this size, such as 0.05 or 1/20, trained or not.",
+)
+def export_command(run: Path, out: Path | None, kind: str, capacity: str | None) -> None:
     """Write a run's newest model, and beside it a script that loads it, with plain torch where the
     model is made of torch's own layers.
 
-    An unfinished run gives the model of its last checkpoint.
+    An unfinished run gives the model of its last checkpoint. A sub-model is a smaller network, or
+    for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
     """
     weights, module, round = _newest(run)
-    built = None if module is None else architecture(module) or call(run)
-    out = out or run / f"export{_SUFFIX[kind]}"
+    mask: dict[str, Tensor] = {}
+    name, about = "export", ""
+    if capacity is not None:
+        from fedloom.capacities import share_of
+        from fedloom.cli.cut import cut_out
+
+        share = share_of(capacity, "--capacity")
+        module, mask, about = cut_out(run, weights, share, round)
+        weights, name = dict(module.state_dict()), f"export-{share:g}"
+    out = out or run / f"{name}{_SUFFIX[kind]}"
     if out.is_dir():
         out = out / f"model{_SUFFIX[kind]}"
     code = out.with_suffix(".py")
+    built = None if module is None else architecture(module)
+    # what was cut is as no recipe makes it; what was not is shortest by its name
+    uncut = module is not None and (capacity is None or bool(mask))
+    if uncut and (built is None or _ours(built)):
+        built = call(run)
     text = script(built, out.name, kind, run, round)
     _write(out, weights, kind)
     _write_text(code, text)
     click.echo(f"{out}: {sum(v.numel() for v in weights.values()):,} numbers, round {round}")
+    if about:
+        click.echo(about)
+    if mask:
+        beside = out.with_suffix(f".mask{out.suffix}")
+        _write(beside, mask, kind)
+        click.echo(f"{beside}: which of them it holds")
     click.echo(f"{code}: loads it\n\n{text.rstrip()}")
 
 
@@ -130,6 +155,9 @@ def script(built: str | None, file: str, kind: str, run: Path, round: int) -> st
     """Python that makes the model, by the expression `built`, and loads the file."""
     lines = [f'"""The model of {run.name} after round {round}."""', ""]
     own = built is not None and built.startswith("MODELS")
+    ours = (
+        [] if built is None or own else [k for k in ("MultiExit", "Residual") if f"{k}(" in built]
+    )
     if built is not None and not own:
         lines.append("from collections import OrderedDict")
     lines += ["from pathlib import Path", ""]
@@ -140,7 +168,9 @@ def script(built: str | None, file: str, kind: str, run: Path, round: int) -> st
     if own:
         lines += ["", "from fedloom.models import MODELS", "", f"model = {built}"]
     elif built is not None:
-        lines += ["from torch import nn", "", f"model = {built}"]
+        lines += ["from torch import nn"]
+        lines += ["", f"from fedloom.models import {', '.join(ours)}"] if ours else []
+        lines += ["", f"model = {built}"]
     else:
         lines += ["", "model = ...  # the nn.Module that the run was started with"]
     lines.append(f'file = Path(__file__).with_name("{file}")')
@@ -149,6 +179,11 @@ def script(built: str | None, file: str, kind: str, run: Path, round: int) -> st
     else:
         lines.append("load_model(model, file)")
     return "\n".join([*lines, "model.eval()", ""])
+
+
+def _ours(built: str) -> list[str]:
+    """Which of our blocks a model is built of."""
+    return [name for name in ("MultiExit", "Residual") if f"{name}(" in built]
 
 
 def call(run: Path) -> str:
@@ -162,7 +197,8 @@ def call(run: Path) -> str:
 
 
 def architecture(module: nn.Module, indent: str = "") -> str | None:
-    """Python that makes a module of torch's own layers in Sequentials; None for any other.
+    """Python that makes a module of torch's own layers in Sequentials and in our blocks; None for
+    any other.
 
     >>> from torch import nn
     >>> architecture(nn.Linear(2, 1))
@@ -170,9 +206,12 @@ def architecture(module: nn.Module, indent: str = "") -> str | None:
     """
     from torch import nn
 
-    kind = type(module)
+    from fedloom.models import MultiExit, Residual
+
+    kind, inner = type(module), indent + "    "
+    if kind is Residual or kind is MultiExit:
+        return _block(module, indent)
     if kind is nn.Sequential:
-        inner = indent + "    "
         parts = [(name, architecture(child, inner)) for name, child in module.named_children()]
         if any(part is None for _, part in parts):
             return None
@@ -183,6 +222,27 @@ def architecture(module: nn.Module, indent: str = "") -> str | None:
         return None
     text = f"nn.{module!r}"
     return text if _makes(text, module) else None
+
+
+def _block(module: Any, indent: str) -> str | None:
+    """Python that makes a residual block, or a model with exits."""
+    from fedloom.models import Residual
+
+    inner = indent + "    "
+    if isinstance(module, Residual):
+        body = architecture(module.body, inner)
+        other = "None" if module.shortcut is None else architecture(module.shortcut, inner)
+        if body is None or other is None:
+            return None
+        return f"Residual(\n{inner}{body},\n{inner}{other},\n{indent})"
+    deeper, tables = inner + "    ", []
+    for names, prefix in ((module.stages, ""), (module.exits, "exit_")):
+        parts = {n: architecture(module.get_submodule(prefix + n), deeper) for n in names}
+        if None in parts.values():
+            return None
+        rows = "\n".join(f'{deeper}"{n}": {part},' for n, part in parts.items())
+        tables.append(f"{inner}{{\n{rows}\n{inner}}},")
+    return "MultiExit(\n" + "\n".join(tables) + f"\n{indent})"
 
 
 def _makes(text: str, module: nn.Module) -> bool:

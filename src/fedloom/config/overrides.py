@@ -40,7 +40,7 @@ REGISTRIES: dict[str, Makers] = {
 # keys of a named table that are no options of what the table names
 NESTED: dict[str, tuple[str, ...]] = {
     "data": ("partition", "tests"),
-    "submodel": ("capacities",),
+    "submodel": ("capacities", "shares"),
     "compress": ("feedback", "down"),
 }
 

@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
+from ..capacities import levels_of
 from ..cohorts import Turnover
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
 from ..devices import DEVICES
@@ -24,12 +25,14 @@ from ..experiment import Experiment
 from ..local import Local
 from ..loop import Saving
 from ..models import MODELS
+from ..net import Net
 from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
 from ..servers import with_server
-from ..views import VIEWS
+from ..views import VIEWS, Rule
 from ..zoo import LABELS, make_algorithm
 from .compress import link_of, settings_of
+from .dealing import capacities_of, dealing
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
 from .settings import PLAIN, Settings
@@ -54,7 +57,6 @@ _TABLES = (
     "devices",
     "turnover",
 )
-_LEVELS = [1 / 64, 1 / 16, 1 / 4, 1.0]  # FIARSE's main tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +118,7 @@ class Config:
                 local=training,
                 loss=self._make("objective", OBJECTIVES),
                 submodel=self._optional("submodel", VIEWS),
-                capacities=v.get("submodel", {}).get("capacities"),
+                capacities=capacities_of(v.get("submodel", {})),
                 compress=link,
                 devices=self._optional("devices", DEVICES),
                 seed=v["seed"],
@@ -153,6 +155,16 @@ class Config:
             return None
         with self._blame(path):
             return self._make(path, registry)
+
+    def rule(self) -> Rule | None:
+        """The rule of sub-models, which knows the capacities; None without one."""
+        made: Rule | None = self._optional("submodel", VIEWS)
+        given = capacities_of(self.values.get("submodel", {}))
+        return made if made is None or given is None else made.settled(levels_of(given))
+
+    def net(self) -> Net:
+        """The model, with weights of its own; no data are loaded."""
+        return Net(self._model(), getattr(torch, self.values["dtype"]))
 
     def _model(self) -> nn.Module:
         with self._blame("model"):
@@ -257,6 +269,7 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     extras = _extras(raw, origin)
     words = [LABELS.get(algorithm["name"], algorithm["name"])]
     words += [extras["server"]["name"]] if "server" in extras else []
+    words += [VIEWS[extras["submodel"]["name"]]().name] if "submodel" in extras else []
     top.setdefault("label", " + ".join(words))
     values = check(Settings, top, "", "the configuration", origin)
     values["algorithm"] = algorithm
@@ -284,13 +297,7 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         if table and table.get("name") != NOTHING:
             found[path] = _named(raw, path, origin)
     if "submodel" in found:
-        levels = named_table(raw, "submodel").get("capacities", _LEVELS)
-        if not isinstance(levels, list) or not all(type(c) in (int, float) for c in levels):
-            where = origin.of("submodel.capacities")
-            raise ConfigError(
-                f"{where}: submodel.capacities must be a list of shares, got {levels!r}"
-            )
-        found["submodel"]["capacities"] = [float(c) for c in levels]
+        found["submodel"] |= dealing(named_table(raw, "submodel"), origin)
     if "turnover" in raw:
         found["turnover"] = _plain(raw, "turnover", model_of(Turnover), origin)
     if compress := settings_of(raw, _named, origin):

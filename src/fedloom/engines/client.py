@@ -265,6 +265,8 @@ class Client:
                 oracle.descend(x, rates[k])
                 continue
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
+            if view.fit is not None and self.plan.rule is not None:
+                d = self.plan.rule.move(d, x, view.fit)
             if objective.carries:
                 with seeded(step):
                     obj = objective.carry(net, view.seen(x), batch, obj)

@@ -229,6 +229,8 @@ class Together:
         gradient = self._gradient(data, weight, seed, obj, found)
         job = self._job(numbers, lr, k, obj, full)
         d, new = self.guard.direction(x, loc, self.msg, own, gradient, job)
+        if self.view.fit is not None and self.plan.rule is not None:
+            d = self.plan.rule.move(d, x, self.view.fit)
         with seeded(seed):
             carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
         moved = (x - lr * d, tree(lambda v: _tensor(v, x), new), carried)

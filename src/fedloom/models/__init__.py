@@ -9,6 +9,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fedloom.models.blocks import Residual
+from fedloom.models.exits import MultiExit, with_exits
 from fedloom.models.lstm import LSTM
 from fedloom.models.norms import with_statistics
 from fedloom.models.pretrained import huggingface_text, roberta_base
@@ -48,6 +49,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 __all__ = [
     "LSTM",
     "MODELS",
+    "MultiExit",
     "Residual",
     "cnn_celeba",
     "cnn_cfedavg",
@@ -65,5 +67,6 @@ __all__ = [
     "resnet18_fiarse",
     "roberta_base",
     "transformer_text",
+    "with_exits",
     "with_statistics",
 ]

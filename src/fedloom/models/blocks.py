@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedloom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..views.cut import Flow, Part
+    from ..views.part import Flow, Part
 
 __all__ = ["Residual", "check_counts", "named"]
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedloom.errors import ConfigError
 from fedloom.models.blocks import Residual, check_counts, named
+from fedloom.models.exits import with_exits
 from fedloom.models.norms import norm_of
 
 __all__ = ["resnet18", "resnet18_fedsmoo", "resnet18_fiarse"]
@@ -27,7 +28,8 @@ def resnet18(
     norm: Norm = "group",
     groups: int = 2,
     init: Literal["torch", "kaiming"] = "torch",
-) -> nn.Sequential:
+    exits: bool = False,
+) -> nn.Module:
     """Build FedACG's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
 
     Two basic blocks a layer of 64, 128, 256 and 512 channels; GroupNorm of two groups in place of
@@ -35,7 +37,8 @@ def resnet18(
     stride 2 and a 3 x 3 max-pool, as for ImageNet (11,181,642 parameters). norm: see
     `fedloom.models.norms.norm_of`. init "torch": PyTorch's default; "kaiming": normal weights of
     variance 2 / fan-out in the convolutions, as torchvision draws them. The mean over the places
-    ends layer4, so that `head` gets 512 features. Raises ConfigError.
+    ends layer4, so that `head` gets 512 features. exits: a mean and a linear layer behind layer1 to
+    layer3 as well, for ScaleFL (11,178,472 parameters). Raises ConfigError.
 
     Source: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 and code; He et al., CVPR 2016.
     """
@@ -54,10 +57,11 @@ def resnet18(
         for m in net.modules():
             if isinstance(m, nn.Conv2d):
                 nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
-    return net
+    widths = {f"layer{i}": width for i, width in enumerate(WIDTHS[1:-1], start=1)}
+    return with_exits(net, widths, classes) if exits else net
 
 
-def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -> nn.Sequential:
+def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -> nn.Module:
     """Build FedSMOO's ResNet-18 for images (n, 3, H, W): 11,181,642 parameters with 10 classes.
 
     `resnet18` with the 7 x 7 stem and torchvision's first weights: 32 x 32 images are 8 x 8 behind
@@ -69,15 +73,16 @@ def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -
 
 
 def resnet18_fiarse(
-    classes: int = 10, norm: Norm = "static_batch", groups: int = 2
-) -> nn.Sequential:
+    classes: int = 10, norm: Norm = "static_batch", groups: int = 2, exits: bool = False
+) -> nn.Module:
     """Build FIARSE's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
 
-    `resnet18` with batch norm by the batch's own statistics. Raises ConfigError.
+    `resnet18` with batch norm by the batch's own statistics. exits: as there, for ScaleFL. Raises
+    ConfigError.
 
     Source: Wu et al., FIARSE, NeurIPS 2024, code; static batch norm: Diao et al., ICLR 2021.
     """
-    return resnet18(classes, "3x3", norm, groups)
+    return resnet18(classes, "3x3", norm, groups, exits=exits)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

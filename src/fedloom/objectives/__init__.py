@@ -5,8 +5,11 @@ from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
 from .fedntd import FedNTD
+from .fjord import OrderedDistillation
+from .heterofl import MaskedCrossEntropy
 from .language_model import LanguageModel
 from .moon import MOON
+from .scalefl import SelfDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "cross_entropy": CrossEntropy,
@@ -17,6 +20,9 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "fedlc": FedLC,
     "fedntd": FedNTD,
     "language_model": LanguageModel,
+    "masked_cross_entropy": MaskedCrossEntropy,
+    "self_distillation": SelfDistillation,
+    "ordered_distillation": OrderedDistillation,
 }
 
 __all__ = [
@@ -29,7 +35,10 @@ __all__ = [
     "FedNTD",
     "Function",
     "LanguageModel",
+    "MaskedCrossEntropy",
     "Objective",
+    "OrderedDistillation",
+    "SelfDistillation",
     "SquaredError",
     "UserLoss",
 ]

@@ -65,8 +65,12 @@ class Objective:
     # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
     # carries: carry() does something
     # ordered: the batches of a client must follow each other as its data do, see Local.order
+    # exits: it asks all exits of a model that has several
+    # drawn: it sets a net's drawn part against all of it, see views.Ordered
     whole: ClassVar[bool] = False
     carries: ClassVar[bool] = False
+    exits: ClassVar[bool] = False
+    drawn: ClassVar[bool] = False
     ordered: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

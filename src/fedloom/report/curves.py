@@ -14,6 +14,7 @@ from fedloom.errors import ConfigError
 from .charts import clients_chart, ledger_chart, partition_charts
 from .load import Floats, Group, Metric, Run, group_runs
 from .series import Axis, Curve, group_curve
+from .sizes import size_pictures
 from .style import Picture, Style, figure, legend_below, plain, png, styles
 from .support import write_atomic
 from .tables import human_target, human_value
@@ -52,7 +53,7 @@ def save_curves(
 
     Takes one run, several, or groups of them; `target` (the metric's unit) draws a line.  Returns
     the files: <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were
-    described), train_loss, test_loss, partition, clients, ledger.
+    described), train_loss, test_loss, partition, clients, ledger, and of sub-models sizes-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
     folder = Path(folder)
@@ -68,6 +69,7 @@ def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[P
     pictures += partition_charts(groups)
     pictures += [picture] if (picture := clients_chart(groups, look)) else []
     pictures += [picture] if (picture := ledger_chart(groups, look)) else []
+    pictures += size_pictures(groups, look)
     return pictures
 
 

@@ -16,6 +16,7 @@ from .charts import field_bytes
 from .curves import all_pictures
 from .load import Group, Run, flatten, group_runs, load_run, show_value
 from .series import best, last
+from .sizes import size_cells
 from .style import DPI, Picture, png, styles
 from .support import need, write_atomic
 from .tables import (
@@ -95,6 +96,8 @@ def _context(groups: Sequence[Group], target: float | None, title: str | None) -
         ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients"),
+        "sizes": _sizes(groups),
+        "by_size": _images(pictures, "sizes"),
         "fields": _fields(groups),
         "differences": _differences(groups),
         "configurations": [(group.label, group.runs[0].config_text) for group in groups],
@@ -153,6 +156,13 @@ def _fields(groups: Sequence[Group]) -> _Table:
             swatches.append(look[group.key].colour)
     heads = ["algorithm", "direction", "field", "per client and round", "in total"]
     return _Table(heads, lines, swatches)
+
+
+def _sizes(groups: Sequence[Group]) -> _Table:
+    heads, lines = size_cells(groups)
+    look = styles(groups)
+    colour = {group.label: look[group.key].colour for group in groups}
+    return _Table(heads, lines, [colour[line[0]] for line in lines])
 
 
 def _differences(groups: Sequence[Group]) -> _Table:

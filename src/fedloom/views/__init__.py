@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .base import Now, Rule, View, behind_mask, whole
-from .cut import Cuttable, Flow, Part
+from .depth import Depth
 from .importance import Importance, greedy
+from .ordered import Ordered
+from .part import Cuttable, Flow, Part
 from .rolling import Rolling
 from .width import Width
 
@@ -15,14 +17,18 @@ VIEWS: dict[str, Callable[..., Rule]] = {
     "greedy": greedy,
     "heterofl": Width,
     "fedrolex": Rolling,
+    "scalefl": Depth,
+    "fjord": Ordered,
 }
 
 __all__ = [
     "VIEWS",
     "Cuttable",
+    "Depth",
     "Flow",
     "Importance",
     "Now",
+    "Ordered",
     "Part",
     "Rolling",
     "Rule",

@@ -6,6 +6,7 @@ view goes up, because the server made it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Protocol, dataclass_transform
@@ -117,15 +118,21 @@ class Rule:
     """Makes the views. A view is made beside the server, once per distinct capacity and round.
 
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
-    pure. grad() and covered() may run for many clients at once under vmap: no branch on tensor
-    values, no shape that depends on them. The rest runs outside. Capacity 1 must give whole(), so
-    that the base algorithm stays as it is, bit for bit.
+    pure. grad(), move() and covered() may run for many clients at once under vmap: no branch on
+    tensor values, no shape that depends on them. The rest runs outside. Capacity 1 must give
+    whole(), so that the base algorithm stays as it is, bit for bit.
     """
 
     # cuts: the views have nets of their own, whose layers keep their shapes
     # fixed: held depends on the capacity alone, not on x or the round: a view may be kept
+    # exits: a client trains several exits of the model, so its loss must ask all of them
+    # ordered: a client trains on another part of its part in every step
+    # title: what reports and errors call it; the class's name if it has none
     cuts: ClassVar[bool] = False
     fixed: ClassVar[bool] = False
+    exits: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
+    title: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -136,7 +143,17 @@ class Rule:
     @property
     def name(self) -> str:
         """What reports and errors call it."""
-        return type(self).__name__
+        return self.title or type(self).__name__
+
+    def settled(self, levels: Sequence[float]) -> Rule:
+        """-> the rule, once the capacities of the federation are known."""
+        return self
+
+    def counted(self, net: Net) -> tuple[bool, ...]:
+        """Which pieces of net.layout a capacity is a share of, one answer for each: all, but for
+        what everybody holds anyway.
+        """
+        return (True,) * len(net.layout.names)
 
     def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
         """-> the view of a client of this capacity in this round; x (d,) is the server's model.
@@ -151,6 +168,12 @@ class Rule:
         the view has a fit.
         """
         return grad(x)
+
+    def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
+        """-> the direction (m,) in which x (m,) really moves, of the one that momentum and weight
+        decay have made. Asked only if the view has a fit.
+        """
+        return d
 
     def covered(self, delta: Vec) -> Vec:
         """-> (m,): 1 where this client's delta (m,) counts in the mean, else 0.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+from fnmatch import fnmatch
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..algorithm import Grad, hyper
-from ..errors import CompositionError, DataError
+from ..codecs.indices import plan, read, write
+from ..errors import CompositionError, ConfigError, DataError
 from ..layout import Layout
 from ..net import Net, Variables
 from ..vector import Rec, Vec, rec
@@ -43,12 +46,16 @@ class Importance(Rule):
     Maskable are weights with two or more axes and the biases of Linear layers. Norms, other biases
     and scalars are held by everybody and not counted in n. Override maskable() for another choice.
 
-    group: one threshold for the "model", per "stage" (child of the top module) or per "layer"
-    (tensor). count: a coordinate's mean is over its "holders" (Appendix C.1) or over the clients
-    whose delta is not 0 there ("nonzero", section 3 and the released code). dynamic: re-make the
-    mask at every step. biased: the factor above. Both off is greedy pruning; static and biased, a
-    weight below tau has factor 1. mask_bias, mask_first, mask_classifier: whether the Linear
-    layers' biases, the first and the last layer compete.
+    group: one threshold for the "model", per "stage" (child of the top module), per "layer"
+    (tensor) or per "shard". shards: for the last, patterns of names such as "encoder.*"; a
+    parameter belongs to the first that it fits, and is exempt if it fits none. count: a
+    coordinate's mean is over its "holders" (Appendix C.1) or over the clients whose delta is not 0
+    there ("nonzero", section 3 and the released code). dynamic: re-make the mask at every step.
+    biased: the factor above. Both off is greedy pruning; static and biased, a weight below tau has
+    factor 1. momentum_mask: under momentum, Adam or weight decay, a weight that has fallen below
+    tau moves on ("grad": gradients alone are masked, as with torch's SGD) or stops ("update": so is
+    the step). mask_bias, mask_first, mask_classifier: whether the Linear layers' biases, the first
+    and the last layer compete.
 
     Differs from the paper: line 10 as printed would send x itself off the mask; here, as in the
     code, nothing is sent there. Differs from the released code: its factor is never applied (the
@@ -67,19 +74,45 @@ class Importance(Rule):
     tensor([1.4898, 1.5000])
     """
 
+    title: ClassVar[str] = "FIARSE"
+
     group: str = hyper(
-        default="model", choices=("model", "stage", "layer"), source="model in FIARSE D.1"
+        default="model", choices=("model", "stage", "layer", "shard"), source="model in FIARSE D.1"
     )
+    shards: tuple[str, ...] = hyper(default=(), source="FIARSE D.1; three in its code for texts")
     count: str = hyper(
         default="holders", choices=("holders", "nonzero"), source="FIARSE C.1; section 3"
     )
     dynamic: bool = hyper(default=True, choices=(True, False), source="FIARSE, Algorithm 1")
     biased: bool = hyper(default=True, choices=(True, False), source="FIARSE, Eq. 3")
+    momentum_mask: str = hyper(
+        default="grad", choices=("grad", "update"), source="grad: torch's SGD, FIARSE's code"
+    )
     mask_bias: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
     mask_first: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
     mask_classifier: bool = hyper(
         default=True, choices=(True, False), source="FIARSE's code for images"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not isinstance(pattern, str) for pattern in self.shards):
+            raise ConfigError(
+                f"{self.name}.shards must be patterns of names, got {[*self.shards]!r}"
+            )
+        if bool(self.shards) != (self.group == "shard"):
+            raise ConfigError(
+                f"{self.name}: group = '{self.group}' and shards = {[*self.shards]!r}; patterns "
+                "in shards go with group = 'shard', and it needs some"
+            )
+
+    @property
+    def name(self) -> str:
+        """FIARSE, or what its two switches make of it."""
+        return self.title if self.dynamic or self.biased else "Pruning-Greedy"
+
+    def counted(self, net: Net) -> tuple[bool, ...]:
+        return tuple(place >= 0 for place in self._places(net))
 
     def maskable(self, net: Net) -> tuple[bool, ...]:
         """Which pieces of net.layout compete for a place in the mask, one answer for each."""
@@ -135,39 +168,56 @@ class Importance(Rule):
         share = fit.tau / torch.where(whole_sum > 0, whole_sum, 1.0)  # 0/0 is 0: no mask, no slope
         return torch.where(kept, g * (1 + 2 * share * (1 - share)), g)
 
+    def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
+        if self.momentum_mask == "grad" or not self.dynamic:
+            return d
+        return torch.where(x.abs() >= fit.tau, d, 0.0)
+
     def covered(self, delta: Vec) -> Vec:
         if self.count == "nonzero":
             return (delta != 0).to(delta.dtype)
         return torch.ones_like(delta)
 
     def told(self, view: View) -> Rec:
-        """mask: uint8, one bit per coordinate of the model; tau: one threshold per group."""
+        """mask: uint8, which of the coordinates that compete are held, by their cheapest coding;
+        tau: one threshold per group.
+        """
         if view.held is None:
             return rec()
-        bits = np.zeros(view.d, dtype=np.uint8)
-        bits[view.held.cpu().numpy()] = 1
-        return rec(mask=torch.from_numpy(np.packbits(bits)), tau=view.fit.groups)
+        competes = view.fit.competes.cpu().numpy()
+        exempt = np.cumsum(~competes)  # all are held: the number of them among the first is known
+        index = view.held.cpu().numpy()[competes] - exempt[competes]
+        d = view.d - int((~competes).sum())
+        chosen = plan(index, d)
+        head = np.array([chosen.coding, *len(index).to_bytes(4, "little")], dtype=np.uint8)
+        block = np.frombuffer(write(index, d, chosen), dtype=np.uint8)
+        return rec(mask=torch.from_numpy(np.concatenate([head, block])), tau=view.fit.groups)
 
     def again(self, told: Rec, net: Net, capacity: float, rnd: Now) -> View:
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
-        bits = np.unpackbits(told.mask.cpu().numpy(), count=net.layout.d)
-        held = torch.from_numpy(np.flatnonzero(bits)).to(net.device)
-        return self._made(held, told.tau.to(net.device), self._places(net), net.layout)
+        raw, places = told.mask.cpu().numpy(), self._places(net)
+        free = torch.tensor([place >= 0 for place in places])
+        competing = free.repeat_interleave(torch.tensor(net.layout.sizes)).numpy()
+        held = ~competing
+        index = read(raw[5:], int(raw[0]), int(competing.sum()), int.from_bytes(raw[1:5], "little"))
+        held[np.flatnonzero(competing)[index]] = True
+        at = torch.from_numpy(np.flatnonzero(held)).to(net.device)
+        return self._made(at, told.tau.to(net.device), places, net.layout)
 
     def _places(self, net: Net) -> list[int]:
         """The group of every piece: 0, 1, ..., or -1 where it is exempt."""
-        labels = {
-            "model": [""] * len(net.layout.names),
-            "stage": [name.split(".")[0] for name in net.layout.names],
-            "layer": list(net.layout.names),
-        }[self.group]
         known: dict[str, int] = {}
-        places = [
-            known.setdefault(label, len(known)) if masked else -1
-            for label, masked in zip(labels, self.maskable(net), strict=True)
-        ]
+        places = []
+        for name, masked in zip(net.layout.names, self.maskable(net), strict=True):
+            own = self._label(name) if masked else None
+            places.append(-1 if own is None else known.setdefault(own, len(known)))
+        if idle := [p for p in self.shards if p not in known]:
+            raise CompositionError(
+                f"{self.name} and {type(net.module).__name__}: the shard '{idle[0]}' fits no "
+                f"parameter that may be masked; they are {', '.join(self._names(net))}"
+            )
         if not known:
             raise CompositionError(
                 f"{self.name} and {type(net.module).__name__}: no parameter may be masked, only "
@@ -175,6 +225,18 @@ class Importance(Rule):
                 "mask_first, mask_classifier or mask_bias, or override maskable()"
             )
         return places
+
+    def _label(self, name: str) -> str | None:
+        """The group of a parameter; None where it belongs to none."""
+        if self.group == "shard":
+            return next((p for p in self.shards if fnmatch(name, p)), None)
+        return {"model": "", "stage": name.split(".")[0], "layer": name}[self.group]
+
+    def _names(self, net: Net) -> list[str]:
+        """What may be masked: a few names, to show."""
+        both = zip(net.layout.names, self.maskable(net), strict=True)
+        names = [name for name, masked in both if masked]
+        return names if len(names) <= 8 else [*names[:4], "...", *names[-3:]]
 
     def _thresholds(self, a: Vec, places: list[int], layout: Layout, capacity: float) -> Vec:
         pieces = [piece.reshape(-1) for piece in layout.pieces(a)]
@@ -185,7 +247,10 @@ class Importance(Rule):
         return torch.stack([_kth_largest(m, _kept(capacity, len(m))) for m in members])
 
     def _made(self, held: Tensor, tau: Vec, places: list[int], layout: Layout) -> View:
-        fit = rec(tau=_spread(tau, places, layout)[held], groups=tau)
+        free = torch.tensor([place >= 0 for place in places], device=held.device)
+        sizes = torch.tensor(layout.sizes, device=held.device)
+        competes = free.repeat_interleave(sizes)[held]
+        fit = rec(tau=_spread(tau, places, layout)[held], groups=tau, competes=competes)
         return behind_mask(held, layout, fit)
 
     def _remarks(self, view: View, places: list[int], layout: Layout, capacity: float) -> list[str]:
@@ -213,14 +278,16 @@ class Importance(Rule):
         return out
 
 
-def greedy(group: str = "model", count: str = "holders") -> Importance:
+def greedy(
+    group: str = "model", count: str = "holders", shards: tuple[str, ...] = ()
+) -> Importance:
     """Pruning-Greedy (Zhou et al. 2023, as FIARSE's tables describe it): the largest weights at the
     start of the round, and a plain gradient behind that mask until its end.
 
     >>> greedy(group="layer").dynamic
     False
     """
-    return Importance(group=group, count=count, dynamic=False, biased=False)
+    return Importance(group=group, shards=shards, count=count, dynamic=False, biased=False)
 
 
 def _kept(capacity: float, n: int) -> int:

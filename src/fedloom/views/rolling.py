@@ -31,6 +31,7 @@ class Rolling(Width):
     """
 
     fixed: ClassVar[bool] = False
+    title: ClassVar[str] = "FedRolex"
 
     def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
         return ((torch.arange(keep) + round_of(rnd)) % units).sort().values

@@ -12,7 +12,8 @@ from ..algorithm import hyper
 from ..net import Net
 from ..vector import Vec
 from .base import Now, Rule, View, check_capacity, whole
-from .cut import cut_net
+from .budget import GRAIN, largest_share
+from .cut import Cut, cut_net
 
 __all__ = ["Width"]
 
@@ -26,27 +27,40 @@ class Width(Rule):
     only, so that the branches of a residual block agree. A client trains a smaller network and
     exchanges the slice; a coordinate's mean is over its holders.
 
+    width: "sqrt" as above; "budget": the largest share of the width, in steps of 1/64, that holds
+    at most p of all parameters. Take it for nets whose parameters do not fall with the square of
+    the width, such as a net of one wide hidden layer; 1/64 is the least.
+
     exact: a width that a GroupNorm normalises is cut in whole groups, so that the small net
     computes just what the whole one does with zeros outside. The part then cannot shrink below one
     group: two groups hold about 26 % at capacities 1/4, 1/16 and 1/64 alike. Not exact: the number
     of groups stays and the groups get smaller; the part shrinks with the capacity, but its
     statistics are others than the whole net's.
 
-    Differs from the paper: capacity is a share of the weights, not of the width. Its scaler, which
-    changes nothing before a norm, and its masked cross-entropy are not part of the view.
+    scaler: in training, the outputs of hidden layers are divided by the share of the width, so that
+    they are as large as the whole net's (section 3.2). Right before a norm that changes nothing.
+
+    Differs from the paper: capacity is a share of the weights, not of the width. The scaler stands
+    behind every hidden layer, also where no norm follows. The masked cross-entropy is an objective,
+    masked_cross_entropy; a class's row of the classifier is averaged over all who hold it.
     Reference: https://github.com/diaoenmao/HeteroFL
 
     >>> from torch import nn
     >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)))
-    >>> Width().view(None, net, 0.25, Round(0, 1.0, 0.1)).net.module[0]
-    Linear(in_features=2, out_features=2, bias=True)
+    >>> Width().view(None, net, 0.25, Round(0, 1.0, 0.1)).net.layout.shapes
+    ((2, 2), (2,), (1, 2), (1,))
     """
 
     cuts: ClassVar[bool] = True
     fixed: ClassVar[bool] = True
+    title: ClassVar[str] = "HeteroFL"
 
     exact: bool = hyper(default=True, choices=(True, False), source="equality with the masked net")
+    width: str = hyper(
+        default="sqrt", choices=("sqrt", "budget"), source="sqrt: a convolution has width^2 weights"
+    )
+    scaler: bool = hyper(default=True, choices=(True, False), source="HeteroFL, section 3.2")
 
     def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
         """Which `keep` of `units` channels, or whole groups of them, are kept: rising (keep,)."""
@@ -56,11 +70,14 @@ class Width(Rule):
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
-        small, held = cut_net(
-            net,
+        how = Cut(
             self.name,
             math.sqrt(capacity),
             lambda units, keep: self.chosen(units, keep, rnd),
             self.exact,
+            "training" if self.scaler else "",
         )
+        if self.width == "budget":
+            how = how._replace(share=largest_share(net, how, capacity) or 1 / GRAIN)
+        small, held = cut_net(net, how)
         return View(held, small, None, small.layout, net.layout.d)

@@ -1,0 +1,119 @@
+"""What a step of a sub-model costs: time, memory and bytes of a message, by capacity and rule.
+
+    python benchmarks/submodels.py [--repeats 15] [--batch 20] [--device cpu]
+
+LEAF's FEMNIST network (6,603,710 parameters; for ScaleFL FAFED's Fashion-MNIST network eight times
+as wide, with exits), random images. Milliseconds: the median of one local step; rules alternate.
+Memory: what a step holds at its peak: model, gradient, and what the forward pass keeps for the
+backward one; on a GPU, torch's own count. Bytes: the messages of one round, as they are billed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from fedloom.algorithm import Round
+from fedloom.algorithms import FedAvg
+from fedloom.data import from_clients
+from fedloom.engines.client import Client, Share
+from fedloom.local import Local
+from fedloom.models import cnn_fafed_fashion, cnn_femnist
+from fedloom.net import Net
+from fedloom.objectives import CrossEntropy, SelfDistillation
+from fedloom.plan import Federation, Plan
+from fedloom.vector import Vec, rec
+from fedloom.views import Depth, Importance, Ordered, Rolling, Rule, Width
+
+CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
+
+
+def client_of(rule: Rule, batch: int, device: str) -> Client:
+    """One client for each capacity, with a batch of random images."""
+    torch.manual_seed(0)
+    shallow = isinstance(rule, Depth)
+    model = cnn_fafed_fashion(classes=62, widen=8, exits=True) if shallow else cnn_femnist()
+    net = Net(model).to(device)
+    one = (torch.randn(batch, 1, 28, 28).to(device), torch.randint(0, 62, (batch,)).to(device))
+    data = from_clients([one] * len(CAPACITIES))
+    objective = SelfDistillation() if shallow else CrossEntropy()
+    fed = Federation(data, Local(steps=1, batch=batch, lr=0.01), capacities=CAPACITIES)
+    plan = Plan(FedAvg(), objective, rule=rule.settled(CAPACITIES), d=net.layout.d)
+    return Client(plan, fed, net)
+
+
+def synchronise(device: str) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def memory(client: Client, share: Share, i: int, device: str) -> float:
+    """Bytes that a step holds at its peak."""
+    x: Vec = share.msg.x
+    first = client.first_memory(client.net.init(), i, share.view)
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        client.train(share, first, i, 0)
+        return float(torch.cuda.max_memory_allocated() - before)
+    kept: dict[int, int] = {}
+
+    def note(t: Tensor) -> Tensor:
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        client.train(share, first, i, 0)
+    return float(sum(kept.values()) + 2 * x.nbytes)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rules: list[Rule] = [Width(), Rolling(), Ordered(), Depth(), Importance()]
+    clients = {rule.name: client_of(rule, options.batch, options.device) for rule in rules}
+    shares = {}
+    for name, client in clients.items():
+        message = rec(x=client.net.init())
+        found = client.shares(message, list(range(len(CAPACITIES))), 0)
+        shares[name] = [found[c] for c in CAPACITIES]
+    times: dict[tuple[str, int], list[float]] = {}
+    for _ in range(options.repeats + 1):
+        for name, client in clients.items():
+            for i, share in enumerate(shares[name]):
+                first = client.first_memory(client.net.init(), i, share.view)
+                synchronise(options.device)
+                started = time.perf_counter()
+                client.train(share, first, i, 0)
+                synchronise(options.device)
+                times.setdefault((name, i), []).append(time.perf_counter() - started)
+    print(
+        f"{'rule':10} {'capacity':>9} {'held':>7} {'ms':>8} {'MiB':>8} "
+        f"{'KiB down':>9} {'KiB up':>8}"
+    )
+    for name, client in clients.items():
+        for i, share in enumerate(shares[name]):
+            view = client.plan.rule.view(
+                client.net.init(), client.net, CAPACITIES[i], Round(0, 1.0, 0.1)
+            )
+            held = view.layout.d / client.net.layout.d
+            print(
+                f"{name:10} {CAPACITIES[i]:9.4f} {held:7.2%} "
+                f"{1e3 * statistics.median(times[name, i][1:]):8.2f} "
+                f"{memory(client, share, i, options.device) / 2**20:8.1f} "
+                f"{sum(share.down.values()) / 1024:9.1f} {share.msg.x.nbytes / 1024:8.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

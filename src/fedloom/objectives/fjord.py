@@ -1,0 +1,45 @@
+"""FjORD's loss with distillation: the part of a step learns from all that the client has."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..algorithm import hyper
+from ..net import Net
+from ..vector import Rec, Vec
+from .base import Batch, CrossEntropy, Objective, by_class, example_mean
+
+__all__ = ["OrderedDistillation"]
+
+
+class OrderedDistillation(CrossEntropy):
+    """FjORD's self-distillation (Horvath et al., NeurIPS 2021, section 3.2).
+
+    L = CE(z, y) + (1 - alpha) CE(z_p, y) + alpha T^2 KL(softmax(z / T) || softmax(z_p / T)), with z
+    of all that the client holds, which gets no gradient from KL, and z_p of the narrower part that
+    its step has drawn. With alpha = T = 1, which the paper found best, KL has the gradient of the
+    cross-entropy against softmax(z) in the released code. Goes with submodel = fjord.
+
+    memory: -
+    The paper prints no T^2; at its T = 1 there is no difference.
+    Reference: https://github.com/adap/flower/tree/main/baselines/fjord
+    """
+
+    drawn: ClassVar[bool] = True
+
+    alpha: float = hyper(1.0, low=0, high=1, source="FjORD, section 4: 1 is best")
+    tau: float = hyper(1.0, low=0, open_low=True, source="temperature, FjORD, section 4: 1 is best")
+
+    mean = Objective.mean  # the fused one of CrossEntropy asks the drawn part alone
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        inputs, targets = batch
+        z, z_p = (by_class(v, targets) for v in (net.full(x, inputs), net(x, inputs)))
+        log_q = (z.detach() / self.tau).log_softmax(1)
+        log_p = (z_p / self.tau).log_softmax(1)
+        each = (log_q.exp() * (log_q - log_p)).sum(1)
+        kl = self.tau**2 * example_mean(each, self.told(targets))
+        own = self.score(z_p, batch)
+        return self.score(z, batch) + (1 - self.alpha) * own + self.alpha * kl

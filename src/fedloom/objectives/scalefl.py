@@ -1,0 +1,62 @@
+"""ScaleFL's loss: all exits of a model learn the labels, the earlier ones from the last one too."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..algorithm import hyper
+from ..errors import CompositionError
+from ..net import Net, logits_of
+from ..vector import Rec, Vec
+from .base import Batch, CrossEntropy, Objective, by_class, example_mean
+
+__all__ = ["SelfDistillation"]
+
+
+class SelfDistillation(CrossEntropy):
+    """ScaleFL's loss (Ilhan, Su and Liu, CVPR 2023, Eq. 4) over the exits 1, ..., h of a net.
+
+    L = [h CE(z_h, y) + sum_{j<h} j (CE(z_j, y) + beta T^2 KL(q || p_j))] / (h (h + 1) / 2), with
+    q = softmax(z_h / T), p_j = softmax(z_j / T), z_h the deepest exit of the client's net, which is
+    the teacher and gets no gradient from KL. One exit alone: its cross-entropy. Needs a model with
+    exits.
+
+    memory: -
+    code: as the released code has it, a KL divided by the number of classes as well, and a gradient
+    through the teacher. There beta is 0 by default, and counts after a quarter of the rounds only;
+    here it counts from the beginning.
+    Reference: https://github.com/git-disl/scale-fl
+    """
+
+    exits: ClassVar[bool] = True
+
+    beta: float = hyper(0.05, low=0, source="0.05 in ScaleFL's README for texts; 0 in its code")
+    tau: float = hyper(3.0, low=0, open_low=True, source="temperature, 3 in ScaleFL's code")
+    code: bool = hyper(False, choices=(False, True), source="ScaleFL's code")
+
+    mean = Objective.mean  # the fused one of CrossEntropy asks the last exit alone
+
+    def check(self, net: Net, inputs: Any) -> None:
+        """Raise CompositionError if the model has one exit only."""
+        if not getattr(net.module, "exits", ()):
+            raise CompositionError(
+                f"self_distillation and {type(net.module).__name__}: the model has one exit; take "
+                "model.exits = true where a model has it, or build a fedloom.models.MultiExit"
+            )
+
+    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
+        answers, targets = net.raw(x, batch[0]), batch[1]
+        z = by_class(logits_of(answers), targets)
+        earlier = getattr(answers, "earlier", ())
+        h, total = len(earlier) + 1, self.score(z, batch)
+        teacher = z if self.code else z.detach()
+        log_q, total = (teacher / self.tau).log_softmax(1), h * total
+        for j, out in enumerate(earlier, start=1):
+            z_j = by_class(out, targets)
+            log_p = (z_j / self.tau).log_softmax(1)
+            each = (log_q.exp() * (log_q - log_p)).sum(1)
+            kl = example_mean(each / z.shape[1] if self.code else each, self.told(targets))
+            total = total + j * (self.score(z_j, batch) + self.beta * self.tau**2 * kl)
+        return total / (h * (h + 1) / 2)

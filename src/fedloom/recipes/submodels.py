@@ -1,0 +1,86 @@
+"""Sub-models for weak clients: FIARSE's set-ups. The rivals are changes of one or two words:
+
+fedloom run fiarse_fashion submodel=heterofl
+fedloom run fiarse_fashion submodel=fedrolex
+fedloom run fiarse_fashion submodel=fjord objective=ordered_distillation
+fedloom run fiarse_fashion submodel=scalefl objective=self_distillation model.exits=true
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["fiarse_cifar10", "fiarse_cifar100", "fiarse_fashion"]
+
+# FIARSE, Figure 4: sizes that nobody trained, and those that somebody did
+UNSEEN = [
+    *(1.0, 0.99, 0.9, 0.8, 0.75, 0.7, 0.64, 0.6, 0.5, 0.36, 1 / 4, 0.16, 1 / 8, 1 / 16, 0.04),
+    *(1 / 32, 1 / 64, 1 / 128, 1 / 256),
+]
+SIZES = [1 / 64, 1 / 16, 1 / 4, 1.0]
+
+
+def fiarse_fashion() -> dict[str, Any]:
+    """FIARSE on Fashion-MNIST: 100 clients of four sizes, FAFED's small network with doubled widths
+    (104,130 parameters).
+
+    Interleaved Dirichlet 0.3, 25 clients each of 1/64, 1/16, 1/4 and 1, 10 a round, 2 epochs of
+    batch 20, rate 0.1, equal weights, 200 rounds; client test sets of the clients' own labels.
+
+    Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1 and Table 3, which has CIFAR-10, ResNet-18,
+    800 rounds of 5 epochs; this is the set-up at a size for a CPU.
+    """
+    return {
+        "rounds": 200,
+        "cohort": 10,
+        "weighting": "uniform",
+        "engine": "workers",
+        "algorithm": {"name": "fedavg"},
+        "submodel": {"name": "fiarse", "capacities": SIZES},
+        "model": {"name": "cnn_fafed_fashion", "widen": 2},
+        "data": {
+            "name": "fashion_mnist",
+            "tests": "matched",
+            "partition": {"name": "dirichlet_interleaved", "alpha": 0.3, "clients": 100},
+        },
+        "local": {"epochs": 2, "batch": 20, "lr": 0.1},
+        "evaluate": {"every": 10, "target": 0.8, "sizes": UNSEEN},
+    }
+
+
+def fiarse_cifar10() -> dict[str, Any]:
+    """FIARSE on CIFAR-10: 100 clients of four sizes, ResNet-18 with static batch norm, 800 rounds.
+
+    Interleaved Dirichlet 0.3, 25 clients each of 1/64, 1/16, 1/4 and 1, 10 a round, 5 epochs of
+    batch 20, rate 0.1 without momentum, equal weights. For a GPU: a round is about 12,500 steps.
+    Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1, Tables 1 and 3; code for crop and flip.
+    """
+    return _cifar("cifar10", 10, 0.7)
+
+
+def fiarse_cifar100() -> dict[str, Any]:
+    """FIARSE on CIFAR-100: as `fiarse_cifar10`, with CIFAR-100's own normalisation.
+
+    Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1, Tables 1 and 3.
+    """
+    return _cifar("cifar100", 100, 0.35)
+
+
+def _cifar(name: str, classes: int, target: float) -> dict[str, Any]:
+    return {
+        "rounds": 800,
+        "cohort": 10,
+        "weighting": "uniform",
+        "algorithm": {"name": "fedavg"},
+        "submodel": {"name": "fiarse", "capacities": SIZES},
+        "model": {"name": "resnet18_fiarse", "classes": classes},
+        "data": {
+            "name": name,
+            "tests": "matched",
+            "partition": {"name": "dirichlet_interleaved", "alpha": 0.3, "clients": 100},
+            "crop": 4,
+            "flip": True,
+        },
+        "local": {"epochs": 5, "batch": 20, "lr": 0.1},
+        "evaluate": {"every": 20, "target": target, "sizes": UNSEEN},
+    }

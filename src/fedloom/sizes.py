@@ -1,0 +1,287 @@
+"""Sub-models evaluated as the papers do it: every size on the common test set and at the clients of
+that size, and which coordinates the sizes have explored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .algorithm import Round
+from .data import FederatedData
+from .engines.base import Engine, Score, add, evaluate_range, final, one_thread
+from .evaluation import Evaluation
+from .models import with_statistics
+from .net import Net
+from .plan import Federation, Plan
+from .rng import generator
+from .vector import Rec, Vec, rec
+from .views.base import Rule, View
+from .views.layers import unscaled
+
+__all__ = ["Sizes", "client_values", "keeps_no_statistics", "mean_of", "part_of", "samples", "text"]
+
+BATCH = 250  # examples of a batch whose statistics are gathered; at least 128 (HeteroFL)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def text(capacity: float) -> str:
+    """A capacity as columns and tables name it.
+
+    >>> text(1 / 64), text(0.25)
+    ('0.015625', '0.25')
+    """
+    return f"{capacity:.6g}"
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None of nothing."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def keeps_no_statistics(module: nn.Module) -> bool:
+    """Say whether a batch norm of the module knows no statistics but its batch's."""
+    return any(isinstance(m, _NORMS) and m.running_mean is None for m in module.modules())
+
+
+def samples(fed: Federation) -> Iterator[Tensor]:
+    """All training samples as the model gets them, shuffled over the clients, in even batches."""
+    own = torch.from_numpy(np.unique(fed.data.clients.indices.numpy()))
+    order = torch.randperm(len(own), generator=generator(fed.seed, "statistics"))
+    for index in torch.chunk(own[order], -(-len(own) // BATCH)):
+        yield fed.batch(index)[0]
+
+
+def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[View, nn.Module]:
+    """A view of this capacity after so many rounds, and its module with these weights: a smaller
+    one, or the whole one with zeros; in evaluation mode, of plain layers.
+    """
+    view = rule.view(x, net, capacity, Round(round, float("nan"), float("nan")))
+    return view, unscaled((view.net or net).export(view.seen(view.take(x))))
+
+
+def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[float | None], str]:
+    """A metric per client from one pass over the common test set, and on what.
+
+    Clients with test sets of their own are measured on these. Otherwise a client's value is the
+    test set's value per class, weighted by the client's label shares: what a test set with its own
+    label distribution would give on average.
+    """
+    if data.test_clients is not None:
+        sets = [data.test_clients.of(i) for i in range(data.population)]
+        own = [(score.each[s] * score.share[s], score.share[s]) for s in sets]
+        means = [float(v.sum()) / float(w.sum()) if float(w.sum()) else None for v, w in own]
+        return [None if m is None else final(metric, m) for m in means], "own test sets"
+    targets = data.test_targets
+    if data.classes is None or targets is None or targets.ndim != 1:
+        return [None] * data.population, "not measured"
+    labels = targets.cpu()
+    sums = torch.bincount(labels, weights=score.each.cpu(), minlength=data.classes)
+    of_class = torch.bincount(labels, minlength=data.classes)
+    shares = data.label_counts().double() * (of_class > 0)
+    values = shares @ (sums / of_class.clamp_min(1)) / shares.sum(1)
+    out = [None if v != v else v for v in values.tolist()]
+    return out, "test set weighted by the client's labels"
+
+
+class _Explored:
+    """What one size has held, as 0/1 vectors over the coordinates that count (n,)."""
+
+    def __init__(self, now: Tensor) -> None:
+        self.now, self.ever, self.trained = now, now.clone(), torch.zeros_like(now)
+        self.replaced = 0.0
+
+    def move(self, new: Tensor, took_part: bool) -> None:
+        if took_part:
+            self.trained |= self.now
+        both = int(new.sum()) + int(self.now.sum())
+        self.replaced = int((new ^ self.now).sum()) / both
+        self.now = new
+        self.ever |= new
+
+
+def _packed(marks: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(marks.numpy()))
+
+
+def _unpacked(bits: Tensor, n: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(bits.cpu().numpy(), count=n).astype(bool))
+
+
+class Sizes:
+    """Evaluates a run's sub-models. levels: the capacities among the clients, in rising order."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net, evaluation: Evaluation) -> None:
+        assert plan.rule is not None
+        self.plan, self.fed, self.net, self.evaluation = plan, fed, net, evaluation
+        self.rule: Rule = plan.rule
+        self.levels = sorted(set(fed.capacities))
+        self.metric = next(iter(fed.metrics), "loss")
+        counted = torch.tensor(self.rule.counted(net))
+        self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
+        self._explored: list[_Explored] = []
+        self._kept: dict[float, View] = {}  # views that never change
+
+    # ---------------------------------------------------------------------------- what was explored
+    def begin(self, x: Vec, round: int) -> None:
+        """The model x (d,) before a round (counted from 0): nothing was trained yet."""
+        if self.evaluation.explored:
+            self._explored = [_Explored(self._held(x, c, round)) for c in self.levels]
+
+    def moved(self, x: Vec, round: int, cohort: Sequence[int]) -> None:
+        """The model x (d,) before a round; who took part in the one before it."""
+        present = set(map(self.fed.capacity, cohort))
+        for level, one in zip(self.levels, self._explored, strict=False):
+            one.move(self._held(x, level, round), level in present)
+
+    def _view(self, x: Vec, capacity: float, round: int) -> View:
+        if capacity in self._kept:
+            return self._kept[capacity]
+        view = self.rule.view(x, self.net, capacity, Round(round, float("nan"), float("nan")))
+        if self.rule.fixed:
+            self._kept[capacity] = view
+        return view
+
+    def _held(self, x: Vec, capacity: float, round: int) -> Tensor:
+        view = self._view(x, capacity, round)
+        if view.held is None:
+            return torch.ones(int(self._counts.sum()), dtype=torch.bool)
+        marks = torch.zeros_like(self._counts).index_fill_(0, view.held, True)
+        return marks[self._counts].cpu()
+
+    def state(self) -> Rec:
+        """What a checkpoint must remember: bits."""
+        return rec(
+            **{
+                f"size{i}": rec(
+                    **{name: _packed(getattr(e, name)) for name in ("now", "ever", "trained")},
+                    replaced=e.replaced,
+                )
+                for i, e in enumerate(self._explored)
+            }
+        )
+
+    def restore(self, state: Rec, x: Vec, round: int) -> None:
+        """Become what the state says; without one, begin here."""
+        self.begin(x, round)
+        if state is None or len(state) != len(self._explored):
+            return
+        n = int(self._counts.sum())
+        for one, kept in zip(self._explored, state, strict=True):
+            one.now, one.ever, one.trained = (
+                _unpacked(bits, n) for bits in (kept.now, kept.ever, kept.trained)
+            )
+            one.replaced = float(kept.replaced)
+
+    def explored(self) -> dict[str, float]:
+        """The columns of a round. explored@p: the share of the coordinates that count which size p
+        has held so far; trained@p: which a client of that size really trained; replaced@p: the
+        share of its part that the last round replaced; untrained: held by no size so far.
+
+        Definitions of ours: FIARSE shows these curves (Figures 7 and 8) without formulas.
+        """
+        out: dict[str, float] = {}
+        for level, one in zip(self.levels, self._explored, strict=False):
+            name, n = text(level), len(one.ever)
+            out[f"explored@{name}"] = int(one.ever.sum()) / n
+            out[f"trained@{name}"] = int(one.trained.sum()) / n
+            out[f"replaced@{name}"] = one.replaced
+        if self._explored:
+            ever = torch.stack([one.ever for one in self._explored]).any(0)
+            out["untrained"] = 1 - int(ever.sum()) / len(ever)
+        return out
+
+    def held(self, x: Vec, capacity: float, round: int) -> dict[str, int]:
+        """How many coordinates a size holds of those its capacity is a share of, and of all."""
+        marks = self._held(x, capacity, round)
+        exempt = len(self._counts) - len(marks)
+        count = int(marks.sum())
+        return {"counted": count, "of": len(marks), "all": count + exempt}
+
+    # ----------------------------------------------------------------------------------- evaluation
+    def score(self, engine: Engine, x: Vec, buffers: Vec, capacity: float, round: int) -> Score:
+        """One size on the common test set."""
+        data = self.fed.data
+        assert data.test_inputs is not None and data.test_targets is not None
+        tests = data.test_inputs, data.test_targets
+        static = self.evaluation.statistics == "static" and keeps_no_statistics(self.net.module)
+        view = self._view(x, capacity, round)
+        if view.net is None and not static:
+            return engine.evaluate(view.seen(view.take(x)), buffers, *tests)
+        with one_thread():
+            inner = view.net or self.net
+            part = view.seen(view.take(x))
+            if inner.buffer_layout.d == len(buffers):
+                inner.load_buffers(buffers)
+            if static:
+                inner = Net(with_statistics(inner.export(part), samples(self.fed)))
+                part = inner.init()
+            return add(evaluate_range(self.plan, self.fed, inner, part, *tests))
+
+    def value(self, score: Score) -> float:
+        """The headline metric of a score, or its loss where there is none."""
+        if self.metric not in self.fed.metrics:
+            return score.loss / max(score.examples, 1)
+        return score.mean(self.metric, self.fed.metrics[self.metric])
+
+    def scores(self, engine: Engine, x: Vec, buffers: Vec, round: int) -> dict[float, Score]:
+        """Every size among the clients on the common test set; nothing without one."""
+        if self.fed.data.test_inputs is None:
+            return {}
+        return {c: self.score(engine, x, buffers, c, round) for c in self.levels}
+
+    def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
+        """The metric per client, each with the sub-model of its own size, and on what."""
+        if self.metric not in self.fed.metrics or not scores:
+            return [None] * self.fed.population, "not measured"
+        metric = self.fed.metrics[self.metric]
+        found = {c: client_values(self.fed.data, metric, s) for c, s in scores.items()}
+        own = [found[c][0][i] for i, c in enumerate(self.fed.capacities)]
+        return own, next(iter(found.values()))[1]
+
+    def columns(self, scores: dict[float, Score]) -> dict[str, float]:
+        """The columns of a round: test_METRIC@p, each size on the common test set, and @mean over
+        the sizes; local_METRIC@p, its mean over the clients of that size, and @mean over all.
+        """
+        if not scores:
+            return {}
+        known: dict[str, float | None] = {
+            f"test_{self.metric}@{text(c)}": self.value(s) for c, s in scores.items()
+        }
+        known[f"test_{self.metric}@mean"] = mean_of(known.values())
+        local, _ = self.local(scores)
+        for c in scores:
+            same = (v for v, own in zip(local, self.fed.capacities, strict=True) if own == c)
+            known[f"local_{self.metric}@{text(c)}"] = mean_of(same)
+        known[f"local_{self.metric}@mean"] = mean_of(local)
+        return {k: v for k, v in known.items() if v is not None}
+
+    def unseen(
+        self, engine: Engine, x: Vec, buffers: Vec, round: int, outside: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """One row for every size of evaluate.sizes: on the common test set, and the mean over the
+        clients outside, who never took part, each with that size; None without such clients.
+        """
+        rows = []
+        for capacity in sorted({float(s) for s in self.evaluation.sizes}):
+            if self.fed.data.test_inputs is None:
+                break
+            score = self.score(engine, x, buffers, capacity, round)
+            values: list[float | None] = []
+            if self.metric in self.fed.metrics:
+                metric = self.fed.metrics[self.metric]
+                values, _ = client_values(self.fed.data, metric, score)
+            rows.append(
+                {
+                    "capacity": capacity,
+                    "trained": capacity in self.levels,
+                    "global": self.value(score),
+                    "outside": mean_of(values[i] for i in outside) if values else None,
+                }
+            )
+        return rows

@@ -1,0 +1,441 @@
+"""What the sub-model papers' formulas say of losses, slices, averages and evaluation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local, models
+from fedloom.algorithm import Round
+from fedloom.checks.setting import experiment
+from fedloom.data import from_clients
+from fedloom.dropout import seeded
+from fedloom.evaluation import Evaluation
+from fedloom.net import Net, Variables
+from fedloom.objectives import (
+    Function,
+    MaskedCrossEntropy,
+    OrderedDistillation,
+    SelfDistillation,
+)
+from fedloom.vector import rec
+from fedloom.views import Depth, Importance, Ordered, Rolling, Rule, Width, behind_mask, greedy
+from fedloom.views.budget import largest_share
+from fedloom.views.cut import Cut, count_left, cut_net
+from fedloom.views.layers import unscaled
+from tiny import trace
+
+
+@pytest.fixture(autouse=True)
+def _seeded(_as_it_was: None) -> None:
+    torch.manual_seed(0)
+
+
+def at(number: int = 0) -> Round:
+    return Round(number, 1.0, 0.1)
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+prefix = lambda units, keep: torch.arange(keep)
+
+
+# ----------------------------------------------------------------------------- the partial average
+def _pull(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (x * target.mean(0)).sum()
+
+
+def _one_round(rule: Rule, start: list[float], pulls: list[list[float]], capacities: list[float]):
+    """One step of rate 1 on <x, pull_i> at every client: x_i = x - pull_i where it is held."""
+    data = from_clients(
+        [(np.zeros((1, 1)), np.array([p], dtype=float)) for p in pulls], dtype=torch.float64
+    )
+    run = Experiment(
+        algorithm=FedAvg(),
+        model=Variables(torch.tensor(start, dtype=torch.float64)),
+        data=data,
+        rounds=1,
+        loss=Function(f=lambda x, inputs, targets: _pull(x, targets)),
+        local=Local(steps=1, lr=1.0),
+        submodel=rule,
+        capacities=capacities,
+        evaluation=Evaluation(explored=False),
+        device="cpu",
+    )
+    return [*trace(run, 1)][-1].srv.x.tolist()
+
+
+def test_three_clients_are_averaged_coordinate_by_coordinate_by_hand():
+    # |x| = 8, 6, 4, 2: capacity 1 holds all, 3/4 the first three, 1/4 the first
+    start, pulls = [8.0, -6.0, 4.0, 2.0], [[1, 2, 3, 4], [4, 6, 0, 9], [7, 9, 9, 9]]
+    new = _one_round(greedy(), start, pulls, [1.0, 0.75, 0.25])
+    assert new == [8 - (1 + 4 + 7) / 3, -6 - (2 + 6) / 2, 4 - (3 + 0) / 2, 2 - 4]
+    # the non-zero rule leaves the client out whose delta is 0 at the third coordinate
+    new = _one_round(greedy(count="nonzero"), start, pulls, [1.0, 0.75, 0.25])
+    assert new == [8 - (1 + 4 + 7) / 3, -6 - (2 + 6) / 2, 4 - 3, 2 - 4]
+
+
+def test_what_nobody_holds_keeps_its_bits():
+    start = [8.1, -6.3, 0.1, 0.7]
+    new = _one_round(greedy(), start, [[1, 2, 3, 4], [5, 6, 7, 8]], [0.5, 0.25])
+    assert new == [8.1 - (1 + 5) / 2, -6.3 - 2, 0.1, 0.7]
+
+
+def test_fiarse_moves_by_its_factor():
+    # capacity 1/2: tau = 6; at 8: b = 1 + 2 * 8 * 6 / 14^2, at 6: 3/2
+    new = _one_round(Importance(), [8.0, -6.0, 4.0, 2.0], [[1, 1, 1, 1]], [0.5])
+    assert new == pytest.approx([8 - (1 + 96 / 196), -6 - 1.5, 4.0, 2.0], rel=1e-15)
+
+
+def test_the_expectation_over_cohorts_is_lemma_c1():
+    # N = 5 clients, A = 2 of them; n hold the ring: E = (1 - C(N-n, A) / C(N, A)) mean over them
+    deltas = gaussian(5, seed=4)
+    for n in range(1, 6):
+        total = 0.0
+        for cohort in itertools.combinations(range(5), 2):
+            inside = [float(deltas[i]) for i in cohort if i < n]
+            total += sum(inside) / len(inside) if inside else 0.0
+        share = 1 - math.comb(5 - n, 2) / math.comb(5, 2)
+        assert total / math.comb(5, 2) == pytest.approx(share * float(deltas[:n].mean()))
+
+
+# ------------------------------------------------------------------------- FIARSE: shards, momentum
+def test_shards_have_thresholds_of_their_own_and_the_rest_is_exempt():
+    net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=5).double())
+    rule = Importance(group="shard", shards=("fc1.*.weight", "fc*"))
+    view = rule.view(net.init(), net, 0.25, at(1))
+    size = dict(zip(net.layout.names, view.layout.sizes, strict=True))
+    assert size["fc1.linear.weight"] == 128 // 4
+    second = ("fc1.linear.bias", "fc2.linear.weight", "fc2.linear.bias")
+    assert sum(size[name] for name in second) == (16 + 192 + 12) // 4
+    assert (size["head.weight"], size["head.bias"]) == (60, 5)  # fits no shard
+    assert rule.counted(net) == (True, True, True, True, False, False)
+    back = rule.again(rule.told(view), net, 0.25, at(1))
+    assert torch.equal(back.held, view.held) and torch.equal(back.fit.tau, view.fit.tau)
+
+
+@pytest.mark.parametrize("capacity", [0.001, 0.02, 0.3, 0.9])
+def test_a_mask_is_told_by_its_cheapest_coding(capacity):
+    d = 4000
+    net = Net(Variables(torch.zeros(d, dtype=torch.float64)))
+    view = Importance().view(gaussian(d), net, capacity, at(1))
+    k, raw = len(view.held), Importance().told(view).mask
+    entropy = -k * math.log2(k / d) - (d - k) * math.log2(1 - k / d)
+    assert entropy / 8 * 0.9 < len(raw) <= 5 + min(d / 8, 4 * k)
+    if capacity < 0.1:
+        assert len(raw) < 1.15 * entropy / 8 + 8
+
+
+def test_a_dropped_weight_stops_or_goes_on_by_its_momentum():
+    x, fit = torch.tensor([0.5, 2.0]), rec(tau=torch.tensor([1.0, 1.0]))
+    d = torch.tensor([3.0, 3.0])
+    assert Importance().move(d, x, fit).tolist() == [3.0, 3.0]
+    assert Importance(momentum_mask="update").move(d, x, fit).tolist() == [0.0, 3.0]
+    static = Importance(momentum_mask="update", dynamic=False)
+    assert static.move(d, x, fit).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(("kind", "shrinks"), [("update", True), ("grad", False)])
+def test_under_momentum_the_mask_shrinks_only_with_masked_steps(kind, shrinks):
+    # one weight above tau is driven below it; the buffer then carries it across to -tau and beyond
+    rule, fit = Importance(momentum_mask=kind), rec(tau=torch.tensor([1.0]))
+    x, buffer, inside = torch.tensor([1.2]), torch.zeros(1), []
+    for _ in range(8):
+        g = rule.grad(torch.ones_like, x, fit)
+        buffer = 0.9 * buffer + g
+        inside.append(bool(x.abs() >= 1))
+        x = x - 0.3 * rule.move(buffer, x, fit)
+    came_back = any(not a and b for a, b in itertools.pairwise(inside))
+    assert inside[0] and not inside[1]
+    assert came_back is not shrinks
+
+
+# ---------------------------------------------------------------- HeteroFL: scaler, masked entropy
+def test_the_scaler_divides_in_training_and_not_in_tests():
+    net = Net(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double())
+    view, bare = (Width(scaler=s).view(None, net, 1 / 16, at()) for s in (True, False))
+    x, inputs = view.take(net.init()), gaussian(5, 3)
+    h = bare.net.module[0](inputs) / 0.25
+    expected = bare.net.module[2](h.tanh())
+    torch.testing.assert_close(view.net(x, inputs), expected, rtol=0, atol=1e-15)
+    view.net.train(False)
+    torch.testing.assert_close(view.net(x, inputs), bare.net(x, inputs), rtol=0, atol=0)
+
+
+def test_the_scaler_changes_nothing_before_a_norm():
+    net = Net(
+        nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8, eps=0.0), nn.ReLU(), nn.Flatten(),
+            nn.Linear(72, 3),
+        ).double()
+    )  # fmt: skip
+    one, other = (Width(scaler=s).view(None, net, 0.25, at()) for s in (True, False))
+    x, images = one.take(net.init()), gaussian(4, 1, 5, 5)
+    torch.testing.assert_close(one.net(x, images), other.net(x, images), rtol=0, atol=1e-13)
+
+
+def test_a_scaler_that_is_always_on_goes_into_the_weights():
+    net = Net(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double())
+    small, _ = cut_net(net, Cut("ScaleFL", 0.5, prefix, True, "always"))
+    module, inputs = small.export(small.init()), gaussian(4, 3)
+    before = module(inputs)
+    assert type(unscaled(module)[0]) is nn.Linear
+    torch.testing.assert_close(module(inputs), before, rtol=0, atol=1e-14)
+
+
+def test_absent_classes_are_constants_of_the_masked_cross_entropy():
+    net = Net(nn.Linear(4, 3).double())
+    inputs, labels = gaussian(6, 4), torch.tensor([0, 2, 0, 2, 2, 0])
+    counts = torch.tensor([3.0, 0.0, 3.0], dtype=torch.float64)
+    z = net(net.init(), inputs)
+    for absent, total in (("zero", 1.0), ("out", 0.0)):
+        loss = MaskedCrossEntropy(absent=absent)
+        got = loss.loss(net, net.init(), (inputs, labels), net.init(), rec(counts=counts))
+        own = z.exp()[:, [0, 2]].sum(1) + total
+        torch.testing.assert_close(got, own.log() - z[torch.arange(6), labels])
+        g = torch.func.grad(
+            lambda x, loss=loss: loss.mean(net, x, (inputs, labels), x, rec(counts=counts))
+        )(net.init())
+        rows = net.layout.views(g)
+        assert not rows["weight"][1].any() and not rows["bias"][1].any()
+        assert rows["weight"][[0, 2]].abs().min() > 0
+
+
+@pytest.mark.parametrize("capacity", [0.02, 0.1, 0.5])
+def test_the_budget_is_kept_as_nearly_as_64ths_of_the_width_can(capacity):
+    net = Net(models.mlp(inputs=30, hidden=(64, 128), classes=10))
+    how = Cut("HeteroFL", 1.0, prefix)
+    share = largest_share(net, how, capacity)
+    m = lambda k: len(cut_net(net, how._replace(share=k / 64))[1])
+    k = round(share * 64)
+    assert m(k) <= capacity * net.layout.d < m(k + 1)
+    assert all(count_left(net, how._replace(share=j / 64)) == m(j) for j in (1, k, 63))
+    view = Width(width="budget").view(None, net, capacity, at())
+    assert len(view.held) == m(k)
+
+
+def test_rolling_windows_visit_every_channel_of_every_layer_equally_over_a_cycle():
+    net = Net(models.mlp(inputs=2, hidden=(6, 4), classes=2))
+    times = torch.zeros(net.layout.d)
+    for j in range(12):  # the least common multiple of the widths
+        times[Rolling().view(None, net, 0.3, at(j)).held] += 1
+    rows = net.layout.views(times)
+    for name, width in (("fc1.linear.bias", 6), ("fc2.linear.bias", 4)):
+        kept = math.ceil(math.sqrt(0.3) * width)
+        assert rows[name].tolist() == [12 * kept / width] * width
+
+
+# ------------------------------------------------------------------------------------------ ScaleFL
+def multi() -> Net:
+    return Net(models.cnn_fafed_fashion(widen=2, exits=True).double())
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_the_loss_of_all_exits_is_the_formula(code):
+    net, inputs = multi(), gaussian(5, 1, 28, 28)
+    labels, T, beta = torch.tensor([0, 3, 3, 9, 1]), 3.0, 0.4
+    out = net.raw(net.init(), inputs)
+    z = [*out.earlier, out.logits]
+    ce = [F.cross_entropy(v, labels, reduction="none") for v in z]
+    kl = [
+        F.kl_div((v / T).log_softmax(1), (z[-1] / T).softmax(1), reduction="none").sum(1)
+        for v in z[:-1]
+    ]
+    kl = [v / 10 for v in kl] if code else kl
+    expected = (3 * ce[2] + 1 * (ce[0] + beta * 9 * kl[0]) + 2 * (ce[1] + beta * 9 * kl[1])) / 6
+    loss = SelfDistillation(beta=beta, tau=T, code=code)
+    got = loss.loss(net, net.init(), (inputs, labels), net.init(), rec())
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+
+
+def test_the_teacher_gets_no_gradient_from_what_it_teaches():
+    net, inputs, labels = multi(), gaussian(5, 1, 28, 28), torch.tensor([0, 3, 3, 9, 1])
+    g = lambda **on: net.layout.views(
+        torch.func.grad(lambda x: SelfDistillation(**on).mean(net, x, (inputs, labels), x, rec()))(
+            net.init()
+        )
+    )["head.weight"]
+    torch.testing.assert_close(g(beta=5.0), g(beta=0.0), rtol=0, atol=1e-15)
+    assert (g(beta=5.0, code=True) - g(beta=0.0)).abs().max() > 1e-4
+
+
+def test_in_tests_a_model_with_exits_gives_its_last_outputs_alone():
+    net, inputs = multi(), gaussian(2, 1, 28, 28)
+    last = net(net.init(), inputs)
+    net.train(False)
+    assert torch.equal(net.raw(net.init(), inputs), last)
+
+
+def test_a_shallow_part_is_the_model_up_to_its_exit():
+    net, inputs = multi(), gaussian(2, 1, 28, 28)
+    x = net.init() + 0.1 * gaussian(net.layout.d)
+    small, held = cut_net(net, Cut("ScaleFL", 1.0, prefix, exits=2))
+    assert small.layout.names == tuple(
+        n for n in net.layout.names if not n.startswith(("fc1", "head"))
+    )
+    answers, whole = small.raw(x[held], inputs), net.raw(x, inputs)
+    torch.testing.assert_close(answers.logits, whole.earlier[1], rtol=0, atol=1e-14)
+    torch.testing.assert_close(answers.earlier[0], whole.earlier[0], rtol=0, atol=1e-14)
+    small.train(False)
+    torch.testing.assert_close(small(x[held], inputs), answers.logits, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_depth_gives_way_before_half_of_the_width():
+    net = multi()
+    how = Cut("ScaleFL", 1.0, prefix)
+    left = {
+        h: [count_left(net, how._replace(share=k / 64, exits=h)) for k in range(1, 65)]
+        for h in (1, 2, 3)
+    }
+    for capacity in (1 / 64, 0.04, 1 / 16, 0.16, 1 / 4, 0.36, 0.64):
+        view = Depth().view(None, net, capacity, at())
+        fits = {h: sum(m <= capacity * net.layout.d for m in left[h]) for h in left}
+        wide = [h for h in fits if fits[h] >= 32]
+        depth = max(wide) if wide else max(fits, key=lambda h: (fits[h], h))
+        expected = cut_net(net, how._replace(share=fits[depth] / 64, exits=depth))[1]
+        assert torch.equal(view.held, expected)
+
+
+@pytest.mark.slow
+def test_scalefl_on_resnet18_has_the_golden_depths_and_shares():
+    net = Net(models.resnet18_fiarse(exits=True))
+    golden = {1 / 64: (2, 0.0153), 1 / 16: (3, 0.0623), 1 / 4: (3, 0.2486), 0.04: (2, 0.0385),
+              0.16: (3, 0.158), 0.36: (4, 0.353), 0.64: (4, 0.635)}  # fmt: skip
+    for capacity, (depth, share) in golden.items():
+        view = Depth().view(None, net, capacity, at())
+        inner = view.net.module
+        assert len(inner.exits) + (inner.stages[-1] == "head") == depth
+        assert len(view.held) / net.layout.d == pytest.approx(share, abs=6e-4)
+
+
+# ------------------------------------------------------------------------------------------- FjORD
+def test_a_step_of_fjord_is_that_of_the_narrower_network_it_drew():
+    net = Net(models.mlp(inputs=3, hidden=(8, 8), classes=3).double())
+    view = Ordered(widths=(0.25, 0.5, 1.0)).view(None, net, 0.25, at())
+    x, inputs, seen = view.take(net.init()), gaussian(4, 3), set()
+    slices = []
+    for share in (0.25, 0.5):
+        small, held = cut_net(net, Cut("FjORD", share, prefix))
+        slices.append((small, torch.searchsorted(view.held, held)))
+    f = lambda n: torch.func.grad(lambda y: (n(y, inputs) ** 2).sum())
+    for seed in range(12):
+        with seeded(seed):
+            g = f(view.net)(x)
+            same = f(view.net)(x)
+        assert torch.equal(g, same)
+        for width, (small, place) in enumerate(slices):
+            expected = torch.zeros_like(x).index_copy(0, place, f(small)(x[place]))
+            if torch.allclose(g, expected, rtol=0, atol=1e-13):
+                seen.add(width)
+                break
+        else:
+            raise AssertionError("the gradient is that of no width")
+    assert seen == {0, 1}
+
+
+def test_fjord_draws_every_width_as_often_and_aggregates_over_holders():
+    net = Net(models.mlp(inputs=3, hidden=(8,), classes=3))
+    view = Ordered(widths=(0.25, 0.5, 0.75, 1.0)).view(None, net, 1.0, at())
+    x, inputs, times = net.init() + 0.5, torch.ones(1, 3), dict.fromkeys(range(4), 0)
+    for seed in range(400):
+        with seeded(seed):
+            g = torch.func.grad(lambda y: view.net(y, inputs).sum())(x)
+        live = int((net.layout.views(g)["fc1.linear.bias"] != 0).sum())
+        times[[2, 4, 6, 8].index(live)] += 1
+    assert all(70 <= n <= 130 for n in times.values()), times  # 100 +- 3.5 deviations
+    assert view.held is None
+
+
+def test_the_distilled_loss_is_the_formula():
+    net = Net(models.mlp(inputs=3, hidden=(8,), classes=3).double())
+    view = Ordered(widths=(0.25, 1.0)).view(None, net, 1.0, at())
+    x, inputs, labels = net.init(), gaussian(4, 3), torch.tensor([0, 1, 2, 2])
+    loss = OrderedDistillation(alpha=0.3, tau=2.0)
+    with seeded(3):
+        part = view.net(x, inputs)
+        got = loss.loss(view.net, x, (inputs, labels), x, rec())
+    full = net(x, inputs)
+    ce = lambda z: F.cross_entropy(z, labels, reduction="none")
+    kl = F.kl_div((part / 2).log_softmax(1), (full / 2).softmax(1), reduction="none").sum(1)
+    torch.testing.assert_close(got, ce(full) + 0.7 * ce(part) + 0.3 * 4 * kl)
+
+
+# -------------------------------------------------------------------------------------- evaluation
+def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
+    run = experiment(submodel=Importance(), capacities=[1.0, 0.5, 0.25], rounds=2)
+    result = run.run()
+    loop, row = run.loop, result.history[-1]
+    data, x = loop.fed.data, loop.srv.x
+    values, own = {}, {}
+    for capacity in (1.0, 0.5, 0.25):
+        view = Importance().view(x, loop.net, capacity, at(2))
+        module = loop.net.export(view.seen(view.take(x)))
+        right = (module(data.test_inputs).argmax(1) == data.test_targets).double()
+        values[capacity] = float(right.mean())
+        per_class = torch.stack([right[data.test_targets == c].mean() for c in range(3)])
+        shares = data.label_counts().double()
+        own[capacity] = (shares * per_class.nan_to_num()).sum(1) / shares.sum(1)
+        assert row[f"test_accuracy@{capacity:g}"] == pytest.approx(values[capacity])
+        mine = [float(own[capacity][i]) for i in range(6) if loop.fed.capacity(i) == capacity]
+        assert row[f"local_accuracy@{capacity:g}"] == pytest.approx(sum(mine) / 2)
+    assert row["test_accuracy@mean"] == pytest.approx(sum(values.values()) / 3)
+    every = [float(own[loop.fed.capacity(i)][i]) for i in range(6)]
+    assert row["local_accuracy@mean"] == pytest.approx(sum(every) / 6)
+
+
+class Window(Rule):
+    """Holds 4 of 10 coordinates, two further in every round."""
+
+    def view(self, x, net, capacity, rnd):
+        held = (torch.arange(4) + 2 * int(rnd.round)) % 10
+        return behind_mask(held.sort().values, net.layout)
+
+
+def test_exploration_and_difference_are_counted_by_hand():
+    data = from_clients([(np.zeros((1, 1)), np.zeros((1, 10))) for _ in range(4)])
+    run = Experiment(
+        algorithm=FedAvg(),
+        model=Variables(torch.ones(10)),
+        data=data,
+        rounds=4,
+        cohort=[[1], [0], [1], [1]],
+        loss=Function(f=lambda x, inputs, targets: _pull(x, targets)),
+        submodel=Window(),
+        capacities=[0.4, 0.5],  # two sizes; clients 0 and 2 have the first
+        device="cpu",
+    )
+    rows = run.run().history
+    # windows 0-3, 2-5, 4-7, 6-9, 8-1; client 0 trained in round 2 only, with the second window
+    assert [r["explored@0.4"] for r in rows] == [0.6, 0.8, 1.0, 1.0]
+    assert [r["trained@0.4"] for r in rows] == [0.0, 0.4, 0.4, 0.4]
+    assert [r["trained@0.5"] for r in rows] == [0.4, 0.4, 0.8, 1.0]
+    assert [r["replaced@0.4"] for r in rows] == [0.5] * 4
+    assert [r["untrained"] for r in rows] == pytest.approx([0.4, 0.2, 0.0, 0.0])
+
+
+def test_static_statistics_are_those_of_the_size_over_all_samples():
+    torch.manual_seed(1)
+    norm = nn.BatchNorm1d(4, track_running_stats=False)
+    model = nn.Sequential(nn.Linear(6, 4), norm, nn.Tanh(), nn.Linear(4, 3))
+    # a client with one example has no batch to normalise by
+    parts = {"local": Local(steps=2, batch=None, lr=0.1), "cohort": [[1, 2, 3]], "rounds": 1}
+    one = experiment(model=model, submodel=Width(), capacities=[0.25, 1.0], **parts)
+    row = one.run().history[-1]
+    loop = one.loop
+    x, data = loop.srv.x, loop.fed.data
+    view = Width().view(x, loop.net, 0.25, at(1))
+    inner = view.net.export(view.take(x))
+    h = nn.functional.linear(data.inputs, inner[0].weight, inner[0].bias)
+    t = nn.functional.linear(data.test_inputs, inner[0].weight, inner[0].bias)
+    t = (t - h.mean(0)) / (h.var(0) + 1e-5).sqrt() * inner[1].weight + inner[1].bias
+    right = (inner[3](t.tanh()).argmax(1) == data.test_targets).double().mean()
+    assert row["test_accuracy@0.25"] == pytest.approx(float(right))

@@ -1,0 +1,168 @@
+"""Every rule of sub-models in every engine, after a stop, and at capacity 1."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom import Local
+from fedloom.checks.setting import CAPACITIES, Trial, exits, experiment, finish, network, run
+from fedloom.engines import Serial
+from fedloom.errors import CompositionError
+from fedloom.objectives import CrossEntropy, FedNTD, OrderedDistillation, SelfDistillation
+from fedloom.vector import leaves
+from fedloom.views import VIEWS, Depth, Importance, Ordered, Rolling, Width, greedy
+from fedloom.zoo import make_algorithm
+from tiny import same
+
+SCALEFL: dict[str, Any] = {"submodel": Depth(), "loss": SelfDistillation(), "model": exits}
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"submodel": make()} for name, make in VIEWS.items() if name != "scalefl"},
+    "scalefl": SCALEFL,
+    "scalefl, as its code": SCALEFL | {"loss": SelfDistillation(beta=1.0, code=True)},
+    "fjord, distilled": {"submodel": Ordered(), "loss": OrderedDistillation(alpha=0.5, tau=2.0)},
+    "fjord, given widths": {"submodel": Ordered(widths=(0.3, 0.6))},
+    "fjord, FedNTD": {"submodel": Ordered(), "loss": FedNTD()},
+    "fiarse, shards": {"submodel": Importance(group="shard", shards=("first.*", "s*.weight"))},
+    "fiarse, nonzero": {"submodel": Importance(count="nonzero")},
+    "fiarse, masked steps": {
+        "submodel": Importance(momentum_mask="update"),
+        "local": Local(epochs=2, batch=4, lr=0.05, momentum=0.9, weight_decay=0.01),
+    },
+    "heterofl, budget": {"submodel": Width(width="budget")},
+    "fedrolex, no scaler": {"submodel": Rolling(scaler=False)},
+    "fjord, scaffold": {"submodel": Ordered(), "algorithm": make_algorithm("scaffold")},
+    "scalefl, scaffold": SCALEFL | {"algorithm": make_algorithm("scaffold")},
+    "scalefl, fedacg": SCALEFL | {"algorithm": make_algorithm("fedacg")},
+    "fiarse, fedacg": {"submodel": Importance(), "algorithm": make_algorithm("fedacg")},
+}
+
+
+# one case of each rule in `make test`, and all of them in `make test-all`
+EVERY = [
+    pytest.param(case, marks=[] if case in VIEWS else pytest.mark.slow, id=case) for case in CASES
+]
+
+
+def trial(case: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
+    return experiment(dtype, **({"capacities": CAPACITIES} | CASES[case] | changes))
+
+
+@functools.cache
+def serially(case: str, dtype: torch.dtype) -> Any:
+    return run(trial(case, dtype, engine=Serial()))
+
+
+def agree(one: Any, other: Any) -> None:
+    assert same(one.srv, other.srv)
+    assert one.memory.keys() == other.memory.keys()
+    assert all(same(one.memory[i], other.memory[i]) for i in one.memory)
+    assert one[2:] == other[2:]
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_two_workers_have_the_bits_of_serial(case, engine_of):
+    agree(run(trial(case, engine=engine_of("workers:2"))), serially(case, torch.float32))
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_vectorised_agrees_with_serial_in_float64(case):
+    one = run(trial(case, torch.float64, engine="vectorised:3"))
+    other = serially(case, torch.float64)
+    for a, b in zip(leaves(one.srv), leaves(other.srv), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    for i in one.memory:
+        for a, b in zip(leaves(one.memory[i]), leaves(other.memory[i]), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert (one.up, one.down) == (other.up, other.down)
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(case, tmp_path):
+    trial(case, rounds=2).run(tmp_path / "run")
+    again = trial(case)
+    again.resume(tmp_path / "run")
+    agree(finish(again.loop), serially(case, torch.float32))
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
+    rule = CASES[case]["submodel"]
+    if rule == Ordered(widths=(0.3, 0.6)) or getattr(rule, "count", "") == "nonzero":
+        return  # it was given widths to draw from; its mean is another one
+    parts = {k: v for k, v in CASES[case].items() if k != "submodel"}
+    if isinstance(parts.get("loss"), OrderedDistillation):
+        parts["loss"] = SelfTaught(**vars(parts["loss"]))
+    one, other = run(trial(case, capacities=[1.0])), run(experiment(**parts))
+    assert same(one.srv, other.srv)
+    assert all(same(one.memory[i], other.memory[i]) for i in other.memory)
+    assert (one.up, one.down) == (other.up, other.down)
+
+
+class SelfTaught(OrderedDistillation):
+    """The same loss, without a rule that draws parts."""
+
+    ordered = False
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
+    end = serially(case, torch.float32)
+    row = end.history[-1]
+    for kind in ("test_accuracy", "local_accuracy", "explored", "trained", "replaced"):
+        for size in ("0.25", "0.5", "1"):
+            assert 0 <= row[f"{kind}@{size}"] <= 1
+    sizes = [row[f"test_accuracy@{size}"] for size in ("0.25", "0.5", "1")]
+    assert row["test_accuracy@mean"] == pytest.approx(sum(sizes) / 3)
+    given = trial(case)
+    loop = given.build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    msg = loop.plan.algorithm.broadcast(loop.srv)
+    stats = loop.engine.round(msg, loop.buffers, {}, [0, 1, 2], 0).stats
+    loop.engine.close()
+    up = [sum(s.bytes_up.values()) for s in stats]  # capacities 1, 1/2, 1/4
+    down = [sum(s.bytes_down.values()) for s in stats]
+    assert up[0] > up[1] > up[2] or case in ("heterofl", "fedrolex")
+    assert up[0] > up[2] and down[0] > down[2]
+
+
+REFUSED = {
+    "exits without the loss that asks them": (
+        {"submodel": Depth(), "loss": CrossEntropy()}, "ScaleFL and CrossEntropy.*self_distillation"
+    ),
+    "no exits": (
+        {"submodel": Depth(), "model": network}, "self_distillation and .*one exit"
+    ),
+    "distillation into what nobody draws": (
+        {"submodel": Width(), "loss": OrderedDistillation()}, "OrderedDistillation and HeteroFL"
+    ),
+    "distillation of whole models": (
+        {"loss": OrderedDistillation(), "submodel": None, "capacities": None},
+        "OrderedDistillation and whole models"
+    ),
+    "a shard that fits nothing": (
+        {"submodel": Importance(group="shard", shards=("third.*",))},
+        r"FIARSE and Sequential: the shard 'third\.\*' fits no parameter",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_meaning_is_refused_before_anything_runs(case):
+    parts, message = REFUSED[case]
+    with pytest.raises(CompositionError, match=message):
+        experiment(**({"capacities": CAPACITIES} | parts)).build()
+
+
+def test_greedy_pruning_is_called_by_its_name():
+    assert (greedy().name, Importance().name) == ("Pruning-Greedy", "FIARSE")
+    assert [make().name for make in VIEWS.values()][2:] == [
+        "HeteroFL",
+        "FedRolex",
+        "ScaleFL",
+        "FjORD",
+    ]

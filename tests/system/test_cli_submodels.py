@@ -1,0 +1,120 @@
+"""Sub-models at the command line: runs, exports of any size, reports, bad input."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import load_file
+from torch import nn
+
+from fedloom.cli.export import architecture
+from fedloom.data import digits, iid
+from fedloom.models import MultiExit, resnet18
+from fedloom.report import load_run
+from fedloom.report.sizes import size_cells
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=2", "local.epochs=1", "--out", "a")
+BAD = [
+    (["submodel=fiarse", "submodel.capacities=[0.5, 2.0]"], "must be in (0, 1], got 2.0"),
+    (["submodel=fiarse", "submodel.capacities=0"], "must be in (0, 1], got 0"),
+    (["submodel=fiarse", "submodel.capacities=1/4,half"], "nor a file that can be read"),
+    (["submodel=fiarse", "submodel.capacities=[0.5, 1]", "submodel.shares=[1.0]"], "each of the 2"),
+    (["submodel=fiarse", "submodel.capacities=[0.5, 1]", "submodel.shares=[0.5, 0.6]"], "add up"),
+    (["submodel=fiarse", "submodel.group=shard"], "FIARSE: group = 'shard'"),
+    (["submodel=fiarse", "submodel.shares=[0.5, 0.5]"], "each of the 4 levels"),
+    (["submodel=heterfl"], "did you mean 'heterofl'"),
+    (["submodel=heterofl", "model=logistic", "model.inputs=64"], "HeteroFL cannot cut"),
+    (["submodel=fjord", "submodel.widths=[0.0]"], "FjORD.widths must be shares"),
+    (["submodel=scalefl", "objective=self_distillation"], "the model has one exit"),
+    (["submodel=scalefl"], "take objective = self_distillation"),
+    (["submodel=heterofl", "objective=ordered_distillation"], "take submodel = fjord"),
+    (["submodel=fiarse", "algorithm=fafed"], "FIARSE and FAFED"),
+    (["evaluate.sizes=[1.5]"], "evaluate.sizes must be in (0, 1], got 1.5"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD, ids=[w for _, w in BAD])
+def test_bad_input_is_one_line_and_begins_nothing(changes, words, fedloom: Fedloom) -> None:
+    assert words in fedloom("run", "digits", *changes, code=2).output
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("rule", ["heterofl", "fedrolex", "fjord", "fiarse"])
+def test_a_size_that_nobody_trained_is_cut_out_and_computes_what_was_evaluated(
+    rule: str, fedloom: Fedloom
+) -> None:
+    sizes = "evaluate.sizes=['1/20']"
+    fedloom("run", "digits", f"submodel={rule}", "submodel.capacities=1/4,1", sizes, *SMALL)
+    text = fedloom("export", "a", "--capacity", "1/20").output
+    assert "at capacity 0.05" in text
+    module = runpy.run_path("a/export-0.05.py")["model"]
+    assert isinstance(module, nn.Sequential) and not module.training
+    data = digits(iid(2))
+    right = (module(data.test_inputs).argmax(1) == data.test_targets).double().mean()
+    summary = json.loads(Path("a/summary.json").read_text())["sizes"]
+    (row,) = summary["unseen"]
+    assert (row["capacity"], row["trained"]) == (0.05, False)
+    assert row["global"] == pytest.approx(float(right))
+    numbers = sum(p.numel() for p in module.parameters())
+    mask = Path("a/export-0.05.mask.safetensors")
+    assert mask.exists() == (rule == "fiarse") == (numbers == 4810)
+    if mask.exists():
+        marks = load_file(mask)
+        assert sum(int(m.sum()) for m in marks.values()) == 240  # floor(0.05 * 4810)
+        weights = module.state_dict()
+        assert all(not weights[n][~m].any() for n, m in marks.items())
+
+
+@pytest.mark.usefixtures("plain")
+def test_only_a_run_with_sub_models_is_cut(fedloom: Fedloom) -> None:
+    fedloom("run", "digits", *SMALL)
+    assert "trained whole models" in fedloom("export", "a", "--capacity", "0.5", code=2).output
+    assert "must be in (0, 1]" in fedloom("export", "a", "--capacity", "5", code=2).output
+
+
+def test_a_report_has_the_sizes(fedloom: Fedloom) -> None:
+    fedloom("run", "digits", "submodel=greedy", "submodel.capacities=1/4,1", *SMALL)
+    page = Path("a/report.html").read_text()
+    assert "Sub-models" in page and "size 0.25" in page and "FedAvg + Pruning-Greedy" in page
+    heads, lines = size_cells_of(Path("a"))
+    assert heads == ["algorithm", "measured", "size 0.25", "size 1", "mean"]
+    assert [line[1] for line in lines] == ["local", "global"]
+    last = load_run("a").columns["test_accuracy@0.25"][-1]
+    assert lines[1][2] == f"{100 * last:.2f} %"
+
+
+def size_cells_of(run: Path) -> tuple[list[str], list[list[str]]]:
+    from fedloom.report import group_runs
+
+    return size_cells(group_runs([load_run(run)]))
+
+
+def test_residual_blocks_and_exits_are_written_as_python() -> None:
+    from fedloom.models import Residual
+
+    small = MultiExit(
+        {"a": nn.Sequential(Residual(nn.Linear(2, 2)), nn.Linear(2, 3)), "head": nn.Linear(3, 2)},
+        {"a": nn.Linear(3, 2)},
+    )
+    spaces = {"nn": nn, "MultiExit": MultiExit, "Residual": Residual}
+    from collections import OrderedDict
+
+    spaces["OrderedDict"] = OrderedDict
+    for module in (small, resnet18(exits=True)):
+        text = architecture(module)
+        assert text is not None
+        made = eval(text, spaces)
+        shapes = {k: v.shape for k, v in module.state_dict().items()}
+        assert {k: v.shape for k, v in made.state_dict().items()} == shapes
+        made.load_state_dict(module.state_dict())
+        if module is small:
+            inputs = torch.ones(1, 2)
+            assert torch.equal(made.eval()(inputs), module.eval()(inputs))
