@@ -125,7 +125,7 @@ def _needed(changes: dict[str, Any]) -> dict[str, Any]:
         out["model"] = exits
     if getattr(rule, "exits", False):
         out["loss"] = OBJECTIVES["self_distillation"]()
-    if getattr(loss, "ordered", False):
+    if getattr(loss, "drawn", False):
         out |= {"submodel": Ordered(), "capacities": CAPACITIES}
     return out
 
