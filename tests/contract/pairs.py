@@ -88,6 +88,8 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
             return "LocalOpt", one.method
         if b == "server" and q == "per step" and (one.sums or one.means):
             return "PerStep", one.method
+        if (p, b) == ("fedacg", "server") and q in ("momentum", "adam", "lookahead"):
+            return "Lookahead" if q == "lookahead" else "ServerOpt", one.method
         if b == "codec" and _is_ef21(other) and set(one.means) - set(one.linear):
             return "EF21", one.method
     if (a, b) == ("view", "codec") and one is not None and other is not None:
