@@ -393,10 +393,11 @@ def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
 
 
 class Window(Rule):
-    """Holds 4 of 10 coordinates, two further in every round."""
+    """Holds 4 of 10 coordinates, one further in round 1, two more in round 2, and so on."""
 
     def view(self, x, net, capacity, rnd):
-        held = (torch.arange(4) + 2 * int(rnd.round)) % 10
+        t = int(rnd.round)
+        held = (torch.arange(4) + t * (t + 1) // 2) % 10
         return behind_mask(held.sort().values, net.layout)
 
 
@@ -414,12 +415,12 @@ def test_exploration_and_difference_are_counted_by_hand():
         device="cpu",
     )
     rows = run.run().history
-    # windows 0-3, 2-5, 4-7, 6-9, 8-1; client 0 trained in round 2 only, with the second window
-    assert [r["explored@0.4"] for r in rows] == [0.6, 0.8, 1.0, 1.0]
+    # windows 0-3, 1-4, 3-6, 6-9, 0-3; client 0 trained in the second round only, on 1-4
+    assert [r["explored@0.4"] for r in rows] == [0.5, 0.7, 1.0, 1.0]
     assert [r["trained@0.4"] for r in rows] == [0.0, 0.4, 0.4, 0.4]
-    assert [r["trained@0.5"] for r in rows] == [0.4, 0.4, 0.8, 1.0]
-    assert [r["replaced@0.4"] for r in rows] == [0.5] * 4
-    assert [r["untrained"] for r in rows] == pytest.approx([0.4, 0.2, 0.0, 0.0])
+    assert [r["trained@0.5"] for r in rows] == [0.4, 0.4, 0.7, 1.0]
+    assert [r["replaced@0.4"] for r in rows] == [0.25, 0.5, 0.75, 1.0]
+    assert [r["untrained"] for r in rows] == pytest.approx([0.5, 0.3, 0.0, 0.0])
 
 
 def test_static_statistics_are_those_of_the_size_over_all_samples():

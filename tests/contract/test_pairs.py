@@ -113,12 +113,15 @@ class Audit:
     def agrees_with(self, end: End, mix: Mix) -> None:
         """The ledger has what was counted, and the exchange before round 1."""
         algorithm = AXES["algorithm"][mix["algorithm"]]
+        # whole and dense answers of a chunk are added up at once, past the link: the serial bill
+        # is compared with theirs
+        past = not self.up and (mix["view"], mix["codec"]) == ("none", "none")
         if algorithm.probes:
             vector = len(end.srv.x) * end.srv.x.element_size() * 6
             probe = algorithm.probe(end.srv.x, torch.ones_like)
             self.down.update({"x": vector})
             self.up.update(dict.fromkeys(probe._fields, vector))
-        assert end.up == dict(self.up) and end.down == dict(self.down)
+        assert (past or end.up == dict(self.up)) and end.down == dict(self.down)
 
 
 # ---------------------------------------------------------------------------------------- every mix

@@ -126,9 +126,7 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
     loop.engine.close()
     up = [sum(s.bytes_up.values()) for s in stats]  # capacities 1, 1/2, 1/4
     down = [sum(s.bytes_down.values()) for s in stats]
-    # halves and quarters of a small net may be the same layers
-    assert up[0] > up[1] > up[2] or case in ("heterofl", "fedrolex", "scalefl")
-    assert up[0] > up[2] and down[0] > down[2]
+    assert up[0] > up[1] >= up[2] and down[0] > down[1] >= down[2]  # a small net has few widths
 
 
 REFUSED = {
