@@ -135,10 +135,15 @@ def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
             part = rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1))
             m = d if part.held is None else len(part.held)
             down.update({"x": 4 * m, "c": 4 * m})
-            if isinstance(rule, Importance) and m < d:  # a bit per coordinate, and the thresholds
-                mask, tau = math.ceil(d / 8), 4 * len(part.fit.groups)
-                down.update({"view.mask": mask, "view.tau": tau})
-                told = wire.pack(rule.told(part))
-                assert [len(told["mask"]), len(told["tau"])] == [mask, tau]
+            if isinstance(rule, Importance) and m < d:  # who is held, and the thresholds
+                told = rule.told(part)
+                sizes = {name: len(raw) for name, raw in wire.pack(told).items()}
+                down.update({f"view.{name}": size for name, size in sizes.items()})
+                # the kind of coding and a count, then at most a bit for each that competes
+                competing = d - int((~part.fit.competes).sum())  # all others are held
+                assert sizes["mask"] <= 5 + math.ceil(competing / 8)
+                assert sizes["tau"] == 4 * len(part.fit.groups)
+                back = rule.again(told, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1))
+                assert torch.equal(back.held, part.held)
         x = loop.srv.x
     assert loop.ledger.down == dict(down)

@@ -167,8 +167,8 @@ def kept(loop):
 @pytest.mark.parametrize(
     ("codec", "view", "feedback", "says"),
     [
-        ("rank 1", "fiarse", Residual, "PowerSGD and Importance"),
-        ("rank 1", "greedy by layer", Residual, "PowerSGD and Importance"),
+        ("rank 1", "fiarse", Residual, "PowerSGD and FIARSE"),
+        ("rank 1", "greedy by layer", Residual, "PowerSGD and Pruning-Greedy"),
         *(("top", view, EF21, "EF21 and ") for view in VIEWS if view != "whole"),
     ],
 )

@@ -18,6 +18,7 @@ CASES = {name: (name, {}) for name in ALGORITHMS} | {
     "scaffold, option I": ("scaffold", {"option": 1})
 }
 DTYPES = [torch.float32, torch.float64]
+SLOW = pytest.mark.slow  # thousands of runs: make test keeps one of each kind
 LOCAL = Local(
     epochs=1.5,
     batch=4,
@@ -52,13 +53,13 @@ def agree(one, other):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
 @pytest.mark.parametrize("case", CASES)
 def test_workers_have_the_bits_of_serial(case, workers, dtype, engine_of):
     agree(ends(case, dtype, engine_of(f"workers:{workers}")), serially(case, dtype))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 32])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=SLOW), 3, pytest.param(32, marks=SLOW)])
 @pytest.mark.parametrize("case", CASES)
 def test_vectorised_agrees_with_serial_in_float64(case, chunk):
     # FAFED divides by sqrt(v) + 0.01: what rounding leaves grows a hundredfold

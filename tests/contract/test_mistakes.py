@@ -422,7 +422,9 @@ def test_a_layer_that_cannot_be_cut_is_named_in_every_engine(engine, engine_of):
     made = engine_of(engine) if engine.startswith("workers") else engine
     model = nn.Sequential(nn.Linear(5, 4), nn.PReLU(), nn.Linear(4, 3))
     parts = {"submodel": Width(), "capacities": [0.5]}
-    with pytest.raises(CompositionError, match=r"Width cannot cut PReLU '1': .*build the net of"):
+    with pytest.raises(
+        CompositionError, match=r"HeteroFL cannot cut PReLU '1': .*build the net of"
+    ):
         small(FedAvg(), model=model, engine=made, **parts).run()
 
 
