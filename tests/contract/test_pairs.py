@@ -172,7 +172,7 @@ def test_workers_have_the_bits_of_serial(mix, engine_of):
     bits_agree(run(pairs.trial(mix, engine=engine_of("workers:2"))), want)
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", SOME)
 def test_no_argument_is_changed_and_every_method_is_a_function(mix):
     want = serial(tuple(mix.items()), torch.float32)
     watch = Watch(inner=pairs.trial(mix).algorithm)
