@@ -153,6 +153,7 @@ class Algorithm:
         """The name of the method inside all wrappers."""
         return type(self).__name__
 
+    # The ten methods have no body here: LocalSGD below gives every one a default.
     # ------------------------------------------------------------------------------------- server
     def server_init(self, x: Vec, up: Rec) -> Rec:
         """-> srv, which always has x. up: the mean of the probes, or None."""

@@ -231,6 +231,26 @@ def test_an_option_has_a_range_and_a_source(name, key):
     assert option.default is not inspect.Parameter.empty
 
 
+def another(default):
+    """A value that is allowed where `default` is, and differs."""
+    if default is None or isinstance(default, bool):
+        return 0.5 if default is None else not default
+    if isinstance(default, int):
+        return 1 if default == 2 else 2
+    return default * 0.5 or 0.3
+
+
+@pytest.mark.parametrize(("name", "key"), OPTIONS)
+def test_an_option_changes_the_run(name, key):
+    default = next(o for o in options(name) if o.name == key).default
+    runs = [
+        [*trace(small(make_algorithm(name, **values), cohort=5), 3)][-1]
+        for values in ({}, {key: default}, {key: another(default)})
+    ]
+    assert bits(runs[0].srv.x) == bits(runs[1].srv.x)
+    assert bits(runs[0].srv.x) != bits(runs[2].srv.x)
+
+
 LOCAL_CHANGES = {
     "epochs": 1,
     "steps": 3,

@@ -169,7 +169,7 @@ class _Checks:
                 self.part.decode(self.part.unpack(packed, layout), layout)
             except WireError:
                 continue
-            except Exception as error:
+            except Exception as error:  # any other than WireError is the fault that is reported
                 raise BrokenError(
                     f"{what} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
                     "whatever they are, unpack() raises WireError; fedloom.codecs.base.Reader "

@@ -82,10 +82,10 @@ class _Checks:
         """Whether it is a loss of labels, or of numbers: what it can be computed on."""
         try:
             self.loss(True)
-        except Exception:
+        except Exception:  # an author's code may raise anything on labels if it wants numbers
             try:
                 self.loss(False)
-            except Exception:
+            except Exception:  # it takes neither
                 return True  # the check of its shape says what is wrong
             return False
         return True
