@@ -18,7 +18,17 @@ from .describe import digest
 from .errors import CheckpointError, ClientError, ConfigError
 from .files import write_atomic
 
-__all__ = ["Row", "Trial", "best_of", "plan", "results", "run_trial", "split_grid", "state_of"]
+__all__ = [
+    "Row",
+    "Trial",
+    "best_of",
+    "identity",
+    "plan",
+    "results",
+    "run_trial",
+    "split_grid",
+    "state_of",
+]
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
 FAILURE = "failure.txt"
@@ -134,9 +144,13 @@ def plan(
 
 def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
     """A folder's name: what is tried, for people, and the hash of all that decides the numbers."""
-    values = {k: v for k, v in config.values.items() if k not in _FREE}
     words = [re.sub(r"[^\w.=+-]+", "-", f"{k.split('.')[-1]}={v}") for k, v in choice.items()]
-    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{digest(values)[:8]}"
+    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{identity(config)[:8]}"
+
+
+def identity(config: Config) -> str:
+    """A hash of everything in a configuration that decides the numbers of its run."""
+    return digest({k: v for k, v in config.values.items() if k not in _FREE})
 
 
 # ------------------------------------------------------------------------------------------ to run

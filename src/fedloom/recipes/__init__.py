@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
-from .fashion import fashion_dirichlet
+from .fashion import fashion_dirichlet, zoo_fashion_mnist
 from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .pictures import cifar10, cifar100, femnist
 from .submodels import fiarse_cifar10, fiarse_cifar100, fiarse_fashion
@@ -38,4 +38,5 @@ RECIPES: dict[str, Recipe] = {
     "mnist_writers": mnist_writers,
     "shakespeare": shakespeare,
     "wikitext2": wikitext2,
+    "zoo_fashion_mnist": zoo_fashion_mnist,
 }

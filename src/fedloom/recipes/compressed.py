@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .fashion import fedacg_protocol
+
 __all__ = ["cfedavg_fashion", "cfedavg_mnist", "fedacg_fedpaq"]
 
 
@@ -53,24 +55,7 @@ def fedacg_fedpaq() -> dict[str, Any]:
     Source: Kim, Kim and Han, FedACG, CVPR 2024, Table 6: CIFAR-100, ResNet-18, 1,000 rounds; it
     does not say how many bits.
     """
-    return {
-        "rounds": 100,
-        "cohort": 0.05,
-        "engine": "workers",
+    return fedacg_protocol(rounds=100, epochs=5) | {
         "algorithm": {"name": "fedacg"},
-        "model": {"name": "cnn_fafed_fashion"},
-        "data": {
-            "name": "fashion_mnist",
-            "partition": {"name": "dirichlet", "alpha": 0.3, "clients": 100},
-        },
-        "local": {
-            "epochs": 5,
-            "batch": 50,
-            "lr": 0.1,
-            "clip": 10.0,
-            "weight_decay": 1e-3,
-            "schedule": {"name": "exponential", "decay": 0.998},
-        },
         "compress": {"name": "fedpaq", "levels": 7},
-        "evaluate": {"target": 0.8},
     }

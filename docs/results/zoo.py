@@ -1,0 +1,187 @@
+"""Every method on Fashion-MNIST: tune, then run three seeds; each finished run is a line of
+zoo.jsonl.
+
+    python docs/results/zoo.py [--only WORD ...] [--list] [--share 1/2] [--part two] [--seeds 3]
+
+A method's main setting is tried at three values around its paper's, at one seed, over 150 rounds,
+on a tenth of the training data that is held out; the best is then run over 300 rounds with all
+data. What has its line is not run again, on any machine; a run that was stopped goes on from its
+newest checkpoint below runs/zoo. --share 1/2 and --share 2/2 split the methods between two
+processes. --part two is another partition, two labels per client, with the settings chosen on the
+first. Needs Fashion-MNIST (FEDLOOM_DATA). About three hours on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom.config import resolve
+from fedloom.errors import FedloomError
+from fedloom.sweep import Trial, identity, plan, run_trial
+
+HERE = Path(__file__).resolve().parent
+LINES, RUNS = HERE / "zoo.jsonl", Path("runs/zoo")
+RECIPE, ROUNDS_TO_TUNE = "zoo_fashion_mnist", 150
+PARTS = {
+    "dirichlet": [],
+    "two": ["data.partition=classes_per_client", "data.partition.classes=2"],
+}
+RATES = "local.lr=0.05,0.1,0.2"
+FINE = "local.lr=0.01,0.03,0.1"
+
+
+@dataclass(frozen=True)
+class Method:
+    """What the line of a method needs: changes of the recipe, and the setting to try."""
+
+    changes: tuple[str, ...]
+    tried: str
+
+
+def _of(name: str, tried: str, *more: str) -> Method:
+    return Method((f"algorithm={name}", *more), tried)
+
+
+def _loss(name: str, tried: str, algorithm: str = "fedavg") -> Method:
+    return Method((f"algorithm={algorithm}", f"objective={name}"), tried)
+
+
+ACG = "algorithm.beta=0"  # the look-ahead alone, as in FedACG's Table A
+METHODS: dict[str, Method] = {
+    "FedAvg": _of("fedavg", RATES),
+    "FedProx": _of("fedprox", "algorithm.mu=0.001,0.01,0.1"),
+    "FedAvgM": _of("fedavgm", "algorithm.beta=0.4,0.6,0.8"),
+    "SCAFFOLD": _of("scaffold", RATES),
+    "FedACG": _of("fedacg", "algorithm.lam=0.8,0.85,0.9"),
+    "FedSMOO": _of("fedsmoo", "algorithm.beta=10,30,100"),
+    "FedDyn": _of("feddyn", "algorithm.alpha=0.001,0.01,0.1"),
+    "FAFED": _of("fafed", "local.lr=0.003,0.01,0.03", "local.clip=none"),
+    "FedCM": _of("fedcm", "algorithm.alpha=0.1,0.3,0.5"),
+    "FedDC": _of("feddc", "algorithm.alpha=0.001,0.01,0.1"),
+    "FedSAM": _of("fedsam", "algorithm.rho=0.001,0.01,0.1"),
+    "MoFedSAM": _of("mofedsam", "algorithm.alpha=0.1,0.3,0.5"),
+    "FedSpeed": _of("fedspeed", "algorithm.alpha=0.001,0.01,0.1"),
+    "FedAdam": _of("fedadam", "algorithm.server_lr=0.003,0.01,0.03"),
+    "FedAdagrad": _of("fedadagrad", "algorithm.server_lr=0.01,0.03,0.1"),
+    "FedYogi": _of("fedyogi", "algorithm.server_lr=0.003,0.01,0.03"),
+    "FedAMS": _of("fedams", "algorithm.server_lr=0.01,0.03,0.1"),
+    "STEM": _of("stem", FINE, "local.clip=none"),
+    "naive local adaptive": _of("naive_adaptive", "local.lr=0.001,0.003,0.01"),
+    "FedNova": _of("fednova", RATES),
+    "MOON": _loss("moon", "objective.mu=0.1,1,5"),
+    "FedNTD": _loss("fedntd", "objective.beta=0.1,0.3,0.6"),
+    "FedLC": _loss("fedlc", "objective.tau=0.5,1,2"),
+    "FedDecorr": _loss("feddecorr", "objective.beta=0.001,0.01,0.1"),
+    "FedMLB": _loss("fedmlb", "objective.lam1=0.3,1,3"),
+    "FedMLB + ACG": Method(
+        ("algorithm=fedacg", ACG, "objective=fedmlb"), "algorithm.lam=0.8,0.85,0.9"
+    ),
+    "FedLC + ACG": Method(
+        ("algorithm=fedacg", ACG, "objective=fedlc"), "algorithm.lam=0.8,0.85,0.9"
+    ),
+    "FedDecorr + ACG": Method(
+        ("algorithm=fedacg", ACG, "objective=feddecorr"), "algorithm.lam=0.8,0.85,0.9"
+    ),
+}
+
+
+def lines() -> list[dict[str, Any]]:
+    """What has been run."""
+    text = LINES.read_text(encoding="utf-8") if LINES.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def record(method: str, part: str, stage: str, trial: Trial) -> dict[str, Any]:
+    """The line of a run: the one that there is, or run it, or go on with it."""
+    key = {"method": method, "part": part, "stage": stage, "hash": identity(trial.config)}
+    for line in lines():
+        if all(line[k] == v for k, v in key.items()):
+            return line
+    state = run_trial(trial, progress=True)
+    line = key | {"choice": dict(trial.choice), "seed": trial.seed, "state": state}
+    if state == "failed":
+        line["why"] = (trial.folder / "failure.txt").read_text(encoding="utf-8").strip()
+    else:
+        line |= _numbers(trial.folder)
+    line["date"] = datetime.date.today().isoformat()
+    with LINES.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    print(f"done  {method}, {part}, {stage}, seed {trial.seed}, {dict(trial.choice)}", flush=True)
+    return line
+
+
+KEEP = ("last", "best", "last_ema", "last_validation", "rounds_to_target", "bytes_to_target")
+ALSO = ("rounds", "parameters", "bytes_up", "bytes_down", "seconds_per_round")
+
+
+def _numbers(folder: Path) -> dict[str, Any]:
+    """A finished run's results, and its curve."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    rows = map(json.loads, (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
+    curve = [[r["round"], r["test_accuracy"]] for r in rows if r.get("test_accuracy") is not None]
+    return {k: summary.get(k) for k in (*KEEP, *ALSO)} | {"curve": curve}
+
+
+def tuned(name: str, method: Method) -> str | None:
+    """Try the values -> the best on the held-out data as key=value; None if all failed."""
+    changes = [*method.changes, f"rounds={ROUNDS_TO_TUNE}", "engine=serial", method.tried]
+    found: list[tuple[float, str]] = []
+    for trial in plan(RECIPE, changes, out=RUNS / "tuning" / _folder(name)):
+        line = record(name, "dirichlet", "tuning", trial)
+        if line["state"] == "finished":
+            ((key, value),) = trial.choice.items()
+            found.append((line["last_validation"], f"{key}={value}"))
+    return max(found)[1] if found else None
+
+
+def finals(name: str, method: Method, part: str, best: str, seeds: int) -> Iterator[Trial]:
+    """The runs of a method with the chosen value, on all training data."""
+    changes = [*method.changes, *PARTS[part], best, "engine=serial"]
+    key, _, value = best.partition("=")
+    for seed in range(seeds):
+        config = resolve(RECIPE, [*changes, f"seed={seed}"])
+        folder = RUNS / part / _folder(name) / f"seed{seed}-{identity(config)}"
+        yield Trial({key: value}, seed, config, folder)
+
+
+def _folder(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def main() -> None:
+    """Run what has no line yet."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", nargs="*", default=[], help="names of methods")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--share", default="1/1", help="1/2: the first of two processes")
+    parser.add_argument("--part", choices=list(PARTS), default="dirichlet")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    share, shares = map(int, options.share.split("/"))
+    for name in list(METHODS)[share - 1 :: shares]:
+        if options.only and name not in options.only:
+            continue
+        if options.list:
+            there = [(x["part"], x["stage"]) for x in lines() if x["method"] == name]
+            print(f"{name}: {there.count(('dirichlet', 'tuning'))} of tuning, ", end="")
+            print(", ".join(f"{part}: {there.count((part, 'final'))}" for part in PARTS))
+            continue
+        best = tuned(name, METHODS[name])
+        if best is None:
+            print(f"{name}: no value finished; it has no runs")
+            continue
+        for trial in finals(name, METHODS[name], options.part, best, options.seeds):
+            record(name, options.part, "final", trial)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FedloomError as error:
+        raise SystemExit(f"error: {error}") from None
