@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,14 +139,13 @@ def tuned(name: str, method: Method) -> str | None:
     return max(found)[1] if found else None
 
 
-def finals(name: str, method: Method, part: str, best: str, seeds: int) -> Iterator[Trial]:
-    """The runs of a method with the chosen value, on all training data."""
-    changes = [*method.changes, *PARTS[part], best, "engine=serial"]
+def final(name: str, method: Method, part: str, best: str, seed: int) -> Trial:
+    """A run of a method with the chosen value, on all training data."""
     key, _, value = best.partition("=")
-    for seed in range(seeds):
-        config = resolve(RECIPE, [*changes, f"seed={seed}"])
-        folder = RUNS / part / _folder(name) / f"seed{seed}-{identity(config)}"
-        yield Trial({key: value}, seed, config, folder)
+    changes = [*method.changes, *PARTS[part], best, "engine=serial", f"seed={seed}"]
+    config = resolve(RECIPE, changes)
+    folder = RUNS / part / _folder(name) / f"seed{seed}-{identity(config)}"
+    return Trial({key: value}, seed, config, folder)
 
 
 def _folder(name: str) -> str:
@@ -164,20 +162,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     share, shares = map(int, options.share.split("/"))
-    for name in list(METHODS)[share - 1 :: shares]:
-        if options.only and name not in options.only:
-            continue
-        if options.list:
-            there = [(x["part"], x["stage"]) for x in lines() if x["method"] == name]
-            print(f"{name}: {there.count(('dirichlet', 'tuning'))} of tuning, ", end="")
-            print(", ".join(f"{part}: {there.count((part, 'final'))}" for part in PARTS))
-            continue
-        best = tuned(name, METHODS[name])
-        if best is None:
-            print(f"{name}: no value finished; it has no runs")
-            continue
-        for trial in finals(name, METHODS[name], options.part, best, options.seeds):
-            record(name, options.part, "final", trial)
+    names = [n for n in METHODS if not options.only or n in options.only][share - 1 :: shares]
+    if options.list:
+        told(names)
+        return
+    for seed in range(options.seeds):  # all methods with one seed first, so that a stop leaves a
+        for name in names:  # page with all of them
+            best = tuned(name, METHODS[name])
+            if best is not None:
+                trial = final(name, METHODS[name], options.part, best, seed)
+                record(name, options.part, "final", trial)
+
+
+def told(names: list[str]) -> None:
+    """Say what there is."""
+    for name in names:
+        there = [(x["part"], x["stage"]) for x in lines() if x["method"] == name]
+        runs = ", ".join(f"{part}: {there.count((part, 'final'))}" for part in PARTS)
+        print(f"{name}: {there.count(('dirichlet', 'tuning'))} of tuning, {runs}")
 
 
 if __name__ == "__main__":
