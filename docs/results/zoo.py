@@ -6,10 +6,10 @@ zoo.jsonl.
 A method's main setting is tried at three values around its paper's, at one seed, over 150 rounds,
 on a tenth of the training data that is held out; the best is then run over 300 rounds with all
 data. All train with the rate that is the best of three for FedAvg, 0.2, except those whose main
-setting is their rate. What has its line is not run again, on any machine; a run that was stopped goes on from its
-newest checkpoint below runs/zoo. --share 1/2 and --share 2/2 split the methods between two
-processes. --part two is another partition, two labels per client, with the settings chosen on the
-first. Needs Fashion-MNIST (FEDLOOM_DATA). About three hours on two cores.
+setting is their rate. What has its line is not run again, on any machine; a run that was stopped
+goes on from its newest checkpoint below runs/zoo. --share 1/2 and --share 2/2 split the methods
+between two processes. --part two is another partition, two labels per client, with the settings
+chosen on the first. Needs Fashion-MNIST (FEDLOOM_DATA). About three hours on two cores.
 """
 
 from __future__ import annotations
