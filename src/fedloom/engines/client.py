@@ -218,12 +218,8 @@ class Client:
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""
-        data = self.fed.data
-        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(i).to(x)
         alg, link = self._common_memory(x, view or self._whole)
-        examples, batches = self.fed.pass_of(i)
-        info = rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
-        obj = self.plan.objective.init(info)
+        obj = self.plan.objective.init(_First(self.fed, i, x, self.net))
         return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
@@ -310,6 +306,24 @@ class Client:
     def explained(self, i: int, round: int) -> _Explained:
         """Say of a failure which algorithm, client and round it was."""
         return _Explained(self.plan.algorithm.method, i, round)
+
+
+class _First:
+    """What an objective is told of a client that takes part for the first time, see
+    Objective.init. Labels are counted only if they are asked for.
+    """
+
+    def __init__(self, fed: Federation, client: int, x: Vec, net: Net) -> None:
+        self._fed, self._client, self._x = fed, client, x
+        self.d, self.net = x.numel(), net
+        self.examples, self.batches = fed.pass_of(client)
+
+    @property
+    def counts(self) -> Tensor:
+        data = self._fed.data
+        if data.classes is None:
+            return self._x.new_zeros(0)
+        return data.label_counts_of(self._client).to(self._x)
 
 
 class _Explained:

@@ -109,6 +109,7 @@ class Together:
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
         self.obj = _stack([client.begun(view, memories[i], i, round) for i in group], msg.x)
         self.all: Any = None
+        self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
 
     def run(self) -> Trained:
         """Train. The data of all steps of a client are never in memory at once."""
@@ -160,7 +161,10 @@ class Together:
                 self.numbers,
                 full,
             )
-            x, loc, obj, loss = vmap(lambda *a, k=k: self._step(k, *a))(*arguments)
+            shared = k == 0 and self.at_msg
+            dims = (None if shared else 0, *[0] * (len(arguments) - 1))
+            step = vmap(lambda *a, k=k: self._step(k, *a), in_dims=dims)
+            x, loc, obj, loss = step(self.msg.x if shared else x, *arguments[1:])
             losses.append(loss)
         last = torch.tensor([r[-1] for r in self.rates], dtype=self.lr.dtype)
         up, uniform, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
@@ -208,7 +212,8 @@ class Together:
     def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
         job = self._job(numbers, lr, 0, obj, full)
         x, loc = self.guard.start(self.msg, own, job)
-        return x.clone(), tree(lambda v: _tensor(v, x), loc)
+        self.at_msg = x is self.msg.x
+        return x if self.at_msg else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
     def _step(
         self,
@@ -233,7 +238,8 @@ class Together:
             d = self.plan.rule.move(d, x, self.view.fit)
         with seeded(seed):
             carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
-        moved = (x - lr * d, tree(lambda v: _tensor(v, x), new), carried)
+        there = torch.addcmul(x, d, lr, value=-1)  # x - lr d, in one pass over the memory
+        moved = (there, tree(lambda v: _tensor(v, x), new), carried)
         loss = found[0] if found else None
         if k < min(self.steps):
             return *moved, loss
