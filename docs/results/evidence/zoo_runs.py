@@ -1,0 +1,110 @@
+"""The lines of zoo.jsonl: what was tried, what was chosen, what came of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.cli.costs import costs
+from fedloom.zoo import make_algorithm
+
+from .lines import Line
+from .numbers import Difference, difference, mean, smoothed
+
+__all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs"]
+
+BASE, SEEDS = "FedAvg", 3
+PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
+
+
+def needs(line: Line) -> Iterator[str]:
+    """The keys that a line must have."""
+    yield from ("method", "part", "stage", "choice", "seed", "state")
+    if line.get("state") == "finished":
+        yield from ("last", "best", "last_ema", "last_validation", "rounds_to_target")
+        yield from ("bytes_to_target", "rounds", "bytes_up", "bytes_down", "seconds_per_round")
+        yield "curve"
+
+
+@functools.cache
+def gradients(algorithm: str) -> float:
+    """Gradients of a batch per local step, measured."""
+    return costs(make_algorithm(algorithm)).gradients
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """The methods that zoo.py plans, and the lines that there are."""
+
+    methods: Mapping[str, Any]
+    lines: Sequence[Line]
+
+    def tried(self, name: str) -> tuple[str, list[str]]:
+        """The setting that is tuned, and its values."""
+        key, _, values = self.methods[name].tried.partition("=")
+        return key, values.split(",")
+
+    def tuning(self, name: str) -> dict[str, Line]:
+        """{value: line}; of one made twice the later one."""
+        key, values = self.tried(name)
+        found = {
+            x["choice"][key]: x
+            for x in self.lines
+            if (x["method"], x["stage"]) == (name, "tuning") and key in x["choice"]
+        }
+        return {v: found[v] for v in values if v in found}
+
+    def chosen(self, name: str) -> str | None:
+        """The value with the best held-out accuracy; None before all are there, or if all failed.
+
+        Of equals the one that zoo.py takes: the greatest as text.
+        """
+        lines, (key, values) = self.tuning(name), self.tried(name)
+        scored = [
+            (line["last_validation"], f"{key}={value}", value)
+            for value, line in lines.items()
+            if line["state"] == "finished"
+        ]
+        return max(scored)[2] if scored and len(lines) == len(values) else None
+
+    def finals(self, name: str, part: str) -> dict[int, Line]:
+        """{seed: line} with the chosen value, finished or failed; of one made twice the later."""
+        key, best = self.tried(name)[0], self.chosen(name)
+        of = (name, part, "final")
+        return {
+            x["seed"]: x
+            for x in self.lines
+            if (x["method"], x["part"], x["stage"]) == of and x["choice"] == {key: best}
+        }
+
+    def finished(self, name: str, part: str) -> dict[int, Line]:
+        """{seed: line} of the runs that came to their end."""
+        lines = self.finals(name, part)
+        return {s: x for s, x in sorted(lines.items()) if x["state"] == "finished"}
+
+    def emas(self, name: str, part: str) -> dict[int, float]:
+        """{seed: the last moving average}."""
+        return {s: x["last_ema"] for s, x in self.finished(name, part).items()}
+
+    def ranked(self, part: str) -> list[str]:
+        """Methods with finished runs, the highest mean of the moving average first."""
+        means = {n: mean(list(self.emas(n, part).values())) for n in self.methods}
+        return sorted(
+            (n for n in means if means[n] is not None), key=lambda n: (-(means[n] or 0), n)
+        )
+
+    def gap(self, name: str, other: str, part: str = "dirichlet") -> Difference | None:
+        """One method's last moving average less another's, seed by seed."""
+        return difference(self.emas(name, part), self.emas(other, part))
+
+    def curves(self, name: str, part: str) -> list[dict[int, float]]:
+        """The moving averages of the seeds, {round: accuracy}."""
+        runs = self.finished(name, part).values()
+        return [smoothed({int(t): float(a) for t, a in x["curve"]}) for x in runs]
+
+    def algorithm(self, name: str) -> str:
+        """The algorithm that a method runs."""
+        keys = dict(c.split("=", 1) for c in self.methods[name].changes)
+        return str(keys["algorithm"])
