@@ -69,7 +69,7 @@ def errors(runs: Runs) -> list[str | Plot]:
     ways = FEEDBACK[1:]
     if not any(runs.curve(p, w, "residual_square") for p in CLASSES for w in ways):
         return []
-    kinds = (("delta_square", "||delta||^2", "#0072B2"), ("residual_square", "||e||^2", "#D55E00"))
+    kinds = (("delta_square", "‖Δ‖²", "#0072B2"), ("residual_square", "‖e‖²", "#D55E00"))
 
     def draw() -> Figure:
         grid = []

@@ -90,7 +90,7 @@ class Runs:
         return roughness(self.curve(p, way))
 
     def error(self, p: int, way: str) -> float | None:
-        """||e||^2 over ||delta||^2, both means over the last fifth of the evaluations."""
+        """‖e‖² over ‖Δ‖², both means over the last fifth of the evaluations."""
         ends = []
         for key in ("residual_square", "delta_square"):
             curve = self.curve(p, way, key)
@@ -100,7 +100,7 @@ class Runs:
         return above / below if above is not None and below else None
 
     def grows(self, p: int, way: str) -> tuple[float, bool] | None:
-        """Whether ||e||^2 still grows at the end."""
+        """Whether ‖e‖² still grows at the end."""
         return still_growing(self.curve(p, way, "residual_square"))
 
 
@@ -116,7 +116,7 @@ def sent(line: Line) -> float:
     the mean over all rounds and clients.
     """
     answers = clients(line) * line["rounds"]
-    return float(line["bytes_up"]) / (answers * 4 * line["parameters"])
+    return float(line["bytes_up"] / (answers * 4 * line["parameters"]))
 
 
 def by_uplink(line: Line, true: bool, key: str = "test_accuracy") -> dict[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedloom.report.style import Style, figure, legend_below, plain, shorten
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Axis", "Panel", "Trace", "dots", "panels", "steps"]
 
-_WIDTH, _HEIGHT = 3.3, 2.7
+_WIDTH, _HEIGHT, _WIDEST = 3.3, 2.7, 10.0
 _FEW = 12  # measured points up to which each gets a mark
 
 
@@ -32,13 +32,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, by which factor values are scaled, its limits and its kind."""
+    """What an axis shows, by which factor values are scaled, its limits, kind and ticks."""
 
     label: str
     factor: float = 1.0
     low: float | None = None
     high: float | None = None
     log: bool = False
+    ticks: Mapping[float, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,17 @@ def panels(
     y: Axis | Sequence[Axis],
     across: int,
     own_legends: bool = False,
+    shared: bool = True,
 ) -> Figure:
-    """Draw panels in rows of `across`; y: one axis for all, or one for each row of panels.
+    """Draw panels in rows of `across`, which share their vertical axis unless `shared` is false.
 
-    One legend below, or with `own_legends` one in every panel. Raises ConfigError if matplotlib is
-    missing.
+    y: one for all, or one for each row. One legend below, or with `own_legends` one in every panel.
+    Raises ConfigError if matplotlib is missing.
     """
     rows = -(-len(grid) // across)
     ys = [y] * rows if isinstance(y, Axis) else list(y)
-    made = figure(max(5.6, _WIDTH * across), _HEIGHT * rows)
-    cells = made.subplots(rows, across, squeeze=False).ravel()
+    made = figure(max(5.6, min(_WIDTH * across, _WIDEST)), _HEIGHT * rows)
+    cells = made.subplots(rows, across, squeeze=False, sharey="row" if shared else False).ravel()
     legend: dict[str, Any] = {}
     for i, axes in enumerate(cells):
         if i >= len(grid):
@@ -105,6 +107,9 @@ def _draw(axes: Axes, panel: Panel, x: Axis, y: Axis, leftmost: bool) -> dict[st
         axes.set_xscale("log")
     if y.log:
         axes.set_yscale("log")
+    if x.ticks:
+        axes.set_xticks(list(x.ticks), list(x.ticks.values()))
+        axes.minorticks_off()
     axes.set_xlim(x.low, x.high)
     axes.set_ylim(y.low, y.high)
     return handles

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 WINDOW = 5  # evaluations of the moving mean that a curve's roughness is measured against
+NOISE = 0.01  # of shares: what two runs with one seed may differ by for no reason
 GROWTH = 1.05  # by how much the last fifth must lie above the fifth before to be called growing
 
 
@@ -148,8 +149,12 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Say whether it is more than twice its standard error from zero; never of one seed."""
-        return self.sd is not None and abs(self.mean) > 2 * self.sd / self.seeds**0.5
+        """Say whether it is more than twice its standard error from zero; of one seed, whether it
+        is more than a point (of shares).
+        """
+        if self.sd is None:
+            return abs(self.mean) > NOISE
+        return abs(self.mean) > 2 * self.sd / math.sqrt(self.seeds)
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:

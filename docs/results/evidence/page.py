@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fedloom.report.style import png
 from fedloom.report.support import write_atomic
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MISSING",
+    "Case",
     "Claim",
     "Page",
     "Plot",
     "claims_table",
+    "judged",
     "mib",
     "per_cent",
     "points_of",
+    "said",
     "seeds_cell",
     "table",
-    "together",
 ]
+
+Verdict = Literal["yes", "no", "undecided", "open"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True)
@@ -40,26 +46,53 @@ class Plot:
     draw: Callable[[], Figure]
 
 
+class Case(NamedTuple):
+    """One case of a claim: what of (empty for the only one), whether it was seen, and why."""
+
+    of: str
+    verdict: Verdict
+    numbers: str = ""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, whether it was seen here (None: it cannot be said yet), and why."""
+    """A sentence of a paper, where it stands, and the cases that it was checked in."""
 
     says: str
     source: str
-    seen: bool | None
-    numbers: str
+    cases: Sequence[Case]
+
+    @property
+    def verdict(self) -> str:
+        """One word if all cases say the same, else how many say what.
+
+        >>> one, two, three = Case("a", "yes"), Case("b", "no"), Case("c", "open")
+        >>> [Claim("", "", c).verdict for c in ([one], [one, two], [one, three], [three])]
+        ['yes', 'yes 1, no 1', 'yes 1, open 1', 'open']
+        """
+        counts = Counter(case.verdict for case in self.cases)
+        if len(counts) <= 1:
+            return next(iter(counts), "open")
+        return ", ".join(f"{word} {counts[word]}" for word in VERDICTS if counts[word])
 
 
-def together(says: str, source: str, cases: Sequence[tuple[str, bool | None, str]]) -> Claim:
-    """A claim over several cases (what it is, seen, numbers): no if one case says no, yes if all
-    say yes, else open. Cases without numbers are not named.
+def said(seen: bool | None) -> Verdict:
+    """What can be counted: yes or no; open without numbers."""
+    return "open" if seen is None else "yes" if seen else "no"
 
-    >>> together("a", "b", [("p=1", True, "1 > 0"), ("p=2", None, "")])
-    Claim(says='a', source='b', seen=None, numbers='p=1: 1 > 0')
+
+def judged(found: Difference | None) -> Verdict:
+    """Whether a difference of shares is above zero; undecided where it may be noise: within twice
+    its standard error, or of one seed within a point.
+
+    >>> judged(Difference(0.02, 0.001, 3)), judged(Difference(-0.02, 0.05, 3)), judged(None)
+    ('yes', 'undecided', 'open')
+    >>> judged(Difference(0.009, None, 1)), judged(Difference(-0.011, None, 1))
+    ('undecided', 'no')
     """
-    verdicts = [seen for _, seen, _ in cases]
-    seen = False if False in verdicts else None if None in verdicts or not verdicts else True
-    return Claim(says, source, seen, "; ".join(f"{of}: {n}" for of, _, n in cases if n))
+    if found is None:
+        return "open"
+    return said(found.mean > 0) if found.clear else "undecided"
 
 
 @dataclass(frozen=True)
@@ -109,8 +142,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) ->
 
 def claims_table(claims: Sequence[Claim]) -> str:
     """The claims, where they stand, whether they were seen, and the numbers that say so."""
-    words = {True: "yes", False: "no", None: "open"}
-    rows = [[c.says, c.source, words[c.seen], c.numbers or MISSING] for c in claims]
+    rows = []
+    for claim in claims:
+        cells = [f"{c.of}: {c.numbers}" if c.of else c.numbers for c in claim.cases if c.numbers]
+        rows.append([claim.says, claim.source, claim.verdict, "; ".join(cells) or MISSING])
     return table(["claim", "where", "seen here", "numbers"], rows, texts=4)
 
 

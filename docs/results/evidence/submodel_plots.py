@@ -84,20 +84,12 @@ def unseen(part: Part) -> list[str | Plot]:
 
     def draw() -> Figure:
         traces = [Trace(m, b, _look(part, m)) for m, b in found if b is not None]
-        small = 1.5 * float(part.sizes[0])
-        below = [
-            Trace(t.label, cut, t.style)
-            for t in traces
-            if (
-                cut := band(
-                    [{x: v for x, v in c.items() if x < small} for c in part.unseen(t.label)]
-                )
-            )
-        ]
-        x = Axis("size: share of the model", log=True)
-        grid = [Panel("all sizes", traces)]
-        grid += [Panel("up to the smallest that is trained", below)] if below else []
-        return panels(grid, x, Axis("global accuracy (%)", 100.0), across=2)
+        every = {x for t in traces for x in t.band.x}
+        ticks = {4.0**-i: size_name(4.0**-i) for i in range(5) if 4.0**-i in every}
+        x = Axis("size: share of the model", log=True, ticks=ticks)
+        trained = ", ".join(map(size_name, part.sizes))
+        grid = [Panel(f"trained: {trained}", traces)]
+        return panels(grid, x, Axis("global accuracy (%)", 100.0), across=1)
 
     alt = f"{PARTS[part.name]}: global accuracy of sub-models of every size, trained or not"
     return ["### Sizes that nobody trained", Plot(f"submodels-{part.name}-unseen", alt, draw)]
@@ -125,7 +117,7 @@ def explored(part: Part) -> list[str | Plot]:
             ]
             grid.append(Panel(said, traces))
         share = Axis("coordinates (%)", 100.0)
-        return panels(grid, ROUNDS, share, across=3)
+        return panels(grid, ROUNDS, share, across=3, shared=False)
 
     words = (
         "Of FIARSE; definitions of ours, as the paper's curves have none: the share of the "

@@ -17,7 +17,8 @@ __all__ = ["make"]
 def results(zoo: Zoo, part: str) -> str:
     """One row for each method that has a finished or failed run."""
     head = ["method", "tuned", "seeds", "EMA, last", f"less {BASE}", "last", "best"]
-    head += ["rounds to 80 %", "MiB to 80 %", "MiB in all", "gradients", "s per round", "failed"]
+    head += ["rounds to 80 %", "MiB to 80 %", "MiB in all", f"EMA at {BASE}'s MiB"]
+    head += ["gradients", "s per round", "failed"]
     ranked = zoo.ranked(part)
     names = ranked + [n for n in zoo.methods if n not in ranked and zoo.finals(n, part)]
     return table(head, [_row(zoo, name, part) for name in names], texts=2)
@@ -38,6 +39,7 @@ def _row(zoo: Zoo, name: str, part: str) -> list[str]:
         seeds_cell([x["best"]["value"] for x in runs]),
         *_target(runs),
         mib(mean(totals)),
+        seeds_cell(zoo.at_equal_bytes(name, part)),
         f"{gradients(zoo.algorithm(name)):g}",
         MISSING if times is None else f"{times:.2f}",
         f"{failed} of {len(every)}" if failed else "",
@@ -136,7 +138,8 @@ def make(lines: Sequence[Line], words: str) -> Page:
 LEGEND = (
     "Accuracies in per cent on the whole test set, mean ± standard deviation over the seeds; "
     "*EMA* is the debiased moving average (0.9 per round), on which rounds to 80 % are read; "
-    f"*less {BASE}* is paired by seed, in points; MiB count up and down, all clients; *gradients* "
+    f"*less {BASE}* is paired by seed, in points; MiB count up and down, all clients, "
+    f"*at {BASE}'s MiB*: when as much was sent as {BASE} does in all; *gradients* "
     "are those of a batch per local step (MOON's, FedNTD's and FedMLB's need further passes "
     "through the network, which only the time shows); seconds are medians on a shared machine."
 )

@@ -11,7 +11,7 @@ from fedloom.cli.costs import costs
 from fedloom.zoo import make_algorithm
 
 from .lines import Line
-from .numbers import Difference, difference, mean, smoothed
+from .numbers import Difference, at_or_before, difference, mean, smoothed
 
 __all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs"]
 
@@ -32,6 +32,10 @@ def needs(line: Line) -> Iterator[str]:
 def gradients(algorithm: str) -> float:
     """Gradients of a batch per local step, measured."""
     return costs(make_algorithm(algorithm)).gradients
+
+
+def _total(line: Line) -> float:
+    return float(line["bytes_up"] + line["bytes_down"])
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,20 @@ class Zoo:
         """The moving averages of the seeds, {round: accuracy}."""
         runs = self.finished(name, part).values()
         return [smoothed({int(t): float(a) for t, a in x["curve"]}) for x in runs]
+
+    def at_equal_bytes(self, name: str, part: str) -> list[float | None]:
+        """Each seed's moving average when it has sent as much, up and down, as FedAvg does in all;
+        every round has the same share of a run's bytes. Nothing without FedAvg.
+        """
+        base = mean([_total(x) for x in self.finished(BASE, part).values()])
+        if base is None:
+            return []
+        runs = self.finished(name, part).values()
+        each = [_total(x) / x["rounds"] for x in runs]
+        return [
+            at_or_before({t * size: v for t, v in curve.items()}, base)
+            for size, curve in zip(each, self.curves(name, part), strict=True)
+        ]
 
     def algorithm(self, name: str) -> str:
         """The algorithm that a method runs."""
