@@ -26,9 +26,13 @@ MAKERS = {
 
 
 def page(name: str, lines: Path = RESULTS) -> Page:
-    """A page from the lines of a folder. Raises DataError for lines that cannot be read."""
+    """A page from the lines of a folder; a missing file is no lines yet. Raises DataError for an
+    unknown name, a folder that is not there, or lines that cannot be read.
+    """
     if name not in MAKERS:
         raise DataError(f"there is no page '{name}'. {did_you_mean(name, MAKERS)}")
+    if not lines.is_dir():
+        raise DataError(f"there is no folder '{lines}'; --lines takes the one with {name}.jsonl")
     make, needs = MAKERS[name]
     words = (RESULTS / "words" / f"{name}.md").read_text(encoding="utf-8")
     return make(read(lines / f"{name}.jsonl", needs), words)

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from results_lines import RESULTS, compression_lines, load, submodel_lines, zoo_lines
 
 from fedloom.errors import DataError
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
-MIB = 2**20
-
-
-def load(name: str, file: Path) -> ModuleType:
-    """A module, or a package, of docs/results."""
-    places = [str(file.parent)] if file.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-load("evidence", RESULTS / "evidence" / "__init__.py")
 PAGES = load("results_pages", RESULTS / "pages.py")
 NUMBERS = importlib.import_module("evidence.numbers")
 NAMES = ("zoo", "compression", "submodels")
@@ -68,53 +49,6 @@ def column(text: str, first: str, head: str, heading: str = "") -> str:
 
 
 # --------------------------------------------------------------------------------------------- zoo
-def zoo_line(method: str, stage: str, key: str, value: str, **more: Any) -> dict[str, Any]:
-    line = {
-        "method": method,
-        "part": "dirichlet",
-        "stage": stage,
-        "choice": {key: value},
-        "seed": 0,
-        "state": "finished",
-        "last": {"round": 300, "value": 0.5},
-        "best": {"round": 300, "value": 0.6},
-        "last_ema": 0.55,
-        "last_validation": 0.5,
-        "rounds_to_target": None,
-        "bytes_to_target": None,
-        "rounds": 300,
-        "bytes_up": 150 * MIB,
-        "bytes_down": 150 * MIB,
-        "seconds_per_round": 0.5,
-        "curve": [[150, 0.7], [300, 0.9]],
-    }
-    return line | more
-
-
-def zoo_lines() -> list[dict[str, Any]]:
-    rate, lam = "local.lr", "algorithm.lam"
-    out = [
-        zoo_line("FedAvg", "tuning", rate, v, last_validation=a)
-        for v, a in (("0.05", 0.7), ("0.1", 0.8), ("0.2", 0.75))
-    ]
-    out += [
-        zoo_line("FedACG", "tuning", lam, "0.8", last_validation=0.5),
-        zoo_line("FedACG", "tuning", lam, "0.85", last_validation=0.6),
-        {**zoo_line("FedACG", "tuning", lam, "0.9"), "state": "failed", "why": "not finite\nmore"},
-        zoo_line("FedProx", "tuning", "algorithm.mu", "0.01"),  # one of three
-        zoo_line("FedAvg", "final", rate, "0.2", last_ema=0.99),  # not what was chosen
-    ]
-    for seed, (base, ours) in enumerate(((0.80, 0.83), (0.82, 0.84), (0.84, 0.85))):
-        out.append(zoo_line("FedAvg", "final", rate, "0.1", seed=seed, last_ema=base))
-        hit = {"rounds_to_target": 100 + 10 * seed, "bytes_to_target": 10 * (seed + 1) * MIB}
-        hit = hit if seed < 2 else {}
-        twice = {"bytes_up": 300 * MIB, "bytes_down": 300 * MIB}
-        out.append(
-            zoo_line("FedACG", "final", lam, "0.85", seed=seed, last_ema=ours, **hit, **twice)
-        )
-    return out
-
-
 def test_zoo_tables(tmp_path: Path) -> None:
     text = page(tmp_path, "zoo", zoo_lines()).text()
     cell = lambda method, head: column(text, method, head, "## Dirichlet 0.3")
@@ -129,6 +63,8 @@ def test_zoo_tables(tmp_path: Path) -> None:
     # half of its rounds: the first evaluation, whose debiased average is itself
     assert cell("FedACG", "EMA at FedAvg's MiB") == "70.00 ± 0.00"
     assert cell("FedACG", "gradients") == "1"
+    assert cell("FedACG", "seeds") == "3"
+    assert cell("FedACG", "failed") == "1 of 4"
     assert text.index("| FedACG | lam") < text.index("| FedAvg | lr")  # the better one first
 
 
@@ -140,7 +76,9 @@ def test_zoo_says_what_is_missing_and_what_failed(tmp_path: Path) -> None:
     assert "Left out, for another value or made again: 1 lines." in text
     assert "| FedProx | `algorithm.mu` | 0.001: open, 0.01: 50.00, 0.1: open |" in text
     assert "0.8: 50.00, **0.85: 60.00**, 0.9: failed |" in text
-    assert rows(text, "FedACG", "## Failed runs")[0][4] == "not finite"
+    failed = rows(text, "FedACG", "## Failed runs")
+    assert failed[0][1:] == ["tuning", "algorithm.lam=0.9", "0", "not finite"]
+    assert failed[1][1:] == ["Dirichlet 0.3", "algorithm.lam=0.85", "3", "no reason given"]
     assert "99.00" not in text.split("## Tuning")[0]
     assert rows(text, "FedACG is the best of its table's 13 methods")[0][2] == "open"
 
@@ -152,53 +90,13 @@ def test_zoo_compares_with_the_papers(tmp_path: Path) -> None:
     assert rows(text, "FedACG", heading)[0] == ["FedACG", "+6.57", "+2.00 ± 1.00", "as there"]
     noisy = [dict(x) for x in zoo_lines()]
     for line in noisy:
-        if line["method"] == "FedACG" and line["stage"] == "final":
+        if line["method"] == "FedACG" and line["stage"] == "final" and "last_ema" in line:
             line["last_ema"] = {0: 0.80, 1: 0.90, 2: 0.79}[line["seed"]]  # 0, +8, -5
     text = page(tmp_path, "zoo", noisy).text()
     assert rows(text, "FedACG", heading)[0][3] == "undecided"
 
 
 # ------------------------------------------------------------------------------------- compression
-def compressed(name: str, way: str, ema: float, **more: Any) -> dict[str, Any]:
-    share = float(way.partition(":")[2] or 1)
-    curve = [
-        {
-            "round": t,
-            "test_accuracy": ema * t / 100,
-            "train_loss": 1.0,
-            **({"delta_square": 2.0, "residual_square": 6.0} if share < 1 else {}),
-        }
-        for t in range(10, 101, 10)
-    ]
-    line = {
-        "run": name,
-        "recipe": "cfedavg_fashion",
-        "changes": [f"compress={way}"],
-        "last": {"round": 100, "value": ema},
-        "best": {"round": 100, "value": ema},
-        "last_ema": ema,
-        "rounds_to_target_text": "100+",
-        "bytes_to_target": None,
-        "rounds": 100,
-        "parameters": 1000,
-        # 20 clients, 100 rounds, 4 bytes a value, a quarter more for positions
-        "bytes_up": int(20 * 100 * 4000 * share * (1.25 if share < 1 else 1)),
-        "bytes_down": 20 * 100 * 4000,
-        "curve": curve,
-    }
-    return line | more
-
-
-def compression_lines() -> list[dict[str, Any]]:
-    return [
-        compressed("fashion p=5, uncompressed", "none", 0.80),
-        compressed("fashion p=5, topk .9", "topk:0.1", 0.785),
-        compressed("fashion p=5, topk .99", "topk:0.01", 0.75),
-        compressed("fashion p=5, dropping .9", "dropping:0.1", 0.78),
-        compressed("fashion p=5, dropping .99", "dropping:0.01", 0.40),
-    ]
-
-
 def test_compression_tables(tmp_path: Path) -> None:
     text = page(tmp_path, "compression", compression_lines()).text()
     cell = lambda way, head: column(text, way, head, "## Fashion-MNIST, 20 clients")
@@ -230,48 +128,6 @@ def test_claims_of_cfedavg(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------- sub-models
-def sub_line(method: str, seed: int, accuracy: float, settings: list[str]) -> dict[str, Any]:
-    """A run whose size s has the accuracy less 0.1 for every halving below 1."""
-    sizes = {"0.25": accuracy - 0.2, "1": accuracy}
-    curve = {"10": 0.5, "20": 0.82, "30": 0.9}
-    return {
-        "part": "main",
-        "method": method,
-        "seed": seed,
-        "settings": [*settings, f"seed={seed}"],
-        "rounds": 30,
-        "parameters": 1000,
-        "last": {"round": 30, "value": accuracy},
-        "bytes_up": MIB,
-        "bytes_down": 2 * MIB,
-        "sizes": {
-            "held": {"0.25": {"counted": 250, "of": 1000, "all": 255}, "1": {"all": 1000}},
-            "global": sizes | {"mean": accuracy - 0.1},
-            "local": {k: v + 0.05 for k, v in sizes.items()} | {"mean": accuracy - 0.05},
-            "unseen": [{"capacity": 0.125, "trained": False, "global": accuracy - 0.3}],
-        },
-        "clients": {"capacities": [0.25, 1.0], "values": [0.5, 0.9]},
-        "curves": {
-            "test_accuracy@0.25": curve,
-            "test_accuracy@1": curve,
-            "explored@0.25": {"1": 0.25, "2": 0.35, "3": 0.4, "4": 0.42, "5": 0.43},
-            "explored@1": dict.fromkeys("12345", 1.0),
-            "replaced@0.25": {"1": 0.2, "2": 0.1, "3": 0.05, "4": 0.04, "5": 0.02},
-            "replaced@1": dict.fromkeys("12345", 0.0),
-        },
-    }
-
-
-def submodel_lines() -> list[dict[str, Any]]:
-    out = []
-    for seed, (ours, other) in enumerate(((0.8, 0.7), (0.82, 0.71), (0.84, 0.72))):
-        out.append(sub_line("FIARSE", seed, ours, ["submodel=fiarse"]))
-        out.append(sub_line("Pruning-Greedy", seed, other, ["submodel=greedy"]))
-    out.append(sub_line("HeteroFL", 0, 0.9, ["submodel=heterofl"]))
-    out.append(sub_line("FedRolex", 0, 0.9, ["submodel=fedrolex", "rounds=2"]))  # other settings
-    return out
-
-
 def test_submodel_tables(tmp_path: Path) -> None:
     text = page(tmp_path, "submodels", submodel_lines()).text()
     assert rows(text, "FIARSE", "### Global accuracy")[0] == [
@@ -313,6 +169,13 @@ def test_moving_average_is_that_of_the_runs() -> None:
     assert found[15] == pytest.approx(expected, abs=1e-12)
 
 
+def test_noise_is_twice_the_standard_error() -> None:
+    # of three seeds with sd 1: 2 / sqrt(3) = 1.1547
+    assert NUMBERS.Difference(0.0116, 0.01, 3).clear
+    assert not NUMBERS.Difference(-0.0115, 0.01, 3).clear
+    assert NUMBERS.Difference(-0.0116, 0.01, 3).clear
+
+
 @pytest.mark.parametrize("name", ["numbers", "page", "compression_runs", "submodel_runs"])
 def test_examples_in_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"evidence.{name}"))
@@ -348,6 +211,8 @@ def test_lines_that_cannot_be_read(tmp_path: Path) -> None:
     file.write_text("[1]\n")
     with pytest.raises(DataError, match="line 1 is no object"):
         PAGES.page("zoo", tmp_path)
+    with pytest.raises(DataError, match=r"there is no folder .*gone'; --lines"):
+        PAGES.page("zoo", tmp_path / "gone")
     with pytest.raises(DataError, match="did you mean 'zoo'"):
         PAGES.page("zooo", tmp_path)
 
@@ -359,6 +224,20 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert "| FedAvg | `local.lr` | 0.05: 70.00, 0.1: open, 0.2: open |" in PAGES.page(
         "zoo", tmp_path
     ).text().replace("|  |", "|")
+
+
+def test_panels_of_a_row_show_all_of_each() -> None:
+    drawing = importlib.import_module("evidence.drawing")
+    style = importlib.import_module("fedloom.report.style").numbered(0)
+    small, large = (NUMBERS.band([{1: a, 2: b}]) for a, b in ((1.0, 2.0), (50.0, 90.0)))
+    grid = [drawing.Panel(t, [drawing.Trace(t, b, style)]) for t, b in (("a", small), ("b", large))]
+    rounds = drawing.Axis("rounds", low=0)
+    made = drawing.panels(grid, rounds, drawing.Axis("value"), across=2)
+    for axes in made.axes:
+        low, high = axes.get_ylim()
+        assert low < 1.0 < 90.0 < high
+    alone = drawing.panels(grid, rounds, drawing.Axis("value"), across=2, shared=False)
+    assert alone.axes[0].get_ylim()[1] < 3.0
 
 
 @pytest.fixture

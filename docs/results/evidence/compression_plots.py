@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -55,13 +55,13 @@ def fashion(runs: Runs) -> list[str | Plot]:
     return out
 
 
-def _rounds(runs: Runs, ways: Iterable[str]) -> Figure:
-    grid = []
+def _rounds(runs: Runs, ways: Sequence[str]) -> Figure:
+    grid, shown = [], [p for p in CLASSES if any(runs.fashion(p, w) for w in ways)]
     for key, said in (("test_accuracy", "accuracy"), ("train_loss", "training loss")):
-        for p in CLASSES:
+        for p in shown:
             traces = [t for w in ways for t in _trace(label(w), runs.curve(p, w, key), LOOK[w])]
             grid.append(Panel(f"p={p}: {said}", traces))
-    return panels(grid, ROUNDS, [ACCURACY, LOSS], across=len(CLASSES))
+    return panels(grid, ROUNDS, [ACCURACY, LOSS], across=len(shown))
 
 
 def errors(runs: Runs) -> list[str | Plot]:
@@ -73,7 +73,7 @@ def errors(runs: Runs) -> list[str | Plot]:
 
     def draw() -> Figure:
         grid = []
-        for p in CLASSES:
+        for p in (p for p in CLASSES if any(runs.fashion(p, w) for w in ways)):
             for way in ways:
                 traces = [
                     t
@@ -89,20 +89,21 @@ def errors(runs: Runs) -> list[str | Plot]:
 
 def uplink(runs: Runs) -> list[str | Plot]:
     """Accuracy against what one client has sent, nominal and true."""
-    if not any(runs.any_of(p) for p in CLASSES):
+    shown = [p for p in CLASSES if any(runs.fashion(p, w) for w in FEEDBACK)]
+    if not shown:
         return []
 
     def draw() -> Figure:
         grid = []
         for true, said in ((False, "nominal"), (True, "true bytes")):
-            for p in CLASSES:
+            for p in shown:
                 traces = []
                 for way in FEEDBACK:
                     if line := runs.fashion(p, way):
                         traces += _trace(label(way), by_uplink(line, true), LOOK[way])
                 grid.append(Panel(f"p={p}: {said}", traces))
         x = Axis("model sizes sent by a client", log=True)
-        return panels(grid, x, ACCURACY, across=len(CLASSES))
+        return panels(grid, x, ACCURACY, across=len(shown))
 
     alt = "Test accuracy against the model sizes that a client has sent, nominal and in true bytes"
     return [Plot("compression-uplink", f"{alt} (Figure 2)", draw)]

@@ -77,12 +77,16 @@ def panels(
         if own_legends:
             axes.legend(list(own.values()), list(own), fontsize=7.5, loc="lower right")
         legend |= own
+    for i, (axes, panel) in enumerate(zip(cells, grid, strict=False)):
+        _limit(axes, panel.x or x, ys[i // across])
     if legend and not own_legends:
         legend_below(made, list(legend.values()), list(legend))
     return made
 
 
 def _draw(axes: Axes, panel: Panel, x: Axis, y: Axis, leftmost: bool) -> dict[str, Any]:
+    from matplotlib.ticker import MaxNLocator
+
     handles = {}
     for trace in panel.traces:
         band, style = trace.band, trace.style
@@ -110,9 +114,17 @@ def _draw(axes: Axes, panel: Panel, x: Axis, y: Axis, leftmost: bool) -> dict[st
     if x.ticks:
         axes.set_xticks(list(x.ticks), list(x.ticks.values()))
         axes.minorticks_off()
-    axes.set_xlim(x.low, x.high)
-    axes.set_ylim(y.low, y.high)
+    elif x.label == "rounds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     return handles
+
+
+def _limit(axes: Axes, x: Axis, y: Axis) -> None:
+    """Set the limits that are asked for; a shared axis is not measured again after the first."""
+    if (x.low, x.high) != (None, None):
+        axes.set_xlim(x.low, x.high)
+    if (y.low, y.high) != (None, None):
+        axes.set_ylim(y.low, y.high)
 
 
 def steps(

@@ -121,7 +121,8 @@ LEGEND = (
     "In per cent, after the last round, mean ± standard deviation over the seeds. *Local*: the "
     "clients of a size, each with the sub-model of that size, on its own test set (the client's "
     "own label shares); the mean is over all clients. *Global*: the sub-model on the whole test "
-    "set; the mean is over the sizes."
+    "set; the mean is over the sizes. In the pictures a line is the mean over the seeds, its band "
+    "from the lowest to the highest."
 )
 
 

@@ -104,7 +104,8 @@ def state(zoo: Zoo) -> str:
     for part, words in PARTS.items():
         short = {n: len(zoo.finals(n, part)) for n in zoo.methods}
         rounds = sorted({x["rounds"] for n in zoo.methods for x in zoo.finished(n, part).values()})
-        done, whole = sum(short.values()), len(zoo.methods) * SEEDS
+        done = sum(min(k, SEEDS) for k in short.values())
+        whole = len(zoo.methods) * SEEDS
         over = f", over {' or '.join(map(str, rounds))} rounds" if rounds else ""
         said.append(f"{words[0].upper()}{words[1:]}: {done} of {whole} runs{over}.")
         some = [f"{n} {k} of {SEEDS}" for n, k in short.items() if 0 < k < SEEDS]
@@ -141,7 +142,8 @@ LEGEND = (
     f"*less {BASE}* is paired by seed, in points; MiB count up and down, all clients, "
     f"*at {BASE}'s MiB*: when as much was sent as {BASE} does in all; *gradients* "
     "are those of a batch per local step (MOON's, FedNTD's and FedMLB's need further passes "
-    "through the network, which only the time shows); seconds are medians on a shared machine."
+    "through the network, which only the time shows); seconds are medians on a shared machine. "
+    "In the pictures a line is the mean over the seeds, its band from the lowest to the highest."
 )
 TUNING = (
     "One seed, 150 rounds, the last accuracy on a tenth of every client's samples that was held "

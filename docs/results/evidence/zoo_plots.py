@@ -89,7 +89,7 @@ def _curves(zoo: Zoo, part: str, by_bytes: bool) -> Figure:
             if (found := _band(zoo, name, part, by_bytes)) is not None:
                 traces.append(Trace(name, found, numbered(i)))
                 bands.append(found)
-        if traces:
+        if any(not t.faint for t in traces):
             grid.append(Panel(title, traces))
     bands += [base] if base else []
     x = Axis("MiB up and down", 2**20, low=0) if by_bytes else Axis("rounds", low=0)
@@ -101,7 +101,7 @@ def _heights(bands: list[Band]) -> Axis:
     would take half of the height.
     """
     middles = sorted(v for b in bands for v in b.mean[len(b.mean) // 10 :])
-    low = middles[len(middles) // 20] if middles else 0.0
+    low = middles[len(middles) // 30] if middles else 0.0
     high = max((v for b in bands for v in b.high), default=1.0)
     return Axis("accuracy, EMA (%)", 100.0, low=100 * low - 2, high=100 * high + 1)
 
