@@ -152,6 +152,6 @@ def submodel_lines() -> list[dict[str, Any]]:
     for seed, (ours, other) in enumerate(((0.8, 0.7), (0.82, 0.71), (0.84, 0.72))):
         out.append(sub_line("FIARSE", seed, ours, ["submodel=fiarse"]))
         out.append(sub_line("Pruning-Greedy", seed, other, ["submodel=greedy"]))
-    out.append(sub_line("HeteroFL", 0, 0.9, ["submodel=heterofl"]))
+    out.append(sub_line("HeteroFL", 0, 0.9, ["submodel=heterofl", "engine=serial"]))
     out.append(sub_line("FedRolex", 0, 0.9, ["submodel=fedrolex", "rounds=2"]))  # other settings
     return out

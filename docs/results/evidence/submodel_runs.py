@@ -11,19 +11,29 @@ from fedloom.recipes import RECIPES
 from .lines import Line, script
 from .numbers import Difference, difference, first_round, mean
 
-__all__ = ["PARTS", "Part", "needs", "size_name"]
+__all__ = ["PARTS", "Part", "deciding", "needs", "size_name"]
 
 PARTS = {
     "main": "Fashion-MNIST, four sizes",
     "five": "Fashion-MNIST, five sizes",
     "cifar": "CIFAR-10, a small network, four sizes",
 }
+FREE = ("engine", "device", "checkpoint", "memory")  # where and how a run is computed
 
 
 def needs(line: Line) -> Iterator[str]:
     """The keys that a line must have."""
     yield from ("part", "method", "seed", "settings", "rounds", "parameters", "last")
     yield from ("bytes_up", "bytes_down", "sizes", "clients", "curves")
+
+
+def deciding(settings: Sequence[str]) -> list[str]:
+    """The settings that decide a run's numbers.
+
+    >>> deciding(["submodel=fiarse", "engine=serial", "seed=0"])
+    ['submodel=fiarse', 'seed=0']
+    """
+    return [s for s in settings if s.partition("=")[0].partition(".")[0] not in FREE]
 
 
 def size_name(capacity: str | float) -> str:
@@ -68,7 +78,7 @@ class Part:
             x["seed"]: x
             for x in sorted(self.lines, key=lambda x: x["seed"])
             if (x["part"], x["method"]) == (self.name, method)
-            and x["settings"] == [*own, f"seed={x['seed']}"]
+            and deciding(x["settings"]) == [*own, f"seed={x['seed']}"]
         }
 
     @property
