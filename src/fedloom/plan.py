@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -132,25 +132,38 @@ class Federation:
         """The aggregation weight of a client's answer."""
         return float(self._sizes[client]) if self.weighting == "examples" else 1.0
 
-    def _per_epoch(self, client: int) -> tuple[int, int]:
-        """-> batch size, batches per epoch."""
-        n = int(self._sizes[client])
-        size = min(self.local.batch or n, n)
-        whole = self.local.drop_last or self.local.order == "text"
-        return size, n // size if whole else -(-n // size)
+    @functools.cached_property
+    def _works(self) -> dict[int, _Work]:
+        return {}
 
-    def steps(self, client: int) -> int:
-        """K_i: whole steps, at least one; a fraction of an epoch is rounded to the nearest, and
-        what a device has not done in local.seconds is not done.
-        """
+    def _work(self, client: int) -> _Work:
+        """What a client does in every round; worked out when it is first asked for."""
+        found = self._works.get(client)
+        if found is None:
+            n = int(self._sizes[client])
+            size = min(self.local.batch or n, n)
+            whole = self.local.drop_last or self.local.order == "text"
+            per_epoch = n // size if whole else -(-n // size)
+            steps = self._steps(client, per_epoch)
+            found = _Work(size, per_epoch, steps, _sizes(n, size, per_epoch, steps))
+            self._works[client] = found
+        return found
+
+    def _steps(self, client: int, per_epoch: int) -> int:
         epochs, steps = self.local.work
         if epochs is not None:
-            steps = max(1, math.floor(epochs * self._per_epoch(client)[1] + 0.5))
+            steps = max(1, math.floor(epochs * per_epoch + 0.5))
         if self.local.seconds is None:
             assert steps is not None
             return steps
         done = max(1, math.floor(self.local.seconds * self._speeds[client] * (1 + 1e-12)))
         return done if steps is None else min(steps, done)
+
+    def steps(self, client: int) -> int:
+        """K_i: whole steps, at least one; a fraction of an epoch is rounded to the nearest, and
+        what a device has not done in local.seconds is not done.
+        """
+        return self._work(client).steps
 
     def duration(self, client: int, steps: int, bytes_down: int, bytes_up: int) -> float:
         """Simulated seconds of a client's round: its steps, and its messages on their way."""
@@ -159,8 +172,7 @@ class Federation:
 
     def sizes(self, client: int) -> tuple[int, ...]:
         """The size of the batch of every local step of a client."""
-        size, per_epoch = self._per_epoch(client)
-        return _sizes(int(self._sizes[client]), size, per_epoch, self.steps(client))
+        return self._work(client).sizes
 
     def order(self, client: int, round: int) -> Tensor:
         """The indices (sum of the sizes,) of a client's batches of a round in a row: shuffled anew
@@ -171,12 +183,12 @@ class Federation:
             self.data.clients.indices[first:end],
             generator(self.seed, "batches", round, client),
         )
-        size, per_epoch = self._per_epoch(client)
+        size, per_epoch, todo, _ = self._work(client)
         if self.local.order == "text":
-            places = torch.arange(self.steps(client)) + self.first(client, round)
+            places = torch.arange(todo) + self.first(client, round)
             streams = own[: size * per_epoch].view(size, per_epoch)
             return streams[:, places % per_epoch].t().reshape(-1)
-        passes, rest = divmod(self.steps(client), per_epoch)
+        passes, rest = divmod(todo, per_epoch)
         out: list[Tensor] = []
         for steps in [per_epoch] * passes + [rest] * (rest > 0):
             order = own.index_select(0, torch.randperm(end - first, generator=source))
@@ -185,15 +197,18 @@ class Federation:
 
     def first(self, client: int, round: int) -> int:
         """The place in its pass of a client's first batch of a round, if batches are read on."""
-        return round * self.steps(client) % self._per_epoch(client)[1]
+        work = self._work(client)
+        return round * work.steps % work.per_epoch
 
     def pass_of(self, client: int) -> tuple[int, int]:
         """The size of a whole batch of a client, and how many batches a pass over its data has."""
-        return self._per_epoch(client)
+        work = self._work(client)
+        return work.size, work.per_epoch
 
     def batches(self, client: int, round: int) -> Sequence[Tensor]:
         """The indices (B,) of every local step of a client in a round."""
-        return torch.split(self.order(client, round), list(self.sizes(client)))
+        order, sizes = self.order(client, round), self._work(client).sizes
+        return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
     def probe_batch(self, client: int) -> Tensor:
         """The indices (B,) of a client's batch in the exchange before round 0."""
@@ -205,8 +220,8 @@ class Federation:
         """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with
         draws (of `draws`) as it is trained on them.
         """
-        inputs = self.data.ready(self.data.inputs[index], draws)
-        return self.formatted(inputs), self.data.targets[index]
+        inputs = self.data.ready(self.data.inputs.index_select(0, index), draws)
+        return self.formatted(inputs), self.data.targets.index_select(0, index)
 
     def draws(self, client: int, round: int, step: int, count: int) -> Tensor | None:
         """What augments the batch of a local step, (count, numbers per sample) in [0, 1), float64;
@@ -226,7 +241,19 @@ class Federation:
 
     def cost(self, client: int) -> float:
         """Examples a client will see in a round: what ranges of a cohort are balanced by."""
-        return float(self.steps(client) * self._per_epoch(client)[0])
+        work = self._work(client)
+        return float(work.steps * work.size)
+
+
+class _Work(NamedTuple):
+    """What a client does in a round: size of a whole batch, batches in a pass, steps, and the size
+    of every step's batch.
+    """
+
+    size: int
+    per_epoch: int
+    steps: int
+    sizes: tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -38,7 +38,7 @@ def rec(**values: Any) -> Rec:
     >>> msg._replace(c=msg.x).c
     tensor([1., 1.])
     """
-    return _rec_type(tuple(values))(*values.values())
+    return tuple.__new__(_rec_type(tuple(values)), values.values())
 
 
 def is_rec(value: Any) -> bool:
@@ -52,18 +52,28 @@ def tree(f: Callable[..., Any], first: Any, *others: Any) -> Any:
     Written out here because torch's pytree costs more than a step's whole budget (see
     benchmarks/overhead.py).
     """
-    if is_rec(first):
-        return type(first)(*[tree(f, *values) for values in zip(first, *others, strict=True)])
-    return f(first, *others)
+    if not is_rec(first):
+        return f(first, *others)
+    if others:
+        made = [tree(f, *values) for values in zip(first, *others, strict=True)]
+    else:  # most leaves are no tuples: a call less for each
+        made = [tree(f, v) if isinstance(v, tuple) else f(v) for v in first]
+    return tuple.__new__(type(first), made)
 
 
 def leaves(*records: Any) -> Iterator[Any]:
     """Walk over the leaves of records, depth first."""
-    for value in records:
-        if is_rec(value):
-            yield from leaves(*value)
+    found: list[Any] = []
+    _collect(records, found)
+    return iter(found)
+
+
+def _collect(values: Iterable[Any], found: list[Any]) -> None:
+    for value in values:
+        if isinstance(value, tuple) and is_rec(value):
+            _collect(value, found)
         else:
-            yield value
+            found.append(value)
 
 
 def fields(record: Any, prefix: str = "") -> dict[str, Any]:

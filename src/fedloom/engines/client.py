@@ -7,8 +7,7 @@ goes through the link, and what the server makes of it is put back to length d, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from ..errors import AuthorError, ClientError, FedloomError, NotFiniteError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
-from ..vector import Rec, Vec, rec, tree
+from ..vector import Rec, Vec, leaves, rec, tree
 from ..views.base import View, whole
 from ..wire import nbytes
 from .guard import counters, first_memory, guard, in_words
@@ -101,14 +100,14 @@ class Client:
         memories has those of the clients who took part before. Raises ClientError.
         """
         out = RangeResult([], {}, [])
-        shares = self.shares(msg, cohort, round)
+        shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
         for place, i in enumerate(cohort, first):
             share = shares[self.fed.capacity(i)]
             with self.explained(i, round):
                 memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
                 share.net.load_buffers(buffers)
                 done = self.train(share, memory, i, round)
-                if len(buffers):
+                if has_buffers:
                     done = done._replace(buffers=share.net.buffers())
                 self.take_in(out, done, share, place, i, round)
         return out
@@ -167,17 +166,12 @@ class Client:
         """Send an answer through the link -> the leaf of the sums and the client's new memory (None
         if the answer is left out), and its cost.
         """
-        done = done._replace(up=_numbers(done.up))
-        cost = Stats(i, True, done.loss, int(done.job.steps), done.gradients, share.down, {})
-        why = (
-            f"its loss was {done.loss}"
-            if not math.isfinite(done.loss)
-            else "its answer is not finite"
-        )
-        mine = done.buffers
-        if math.isfinite(done.loss) and finite(done.up) and (not len(mine) or finite(mine)):
+        up, mine, why = _numbers(done.up), done.buffers, "its answer is not finite"
+        if not math.isfinite(done.loss):
+            why = f"its loss was {done.loss}"
+        elif finite(up) and (not mine.numel() or finite(mine)):
             try:
-                return self._sent(done, share, cost, i, round)
+                return self._sent(up, done, share, i, round)
             except NotFiniteError as error:  # what is sent is not the answer alone: a residual is
                 why = str(error)  # added, and the sum may overflow
         if self.plan.nonfinite == "stop":
@@ -185,14 +179,26 @@ class Client:
                 f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
-        return None, None, cost._replace(answered=False, bytes_up=nbytes(done.up))
+        return None, None, self._cost(i, done, share, nbytes(up), answered=False)
+
+    def _cost(
+        self,
+        i: int,
+        done: Done,
+        share: Share,
+        sent: dict[str, int],
+        squares: tuple[float, float] | None = None,
+        answered: bool = True,
+    ) -> Stats:
+        steps = int(done.job.steps)
+        return Stats(i, answered, done.loss, steps, done.gradients, share.down, sent, squares)
 
     def _sent(
-        self, done: Done, share: Share, cost: Stats, i: int, round: int
+        self, up: Rec, done: Done, share: Share, i: int, round: int
     ) -> tuple[Rec, Rec, Stats]:
         mine, memory, rule = done.buffers, done.memory, self.plan.rule
         up, sent, state = self.plan.link.deliver(
-            done.up, memory.link, share.view, self.fed.seed, round, i
+            up, memory.link, share.view, self.fed.seed, round, i
         )
         weight = float(up.weight)
         counted: Any = weight if rule is None else weight * rule.covered(up.delta)
@@ -202,13 +208,13 @@ class Client:
             weight=counted,
             delta=counted * up.delta,
             uniform=uniform_of(self.plan.algorithm, up, done.job),
-            buffers=weight * mine if len(mine) else mine,
+            buffers=weight * mine if mine.numel() else mine,
         )
-        if len(mine):
+        if mine.numel():
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))
         squares = self.plan.link.squares(done.up, state)
-        return _at_server(part, share.view), memory, cost._replace(bytes_up=sent, squares=squares)
+        return _at_server(part, share.view), memory, self._cost(i, done, share, sent, squares)
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""
@@ -257,13 +263,13 @@ class Client:
         if plain:
             x = self._points.take(x).copy_(x)
         for k, index in enumerate(indices):
-            job = Job(*fixed, rates[k], *later, float(k), *end)
             batch = fed.batch(index, fed.draws(i, round, k, len(index)))
             step = substream(seed, k)
             oracle.at(batch, obj, step)
             if plain:
                 oracle.descend(x, rates[k])
                 continue
+            job = Job(*fixed, rates[k], *later, float(k), *end)
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
             if view.fit is not None and self.plan.rule is not None:
                 d = self.plan.rule.move(d, x, view.fit)
@@ -275,6 +281,7 @@ class Client:
             x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
+        job = Job(*fixed, rates[-1], *later, float(len(rates) - 1), *end)
         up, kept = alg.finish(x, loc, msg, own, job)
         alg.unchanged(before, msg, own)
         obj = objective.finish(view.seen(x), ref, obj)
@@ -300,20 +307,29 @@ class Client:
             oracle.buffers.settle(NOTHING)
         return total
 
-    @contextmanager
-    def explained(self, i: int, round: int) -> Iterator[None]:
+    def explained(self, i: int, round: int) -> _Explained:
         """Say of a failure which algorithm, client and round it was."""
-        try:
-            yield
-        except MemoryError:
-            raise
-        except Exception as error:
-            if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
-                raise
-            name = self.plan.algorithm.method
-            raise ClientError(
-                f"{name}: client {i}, round {round + 1}: {in_words(error)}"
-            ) from error
+        return _Explained(self.plan.algorithm.method, i, round)
+
+
+class _Explained:
+    """A context; written out because a generator's costs three times as much, for every client."""
+
+    __slots__ = ("client", "method", "round")
+
+    def __init__(self, method: str, client: int, round: int) -> None:
+        self.method, self.client, self.round = method, client, round
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, MemoryError):
+            return
+        if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
+            return
+        place = f"{self.method}: client {self.client}, round {self.round + 1}"
+        raise ClientError(f"{place}: {in_words(error)}") from error
 
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
@@ -339,6 +355,8 @@ def _numbers(up: Rec) -> Rec:
     """An answer whose single values are Python floats: they travel as doubles, also where an engine
     computes numbers of the job as tensors.
     """
+    if not any(isinstance(v, Tensor) and not v.ndim for v in leaves(up)):
+        return up
     return tree(lambda v: float(v) if isinstance(v, Tensor) and not v.ndim else v, up)
 
 
