@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ def load(name: str, file: Path) -> ModuleType:
 
 
 load("evidence", RESULTS / "evidence" / "__init__.py")
+METHODS: dict[str, Any] = importlib.import_module("evidence.lines").script("zoo").METHODS
 
 
 def zoo_line(method: str, stage: str, key: str, value: str, **more: Any) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def zoo_line(method: str, stage: str, key: str, value: str, **more: Any) -> dict
         "method": method,
         "part": "dirichlet",
         "stage": stage,
+        "hash": "of no run",
         "choice": {key: value},
         "seed": 0,
         "state": "finished",
@@ -72,7 +75,10 @@ def zoo_lines() -> list[dict[str, Any]]:
             zoo_line("FedACG", "final", lam, "0.85", seed=seed, last_ema=ours, **hit, **twice)
         )
     failed = zoo_line("FedACG", "final", lam, "0.85", seed=3, state="failed")
-    return [*out, {k: failed[k] for k in ("method", "part", "stage", "choice", "seed", "state")}]
+    return [
+        *out,
+        {k: failed[k] for k in ("method", "part", "stage", "hash", "choice", "seed", "state")},
+    ]
 
 
 def compressed(name: str, way: str, ema: float, **more: Any) -> dict[str, Any]:

@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from results_lines import RESULTS, compression_lines, load, submodel_lines, zoo_lines
+from results_lines import (
+    METHODS,
+    RESULTS,
+    compression_lines,
+    load,
+    submodel_lines,
+    zoo_line,
+    zoo_lines,
+)
 
 from fedloom.errors import DataError
+from fedloom.sweep import identity
 
 PAGES = load("results_pages", RESULTS / "pages.py")
 NUMBERS = importlib.import_module("evidence.numbers")
@@ -70,9 +79,11 @@ def test_zoo_tables(tmp_path: Path) -> None:
 
 def test_zoo_says_what_is_missing_and_what_failed(tmp_path: Path) -> None:
     text = page(tmp_path, "zoo", zoo_lines()).text()
-    assert "2 of 28 methods are tuned" in text
-    assert "Dirichlet 0.3: 6 of 84 runs, over 300 rounds." in text
-    assert "Two labels per client: 0 of 84 runs." in text
+    alone = [n for n, method in METHODS.items() if "," not in method.tried]  # nothing to tune
+    every = 3 * len(METHODS)
+    assert f"{2 + len(alone)} of {len(METHODS)} methods are tuned" in text
+    assert f"Dirichlet 0.3: 6 of {every} runs, over 300 rounds." in text
+    assert f"Two labels per client: 0 of {every} runs." in text
     assert "Left out, for another value or made again: 1 lines." in text
     assert "| FedProx | `algorithm.mu` | 0.001: open, 0.01: 50.00, 0.1: open |" in text
     assert "0.8: 50.00, **0.85: 60.00**, 0.9: failed |" in text
@@ -203,7 +214,7 @@ def test_the_committed_page_is_up_to_date(name: str) -> None:
 def test_lines_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "zoo.jsonl"
     file.write_text('{"method": "FedAvg"}\n')
-    with pytest.raises(DataError, match=r"line 1 has no part, stage, choice, seed, state; remove"):
+    with pytest.raises(DataError, match=r"line 1 has no part, stage, hash, choice, seed, state;"):
         PAGES.page("zoo", tmp_path)
     file.write_text("{not json\n")
     with pytest.raises(DataError, match="line 1 is no JSON"):
@@ -248,6 +259,32 @@ def made(tmp_path: Path) -> Iterator[list[Any]]:
         "submodels": submodel_lines(),
     }
     yield [page(tmp_path, name, own) for name, own in lines.items()]
+
+
+def test_a_method_with_one_value_is_not_tuned(tmp_path: Path) -> None:
+    name = next(n for n, method in METHODS.items() if "," not in method.tried)
+    key, _, value = METHODS[name].tried.partition("=")
+    one = zoo_line(name, "final", key, value, last_ema=0.7)
+    text = page(tmp_path, "zoo", [one]).text()
+    assert rows(text, name)[0][3] == "70.00"
+
+
+def test_lines_of_other_settings_give_way_or_are_named(tmp_path: Path) -> None:
+    text = page(tmp_path, "zoo", zoo_lines()).text()
+    assert "Not with the settings that zoo.py has now: FedAvg, FedProx, FedACG." in text
+    script = importlib.import_module("evidence.lines").script("zoo")
+    trial = script.final("FedAvg", METHODS["FedAvg"], "dirichlet", "local.lr=0.1", 1)
+    own = {"hash": identity(trial.config), "seed": 1, "last_ema": 0.6}
+    new = zoo_line("FedAvg", "final", "local.lr", "0.1", **own)
+    text = page(tmp_path, "zoo", [new, *zoo_lines()]).text()
+    assert column(text, "FedAvg", "EMA, last", "## Dirichlet 0.3") == "60.00"
+    assert column(text, "FedAvg", "seeds", "## Dirichlet 0.3") == "1"
+
+
+def test_one_method_alone_is_drawn(tmp_path: Path) -> None:
+    lines = [x for x in zoo_lines() if x["method"] == "FedAvg"]
+    plots = {plot.name: plot for plot in page(tmp_path, "zoo", lines).plots}
+    assert plots["zoo-rounds"].draw().axes[0].lines
 
 
 @pytest.mark.slow

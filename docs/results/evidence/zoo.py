@@ -75,7 +75,7 @@ def tuning(zoo: Zoo) -> str:
             if line is not None and line["state"] == "finished":
                 shown = per_cent(line["last_validation"])
             cells.append(f"**{value}: {shown}**" if value == best else f"{value}: {shown}")
-        edge = "at the edge" if len(values) > 1 and best in (values[0], values[-1]) else ""
+        edge = "at the edge" if best in (values[0], values[-1]) else ""
         rows.append([name, f"`{key}`", ", ".join(cells), edge])
     return table(["method", "setting", "held-out accuracy, %", "chosen"], rows, texts=4)
 
@@ -98,7 +98,7 @@ def failures(zoo: Zoo) -> str:
 
 def state(zoo: Zoo) -> str:
     """What is there, and what is not."""
-    untuned = [n for n in zoo.methods if len(zoo.tuning(n)) < len(zoo.tried(n)[1])]
+    untuned = zoo.untuned()
     said = [f"{len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned."]
     said += [f"Not yet tuned: {', '.join(untuned)}."] if untuned else []
     for part, words in PARTS.items():
@@ -112,6 +112,8 @@ def state(zoo: Zoo) -> str:
         none = [n for n, k in short.items() if not k]
         said += [f"With fewer seeds: {', '.join(some)}."] if some else []
         said += [f"Without a run: {', '.join(none)}."] if none and done else []
+    old = zoo.outdated()
+    said += [f"Not with the settings that zoo.py has now: {', '.join(old)}."] if old else []
     used = [x for n in zoo.methods for p in PARTS for x in zoo.finals(n, p).values()]
     left = sum(x["stage"] == "final" and not any(x is u for u in used) for x in zoo.lines)
     said += [f"Left out, for another value or made again: {left} lines."] if left else []

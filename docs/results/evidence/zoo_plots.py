@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plots"]
 
-# 28 lines in one picture cannot be told apart: families of at most five, FedAvg behind each
+# so many lines in one picture cannot be told apart: families of at most five, FedAvg behind each
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "Pull and momentum": ("FedProx", "FedAvgM", "FedACG", "FedNova"),
+    "Pull and momentum": ("FedAvg, rate of its own", "FedNova", "FedProx", "FedAvgM", "FedACG"),
     "Control variates and duals": ("SCAFFOLD", "FedDyn", "FedDC", "FedCM"),
     "Sharpness": ("FedSAM", "MoFedSAM", "FedSpeed", "FedSMOO"),
     "Adaptive at the server": ("FedAdam", "FedAdagrad", "FedYogi", "FedAMS"),
@@ -91,6 +91,8 @@ def _curves(zoo: Zoo, part: str, by_bytes: bool) -> Figure:
                 bands.append(found)
         if any(not t.faint for t in traces):
             grid.append(Panel(title, traces))
+    if base and not grid:
+        grid.append(Panel(BASE, [Trace(BASE, base, GREY)]))
     bands += [base] if base else []
     x = Axis("MiB up and down", 2**20, low=0) if by_bytes else Axis("rounds", low=0)
     return panels(grid, x, _heights(bands), across=2, own_legends=True)

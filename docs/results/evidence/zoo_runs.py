@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.cli.costs import costs
+from fedloom.errors import FedloomError
+from fedloom.sweep import identity, plan
 from fedloom.zoo import make_algorithm
 
-from .lines import Line
+from .lines import Line, script
 from .numbers import Difference, at_or_before, difference, mean, smoothed
 
 __all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs"]
@@ -21,7 +23,7 @@ PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
 
 def needs(line: Line) -> Iterator[str]:
     """The keys that a line must have."""
-    yield from ("method", "part", "stage", "choice", "seed", "state")
+    yield from ("method", "part", "stage", "hash", "choice", "seed", "state")
     if line.get("state") == "finished":
         yield from ("last", "best", "last_ema", "last_validation", "rounds_to_target")
         yield from ("bytes_to_target", "rounds", "bytes_up", "bytes_down", "seconds_per_round")
@@ -32,6 +34,27 @@ def needs(line: Line) -> Iterator[str]:
 def gradients(algorithm: str) -> float:
     """Gradients of a batch per local step, measured."""
     return costs(make_algorithm(algorithm)).gradients
+
+
+def planned_hashes(line: Line) -> set[str]:
+    """The hash that the line's run would have now; none if it cannot be run any more."""
+    ((key, value),) = line["choice"].items()
+    seed = line["seed"] if line["stage"] == "final" else None
+    return _hashes(line["method"], line["part"], f"{key}={value}", seed)
+
+
+@functools.cache
+def _hashes(name: str, part: str, choice: str, seed: int | None) -> set[str]:
+    """Of a final run, or without a seed of one of tuning."""
+    zoo = script("zoo")
+    method = zoo.METHODS[name]
+    try:
+        if seed is not None:
+            return {identity(zoo.final(name, method, part, choice, seed).config)}
+        changes = [*method.changes, f"rounds={zoo.ROUNDS_TO_TUNE}", "engine=serial", method.tried]
+        return {identity(trial.config) for trial in plan(zoo.RECIPE, changes, out=zoo.RUNS)}
+    except FedloomError:
+        return set()
 
 
 def _total(line: Line) -> float:
@@ -51,21 +74,42 @@ class Zoo:
         return key, values.split(",")
 
     def tuning(self, name: str) -> dict[str, Line]:
-        """{value: line}; of one made twice the later one."""
+        """{value: line}; of one made twice the later one, and of what zoo.py plans now if there is
+        any.
+        """
         key, values = self.tried(name)
-        found = {
-            x["choice"][key]: x
-            for x in self.lines
-            if (x["method"], x["stage"]) == (name, "tuning") and key in x["choice"]
-        }
+        of = (name, "tuning")
+        own = [x for x in self.lines if (x["method"], x["stage"]) == of and key in x["choice"]]
+        found = {x["choice"][key]: x for x in self.current(own)}
         return {v: found[v] for v in values if v in found}
 
-    def chosen(self, name: str) -> str | None:
-        """The value with the best held-out accuracy; None before all are there, or if all failed.
+    def current(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Of lines of one method and stage those with the settings that zoo.py has now, by their
+        hash; all if none has them.
+        """
+        return [x for x in lines if x["hash"] in planned_hashes(x)] or lines
 
-        Of equals the one that zoo.py takes: the greatest as text.
+    def outdated(self) -> list[str]:
+        """The methods that are shown with lines of other settings than zoo.py has now."""
+        shown = {n: [*self.tuning(n).values()] for n in self.methods}
+        for name, lines in shown.items():
+            lines += [x for part in PARTS for x in self.finals(name, part).values()]
+        return [
+            n for n, own in shown.items() if any(x["hash"] not in planned_hashes(x) for x in own)
+        ]
+
+    def untuned(self) -> list[str]:
+        """The methods of which not every value has been tried; one value needs no trial."""
+        counts = {n: (len(self.tuning(n)), len(self.tried(n)[1])) for n in self.methods}
+        return [n for n, (done, all_) in counts.items() if done < all_ and all_ > 1]
+
+    def chosen(self, name: str) -> str | None:
+        """The value with the best held-out accuracy, or the only one; None before all are there, or
+        if all failed. Of equals the one that zoo.py takes: the greatest as text.
         """
         lines, (key, values) = self.tuning(name), self.tried(name)
+        if len(values) == 1:
+            return values[0]
         scored = [
             (line["last_validation"], f"{key}={value}", value)
             for value, line in lines.items()
@@ -74,14 +118,13 @@ class Zoo:
         return max(scored)[2] if scored and len(lines) == len(values) else None
 
     def finals(self, name: str, part: str) -> dict[int, Line]:
-        """{seed: line} with the chosen value, finished or failed; of one made twice the later."""
+        """{seed: line} with the chosen value, finished or failed; of one made twice the later, and
+        of what zoo.py plans now if there is any.
+        """
         key, best = self.tried(name)[0], self.chosen(name)
         of = (name, part, "final")
-        return {
-            x["seed"]: x
-            for x in self.lines
-            if (x["method"], x["part"], x["stage"]) == of and x["choice"] == {key: best}
-        }
+        own = [x for x in self.lines if (x["method"], x["part"], x["stage"]) == of]
+        return {x["seed"]: x for x in self.current([x for x in own if x["choice"] == {key: best}])}
 
     def finished(self, name: str, part: str) -> dict[int, Line]:
         """{seed: line} of the runs that came to their end."""
