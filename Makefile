@@ -5,11 +5,12 @@
 # make format    let ruff put things in order
 # make bench     the speed claims, each with its command
 # make docs      the pages that are made from the code: algorithms, compatibility
+# make results   the pages that are made from the committed runs, and their pictures
 VENV ?= .venv
 PYTHON ?= python3
 RUN = $(VENV)/bin
 
-.PHONY: demo test test-all check format bench docs clean
+.PHONY: demo test test-all check format bench docs results clean
 
 # CPU torch first: a bare "torch" would fetch gigabytes of CUDA libraries.
 $(VENV)/installed: pyproject.toml
@@ -48,6 +49,9 @@ bench: $(VENV)/installed
 
 docs: $(VENV)/installed
 	$(RUN)/python docs/pages.py
+
+results: $(VENV)/installed
+	$(RUN)/python docs/results/pages.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["DPI", "Picture", "Style", "figure", "legend_below", "plain", "png", "shorten", "styles"]
+__all__ = [
+    "DPI",
+    "Picture",
+    "Style",
+    "figure",
+    "legend_below",
+    "numbered",
+    "plain",
+    "png",
+    "shorten",
+    "styles",
+]
 
 DPI = 120
 # Okabe and Ito's palette for colour-blind readers, without its yellow, which is faint on white.
@@ -42,12 +53,14 @@ class Picture:
     figure: Figure
 
 
+def numbered(i: int) -> Style:
+    """Give the i-th colour; after seven they come again with another dash."""
+    return Style(_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
+
+
 def styles(groups: Sequence[Group]) -> dict[str, Style]:
-    """Give each group (by key) a colour; after seven the colours come again with another dash."""
-    return {
-        group.key: Style(_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
-        for i, group in enumerate(groups)
-    }
+    """Give each group (by key) its own style, in order."""
+    return {group.key: numbered(i) for i, group in enumerate(groups)}
 
 
 def figure(width: float, height: float) -> Figure:

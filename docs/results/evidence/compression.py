@@ -1,0 +1,120 @@
+"""compression.md: CFedAvg's figures in small, FedACG with FedPAQ, CFedAvg's network on MNIST."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .compression_claims import BUDGETS, claims
+from .compression_plots import errors, fashion, fedpaq, mnist, uplink
+from .compression_runs import CLASSES, FEEDBACK, Runs, by_uplink, label, sent, share
+from .lines import Line
+from .numbers import at_or_before
+from .page import MISSING, Page, Plot, mib, per_cent, table
+
+__all__ = ["make"]
+
+
+def state(runs: Runs) -> str:
+    """What is there, and what is not."""
+    missing = [n for n in runs.plan if n not in runs.by_name]
+    said = f"- {len(runs.plan) - len(missing)} of {len(runs.plan)} planned runs are finished."
+    said += f"\n- Missing: {'; '.join(missing)}." if missing else ""
+    return said + (
+        "\n- Figure 2's baseline, FedAvg with one local step, and p=10 are not among the runs."
+    )
+
+
+def _row(name: str, line: Line, against: Line | None) -> list[str]:
+    less = "" if against is None or against is line else line["last_ema"] - against["last_ema"]
+    return [
+        name,
+        per_cent(line["last_ema"]),
+        less if isinstance(less, str) else f"{100 * less:+.2f}",
+        per_cent(line["last"]["value"]),
+        per_cent(line["best"]["value"]),
+        line["rounds_to_target_text"] or MISSING,
+        mib(line["bytes_to_target"]),
+        mib(line["bytes_up"]),
+        mib(line["bytes_down"]),
+        f"{sent(line):.4f}",
+    ]
+
+
+HEAD = ["EMA, last", "less uncompressed", "last", "best", "rounds to target", "MiB to target"]
+HEAD += ["MiB up", "MiB down", "model sizes an answer"]
+LEGEND = (
+    "Accuracies in per cent on the whole test set; *EMA* is the debiased moving average (0.9 per "
+    "round), on which rounds to the target are read; MiB count all clients, *to target* up and "
+    "down; *model sizes an answer*: true bytes of what one client sends in a round, positions and "
+    "headers included, over four times the number of parameters."
+)
+
+
+def ways(runs: Runs, p: int) -> str:
+    """The ways of compression with p classes per client."""
+    rows, plain = [], runs.fashion(p, "uncompressed")
+    for way in runs.ways:
+        if line := runs.fashion(p, way):
+            row = _row(label(way), line, plain)
+            rows.append([*row, f"{share(line['changes']):g}"])
+    return table(["way", *HEAD, "nominal"], rows)
+
+
+def named(runs: Runs, names: Sequence[str], plain: Sequence[str]) -> str:
+    """Runs by name; plain: the name of the uncompressed one beside each."""
+    rows = [
+        _row(name, runs.by_name[name], runs.by_name.get(other))
+        for name, other in zip(names, plain, strict=True)
+        if name in runs.by_name
+    ]
+    return table(["run", *HEAD], rows)
+
+
+def budgets(runs: Runs) -> str:
+    """Accuracy when a client has sent so many model sizes, nominal and true."""
+    head = ["p", "way", *(f"{b:g}, {u}" for u in ("nominal", "true") for b in BUDGETS)]
+    rows = []
+    for p in CLASSES:
+        for way in FEEDBACK:
+            if line := runs.fashion(p, way):
+                curves = [by_uplink(line, true) for true in (False, True)]
+                cells = [per_cent(at_or_before(c, b)) for c in curves for b in BUDGETS]
+                rows.append([str(p), label(way), *cells])
+    return table(head, rows, texts=2)
+
+
+def make(lines: Sequence[Line], words: str) -> Page:
+    """The page."""
+    runs = Runs(lines)
+    parts: list[str | Plot] = ["## What there is", state(runs)]
+    if runs.by_name:
+        parts += ["## CFedAvg's and FedACG's claims", *claims(runs)]
+    shown = [p for p in CLASSES if runs.any_of(p)]
+    if shown:
+        parts += ["## Fashion-MNIST, 20 clients", LEGEND]
+        for p in shown:
+            parts += [f"### p={p}: {p} class{'es' if p > 1 else ''} per client", ways(runs, p)]
+        parts += ["### By round", *fashion(runs)]
+        parts += ["### At equal uplink", UPLINK, budgets(runs), *uplink(runs)]
+        if norms := errors(runs):
+            parts += ["### Error norms", *norms]
+    quantised = [n for n in runs.plan if n.startswith(("fedavg", "fedacg"))]
+    if any(n in runs.by_name for n in quantised):
+        plain = [n.partition(",")[0] for n in quantised]
+        parts += ["## FedACG with FedPAQ", FEDPAQ, named(runs, quantised, plain), *fedpaq(runs)]
+    own = [n for n in runs.plan if n.startswith("mnist")]
+    if any(n in runs.by_name for n in own):
+        plain = ["mnist p=1, uncompressed"] * len(own)
+        parts += ["## MNIST, CFedAvg's network", named(runs, own, plain), *mnist(runs)]
+    return Page("compression", words, parts)
+
+
+UPLINK = (
+    "The last evaluation until a client has sent so many models. *Nominal*: the kept share of the "
+    "coordinates, CFedAvg's unit, which counts no positions. *True*: bytes, every round at the "
+    "run's mean. Evaluations that the lines keep are five rounds apart."
+)
+FEDPAQ = (
+    "100 clients, 5 a round, Dirichlet 0.3, 5 local epochs: FedACG's protocol. FedACG's Table 6 "
+    "(CIFAR-100, ResNet-18, 1,000 rounds) has FedAvg 47.83, FedPAQ 41.99, FedACG with FedPAQ 50.53."
+)

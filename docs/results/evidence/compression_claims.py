@@ -1,0 +1,184 @@
+"""compression.md: what CFedAvg and FedACG say, beside what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label
+from .numbers import Difference, at_or_before
+from .page import Case, Claim, claims_table, judged, per_cent, said
+
+__all__ = ["BUDGETS", "claims"]
+
+NEAR = 0.02  # within two points: "almost the same"
+SAVED = 0.98  # "about 99 %", positions included
+CODED, KINDS = FEEDBACK[1:], ("topk", "dropping")
+LOST = ("topk .99", "dropping .99")  # also run without feedback
+BUDGETS = (0.5, 1.0, 2.0)  # model sizes that a client has sent
+
+
+def claims(runs: Runs) -> list[str]:
+    """The claims with their verdicts, and how they were judged."""
+    found = [*_accuracy(runs), *_feedback(runs), *_shape(runs), *_errors(runs)]
+    return [claims_table([*found, *_uplink(runs), _mnist(runs), _fedpaq(runs)]), NOTE]
+
+
+NOTE = (
+    "Judged on the moving average (0.9) after the last round, unless said otherwise; one seed, and "
+    "what differs by less than a point is *undecided*. *Within two points* stands for *almost the "
+    "same*. Roughness: mean of "
+    "(a_t - m_t)^2 in squared points, m_t the centred mean of five evaluations, five rounds apart. "
+    "Growing: the mean of ‖e‖² over the last fifth of the rounds is more than a twentieth above "
+    "that over the fifth before. *Failed*: less than half of the uncompressed run's accuracy."
+)
+
+
+def _case(name: str, a: float | None, b: float | None) -> Case:
+    """Whether an accuracy is above another; a point between two runs is noise."""
+    if a is None or b is None:
+        return Case(name, "open")
+    gap = Difference(a - b, None, 1)
+    return Case(name, judged(gap), f"{per_cent(a)} against {per_cent(b)}")
+
+
+def _pairs(value: Callable[[int, str], float | None], above: str, below: str) -> list[Case]:
+    """For each p: is one way's value above the other's."""
+    return [_case(f"p={p}", value(p, above), value(p, below)) for p in CLASSES]
+
+
+def _ordered(values: Sequence[float | None], digits: int, unit: str = "") -> Case:
+    """Whether a number falls from each p to the next larger one."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(CLASSES):
+        return Case("", "open")
+    falls = all(a > b for a, b in pairwise(known))
+    numbers = ", ".join(f"{v:.{digits}f}{unit}" for v in known)
+    return Case(f"p={', '.join(map(str, CLASSES))}", said(falls), numbers)
+
+
+def _accuracy(runs: Runs) -> Iterator[Claim]:
+    where = "CFedAvg, section 5, 2-a, Figure 1"
+    for way in ("topk .9", "topk .99"):
+        cases = []
+        for p in CLASSES:
+            a, b = runs.ema(p, way), runs.ema(p, PLAIN)
+            near = None if a is None or b is None else a >= b - NEAR
+            numbers = "" if near is None else f"{per_cent(a)} against {per_cent(b)}"
+            cases.append(Case(f"p={p}", said(near), numbers))
+        says = f"{label(way)} is almost as good as no compression: within two points, or better"
+        yield Claim(says, where, cases)
+    cases = _pairs(runs.ema, "dropping .9", "dropping .99")
+    yield Claim("RD becomes worse from .9 to .99", where, cases)
+    for comp in (".9", ".99"):
+        says = f"Top-k is better than RD at the same compression, {comp}"
+        yield Claim(says, "CFedAvg, B.1", _pairs(runs.ema, f"topk {comp}", f"dropping {comp}"))
+    a, b = runs.ema(1, "dropping .99"), runs.ema(1, PLAIN)
+    failed = None if a is None or b is None else a < b / 2
+    numbers = "" if failed is None else f"{per_cent(a)} against {per_cent(b)}"
+    yield Claim("RD .99 fails at p=1", "CFedAvg, B.1, Figure 4", [Case("", said(failed), numbers)])
+
+
+def _feedback(runs: Runs) -> Iterator[Claim]:
+    for way in LOST:
+        pair = way, f"{way}, no feedback"
+        says = f"{label(way)} is better with error feedback than without"
+        where = "CFedAvg, section 5, 2-b, Figures 1, 6, 7"
+        yield Claim(says, where, _pairs(runs.ema, *pair))
+        gaps: list[float | None] = []
+        for p in CLASSES:
+            a, b = (runs.ema(p, w) for w in pair)
+            gaps.append(None if a is None or b is None else 100 * (a - b))
+        says = f"The gap of {label(way)} grows as p falls"
+        yield Claim(says, "CFedAvg, section 5, 2-b", [_ordered(gaps, 2, " points")])
+
+
+def _shape(runs: Runs) -> Iterator[Claim]:
+    where = "CFedAvg, section 5, 2-a, and B.1"
+    says = "Without compression the curve zigzags, the more the smaller p (roughness)"
+    yield Claim(says, where, [_ordered([runs.shakes(p, PLAIN) for p in CLASSES], 2)])
+    smooth, better = [], []
+    for way in ("dropping .9", "topk .99"):
+        a, b = runs.shakes(1, way), runs.shakes(1, PLAIN)
+        less = None if a is None or b is None else a < b
+        numbers = "" if less is None else f"{a:.2f} against {b:.2f}"
+        smooth.append(Case(label(way), said(less), numbers))
+        better.append(_case(label(way), runs.average(1, way), runs.average(1, PLAIN)))
+    says = "At p=1 compression with feedback is smoother than none (roughness)"
+    yield Claim(says, where, smooth)
+    says = "At p=1 they converge better than without compression (mean accuracy over the rounds)"
+    yield Claim(says, "CFedAvg, B.1, Figure 4d", better)
+
+
+def _errors(runs: Runs) -> Iterator[Claim]:
+    where = "CFedAvg, Figures 3, 8, 9"
+    cases = []
+    for way in CODED:
+        for p in CLASSES:
+            ratio = runs.error(p, way)
+            found = None if ratio is None else ratio > 1
+            numbers = "" if ratio is None else f"{ratio:.1f}"
+            cases.append(Case(f"{label(way)}, p={p}", said(found), numbers))
+    yield Claim("The error is larger than the update: ‖e‖² / ‖Δ‖² above 1", where, cases)
+    cases = []
+    for kind in KINDS:
+        for p in CLASSES:
+            a, b = runs.error(p, f"{kind} .99"), runs.error(p, f"{kind} .9")
+            more = None if a is None or b is None else a > b
+            numbers = "" if more is None else f"{a:.1f} against {b:.1f}"
+            cases.append(Case(f"{label(kind)}, p={p}", said(more), numbers))
+    yield Claim("‖e‖² / ‖Δ‖² is larger at .99 than at .9", where, cases)
+    for comp, says in ((".9", "is bounded at .9"), (".99", "keeps growing at .99")):
+        cases = []
+        for kind in KINDS:
+            for p in CLASSES:
+                end = runs.grows(p, f"{kind} {comp}")
+                seen = None if end is None else end[1] == (comp == ".99")
+                numbers = f"x {end[0]:.2f}" if end else ""
+                cases.append(Case(f"{label(kind)}, p={p}", said(seen), numbers))
+        yield Claim(f"‖e‖² {says}", where, cases)
+    for way in CODED:
+        says = f"‖e‖² / ‖Δ‖² of {label(way)} is larger the smaller p"
+        yield Claim(says, "CFedAvg, B.2", [_ordered([runs.error(p, way) for p in CLASSES], 1)])
+
+
+def _uplink(runs: Runs) -> Iterator[Claim]:
+    for true, unit in ((False, "nominal"), (True, "true bytes")):
+        cases = []
+        for budget in BUDGETS:
+            values = {}
+            for way in FEEDBACK:
+                line = runs.fashion(5, way)
+                values[way] = at_or_before(by_uplink(line, true), budget) if line else None
+            numbers = ", ".join(f"{label(w)} {per_cent(v)}" for w, v in values.items() if v)
+            kinds = ([v or 0.0 for w, v in values.items() if w.startswith(k)] for k in KINDS)
+            best = [max(found) for found in kinds]
+            whole = all(runs.fashion(5, w) for w in FEEDBACK)
+            # without compression not one round fits into less than one model
+            plain = values[PLAIN] or 0.0
+            ahead = all(v > plain for v in best) if whole else None
+            cases.append(Case(f"{budget:g} models sent", said(ahead), numbers))
+        says = f"At p=5 the better Top-k and the better RD are ahead at equal uplink, {unit}"
+        yield Claim(says, "CFedAvg, Figure 2", cases)
+
+
+def _mnist(runs: Runs) -> Claim:
+    says, where = "MNIST, CFedAvg's network, p=1, Top-k .99", "CFedAvg, section 5, 2-a"
+    plain, coded = (runs.by_name.get(f"mnist p=1, {w}") for w in (PLAIN, "topk .99"))
+    if plain is None or coded is None:
+        return Claim(says, where, [Case("", "open")])
+    a, b = coded["last_ema"], plain["last_ema"]
+    saved = 1 - coded["bytes_up"] / plain["bytes_up"]
+    near = Case("within two points", said(a >= b - NEAR), f"{per_cent(a)} against {per_cent(b)}")
+    less = Case("about 99 % of the bytes up saved", said(saved > SAVED), f"{per_cent(saved)} %")
+    return Claim(says, where, [near, less])
+
+
+def _fedpaq(runs: Runs) -> Claim:
+    cases = []
+    for levels in (7, 127):
+        names = [f"{a}, fedpaq {levels}" for a in ("fedacg", "fedavg")]
+        ours, theirs = (runs.by_name.get(n, {}).get("last_ema") for n in names)
+        cases.append(_case(f"{levels} levels", ours, theirs))
+    says = "FedACG with FedPAQ is above FedPAQ alone (there 50.53 against 41.99)"
+    return Claim(says, "FedACG, Table 6", cases)

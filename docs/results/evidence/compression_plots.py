@@ -1,0 +1,156 @@
+"""compression.md: CFedAvg's figures in small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedloom.report.style import Style
+
+from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label
+from .drawing import Axis, Panel, Trace, panels
+from .numbers import band, points
+from .page import Plot, per_cent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["errors", "fashion", "fedpaq", "mnist", "uplink"]
+
+LOOK: Mapping[str, Style] = {
+    PLAIN: Style("#000000", "-"),
+    "topk .9": Style("#0072B2", "-"),
+    "topk .99": Style("#0072B2", "--"),
+    "dropping .9": Style("#D55E00", "-"),
+    "dropping .99": Style("#D55E00", "--"),
+    "topk .99, no feedback": Style("#56B4E9", "-."),
+    "dropping .99, no feedback": Style("#E69F00", "-."),
+}
+WITHOUT = (PLAIN, *(w for w in LOOK if ".99" in w))
+ROUNDS = Axis("rounds", low=0)
+ACCURACY = Axis("test accuracy (%)", 100.0)
+LOSS = Axis("training loss", log=True)
+
+
+def _trace(
+    name: str, curve: Mapping[float, float] | Mapping[int, float], style: Style
+) -> list[Trace]:
+    found = band([curve])
+    return [Trace(name, found, style)] if found else []
+
+
+def fashion(runs: Runs) -> list[str | Plot]:
+    """Accuracy and training loss by round, with feedback, and with and without."""
+    out: list[str | Plot] = []
+    for name, ways, says in (
+        ("rounds", FEEDBACK, "with error feedback (Figures 1 and 4)"),
+        ("feedback", WITHOUT, "with and without error feedback (Figures 6 and 7)"),
+    ):
+        found = [(p, w) for p in CLASSES for w in ways if runs.fashion(p, w)]
+        if found:
+            last = "; ".join(f"p={p}, {label(w)} {per_cent(runs.ema(p, w))}" for p, w in found)
+            alt = f"Test accuracy and training loss by round, {says}. Last averages: {last}"
+            out.append(Plot(f"compression-{name}", alt, partial(_rounds, runs, ways)))
+    return out
+
+
+def _rounds(runs: Runs, ways: Sequence[str]) -> Figure:
+    grid, shown = [], [p for p in CLASSES if any(runs.fashion(p, w) for w in ways)]
+    for key, said in (("test_accuracy", "accuracy"), ("train_loss", "training loss")):
+        for p in shown:
+            traces = [t for w in ways for t in _trace(label(w), runs.curve(p, w, key), LOOK[w])]
+            grid.append(Panel(f"p={p}: {said}", traces))
+    return panels(grid, ROUNDS, [ACCURACY, LOSS], across=len(shown))
+
+
+def errors(runs: Runs) -> list[str | Plot]:
+    """The mean squared norms of update and error."""
+    ways = FEEDBACK[1:]
+    if not any(runs.curve(p, w, "residual_square") for p in CLASSES for w in ways):
+        return []
+    kinds = (("delta_square", "‖Δ‖²", "#0072B2"), ("residual_square", "‖e‖²", "#D55E00"))
+
+    def draw() -> Figure:
+        grid = []
+        for p in (p for p in CLASSES if any(runs.fashion(p, w) for w in ways)):
+            for way in ways:
+                traces = [
+                    t
+                    for key, said, colour in kinds
+                    for t in _trace(said, runs.curve(p, way, key), Style(colour, "-"))
+                ]
+                grid.append(Panel(f"p={p}: {label(way)}", traces))
+        return panels(grid, ROUNDS, Axis("mean over the clients", log=True), across=len(ways))
+
+    alt = "Mean squared norms of the clients' updates and of what feedback keeps, by round"
+    return [Plot("compression-errors", f"{alt} (Figures 3, 8 and 9)", draw)]
+
+
+def uplink(runs: Runs) -> list[str | Plot]:
+    """Accuracy against what one client has sent, nominal and true."""
+    shown = [p for p in CLASSES if any(runs.fashion(p, w) for w in FEEDBACK)]
+    if not shown:
+        return []
+
+    def draw() -> Figure:
+        grid = []
+        for true, said in ((False, "nominal"), (True, "true bytes")):
+            for p in shown:
+                traces = []
+                for way in FEEDBACK:
+                    if line := runs.fashion(p, way):
+                        traces += _trace(label(way), by_uplink(line, true), LOOK[way])
+                grid.append(Panel(f"p={p}: {said}", traces))
+        x = Axis("model sizes sent by a client", log=True)
+        return panels(grid, x, ACCURACY, across=len(shown))
+
+    alt = "Test accuracy against the model sizes that a client has sent, nominal and in true bytes"
+    return [Plot("compression-uplink", f"{alt} (Figure 2)", draw)]
+
+
+def fedpaq(runs: Runs) -> list[str | Plot]:
+    """FedAvg and FedACG with FedPAQ, by round and by bytes up."""
+    names = [n for n in runs.plan if n.startswith(("fedavg", "fedacg")) and n in runs.by_name]
+    if not names:
+        return []
+
+    def draw() -> Figure:
+        by_round: list[Trace] = []
+        by_bytes: list[Trace] = []
+        for name in names:
+            line = runs.by_name[name]
+            colour = "#0072B2" if name.startswith("fedavg") else "#D55E00"
+            dash = {"127": "--", "7": ":"}.get(name.rpartition(" ")[2], "-")
+            style, curve = Style(colour, dash), points(line["curve"], "test_accuracy")
+            each = line["bytes_up"] / line["rounds"]
+            by_round += _trace(name, curve, style)
+            by_bytes += _trace(name, {t * each: v for t, v in curve.items()}, style)
+        up = Axis("MiB up, all clients", 2**20, log=True)
+        grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
+        return panels(grid, ROUNDS, ACCURACY, across=2)
+
+    last = "; ".join(f"{n} {per_cent(runs.by_name[n]['last_ema'])}" for n in names)
+    alt = f"Test accuracy of FedAvg and FedACG with FedPAQ by round and by MiB up. Last: {last}"
+    return [Plot("compression-fedpaq", alt, draw)]
+
+
+def mnist(runs: Runs) -> list[str | Plot]:
+    """CFedAvg's own network on MNIST."""
+    found = {w: x for w in LOOK if (x := runs.by_name.get(f"mnist p=1, {w}"))}
+    if not found:
+        return []
+
+    def draw() -> Figure:
+        by_round: list[Trace] = []
+        by_bytes: list[Trace] = []
+        for way, line in found.items():
+            by_round += _trace(label(way), points(line["curve"], "test_accuracy"), LOOK[way])
+            by_bytes += _trace(label(way), by_uplink(line, true=True), LOOK[way])
+        up = Axis("model sizes sent by a client, true bytes", log=True)
+        grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
+        return panels(grid, ROUNDS, ACCURACY, across=2)
+
+    last = "; ".join(f"{label(w)} {per_cent(x['last_ema'])}" for w, x in found.items())
+    alt = f"Test accuracy on MNIST by round and by what a client has sent. Last: {last}"
+    return [Plot("compression-mnist", alt, draw)]

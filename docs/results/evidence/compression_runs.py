@@ -1,0 +1,127 @@
+"""The lines of compression.jsonl, by name, and what a client sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedloom.recipes import RECIPES
+
+from .lines import Line, script
+from .numbers import mean, points, roughness, still_growing
+
+__all__ = ["CLASSES", "FEEDBACK", "PLAIN", "Runs", "by_uplink", "label", "needs", "sent", "share"]
+
+CLASSES = (1, 2, 5)
+PLAIN = "uncompressed"
+FEEDBACK = (PLAIN, "topk .9", "topk .99", "dropping .9", "dropping .99")
+
+
+def needs(line: Line) -> Iterator[str]:
+    """The keys that a line must have."""
+    yield from ("run", "recipe", "changes", "last", "best", "last_ema", "rounds", "parameters")
+    yield from ("bytes_up", "bytes_down", "rounds_to_target_text", "bytes_to_target", "curve")
+
+
+def label(way: str) -> str:
+    """A way as CFedAvg names it.
+
+    >>> label("dropping .99, no feedback")
+    'RD .99, no feedback'
+    """
+    return way.replace("topk", "Top-k").replace("dropping", "RD")
+
+
+def share(changes: Sequence[str]) -> float:
+    """The share of the coordinates that a way sends.
+
+    >>> share(["compress=topk:0.01"]), share(["compress=none"])
+    (0.01, 1.0)
+    """
+    ways = [c.partition("=")[2] for c in changes if c.startswith("compress=")]
+    return float(ways[-1].partition(":")[2] or 1) if ways else 1.0
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs by name, and what compression.py plans."""
+
+    lines: Sequence[Line]
+    by_name: dict[str, Line] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {x["run"]: x for x in self.lines})
+
+    @property
+    def ways(self) -> Mapping[str, list[str]]:
+        """The ways of compression, and how they are asked for."""
+        found: Mapping[str, list[str]] = script("compression").WAYS
+        return found
+
+    @property
+    def plan(self) -> list[str]:
+        """The names of all runs."""
+        return list(script("compression").plan())
+
+    def fashion(self, p: int, way: str) -> Line | None:
+        """The run on Fashion-MNIST with p classes per client, if it is finished."""
+        return self.by_name.get(f"fashion p={p}, {way}")
+
+    def any_of(self, p: int) -> bool:
+        """Say whether there is a run with p classes per client."""
+        return any(self.fashion(p, way) for way in self.ways)
+
+    def ema(self, p: int, way: str) -> float | None:
+        """The last moving average."""
+        line = self.fashion(p, way)
+        return None if line is None else float(line["last_ema"])
+
+    def curve(self, p: int, way: str, key: str = "test_accuracy") -> dict[int, float]:
+        """{round: value}; of a run that is not finished nothing."""
+        line = self.fashion(p, way)
+        return {} if line is None else points(line["curve"], key)
+
+    def average(self, p: int, way: str) -> float | None:
+        """The mean accuracy over the evaluations: how fast and how high."""
+        return mean(list(self.curve(p, way).values()))
+
+    def shakes(self, p: int, way: str) -> float | None:
+        """The roughness of the accuracy."""
+        return roughness(self.curve(p, way))
+
+    def error(self, p: int, way: str) -> float | None:
+        """‖e‖² over ‖Δ‖², both means over the last fifth of the evaluations."""
+        ends = []
+        for key in ("residual_square", "delta_square"):
+            curve = self.curve(p, way, key)
+            values = [curve[t] for t in sorted(curve)]
+            ends.append(mean(values[-max(1, len(values) // 5) :]))
+        above, below = ends
+        return above / below if above is not None and below else None
+
+    def grows(self, p: int, way: str) -> tuple[float, bool] | None:
+        """Whether ‖e‖² still grows at the end."""
+        return still_growing(self.curve(p, way, "residual_square"))
+
+
+def clients(line: Line) -> int:
+    """How many clients answer in a round, as the line's recipe says."""
+    recipe = RECIPES[line["recipe"]]()
+    population, cohort = int(recipe["data"]["partition"]["clients"]), float(recipe["cohort"])
+    return round(cohort if cohort > 1 else population * cohort)
+
+
+def sent(line: Line) -> float:
+    """What one answer really is, in models of float32: bytes with everything that goes with them,
+    the mean over all rounds and clients.
+    """
+    answers = clients(line) * line["rounds"]
+    return float(line["bytes_up"] / (answers * 4 * line["parameters"]))
+
+
+def by_uplink(line: Line, true: bool, key: str = "test_accuracy") -> dict[float, float]:
+    """{model sizes that one client has sent: value}: nominal (the kept share, CFedAvg's unit), or
+    true bytes; every round has the same share of the run's bytes.
+    """
+    each = sent(line) if true else share(line["changes"])
+    return {each * t: v for t, v in points(line["curve"], key).items()}

@@ -1,0 +1,191 @@
+"""A page: hand-written words, then tables, claims and pictures that are made from the lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from fedloom.report.style import png
+from fedloom.report.support import write_atomic
+from fedloom.report.tables import MISSING, human_value
+
+from .numbers import Difference, mean, sd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "MISSING",
+    "Case",
+    "Claim",
+    "Page",
+    "Plot",
+    "claims_table",
+    "judged",
+    "mib",
+    "per_cent",
+    "points_of",
+    "said",
+    "seeds_cell",
+    "table",
+]
+
+Verdict = Literal["yes", "no", "undecided", "open"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture that is drawn only when it is written: file name (no ending), what it shows."""
+
+    name: str
+    alt: str
+    draw: Callable[[], Figure]
+
+
+class Case(NamedTuple):
+    """One case of a claim: what of (empty for the only one), whether it was seen, and why."""
+
+    of: str
+    verdict: Verdict
+    numbers: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, where it stands, and the cases that it was checked in."""
+
+    says: str
+    source: str
+    cases: Sequence[Case]
+
+    @property
+    def verdict(self) -> str:
+        """One word if all cases say the same, else how many say what.
+
+        >>> one, two, three = Case("a", "yes"), Case("b", "no"), Case("c", "open")
+        >>> [Claim("", "", c).verdict for c in ([one], [one, two], [one, three], [three])]
+        ['yes', 'yes 1, no 1', 'yes 1, open 1', 'open']
+        """
+        counts = Counter(case.verdict for case in self.cases)
+        if len(counts) <= 1:
+            return next(iter(counts), "open")
+        return ", ".join(f"{word} {counts[word]}" for word in VERDICTS if counts[word])
+
+
+def said(seen: bool | None) -> Verdict:
+    """What can be counted: yes or no; open without numbers."""
+    return "open" if seen is None else "yes" if seen else "no"
+
+
+def judged(found: Difference | None) -> Verdict:
+    """Whether a difference of shares is above zero; undecided where it may be noise: within twice
+    its standard error, or of one seed within a point.
+
+    >>> judged(Difference(0.02, 0.001, 3)), judged(Difference(-0.02, 0.05, 3)), judged(None)
+    ('yes', 'undecided', 'open')
+    >>> judged(Difference(0.009, None, 1)), judged(Difference(-0.011, None, 1))
+    ('undecided', 'no')
+    """
+    if found is None:
+        return "open"
+    return said(found.mean > 0) if found.clear else "undecided"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page's name, its hand-written words, and what is made, in order."""
+
+    name: str
+    words: str
+    parts: Sequence[str | Plot]
+
+    @property
+    def plots(self) -> list[Plot]:
+        """The page's pictures."""
+        return [part for part in self.parts if isinstance(part, Plot)]
+
+    def text(self) -> str:
+        """The page as Markdown."""
+        note = (
+            f"<!-- Made by `python docs/results/pages.py {self.name}` from {self.name}.jsonl and "
+            f"words/{self.name}.md: write there, not here. -->"
+        )
+        made = [
+            f"![{part.alt}](pictures/{part.name}.png)" if isinstance(part, Plot) else part.strip()
+            for part in self.parts
+        ]
+        return "\n\n".join([note, self.words.strip(), *made]) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the page and its pictures; pictures of its own that are no more are removed.
+
+        Raises CheckpointError if the folder cannot be written.
+        """
+        pictures = folder / "pictures"
+        files = [write_atomic(pictures / f"{p.name}.png", png(p.draw())) for p in self.plots]
+        for old in sorted(pictures.glob(f"{self.name}-*.png")):
+            if old not in files:
+                old.unlink()
+        return [write_atomic(folder / f"{self.name}.md", self.text().encode()), *files]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table; the first `texts` columns to the left, the numbers to the right."""
+    marks = [":--"] * texts + ["--:"] * (len(head) - texts)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], marks, *cells[1:]))
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """The claims, where they stand, whether they were seen, and the numbers that say so."""
+    rows = []
+    for claim in claims:
+        cells = [f"{c.of}: {c.numbers}" if c.of else c.numbers for c in claim.cases if c.numbers]
+        rows.append([claim.says, claim.source, claim.verdict, "; ".join(cells) or MISSING])
+    return table(["claim", "where", "seen here", "numbers"], rows, texts=4)
+
+
+def per_cent(value: float | None) -> str:
+    """A share in per cent, two decimals.
+
+    >>> per_cent(0.8123), per_cent(None)
+    ('81.23', '-')
+    """
+    return MISSING if value is None else f"{100 * value:.2f}"
+
+
+def seeds_cell(values: Sequence[float | None]) -> str:
+    """Shares of several seeds in per cent: their mean with the standard deviation (n - 1).
+
+    >>> seeds_cell([0.8, 0.82]), seeds_cell([0.8]), seeds_cell([])
+    ('81.00 ± 1.41', '80.00', '-')
+    """
+    return human_value(mean(values), "share", sd(values)).removesuffix(" %")
+
+
+def points_of(found: Difference | None) -> str:
+    """A difference of shares in points, with its deviation over the seeds.
+
+    >>> points_of(Difference(0.012, 0.004, 3)), points_of(Difference(-0.012, None, 1))
+    ('+1.20 ± 0.40', '-1.20')
+    """
+    if found is None:
+        return MISSING
+    return f"{100 * found.mean:+.2f}" + ("" if found.sd is None else f" ± {100 * found.sd:.2f}")
+
+
+def mib(n: float | None) -> str:
+    """Bytes in MiB to three digits.
+
+    >>> mib(2**20), mib(150 * 2**20), mib(2**15), mib(None)
+    ('1.00', '150', '0.0312', '-')
+    """
+    if n is None:
+        return MISSING
+    size = n / 2**20
+    digits = 2 if 1 <= size < 9.995 else 1 if 9.995 <= size < 99.95 else 0
+    return f"{size:.3g}" if size < 1 else f"{size:.{digits}f}"

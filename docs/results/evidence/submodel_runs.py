@@ -1,0 +1,145 @@
+"""The lines of submodels.jsonl, by part, method and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.recipes import RECIPES
+
+from .lines import Line, script
+from .numbers import Difference, difference, first_round, mean
+
+__all__ = ["PARTS", "Part", "deciding", "needs", "size_name"]
+
+PARTS = {
+    "main": "Fashion-MNIST, four sizes",
+    "five": "Fashion-MNIST, five sizes",
+    "cifar": "CIFAR-10, a small network, four sizes",
+}
+FREE = ("engine", "device", "checkpoint", "memory")  # where and how a run is computed
+
+
+def needs(line: Line) -> Iterator[str]:
+    """The keys that a line must have."""
+    yield from ("part", "method", "seed", "settings", "rounds", "parameters", "last")
+    yield from ("bytes_up", "bytes_down", "sizes", "clients", "curves")
+
+
+def deciding(settings: Sequence[str]) -> list[str]:
+    """The settings that decide a run's numbers.
+
+    >>> deciding(["submodel=fiarse", "engine=serial", "seed=0"])
+    ['submodel=fiarse', 'seed=0']
+    """
+    return [s for s in settings if s.partition("=")[0].partition(".")[0] not in FREE]
+
+
+def size_name(capacity: str | float) -> str:
+    """A capacity as the papers write it: a fraction where it is one over a power of two.
+
+    >>> size_name("0.015625"), size_name(0.04), size_name("1"), size_name("mean")
+    ('1/64', '0.04', '1', 'mean')
+    """
+    if capacity == "mean":
+        return "mean"
+    value = float(capacity)
+    whole = 1 / value
+    fraction = whole > 1 and whole.is_integer() and int(whole).bit_count() == 1
+    return f"1/{int(whole)}" if fraction else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the evidence: its methods, and the lines that there are with what it plans."""
+
+    name: str
+    lines: Sequence[Line]
+
+    @property
+    def planned(self) -> list[str]:
+        """The methods that submodels.py runs in this part."""
+        return list(script("submodels").PARTS[self.name][0])
+
+    @property
+    def rivals(self) -> list[str]:
+        """The rules that are compared, without the ablation's variants."""
+        return [m for m in self.planned if m not in script("submodels").ABLATION]
+
+    def runs(self, method: str) -> dict[int, Line]:
+        """{seed: line} under the settings that submodels.py has now; of one made twice the later.
+
+        Lines with further changes of settings are not of this table.
+        """
+        methods, common = script("submodels").PARTS[self.name]
+        own = [*common, *methods.get(method, [])]
+        return {
+            x["seed"]: x
+            for x in sorted(self.lines, key=lambda x: x["seed"])
+            if (x["part"], x["method"]) == (self.name, method)
+            and deciding(x["settings"]) == [*own, f"seed={x['seed']}"]
+        }
+
+    @property
+    def others(self) -> int:
+        """How many lines of the part are left out."""
+        used = [x for m in self.planned for x in self.runs(m).values()]
+        return sum(x["part"] == self.name and not any(x is u for u in used) for x in self.lines)
+
+    @property
+    def there(self) -> list[str]:
+        """The methods with a finished run."""
+        return [m for m in self.planned if self.runs(m)]
+
+    @property
+    def sizes(self) -> list[str]:
+        """The sizes among the clients, as columns name them, in rising order."""
+        found = {s for m in self.there for x in self.runs(m).values() for s in x["sizes"]["global"]}
+        return sorted(found - {"mean"}, key=float)
+
+    def values(self, method: str, kind: str, size: str) -> dict[int, float]:
+        """{seed: accuracy after the last round}; kind: "local" or "global"; size: or "mean"."""
+        found = {s: x["sizes"][kind].get(size) for s, x in self.runs(method).items()}
+        return {s: float(v) for s, v in found.items() if v is not None}
+
+    def gap(self, method: str, other: str, kind: str, size: str) -> Difference | None:
+        """One method less another, seed by seed."""
+        return difference(self.values(method, kind, size), self.values(other, kind, size))
+
+    def average(self, method: str, kind: str, size: str) -> float | None:
+        """The mean over the seeds."""
+        return mean(list(self.values(method, kind, size).values()))
+
+    def curves(self, method: str, column: str) -> list[dict[int, float]]:
+        """The seeds' {round: value} of a column such as test_accuracy@0.25."""
+        found: list[Mapping[str, float]] = [
+            x["curves"].get(column, {}) for x in self.runs(method).values()
+        ]
+        return [{int(t): float(v) for t, v in c.items()} for c in found]
+
+    def clients(self, method: str) -> list[float]:
+        """The local accuracy of every client of every seed, each with its own size."""
+        found: list[Any] = [v for x in self.runs(method).values() for v in x["clients"]["values"]]
+        return [float(v) for v in found if v is not None]
+
+    def unseen(self, method: str) -> list[dict[float, float]]:
+        """The seeds' {size: accuracy on the common test set}: sizes trained or not."""
+        out = []
+        for line in self.runs(method).values():
+            about = line["sizes"]
+            found = {float(s): float(v) for s, v in about["global"].items() if s != "mean"}
+            found |= {r["capacity"]: float(r["global"]) for r in about.get("unseen") or []}
+            out.append(found)
+        return out
+
+    @property
+    def target(self) -> float:
+        """The accuracy that rounds are counted to: the recipe's, or what the part sets instead."""
+        changes = script("submodels").PARTS[self.name][1]
+        asked = [c.partition("=")[2] for c in changes if c.startswith("evaluate.target=")]
+        return float(asked[-1] if asked else RECIPES["fiarse_fashion"]()["evaluate"]["target"])
+
+    def rounds_to(self, method: str, size: str) -> list[int | None]:
+        """The first evaluated round of each seed in which a size is as good as the target."""
+        return [first_round(c, self.target) for c in self.curves(method, f"test_accuracy@{size}")]

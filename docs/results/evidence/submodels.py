@@ -1,0 +1,137 @@
+"""submodels.md: FIARSE, its rivals and its ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .lines import Line
+from .numbers import mean
+from .page import MISSING, Page, Plot, mib, points_of, seeds_cell, table
+from .submodel_claims import claims
+from .submodel_plots import by_round, explored, histograms, unseen
+from .submodel_runs import PARTS, Part, size_name
+
+__all__ = ["make"]
+
+OURS = "FIARSE"
+# the 2 x 2: what re-masking at every step and the bias factor do, alone and together
+SQUARE = (
+    ("Pruning-Greedy", "no", "no"),
+    ("re-masking alone", "yes", "no"),
+    ("factor alone", "no", "yes"),
+    (OURS, "yes", "yes"),
+)
+SEEDS = {"main": 3, "five": 1, "cifar": 1}
+
+
+def state(parts: Sequence[Part]) -> str:
+    """What is there, and what is not."""
+    out = []
+    for part in parts:
+        counts = {m: len(part.runs(m)) for m in part.planned}
+        whole = SEEDS[part.name] * len(counts)
+        rounds = sorted({x["rounds"] for m in part.there for x in part.runs(m).values()})
+        over = f", over {' or '.join(map(str, rounds))} rounds" if rounds else ""
+        done = sum(min(k, SEEDS[part.name]) for k in counts.values())
+        line = f"- {PARTS[part.name]}: {done} of {whole} runs{over}."
+        short = [f"{m} {k} of {SEEDS[part.name]}" for m, k in counts.items() if 0 < k < whole]
+        none = [m for m, k in counts.items() if not k]
+        short = [t for t in short if not t.endswith(f" {SEEDS[part.name]} of {SEEDS[part.name]}")]
+        line += f" With fewer seeds: {', '.join(short)}." if short else ""
+        line += f" Without a run: {', '.join(none)}." if none and done else ""
+        line += f" Left out, with other settings: {part.others} lines." if part.others else ""
+        out.append(line)
+    return "\n".join(out)
+
+
+def accuracies(part: Part, kind: str) -> str:
+    """One row for each method: the sizes and their mean."""
+    columns = [*part.sizes, "mean"]
+    head = ["method", "seeds", *(f"size {size_name(s)}" for s in part.sizes), "mean"]
+    rows = []
+    for method in part.there:
+        cells = [seeds_cell(list(part.values(method, kind, s).values())) for s in columns]
+        rows.append([method, str(len(part.runs(method))), *cells])
+    return table(head, rows)
+
+
+def traffic(part: Part) -> str:
+    """Bytes, what a size really holds, and rounds to the target."""
+    goal = f"{100 * part.target:g} %"
+    head = ["method", "MiB down", "MiB up"]
+    head += [f"size {size_name(s)} holds, %" for s in part.sizes]
+    head += [f"rounds to {goal}, size {size_name(s)}" for s in part.sizes]
+    rows = []
+    for method in part.there:
+        runs = list(part.runs(method).values())
+        held = [runs[0]["sizes"]["held"].get(s) for s in part.sizes]
+        rows.append(
+            [
+                method,
+                mib(mean([x["bytes_down"] for x in runs])),
+                mib(mean([x["bytes_up"] for x in runs])),
+                *(f"{100 * h['all'] / runs[0]['parameters']:.2f}" if h else MISSING for h in held),
+                *(_rounds(part, method, s) for s in part.sizes),
+            ]
+        )
+    return table(head, rows)
+
+
+def _rounds(part: Part, method: str, size: str) -> str:
+    found = part.rounds_to(method, size)
+    known = [t for t in found if t is not None]
+    if not known:
+        return f"{max(x['rounds'] for x in part.runs(method).values())}+"
+    text = f"{mean(known):.1f}".removesuffix(".0")
+    return text if len(known) == len(found) else f"{text} ({len(known)}/{len(found)})"
+
+
+def square(part: Part) -> str:
+    """The ablation: local and global mean, and what each adds to Pruning-Greedy."""
+    head = ["method", "re-masking", "factor", "local mean", "less neither", "global mean"]
+    rows = []
+    for method, masks, factor in SQUARE:
+        if not part.runs(method):
+            continue
+        cells = []
+        for kind in ("local", "global"):
+            cells.append(seeds_cell(list(part.values(method, kind, "mean").values())))
+            base = SQUARE[0][0]
+            less = points_of(part.gap(method, base, kind, "mean")) if method != base else ""
+            cells.append(less)
+        rows.append([method, masks, factor, *cells])
+    return table([*head, "less neither"], rows, texts=3)
+
+
+def section(part: Part) -> list[str | Plot]:
+    """All of a part."""
+    out: list[str | Plot] = [f"## {PARTS[part.name]}", LEGEND, "### Local accuracy"]
+    out += [accuracies(part, "local"), "### Global accuracy", accuracies(part, "global")]
+    out += ["### Messages and rounds", traffic(part)]
+    if sum(bool(part.runs(m)) for m, _, _ in SQUARE) > 1:
+        out += ["### Re-masking and bias factor", square(part)]
+    out += by_round(part)
+    out += histograms(part)
+    out += unseen(part)
+    out += explored(part)
+    return out
+
+
+LEGEND = (
+    "In per cent, after the last round, mean ± standard deviation over the seeds. *Local*: the "
+    "clients of a size, each with the sub-model of that size, on its own test set (the client's "
+    "own label shares); the mean is over all clients. *Global*: the sub-model on the whole test "
+    "set; the mean is over the sizes. In the pictures a line is the mean over the seeds, its band "
+    "from the lowest to the highest."
+)
+
+
+def make(lines: Sequence[Line], words: str) -> Page:
+    """The page."""
+    parts = [Part(name, lines) for name in PARTS]
+    out: list[str | Plot] = ["## What there is", state(parts)]
+    if any(part.there for part in parts):
+        out += ["## FIARSE's claims", *claims([part for part in parts if part.there])]
+    for part in parts:
+        out += section(part) if part.there else []
+    return Page("submodels", words, out)

@@ -1,0 +1,154 @@
+"""zoo.md: every method on Fashion-MNIST."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .lines import Line, script
+from .numbers import mean
+from .page import MISSING, Page, Plot, mib, per_cent, points_of, seeds_cell, table
+from .zoo_claims import claims, papers
+from .zoo_plots import plots
+from .zoo_runs import BASE, PARTS, SEEDS, Zoo, gradients
+
+__all__ = ["make"]
+
+
+def results(zoo: Zoo, part: str) -> str:
+    """One row for each method that has a finished or failed run."""
+    head = ["method", "tuned", "seeds", "EMA, last", f"less {BASE}", "last", "best"]
+    head += ["rounds to 80 %", "MiB to 80 %", "MiB in all", f"EMA at {BASE}'s MiB"]
+    head += ["gradients", "s per round", "failed"]
+    ranked = zoo.ranked(part)
+    names = ranked + [n for n in zoo.methods if n not in ranked and zoo.finals(n, part)]
+    return table(head, [_row(zoo, name, part) for name in names], texts=2)
+
+
+def _row(zoo: Zoo, name: str, part: str) -> list[str]:
+    every, runs = zoo.finals(name, part), list(zoo.finished(name, part).values())
+    totals = [x["bytes_up"] + x["bytes_down"] for x in runs]
+    failed = len(every) - len(runs)
+    times = mean([x["seconds_per_round"] for x in runs])
+    return [
+        name,
+        f"{zoo.tried(name)[0].rpartition('.')[2]} {zoo.chosen(name)}",
+        str(len(runs)),
+        seeds_cell([x["last_ema"] for x in runs]),
+        "" if name == BASE else points_of(zoo.gap(name, BASE, part)),
+        seeds_cell([x["last"]["value"] for x in runs]),
+        seeds_cell([x["best"]["value"] for x in runs]),
+        *_target(runs),
+        mib(mean(totals)),
+        seeds_cell(zoo.at_equal_bytes(name, part)),
+        f"{gradients(zoo.algorithm(name)):g}",
+        MISSING if times is None else f"{times:.2f}",
+        f"{failed} of {len(every)}" if failed else "",
+    ]
+
+
+def _target(runs: Sequence[Line]) -> tuple[str, str]:
+    """Rounds and MiB, up and down, until the moving average is there: means over the seeds that
+    reached it, "63 (2/3)" if not all did.
+    """
+    if not runs:
+        return MISSING, MISSING
+    reached = [x for x in runs if x["rounds_to_target"] is not None]
+    if not reached:
+        return f"{max(x['rounds'] for x in runs)}+", MISSING
+    share = "" if len(reached) == len(runs) else f" ({len(reached)}/{len(runs)})"
+    rounds = f"{mean([x['rounds_to_target'] for x in reached]):.1f}".removesuffix(".0")
+    return rounds + share, mib(mean([x["bytes_to_target"] for x in reached]))
+
+
+def tuning(zoo: Zoo) -> str:
+    """Every value that was tried, with its held-out accuracy; the chosen one in bold."""
+    rows = []
+    for name in zoo.methods:
+        lines, (key, values) = zoo.tuning(name), zoo.tried(name)
+        if not lines:
+            continue
+        best = zoo.chosen(name)
+        cells = []
+        for value in values:
+            line = lines.get(value)
+            shown = "open" if line is None else "failed"
+            if line is not None and line["state"] == "finished":
+                shown = per_cent(line["last_validation"])
+            cells.append(f"**{value}: {shown}**" if value == best else f"{value}: {shown}")
+        edge = "at the edge" if best in (values[0], values[-1]) else ""
+        rows.append([name, f"`{key}`", ", ".join(cells), edge])
+    return table(["method", "setting", "held-out accuracy, %", "chosen"], rows, texts=4)
+
+
+def failures(zoo: Zoo) -> str:
+    """A line for each run that failed, and its reason."""
+    rows = [
+        [
+            x["method"],
+            PARTS.get(x["part"], x["part"]) if x["stage"] == "final" else "tuning",
+            ", ".join(f"{k}={v}" for k, v in x["choice"].items()),
+            str(x["seed"]),
+            (x.get("why") or "no reason given").splitlines()[0],
+        ]
+        for x in zoo.lines
+        if x["state"] == "failed"
+    ]
+    return table(["method", "stage", "value", "seed", "why"], rows, texts=5) if rows else ""
+
+
+def state(zoo: Zoo) -> str:
+    """What is there, and what is not."""
+    untuned = zoo.untuned()
+    said = [f"{len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned."]
+    said += [f"Not yet tuned: {', '.join(untuned)}."] if untuned else []
+    for part, words in PARTS.items():
+        short = {n: len(zoo.finals(n, part)) for n in zoo.methods}
+        rounds = sorted({x["rounds"] for n in zoo.methods for x in zoo.finished(n, part).values()})
+        done = sum(min(k, SEEDS) for k in short.values())
+        whole = len(zoo.methods) * SEEDS
+        over = f", over {' or '.join(map(str, rounds))} rounds" if rounds else ""
+        said.append(f"{words[0].upper()}{words[1:]}: {done} of {whole} runs{over}.")
+        some = [f"{n} {k} of {SEEDS}" for n, k in short.items() if 0 < k < SEEDS]
+        none = [n for n, k in short.items() if not k]
+        said += [f"With fewer seeds: {', '.join(some)}."] if some else []
+        said += [f"Without a run: {', '.join(none)}."] if none and done else []
+    old = zoo.outdated()
+    said += [f"Not with the settings that zoo.py has now: {', '.join(old)}."] if old else []
+    used = [x for n in zoo.methods for p in PARTS for x in zoo.finals(n, p).values()]
+    left = sum(x["stage"] == "final" and not any(x is u for u in used) for x in zoo.lines)
+    said += [f"Left out, for another value or made again: {left} lines."] if left else []
+    return "\n".join(f"- {line}" for line in said)
+
+
+def make(lines: Sequence[Line], words: str) -> Page:
+    """The page."""
+    zoo = Zoo(script("zoo").METHODS, lines)
+    parts: list[str | Plot] = ["## What there is", state(zoo)]
+    for part, said in PARTS.items():
+        if any(zoo.finals(n, part) for n in zoo.methods):
+            parts += [f"## {said[0].upper()}{said[1:]}", LEGEND, results(zoo, part)]
+            parts += plots(zoo, part)
+            parts += papers(zoo) if part == "dirichlet" else []
+    if parts[-1] != parts[1]:
+        parts += ["## The papers' claims", *claims(zoo)]
+    if any(zoo.tuning(n) for n in zoo.methods):
+        parts += ["## Tuning", TUNING, tuning(zoo)]
+    if failed := failures(zoo):
+        parts += ["## Failed runs", failed]
+    return Page("zoo", words, parts)
+
+
+LEGEND = (
+    "Accuracies in per cent on the whole test set, mean ± standard deviation over the seeds; "
+    "*EMA* is the debiased moving average (0.9 per round), on which rounds to 80 % are read; "
+    f"*less {BASE}* is paired by seed, in points; MiB count up and down, all clients, "
+    f"*at {BASE}'s MiB*: when as much was sent as {BASE} does in all; *gradients* "
+    "are those of a batch per local step (MOON's, FedNTD's and FedMLB's need further passes "
+    "through the network, which only the time shows); seconds are medians on a shared machine. "
+    "In the pictures a line is the mean over the seeds, its band from the lowest to the highest."
+)
+TUNING = (
+    "One seed, 150 rounds, the last accuracy on a tenth of every client's samples that was held "
+    "out; in bold what was taken. *At the edge*: the best of what was tried was its first or last "
+    "value, so that a better one may lie outside."
+)

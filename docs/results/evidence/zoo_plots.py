@@ -1,0 +1,116 @@
+"""zoo.md: curves by family, and the ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fedloom.report.style import Style, numbered
+
+from .drawing import Axis, Panel, Trace, dots, panels
+from .numbers import Band, band, mean
+from .page import Plot
+from .zoo_runs import BASE, PARTS, Zoo
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plots"]
+
+# so many lines in one picture cannot be told apart: families of at most five, FedAvg behind each
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "Pull and momentum": ("FedAvg, rate of its own", "FedNova", "FedProx", "FedAvgM", "FedACG"),
+    "Control variates and duals": ("SCAFFOLD", "FedDyn", "FedDC", "FedCM"),
+    "Sharpness": ("FedSAM", "MoFedSAM", "FedSpeed", "FedSMOO"),
+    "Adaptive at the server": ("FedAdam", "FedAdagrad", "FedYogi", "FedAMS"),
+    "Variance reduction, local adaptivity": ("STEM", "FAFED", "naive local adaptive"),
+    "Objectives": ("MOON", "FedNTD", "FedLC", "FedDecorr", "FedMLB"),
+    "Objectives with the look-ahead": ("FedMLB + ACG", "FedLC + ACG", "FedDecorr + ACG"),
+}
+GREY = Style("#888888", "--")
+
+
+def plots(zoo: Zoo, part: str) -> list[str | Plot]:
+    """The part's pictures, with a line of words before each."""
+    if not zoo.ranked(part):
+        return []
+    words, short = PARTS[part], "" if part == "dirichlet" else f"-{part}"
+    last = ", ".join(
+        f"{n} {100 * (mean(list(zoo.emas(n, part).values())) or 0):.1f}" for n in zoo.ranked(part)
+    )
+    out: list[str | Plot] = [
+        Plot(
+            f"zoo-rounds{short}",
+            f"Moving average of the test accuracy by round, {words}; last values in per cent: "
+            f"{last}",
+            lambda: _curves(zoo, part, by_bytes=False),
+        ),
+        Plot(
+            f"zoo-bytes{short}",
+            f"Moving average of the test accuracy by MiB sent up and down, {words}",
+            lambda: _curves(zoo, part, by_bytes=True),
+        ),
+    ]
+    if part == "dirichlet":
+        out.append(
+            Plot(
+                "zoo-ranking",
+                "The last moving average of every seed and its mean, by method",
+                lambda: _ranking(zoo),
+            )
+        )
+    return out
+
+
+def families(zoo: Zoo) -> dict[str, list[str]]:
+    """The families of the methods that there are; what is in none is in a last one."""
+    known = {n for names in FAMILIES.values() for n in names} | {BASE}
+    more = [n for n in zoo.methods if n not in known]
+    found = {title: [n for n in names if n in zoo.methods] for title, names in FAMILIES.items()}
+    return {k: v for k, v in (found | {"Others": more}).items() if v}
+
+
+def _band(zoo: Zoo, name: str, part: str, by_bytes: bool) -> Band | None:
+    """The seeds' moving averages, by round or by bytes: every round has the same share of them."""
+    found = band(zoo.curves(name, part))
+    if found is None or not by_bytes:
+        return found
+    runs = zoo.finished(name, part).values()
+    each = mean([(x["bytes_up"] + x["bytes_down"]) / x["rounds"] for x in runs]) or 0.0
+    return Band(tuple(t * each for t in found.x), found.mean, found.low, found.high, found.seeds)
+
+
+def _curves(zoo: Zoo, part: str, by_bytes: bool) -> Figure:
+    base, grid = _band(zoo, BASE, part, by_bytes), []
+    bands: list[Band] = []
+    for title, names in families(zoo).items():
+        traces = [Trace(BASE, base, GREY, faint=True)] if base else []
+        for i, name in enumerate(names):
+            if (found := _band(zoo, name, part, by_bytes)) is not None:
+                traces.append(Trace(name, found, numbered(i)))
+                bands.append(found)
+        if any(not t.faint for t in traces):
+            grid.append(Panel(title, traces))
+    if base and not grid:
+        grid.append(Panel(BASE, [Trace(BASE, base, GREY)]))
+    bands += [base] if base else []
+    x = Axis("MiB up and down", 2**20, low=0) if by_bytes else Axis("rounds", low=0)
+    return panels(grid, x, _heights(bands), across=2, own_legends=True)
+
+
+def _heights(bands: list[Band]) -> Axis:
+    """One axis for all panels, from where most of the curves are: the first rounds of a slow method
+    would take half of the height.
+    """
+    middles = sorted(v for b in bands for v in b.mean[len(b.mean) // 10 :])
+    low = middles[len(middles) // 30] if middles else 0.0
+    high = max((v for b in bands for v in b.high), default=1.0)
+    return Axis("accuracy, EMA (%)", 100.0, low=100 * low - 2, high=100 * high + 1)
+
+
+def _ranking(zoo: Zoo) -> Figure:
+    rows = []
+    for name in zoo.ranked("dirichlet"):
+        cells = {w: [100 * v for v in zoo.emas(name, p).values()] for p, w in PARTS.items()}
+        rows.append((name, {k: v for k, v in cells.items() if v}))
+    return dots(rows, "accuracy, EMA after the last round (%)")

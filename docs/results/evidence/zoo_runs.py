@@ -1,0 +1,171 @@
+"""The lines of zoo.jsonl: what was tried, what was chosen, what came of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.cli.costs import costs
+from fedloom.errors import FedloomError
+from fedloom.sweep import identity, plan
+from fedloom.zoo import make_algorithm
+
+from .lines import Line, script
+from .numbers import Difference, at_or_before, difference, mean, smoothed
+
+__all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs"]
+
+BASE, SEEDS = "FedAvg", 3
+PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
+
+
+def needs(line: Line) -> Iterator[str]:
+    """The keys that a line must have."""
+    yield from ("method", "part", "stage", "hash", "choice", "seed", "state")
+    if line.get("state") == "finished":
+        yield from ("last", "best", "last_ema", "last_validation", "rounds_to_target")
+        yield from ("bytes_to_target", "rounds", "bytes_up", "bytes_down", "seconds_per_round")
+        yield "curve"
+
+
+@functools.cache
+def gradients(algorithm: str) -> float:
+    """Gradients of a batch per local step, measured."""
+    return costs(make_algorithm(algorithm)).gradients
+
+
+def planned_hashes(line: Line) -> set[str]:
+    """The hash that the line's run would have now; none if it cannot be run any more."""
+    ((key, value),) = line["choice"].items()
+    seed = line["seed"] if line["stage"] == "final" else None
+    return _hashes(line["method"], line["part"], f"{key}={value}", seed)
+
+
+@functools.cache
+def _hashes(name: str, part: str, choice: str, seed: int | None) -> set[str]:
+    """Of a final run, or without a seed of one of tuning."""
+    zoo = script("zoo")
+    method = zoo.METHODS[name]
+    try:
+        if seed is not None:
+            return {identity(zoo.final(name, method, part, choice, seed).config)}
+        changes = [*method.changes, f"rounds={zoo.ROUNDS_TO_TUNE}", "engine=serial", method.tried]
+        return {identity(trial.config) for trial in plan(zoo.RECIPE, changes, out=zoo.RUNS)}
+    except FedloomError:
+        return set()
+
+
+def _total(line: Line) -> float:
+    return float(line["bytes_up"] + line["bytes_down"])
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """The methods that zoo.py plans, and the lines that there are."""
+
+    methods: Mapping[str, Any]
+    lines: Sequence[Line]
+
+    def tried(self, name: str) -> tuple[str, list[str]]:
+        """The setting that is tuned, and its values."""
+        key, _, values = self.methods[name].tried.partition("=")
+        return key, values.split(",")
+
+    def tuning(self, name: str) -> dict[str, Line]:
+        """{value: line}; of one made twice the later one, and of what zoo.py plans now if there is
+        any.
+        """
+        key, values = self.tried(name)
+        of = (name, "tuning")
+        own = [x for x in self.lines if (x["method"], x["stage"]) == of and key in x["choice"]]
+        found = {x["choice"][key]: x for x in self.current(own)}
+        return {v: found[v] for v in values if v in found}
+
+    def current(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Of lines of one method and stage those with the settings that zoo.py has now, by their
+        hash; all if none has them.
+        """
+        return [x for x in lines if x["hash"] in planned_hashes(x)] or lines
+
+    def outdated(self) -> list[str]:
+        """The methods that are shown with lines of other settings than zoo.py has now."""
+        shown = {n: [*self.tuning(n).values()] for n in self.methods}
+        for name, lines in shown.items():
+            lines += [x for part in PARTS for x in self.finals(name, part).values()]
+        return [
+            n for n, own in shown.items() if any(x["hash"] not in planned_hashes(x) for x in own)
+        ]
+
+    def untuned(self) -> list[str]:
+        """The methods of which not every value has been tried; one value needs no trial."""
+        counts = {n: (len(self.tuning(n)), len(self.tried(n)[1])) for n in self.methods}
+        return [n for n, (done, all_) in counts.items() if done < all_ and all_ > 1]
+
+    def chosen(self, name: str) -> str | None:
+        """The value with the best held-out accuracy, or the only one; None before all are there, or
+        if all failed. Of equals the one that zoo.py takes: the greatest as text.
+        """
+        lines, (key, values) = self.tuning(name), self.tried(name)
+        if len(values) == 1:
+            return values[0]
+        scored = [
+            (line["last_validation"], f"{key}={value}", value)
+            for value, line in lines.items()
+            if line["state"] == "finished"
+        ]
+        return max(scored)[2] if scored and len(lines) == len(values) else None
+
+    def finals(self, name: str, part: str) -> dict[int, Line]:
+        """{seed: line} with the chosen value, finished or failed; of one made twice the later, and
+        of what zoo.py plans now if there is any.
+        """
+        key, best = self.tried(name)[0], self.chosen(name)
+        of = (name, part, "final")
+        own = [x for x in self.lines if (x["method"], x["part"], x["stage"]) == of]
+        return {x["seed"]: x for x in self.current([x for x in own if x["choice"] == {key: best}])}
+
+    def finished(self, name: str, part: str) -> dict[int, Line]:
+        """{seed: line} of the runs that came to their end."""
+        lines = self.finals(name, part)
+        return {s: x for s, x in sorted(lines.items()) if x["state"] == "finished"}
+
+    def emas(self, name: str, part: str) -> dict[int, float]:
+        """{seed: the last moving average}."""
+        return {s: x["last_ema"] for s, x in self.finished(name, part).items()}
+
+    def ranked(self, part: str) -> list[str]:
+        """Methods with finished runs, the highest mean of the moving average first."""
+        means = {n: mean(list(self.emas(n, part).values())) for n in self.methods}
+        return sorted(
+            (n for n in means if means[n] is not None), key=lambda n: (-(means[n] or 0), n)
+        )
+
+    def gap(self, name: str, other: str, part: str = "dirichlet") -> Difference | None:
+        """One method's last moving average less another's, seed by seed."""
+        return difference(self.emas(name, part), self.emas(other, part))
+
+    def curves(self, name: str, part: str) -> list[dict[int, float]]:
+        """The moving averages of the seeds, {round: accuracy}."""
+        runs = self.finished(name, part).values()
+        return [smoothed({int(t): float(a) for t, a in x["curve"]}) for x in runs]
+
+    def at_equal_bytes(self, name: str, part: str) -> list[float | None]:
+        """Each seed's moving average when it has sent as much, up and down, as FedAvg does in all;
+        every round has the same share of a run's bytes. Nothing without FedAvg.
+        """
+        base = mean([_total(x) for x in self.finished(BASE, part).values()])
+        if base is None:
+            return []
+        runs = self.finished(name, part).values()
+        each = [_total(x) / x["rounds"] for x in runs]
+        return [
+            at_or_before({t * size: v for t, v in curve.items()}, base)
+            for size, curve in zip(each, self.curves(name, part), strict=True)
+        ]
+
+    def algorithm(self, name: str) -> str:
+        """The algorithm that a method runs."""
+        keys = dict(c.split("=", 1) for c in self.methods[name].changes)
+        return str(keys["algorithm"])

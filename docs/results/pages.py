@@ -1,0 +1,57 @@
+"""The result pages: zoo.md, compression.md and submodels.md from the lines beside them.
+
+    python docs/results/pages.py [zoo] [compression] [submodels] [--lines FOLDER] [--out FOLDER]
+
+Without a name all three. Tables, claims and pictures are made from NAME.jsonl; what is written by
+hand is in words/NAME.md. Lines that are not there yet are said to be missing. --lines reads them
+from another folder, --out writes elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from evidence import compression, compression_runs, submodel_runs, submodels, zoo, zoo_runs
+from evidence.lines import RESULTS, read
+from evidence.page import Page
+
+from fedloom.errors import DataError, FedloomError, did_you_mean
+
+MAKERS = {
+    "zoo": (zoo.make, zoo_runs.needs),
+    "compression": (compression.make, compression_runs.needs),
+    "submodels": (submodels.make, submodel_runs.needs),
+}
+
+
+def page(name: str, lines: Path = RESULTS) -> Page:
+    """A page from the lines of a folder; a missing file is no lines yet. Raises DataError for an
+    unknown name, a folder that is not there, or lines that cannot be read.
+    """
+    if name not in MAKERS:
+        raise DataError(f"there is no page '{name}'. {did_you_mean(name, MAKERS)}")
+    if not lines.is_dir():
+        raise DataError(f"there is no folder '{lines}'; --lines takes the one with {name}.jsonl")
+    make, needs = MAKERS[name]
+    words = (RESULTS / "words" / f"{name}.md").read_text(encoding="utf-8")
+    return make(read(lines / f"{name}.jsonl", needs), words)
+
+
+def main() -> None:
+    """Write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MAKERS))
+    parser.add_argument("--lines", type=Path, default=RESULTS, help="folder with NAME.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for pages and pictures")
+    options = parser.parse_args()
+    for name in options.names or MAKERS:
+        for file in page(name, options.lines).write(options.out):
+            print(file)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FedloomError as error:
+        raise SystemExit(f"error: {error}") from None
