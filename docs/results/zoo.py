@@ -17,13 +17,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedloom.config import resolve
+from fedloom.describe import digest
 from fedloom.errors import FedloomError
-from fedloom.sweep import Trial, identity, plan, run_trial
+from fedloom.recipes import RECIPES
+from fedloom.sweep import Trial, plan, run_trial
 
 HERE = Path(__file__).resolve().parent
 LINES, RUNS = HERE / "zoo.jsonl", Path("runs/zoo")
@@ -98,9 +101,24 @@ def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def typed(name: str, part: str, stage: str, choice: Mapping[str, str], seed: int) -> list[str]:
+    """The changes of the recipe that a run of a method consists of."""
+    own = [f"rounds={ROUNDS_TO_TUNE}", "evaluate.validation=0.1"] if stage == "tuning" else []
+    chosen = [f"{key}={value}" for key, value in choice.items()]
+    return [*METHODS[name].changes, *PARTS[part], *own, *chosen, f"seed={seed}"]
+
+
+def settings_hash(name: str, part: str, stage: str, choice: Mapping[str, str], seed: int) -> str:
+    """A hash of the recipe and of what is changed: an option that fedloom gets later, with a
+    default, leaves it as it is.
+    """
+    return digest([RECIPES[RECIPE](), sorted(typed(name, part, stage, choice, seed))])
+
+
 def record(method: str, part: str, stage: str, trial: Trial) -> dict[str, Any]:
     """The line of a run: the one that there is, or run it, or go on with it."""
-    key = {"method": method, "part": part, "stage": stage, "hash": identity(trial.config)}
+    key = {"method": method, "part": part, "stage": stage}
+    key |= {"hash": settings_hash(method, part, stage, trial.choice, trial.seed)}
     for line in lines():
         if all(line[k] == v for k, v in key.items()):
             return line
@@ -146,10 +164,10 @@ def tuned(name: str, method: Method) -> str | None:
 def final(name: str, method: Method, part: str, best: str, seed: int) -> Trial:
     """A run of a method with the chosen value, on all training data."""
     key, _, value = best.partition("=")
-    changes = [*method.changes, *PARTS[part], best, "engine=serial", f"seed={seed}"]
-    config = resolve(RECIPE, changes)
-    folder = RUNS / part / _folder(name) / f"seed{seed}-{identity(config)}"
-    return Trial({key: value}, seed, config, folder)
+    changes = [*typed(name, part, "final", {key: value}, seed), "engine=serial"]
+    code = settings_hash(name, part, "final", {key: value}, seed)
+    folder = RUNS / part / _folder(name) / f"seed{seed}-{code}"
+    return Trial({key: value}, seed, resolve(RECIPE, changes), folder)
 
 
 def _folder(name: str) -> str:

@@ -22,7 +22,6 @@ __all__ = [
     "Row",
     "Trial",
     "best_of",
-    "identity",
     "plan",
     "results",
     "run_trial",
@@ -145,10 +144,10 @@ def plan(
 def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
     """A folder's name: what is tried, for people, and the hash of all that decides the numbers."""
     words = [re.sub(r"[^\w.=+-]+", "-", f"{k.split('.')[-1]}={v}") for k, v in choice.items()]
-    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{identity(config)[:8]}"
+    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{_identity(config)[:8]}"
 
 
-def identity(config: Config) -> str:
+def _identity(config: Config) -> str:
     """A hash of everything in a configuration that decides the numbers of its run."""
     return digest({k: v for k, v in config.values.items() if k not in _FREE})
 

@@ -21,7 +21,6 @@ from results_lines import (
 )
 
 from fedloom.errors import DataError
-from fedloom.sweep import identity
 
 PAGES = load("results_pages", RESULTS / "pages.py")
 NUMBERS = importlib.import_module("evidence.numbers")
@@ -273,8 +272,8 @@ def test_lines_of_other_settings_give_way_or_are_named(tmp_path: Path) -> None:
     text = page(tmp_path, "zoo", zoo_lines()).text()
     assert "Not with the settings that zoo.py has now: FedAvg, FedProx, FedACG." in text
     script = importlib.import_module("evidence.lines").script("zoo")
-    trial = script.final("FedAvg", METHODS["FedAvg"], "dirichlet", "local.lr=0.1", 1)
-    own = {"hash": identity(trial.config), "seed": 1, "last_ema": 0.6}
+    code = script.settings_hash("FedAvg", "dirichlet", "final", {"local.lr": "0.1"}, 1)
+    own = {"hash": code, "seed": 1, "last_ema": 0.6}
     new = zoo_line("FedAvg", "final", "local.lr", "0.1", **own)
     text = page(tmp_path, "zoo", [new, *zoo_lines()]).text()
     assert column(text, "FedAvg", "EMA, last", "## Dirichlet 0.3") == "60.00"

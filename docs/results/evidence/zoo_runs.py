@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.cli.costs import costs
-from fedloom.errors import FedloomError
-from fedloom.sweep import identity, plan
 from fedloom.zoo import make_algorithm
 
 from .lines import Line, script
@@ -36,25 +34,10 @@ def gradients(algorithm: str) -> float:
     return costs(make_algorithm(algorithm)).gradients
 
 
-def planned_hashes(line: Line) -> set[str]:
-    """The hash that the line's run would have now; none if it cannot be run any more."""
-    ((key, value),) = line["choice"].items()
-    seed = line["seed"] if line["stage"] == "final" else None
-    return _hashes(line["method"], line["part"], f"{key}={value}", seed)
-
-
-@functools.cache
-def _hashes(name: str, part: str, choice: str, seed: int | None) -> set[str]:
-    """Of a final run, or without a seed of one of tuning."""
-    zoo = script("zoo")
-    method = zoo.METHODS[name]
-    try:
-        if seed is not None:
-            return {identity(zoo.final(name, method, part, choice, seed).config)}
-        changes = [*method.changes, f"rounds={zoo.ROUNDS_TO_TUNE}", "engine=serial", method.tried]
-        return {identity(trial.config) for trial in plan(zoo.RECIPE, changes, out=zoo.RUNS)}
-    except FedloomError:
-        return set()
+def is_current(line: Line) -> bool:
+    """Say whether a line's run had the settings that zoo.py has now."""
+    places = (line[k] for k in ("method", "part", "stage", "choice", "seed"))
+    return bool(script("zoo").settings_hash(*places) == line["hash"])
 
 
 def _total(line: Line) -> float:
@@ -87,16 +70,14 @@ class Zoo:
         """Of lines of one method and stage those with the settings that zoo.py has now, by their
         hash; all if none has them.
         """
-        return [x for x in lines if x["hash"] in planned_hashes(x)] or lines
+        return [x for x in lines if is_current(x)] or lines
 
     def outdated(self) -> list[str]:
         """The methods that are shown with lines of other settings than zoo.py has now."""
         shown = {n: [*self.tuning(n).values()] for n in self.methods}
         for name, lines in shown.items():
             lines += [x for part in PARTS for x in self.finals(name, part).values()]
-        return [
-            n for n, own in shown.items() if any(x["hash"] not in planned_hashes(x) for x in own)
-        ]
+        return [n for n, own in shown.items() if not all(map(is_current, own))]
 
     def untuned(self) -> list[str]:
         """The methods of which not every value has been tried; one value needs no trial."""
