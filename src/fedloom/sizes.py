@@ -25,7 +25,7 @@ from .views.layers import unscaled
 
 __all__ = ["Sizes", "client_values", "keeps_no_statistics", "mean_of", "part_of", "samples", "text"]
 
-BATCH = 250  # examples of a batch whose statistics are gathered; at least 128 (HeteroFL)
+BATCH = 256  # the most examples of a batch whose statistics are gathered; halves are still 128
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 

@@ -256,6 +256,19 @@ def test_the_loss_of_all_exits_is_the_formula(code):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
 
+def test_the_teaching_begins_after_so_many_rounds():
+    net, inputs, labels = multi(), gaussian(5, 1, 28, 28), torch.tensor([0, 3, 3, 9, 1])
+    late, never, always = (SelfDistillation(beta=0.4, after=2), SelfDistillation(beta=0.0),
+                           SelfDistillation(beta=0.4))  # fmt: skip
+    mem = late.init(rec(counts=torch.zeros(10, dtype=torch.float64)))
+    for t, same in ((0, never), (1, never), (2, always), (7, always)):
+        mem = late.begin(mem, rec(round=t, last=-1.0, first=0))
+        got = late.loss(net, net.init(), (inputs, labels), net.init(), mem)
+        want = same.loss(net, net.init(), (inputs, labels), net.init(), rec())
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert always.init(rec(counts=torch.zeros(10))) == rec()
+
+
 def test_the_teacher_gets_no_gradient_from_what_it_teaches():
     net, inputs, labels = multi(), gaussian(5, 1, 28, 28), torch.tensor([0, 3, 3, 9, 1])
     g = lambda **on: net.layout.views(

@@ -22,7 +22,7 @@ SCALEFL: dict[str, Any] = {"submodel": Depth(), "loss": SelfDistillation(), "mod
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"submodel": make()} for name, make in VIEWS.items() if name != "scalefl"},
     "scalefl": SCALEFL,
-    "scalefl, as its code": SCALEFL | {"loss": SelfDistillation(beta=1.0, code=True)},
+    "scalefl, as its code": SCALEFL | {"loss": SelfDistillation(beta=1.0, after=2, code=True)},
     "fjord, distilled": {"submodel": Ordered(), "loss": OrderedDistillation(alpha=0.5, tau=2.0)},
     "fjord, given widths": {"submodel": Ordered(widths=(0.3, 0.6))},
     "fjord, FedNTD": {"submodel": Ordered(), "loss": FedNTD()},

@@ -52,7 +52,7 @@ def fiarse_cifar10() -> dict[str, Any]:
     """FIARSE on CIFAR-10: 100 clients of four sizes, ResNet-18 with static batch norm, 800 rounds.
 
     Interleaved Dirichlet 0.3, 25 clients each of 1/64, 1/16, 1/4 and 1, 10 a round, 5 epochs of
-    batch 20, rate 0.1 without momentum, equal weights. For a GPU: a round is about 12,500 steps.
+    batch 20, rate 0.1 without momentum, equal weights. For a GPU: a round is about 1,250 steps.
     Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1, Tables 1 and 3; code for crop and flip.
     """
     return _cifar("cifar10", 10, 0.7)
