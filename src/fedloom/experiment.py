@@ -23,6 +23,7 @@ from .errors import CheckpointError, CompositionError, ConfigError
 from .evaluation import Curve, Evaluation
 from .fitting import (
     check_fit,
+    check_rows,
     device_of,
     on_device,
     takes_channels_last,
@@ -180,6 +181,7 @@ class Experiment:
             return ()
         for level in levels:
             try_capacity(rule, level, self.net())
+        check_rows(rule, self.net(), self.data)
         return deal(self.capacities, self.data.population, self.seed)
 
     def net(self) -> Net:

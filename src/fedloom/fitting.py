@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,12 +22,15 @@ from .views.base import Rule, check_capacity
 
 __all__ = [
     "check_fit",
+    "check_rows",
     "device_of",
     "on_device",
     "takes_channels_last",
     "try_capacity",
     "weights_of",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 def device_of(name: str) -> torch.device:
@@ -93,7 +97,9 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
 
 
 def try_capacity(rule: Rule, level: float, net: Net) -> None:
-    """Make one view, so that a model which cannot be cut is refused before anything runs."""
+    """Make one view, so that a model which cannot be cut is refused before anything runs. What the
+    rule remarks on it is a warning.
+    """
     check_capacity(rule, level)
     if rule.cuts and net.buffer_layout.d and level < 1:
         raise CompositionError(
@@ -101,7 +107,26 @@ def try_capacity(rule: Rule, level: float, net: Net) -> None:
             f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
             "batch norm with track_running_stats=False"
         )
-    rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+    view = rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+    for remark in rule.remarks(view, net, level):
+        _log.warning("%s", remark)
+
+
+def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
+    """Raise CompositionError for a rule that asks who has a class, where classes are not told by
+    the labels or the model has no row for each.
+    """
+    rows = rule.rows(net)
+    if rows is None:
+        return
+    outputs = int(rows.max()) + 1
+    if data.classes is None or outputs < data.classes:
+        labels = "no labels" if data.classes is None else f"labels up to {data.classes - 1}"
+        raise CompositionError(
+            f"{rule.name} averages a class's row of the classifier over the clients that have the "
+            f"class, but '{data.name}' has {labels} and {type(net.module).__name__} {outputs} "
+            "outputs; take submodel.owners = false, or a model with an output for every class"
+        )
 
 
 def on_device(data: FederatedData, device: torch.device) -> FederatedData:
