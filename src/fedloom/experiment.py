@@ -24,6 +24,7 @@ from .evaluation import Curve, Evaluation
 from .fitting import (
     check_fit,
     check_rows,
+    check_singles,
     device_of,
     on_device,
     takes_channels_last,
@@ -221,6 +222,7 @@ class Experiment:
             self._capacities(plan.rule),
             self.devices,
         )
+        check_singles(net, fed, plan.rule)
         return Loop(
             plan=plan,
             fed=fed,

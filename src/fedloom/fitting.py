@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ from torch import Tensor, nn
 
 from .algorithm import Round
 from .data import FederatedData
+from .engines.base import evaluation_batch
 from .errors import CompositionError, ConfigError, DataError
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError
 from .objectives.base import by_class
+from .plan import Federation
 from .views.base import Rule, check_capacity
 
 __all__ = [
     "check_fit",
     "check_rows",
+    "check_singles",
     "device_of",
     "on_device",
     "takes_channels_last",
@@ -31,6 +35,8 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 def device_of(name: str) -> torch.device:
@@ -127,6 +133,60 @@ def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
             f"class, but '{data.name}' has {labels} and {type(net.module).__name__} {outputs} "
             "outputs; take submodel.owners = false, or a model with an output for every class"
         )
+
+
+def check_singles(net: Net, fed: Federation, rule: Rule | None) -> None:
+    """Run the model, and its smallest part, on one example if a batch of one occurs.
+
+    Raises CompositionError where a norm then has one value to normalise, which torch refuses.
+    """
+    if not any(isinstance(m, NORMS) for m in net.module.modules()):
+        return
+    for training, who, advice in _singles(fed):
+        nets = [net]
+        if rule is not None and rule.cuts and fed.capacities:
+            x, small = net.init(), min(fed.capacities)
+            nets.append(rule.view(x, net, small, Round(0, math.nan, math.nan)).net or net)
+        for one in nets:
+            module = copy.deepcopy(one.module).train(training)  # statistics may move
+            if (norm := _refused(module, fed.batch(fed.data.clients.indices[:1])[0])) is not None:
+                raise CompositionError(
+                    f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
+                    f"one example, as {who}; {advice}, or take a norm over more values (such as "
+                    "fewer groups)"
+                )
+
+
+def _singles(fed: Federation) -> Iterator[tuple[bool, str, str]]:
+    """Where a batch of one example occurs: whether in training, in words, and what to do."""
+    for i in range(fed.population):
+        if 1 in fed.sizes(i):
+            n, batch = int(fed.data.sizes[i]), fed.local.batch
+            what = f"{n} in batches of {batch}" if batch and n > 1 else f"{n} in all"
+            yield True, f"client {i} has ({what})", "take another local.batch or local.drop_last"
+            break
+    tests = fed.data.test_targets
+    if tests is not None and len(tests) % evaluation_batch(tests) == 1:
+        size = evaluation_batch(tests)
+        words = f"the test set ends with ({len(tests)} in batches of {size})"
+        yield False, words, "give another number of test samples"
+
+
+def _refused(module: nn.Module, inputs: Tensor) -> str | None:
+    """The norm that cannot take this one example; None if all can."""
+    at = [""]
+    for path, m in module.named_modules():
+        if isinstance(m, NORMS):
+            name = f"{type(m).__name__} '{path}'"
+            m.register_forward_pre_hook(lambda *_, name=name: at.__setitem__(0, name))
+    try:
+        with torch.no_grad():
+            module(inputs)
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            return at[0]
+        raise
+    return None
 
 
 def on_device(data: FederatedData, device: torch.device) -> FederatedData:
