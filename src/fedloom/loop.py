@@ -261,11 +261,10 @@ class Loop:
 
     def scores(self) -> dict[str, Score]:
         """The model of now on the test set and on what is held out for validation."""
-        data, out = self.fed.data, {}
+        data = self.fed.data
+        out = {} if self._held_out is None else {"validation": self.score(*self._held_out)}
         if data.test_inputs is not None and data.test_targets is not None:
-            out["test"] = self.score(data.test_inputs, data.test_targets, own=True)
-        if self._held_out is not None:
-            out["validation"] = self.score(*self._held_out)
+            out = {"test": self.score(data.test_inputs, data.test_targets, own=True), **out}
         return out
 
     def score(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:

@@ -25,7 +25,7 @@ from fedloom.data.cifar import CIFAR10, CIFAR100, CifarSet
 pytestmark = pytest.mark.slow
 Fedloom = Callable[..., Result]
 ROOT = data_root()
-TRAIN, TEST = 200, 100  # images that are kept
+TRAIN, TEST = 100, 100  # images that are kept
 
 SMALL = (
     "rounds=1", "cohort=4", "data.partition.clients=8", "local.epochs=none", "local.steps=2",
@@ -95,7 +95,9 @@ def test_one_round_of_the_paper_s_set_up(
             right = (module(images).argmax(1) == data.test_targets).double().mean()
         assert measured == pytest.approx(float(right), abs=0.011), text  # one image may be a tie
         norms = [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d)]
-        assert norms and all(m.running_var is not None and m.running_var.min() > 0 for m in norms)
+        # maps behind a convolution of which nothing is held are constant
+        assert norms[0].running_var.min() > 0
+        assert all(m.running_var.isfinite().all() for m in norms)
         mask = Path(f"a/export-{share}.mask.safetensors")
         assert mask.exists() == (rule == "fiarse")
         if rule == "fiarse":
