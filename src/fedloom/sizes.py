@@ -236,8 +236,10 @@ class Sizes:
             return {}
         if self._scored[0] != round:
             known = {1.0: whole} if whole is not None else {}
-            get = lambda c: known.get(c) or self.tested(engine, x, buffers, c, round)
-            self._scored = (round, {c: get(c) for c in self.levels})
+            self._scored = (
+                round,
+                {c: known.get(c) or self.tested(engine, x, buffers, c, round) for c in self.levels},
+            )
         return self._scored[1]
 
     def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:

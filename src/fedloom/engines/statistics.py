@@ -84,7 +84,7 @@ def _test_sets(fed: Federation, count: int, own: bool) -> list[Tensor]:
     lists, free, out = fed.data.test_clients, torch.ones(count, dtype=torch.bool), []
     if own and lists is not None:
         for i in range(fed.population):
-            mine = lists.of(i).unique()
+            mine = torch.from_numpy(np.unique(lists.of(i).numpy()))
             mine = mine[free[mine]]
             free[mine] = False
             out.append(mine)
