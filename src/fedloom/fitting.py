@@ -180,12 +180,12 @@ def _refused(module: nn.Module, inputs: Tensor) -> str | None:
             name = f"{type(m).__name__} '{path}'"
             m.register_forward_pre_hook(lambda *_, name=name: at.__setitem__(0, name))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
             module(inputs)
     except ValueError as error:
-        if "more than 1 value per channel" in str(error):
-            return at[0]
-        raise
+        return at[0] if "Expected more than 1" in str(error) else None
+    except (RuntimeError, TypeError, LookupError, AttributeError):
+        return None  # it wants more than inputs, or is wrong: the run says so, with its place
     return None
 
 
