@@ -222,7 +222,7 @@ class Experiment:
             self._capacities(plan.rule),
             self.devices,
         )
-        check_singles(net, fed, plan.rule)
+        check_singles(net, fed, plan.rule, self._cohorts)
         return Loop(
             plan=plan,
             fed=fed,

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .algorithm import Round
+from .cohorts import Cohorts
 from .data import FederatedData
 from .engines.base import evaluation_batch
 from .errors import CompositionError, ConfigError, DataError
@@ -135,14 +136,15 @@ def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
         )
 
 
-def check_singles(net: Net, fed: Federation, rule: Rule | None) -> None:
-    """Run the model, and its smallest part, on one example if a batch of one occurs.
+def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts) -> None:
+    """Run the model, and its smallest part, on one example if a batch of one occurs: at a client
+    that takes part for certain or by chance, or at the end of the test set.
 
     Raises CompositionError where a norm then has one value to normalise, which torch refuses.
     """
     if not any(isinstance(m, NORMS) for m in net.module.modules()):
         return
-    for training, who, advice in _singles(fed):
+    for training, who, advice in _singles(fed, cohorts):
         nets = [net]
         if rule is not None and rule.cuts and fed.capacities:
             x, small = net.init(), min(fed.capacities)
@@ -157,9 +159,13 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None) -> None:
                 )
 
 
-def _singles(fed: Federation) -> Iterator[tuple[bool, str, str]]:
+def _singles(fed: Federation, cohorts: Cohorts) -> Iterator[tuple[bool, str, str]]:
     """Where a batch of one example occurs: whether in training, in words, and what to do."""
-    for i in range(fed.population):
+    if isinstance(cohorts.size, Sequence):
+        clients = sorted({i for cohort in cohorts.size for i in cohort})
+    else:  # where clients come and go, some may never come
+        clients = [] if cohorts.turnover else list(range(fed.population))
+    for i in clients:
         if 1 in fed.sizes(i):
             n, batch = int(fed.data.sizes[i]), fed.local.batch
             what = f"{n} in batches of {batch}" if batch and n > 1 else f"{n} in all"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithm import Round
+from fedloom.cohorts import Turnover
 from fedloom.data import from_clients
-from fedloom.errors import CompositionError, ConfigError, DataError
+from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
 from fedloom.models import (
     MODELS,
     cnn_celeba,
@@ -378,6 +380,14 @@ def test_where_no_batch_is_of_one_example_the_same_norms_run():
     before = nn.BatchNorm2d(4)
     loop = lone(before, (6, 6), 501).build()  # in evaluation its statistics are known
     assert not loop.net.buffers().view(2, 4)[0].any()  # and the trial moved none
+
+
+def test_a_client_that_never_takes_part_may_have_one_example():
+    given = lone(nn.BatchNorm2d(4), (6, 1))
+    dataclasses.replace(given, cohort=[[0]]).build()
+    changing = {"turnover": Turnover(active=1, every=5), "rounds": 40}
+    with pytest.raises(ClientError, match=r"client 1, round \d+: a norm has one value to norm"):
+        dataclasses.replace(given, **changing).run()
 
 
 def test_a_small_part_may_be_the_one_that_cannot():
