@@ -27,7 +27,7 @@ def share_of(value: Any, what: str = "a capacity") -> float:
     """
     try:
         share = float(Fraction(value.strip())) if isinstance(value, str) else float(value)
-    except (ValueError, TypeError, ZeroDivisionError):
+    except (ValueError, TypeError, ArithmeticError):  # 1/0, 1e999
         share = math.nan
     if isinstance(value, bool) or not 0 < share <= 1:
         raise ConfigError(

@@ -184,6 +184,12 @@ def group(exp: Experiment, loop: Loop) -> str:
     return f"{name}-{digest(config | {'data': data})[:8]}"
 
 
+def _program() -> str:
+    """What was started, as one would type it."""
+    name = os.path.basename(sys.argv[0])
+    return "python -m fedloom" if name == "__main__.py" else name
+
+
 def environment() -> dict[str, str]:
     """Versions and hardware."""
     out = {
@@ -193,7 +199,7 @@ def environment() -> dict[str, str]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "processors": str(processors()),
-        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "command": " ".join([_program(), *sys.argv[1:]]),
     }
     if torch.cuda.is_available():
         out["gpu"] = torch.cuda.get_device_name()

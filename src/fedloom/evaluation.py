@@ -25,9 +25,10 @@ class Evaluation:
 
     Of sub-models, every capacity among the clients is evaluated too: sizes_every rounds apart
     (None: as `every`; 0: after the last round only). sizes: more of them after the last round, such
-    as ones that nobody trained. statistics: a model whose batch norm keeps none is evaluated by
-    "static" ones, gathered for each size over all training samples, or by those of the test
-    "batch". explored: note in every round which coordinates the sizes hold.
+    as ones that nobody trained. statistics: a model whose batch norm keeps none is evaluated,
+    whole too, by "static" ones, gathered for each size over all training samples, or by those of
+    the test "batch": as many examples as in training, of one client's test set. explored: note in
+    every round which coordinates the sizes hold.
     """
 
     every: int = hyper(1, low=0)

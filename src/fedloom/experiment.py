@@ -23,6 +23,8 @@ from .errors import CheckpointError, CompositionError, ConfigError
 from .evaluation import Curve, Evaluation
 from .fitting import (
     check_fit,
+    check_rows,
+    check_singles,
     device_of,
     on_device,
     takes_channels_last,
@@ -180,6 +182,7 @@ class Experiment:
             return ()
         for level in levels:
             try_capacity(rule, level, self.net())
+        check_rows(rule, self.net(), self.data)
         return deal(self.capacities, self.data.population, self.seed)
 
     def net(self) -> Net:
@@ -219,6 +222,7 @@ class Experiment:
             self._capacities(plan.rule),
             self.devices,
         )
+        check_singles(net, fed, plan.rule, self._cohorts)
         return Loop(
             plan=plan,
             fed=fed,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,30 @@ import torch
 from torch import Tensor, nn
 
 from .algorithm import Round
+from .cohorts import Cohorts
 from .data import FederatedData
+from .engines.base import evaluation_batch
 from .errors import CompositionError, ConfigError, DataError
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError
 from .objectives.base import by_class
+from .plan import Federation
 from .views.base import Rule, check_capacity
 
 __all__ = [
     "check_fit",
+    "check_rows",
+    "check_singles",
     "device_of",
     "on_device",
     "takes_channels_last",
     "try_capacity",
     "weights_of",
 ]
+
+_log = logging.getLogger(__name__)
+
+NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 def device_of(name: str) -> torch.device:
@@ -93,7 +104,9 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
 
 
 def try_capacity(rule: Rule, level: float, net: Net) -> None:
-    """Make one view, so that a model which cannot be cut is refused before anything runs."""
+    """Make one view, so that a model which cannot be cut is refused before anything runs. What the
+    rule remarks on it is a warning.
+    """
     check_capacity(rule, level)
     if rule.cuts and net.buffer_layout.d and level < 1:
         raise CompositionError(
@@ -101,7 +114,85 @@ def try_capacity(rule: Rule, level: float, net: Net) -> None:
             f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
             "batch norm with track_running_stats=False"
         )
-    rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+    view = rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+    for remark in rule.remarks(view, net, level):
+        _log.warning("%s", remark)
+
+
+def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
+    """Raise CompositionError for a rule that asks who has a class, where classes are not told by
+    the labels or the model has no row for each.
+    """
+    rows = rule.rows(net)
+    if rows is None:
+        return
+    outputs = int(rows.max()) + 1
+    if data.classes is None or outputs < data.classes:
+        labels = "no labels" if data.classes is None else f"labels up to {data.classes - 1}"
+        raise CompositionError(
+            f"{rule.name} averages a class's row of the classifier over the clients that have the "
+            f"class, but '{data.name}' has {labels} and {type(net.module).__name__} {outputs} "
+            "outputs; take submodel.owners = false, or a model with an output for every class"
+        )
+
+
+def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts) -> None:
+    """Run the model, and its smallest part, on one example if a batch of one occurs: at a client
+    that takes part for certain or by chance, or at the end of the test set.
+
+    Raises CompositionError where a norm then has one value to normalise, which torch refuses.
+    """
+    if not any(isinstance(m, NORMS) for m in net.module.modules()):
+        return
+    for training, who, advice in _singles(fed, cohorts):
+        nets = [net]
+        if rule is not None and rule.cuts and fed.capacities:
+            x, small = net.init(), min(fed.capacities)
+            nets.append(rule.view(x, net, small, Round(0, math.nan, math.nan)).net or net)
+        for one in nets:
+            module = copy.deepcopy(one.module).train(training)  # statistics may move
+            if (norm := _refused(module, fed.batch(fed.data.clients.indices[:1])[0])) is not None:
+                raise CompositionError(
+                    f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
+                    f"one example, as {who}; {advice}, or take a norm over more values (such as "
+                    "fewer groups)"
+                )
+
+
+def _singles(fed: Federation, cohorts: Cohorts) -> Iterator[tuple[bool, str, str]]:
+    """Where a batch of one example occurs: whether in training, in words, and what to do."""
+    if isinstance(cohorts.size, Sequence):
+        clients = sorted({i for cohort in cohorts.size for i in cohort})
+    else:  # where clients come and go, some may never come
+        clients = [] if cohorts.turnover else list(range(fed.population))
+    for i in clients:
+        if 1 in fed.sizes(i):
+            n, batch = int(fed.data.sizes[i]), fed.local.batch
+            what = f"{n} in batches of {batch}" if batch and n > 1 else f"{n} in all"
+            yield True, f"client {i} has ({what})", "take another local.batch or local.drop_last"
+            break
+    tests = fed.data.test_targets
+    if tests is not None and len(tests) % evaluation_batch(tests) == 1:
+        size = evaluation_batch(tests)
+        words = f"the test set ends with ({len(tests)} in batches of {size})"
+        yield False, words, "give another number of test samples"
+
+
+def _refused(module: nn.Module, inputs: Tensor) -> str | None:
+    """The norm that cannot take this one example; None if all can."""
+    at = [""]
+    for path, m in module.named_modules():
+        if isinstance(m, NORMS):
+            name = f"{type(m).__name__} '{path}'"
+            m.register_forward_pre_hook(lambda *_, name=name: at.__setitem__(0, name))
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
+            module(inputs)
+    except ValueError as error:
+        return at[0] if "Expected more than 1" in str(error) else None
+    except (RuntimeError, TypeError, LookupError, AttributeError):
+        return None  # it wants more than inputs, or is wrong: the run says so, with its place
+    return None
 
 
 def on_device(data: FederatedData, device: torch.device) -> FederatedData:

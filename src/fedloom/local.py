@@ -46,6 +46,17 @@ class Local:
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
     optimiser: str = hyper("sgd", choices=("sgd", "adam", "adamw"), source="sgd; AdamW in FIARSE")
     momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
+    beta1: float | None = hyper(
+        None, low=0, high=1, open_high=True, optional=True, source="of adam, adamw; None: 0.9"
+    )
+    beta2: float | None = hyper(
+        None,
+        low=0,
+        high=1,
+        open_high=True,
+        optional=True,
+        source="of adam, adamw; None: 0.999; 0.95 in FIARSE",
+    )
     weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
     clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
     sam: float | None = hyper(
@@ -68,6 +79,12 @@ class Local:
             raise ConfigError(
                 f"local.momentum = {self.momentum} goes with optimiser sgd, not {self.optimiser}"
             )
+        for name in ("beta1", "beta2"):
+            if self.optimiser == "sgd" and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
+                    "sgd; drop it, or take local.optimiser = adamw"
+                )
         for name in ("epochs", "steps", "batch", "clip", "probe_batch"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -92,7 +109,9 @@ class Local:
         """The method with clipping, weight decay, optimiser and SAM in the documented order."""
         opt: Optimiser | None = None
         if self.optimiser != "sgd":
-            opt = Adam(lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8)
+            betas = [(0.9, self.beta1), (0.999, self.beta2)]
+            beta1, beta2 = (usual if given is None else given for usual, given in betas)
+            opt = Adam(lr=1.0, beta1=beta1, beta2=beta2, eps=1e-8)
         elif self.momentum:
             opt = Momentum(lr=1.0, beta=self.momentum)
         return build(method, self.clip, self.weight_decay, opt, self.optimiser == "adamw", self.sam)

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
+from torch import Tensor
+
 from . import downlink
 from .algorithm import Round
 from .cohorts import Cohorts
@@ -239,7 +241,7 @@ class Loop:
             scores = self.scores()
         sizes: dict[str, float] = {}
         if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
-            sizes = self.sizes.columns(self.size_scores())
+            sizes = self.sizes.columns(self.size_scores(scores.get("test")))
         with _undisturbed():
             row = self.history[-1]
             row.update(sizes)
@@ -259,19 +261,25 @@ class Loop:
 
     def scores(self) -> dict[str, Score]:
         """The model of now on the test set and on what is held out for validation."""
-        x, data, out = self.plan.algorithm.model(self.srv), self.fed.data, {}
+        data = self.fed.data
+        out = {} if self._held_out is None else {"validation": self.score(*self._held_out)}
         if data.test_inputs is not None and data.test_targets is not None:
-            out["test"] = self.engine.evaluate(x, self.buffers, data.test_inputs, data.test_targets)
-        if self._held_out is not None:
-            out["validation"] = self.engine.evaluate(x, self.buffers, *self._held_out)
+            out = {"test": self.score(data.test_inputs, data.test_targets, own=True), **out}
         return out
 
-    def size_scores(self) -> dict[float, Score]:
+    def score(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
+        """The model of now on data; own: on the common test set."""
+        x, on = self.plan.algorithm.model(self.srv), (inputs, targets)
+        if self.sizes is not None and self.sizes.normed:  # as its sub-models are evaluated
+            return self.sizes.score(self.engine, x, self.buffers, 1.0, self.round, on, own)
+        return self.engine.evaluate(x, self.buffers, *on)
+
+    def size_scores(self, whole: Score | None = None) -> dict[float, Score]:
         """The sub-models of now on the test set, by capacity; nothing without sub-models."""
         if self.sizes is None:
             return {}
         x = self.plan.algorithm.model(self.srv)
-        return self.sizes.scores(self.engine, x, self.buffers, self.round)
+        return self.sizes.scores(self.engine, x, self.buffers, self.round, whole)
 
     @functools.cached_property
     def _all_weights(self) -> float:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from .describe import engine_text, group
-from .engines.base import Score
 from .errors import CheckpointError
 from .files import write_atomic
 from .ledger import Ledger
@@ -153,8 +152,8 @@ def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
     by_class = data.classes is not None and data.test_targets.ndim == 1
     if data.test_clients is None and not by_class:
         return none, "not measured"
-    x = loop.plan.algorithm.model(loop.srv)
-    score: Score = loop.engine.evaluate(x, loop.buffers, data.test_inputs, data.test_targets)
+    known = loop.size_scores().get(1.0)  # the whole model
+    score = known or loop.score(data.test_inputs, data.test_targets, own=True)
     return client_values(data, next(iter(loop.fed.metrics.values())), score)
 
 
@@ -176,7 +175,7 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
-        "unseen": sizes.unseen(loop.engine, x, loop.buffers, loop.round, outside),
+        "unseen": sizes.unseen(loop.engine, x, loop.buffers, loop.round, outside, scores),
         **sizes.explored(),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}

@@ -4,7 +4,7 @@ that size, and which coordinates the sizes have explored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,15 @@ from torch import Tensor, nn
 from .algorithm import Round
 from .data import FederatedData
 from .engines.base import Engine, Score, add, evaluate_range, final, one_thread
+from .engines.statistics import evaluate_by_batches, evaluate_settled, keeps_no_statistics
 from .evaluation import Evaluation
-from .models import with_statistics
 from .net import Net
 from .plan import Federation, Plan
-from .rng import generator
 from .vector import Rec, Vec, rec
 from .views.base import Rule, View
 from .views.layers import unscaled
 
-__all__ = ["Sizes", "client_values", "keeps_no_statistics", "mean_of", "part_of", "samples", "text"]
-
-BATCH = 250  # examples of a batch whose statistics are gathered; at least 128 (HeteroFL)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+__all__ = ["Sizes", "client_values", "mean_of", "part_of", "text"]
 
 
 def text(capacity: float) -> str:
@@ -42,19 +38,6 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     """The mean of what is known; None of nothing."""
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
-
-
-def keeps_no_statistics(module: nn.Module) -> bool:
-    """Say whether a batch norm of the module knows no statistics but its batch's."""
-    return any(isinstance(m, _NORMS) and m.running_mean is None for m in module.modules())
-
-
-def samples(fed: Federation) -> Iterator[Tensor]:
-    """All training samples as the model gets them, shuffled over the clients, in even batches."""
-    own = torch.from_numpy(np.unique(fed.data.clients.indices.numpy()))
-    order = torch.randperm(len(own), generator=generator(fed.seed, "statistics"))
-    for index in torch.chunk(own[order], -(-len(own) // BATCH)):
-        yield fed.batch(index)[0]
 
 
 def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[View, nn.Module]:
@@ -122,10 +105,12 @@ class Sizes:
         self.rule: Rule = plan.rule
         self.levels = sorted(set(fed.capacities))
         self.metric = next(iter(fed.metrics), "loss")
+        self.normed = keeps_no_statistics(net.module)  # evaluated as evaluation.statistics says
         counted = torch.tensor(self.rule.counted(net))
         self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
         self._explored: list[_Explored] = []
         self._kept: dict[float, View] = {}  # views that never change
+        self._scored: tuple[int, dict[float, Score]] = (-1, {})  # of which round, all sizes
 
     # ---------------------------------------------------------------------------- what was explored
     def begin(self, x: Vec, round: int) -> None:
@@ -204,24 +189,36 @@ class Sizes:
         return {"counted": count, "of": len(marks), "all": count + exempt}
 
     # ----------------------------------------------------------------------------------- evaluation
-    def score(self, engine: Engine, x: Vec, buffers: Vec, capacity: float, round: int) -> Score:
+    def tested(self, engine: Engine, x: Vec, buffers: Vec, capacity: float, round: int) -> Score:
         """One size on the common test set."""
-        data = self.fed.data
-        assert data.test_inputs is not None and data.test_targets is not None
-        tests = data.test_inputs, data.test_targets
-        static = self.evaluation.statistics == "static" and keeps_no_statistics(self.net.module)
+        inputs, targets = self.fed.data.test_inputs, self.fed.data.test_targets
+        assert inputs is not None and targets is not None
+        return self.score(engine, x, buffers, capacity, round, (inputs, targets), True)
+
+    def score(
+        self,
+        engine: Engine,
+        x: Vec,
+        buffers: Vec,
+        capacity: float,
+        round: int,
+        on: tuple[Tensor, Tensor],
+        own: bool = False,
+    ) -> Score:
+        """One size on these inputs and targets; own: they are the common test set."""
         view = self._view(x, capacity, round)
-        if view.net is None and not static:
-            return engine.evaluate(view.seen(view.take(x)), buffers, *tests)
+        part = view.seen(view.take(x))
+        if view.net is None and not self.normed:
+            return engine.evaluate(part, buffers, *on)
         with one_thread():
             inner = view.net or self.net
-            part = view.seen(view.take(x))
             if inner.buffer_layout.d == len(buffers):
                 inner.load_buffers(buffers)
-            if static:
-                inner = Net(with_statistics(inner.export(part), samples(self.fed)))
-                part = inner.init()
-            return add(evaluate_range(self.plan, self.fed, inner, part, *tests))
+            if not self.normed:
+                return add(evaluate_range(self.plan, self.fed, inner, part, *on))
+            if self.evaluation.statistics == "static":
+                return evaluate_settled(self.plan, self.fed, inner, part, *on)
+            return evaluate_by_batches(self.plan, self.fed, inner, part, *on, own)
 
     def value(self, score: Score) -> float:
         """The headline metric of a score, or its loss where there is none."""
@@ -229,11 +226,21 @@ class Sizes:
             return score.loss / max(score.examples, 1)
         return score.mean(self.metric, self.fed.metrics[self.metric])
 
-    def scores(self, engine: Engine, x: Vec, buffers: Vec, round: int) -> dict[float, Score]:
-        """Every size among the clients on the common test set; nothing without one."""
+    def scores(
+        self, engine: Engine, x: Vec, buffers: Vec, round: int, whole: Score | None = None
+    ) -> dict[float, Score]:
+        """Every size among the clients on the common test set; nothing without one. whole: the
+        score of the whole model, where it is known.
+        """
         if self.fed.data.test_inputs is None:
             return {}
-        return {c: self.score(engine, x, buffers, c, round) for c in self.levels}
+        if self._scored[0] != round:
+            known = {1.0: whole} if whole is not None else {}
+            self._scored = (
+                round,
+                {c: known.get(c) or self.tested(engine, x, buffers, c, round) for c in self.levels},
+            )
+        return self._scored[1]
 
     def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
         """The metric per client, each with the sub-model of its own size, and on what."""
@@ -262,16 +269,23 @@ class Sizes:
         return {k: v for k, v in known.items() if v is not None}
 
     def unseen(
-        self, engine: Engine, x: Vec, buffers: Vec, round: int, outside: Sequence[int]
+        self,
+        engine: Engine,
+        x: Vec,
+        buffers: Vec,
+        round: int,
+        outside: Sequence[int],
+        known: Mapping[float, Score],
     ) -> list[dict[str, Any]]:
         """One row for every size of evaluate.sizes: on the common test set, and the mean over the
-        clients outside, who never took part, each with that size; None without such clients.
+        clients outside, who never took part, each with that size; None without such clients. known:
+        scores of some sizes.
         """
         rows = []
         for capacity in sorted({float(s) for s in self.evaluation.sizes}):
             if self.fed.data.test_inputs is None:
                 break
-            score = self.score(engine, x, buffers, capacity, round)
+            score = known.get(capacity) or self.tested(engine, x, buffers, capacity, round)
             values: list[float | None] = []
             if self.metric in self.fed.metrics:
                 metric = self.fed.metrics[self.metric]

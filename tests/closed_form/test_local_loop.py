@@ -1,4 +1,4 @@
-"""The local loop of one client is torch.optim.SGD after clip_grad_norm_, step for step."""
+"""The local loop of one client is torch's optimiser after clip_grad_norm_, step for step."""
 
 from __future__ import annotations
 
@@ -25,16 +25,28 @@ CASES = {
     "steps": {"epochs": None, "steps": 7},
     "whole data": {"batch": None, "epochs": 3},
     "last batch dropped": {"drop_last": True},
-}
+    "adam": {"optimiser": "adam", "lr": 0.02, "weight_decay": 0.1},
+    "adamw, as FIARSE has it": {
+        "optimiser": "adamw", "lr": 0.02, "beta2": 0.95, "weight_decay": 0.1
+    },
+    "adamw, two numbers": {"optimiser": "adamw", "lr": 0.02, "beta1": 0.5, "beta2": 0.8},
+}  # fmt: skip
 EXACT = {"plain", "momentum", "decayed", "a rate that falls", "steps", "whole data"}
+
+
+def optimiser_of(module: nn.Module, local: Local) -> torch.optim.Optimizer:
+    common = {"lr": local.lr, "weight_decay": local.weight_decay}
+    if local.optimiser == "sgd":
+        return torch.optim.SGD(module.parameters(), momentum=local.momentum, **common)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[local.optimiser]
+    betas = (0.9 if local.beta1 is None else local.beta1, local.beta2 or 0.999)
+    return kind(module.parameters(), betas=betas, **common)
 
 
 def by_hand(module: nn.Module, fed, round: int) -> nn.Module:
     """The same steps by torch's own parts."""
     module, local = copy.deepcopy(module).train(), fed.local
-    optimiser = torch.optim.SGD(
-        module.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
-    )
+    optimiser = optimiser_of(module, local)
     for k, index in enumerate(fed.batches(0, round)):
         optimiser.param_groups[0]["lr"] = local.lr * local.schedule(round, k)
         optimiser.zero_grad()

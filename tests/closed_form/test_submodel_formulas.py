@@ -16,6 +16,7 @@ from fedloom.algorithm import Round
 from fedloom.checks.setting import experiment
 from fedloom.data import from_clients
 from fedloom.dropout import seeded
+from fedloom.errors import CompositionError
 from fedloom.evaluation import Evaluation
 from fedloom.net import Net, Variables
 from fedloom.objectives import (
@@ -256,6 +257,19 @@ def test_the_loss_of_all_exits_is_the_formula(code):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
 
+def test_the_teaching_begins_after_so_many_rounds():
+    net, inputs, labels = multi(), gaussian(5, 1, 28, 28), torch.tensor([0, 3, 3, 9, 1])
+    late, never, always = (SelfDistillation(beta=0.4, after=2), SelfDistillation(beta=0.0),
+                           SelfDistillation(beta=0.4))  # fmt: skip
+    mem = late.init(rec(counts=torch.zeros(10, dtype=torch.float64)))
+    for t, same in ((0, never), (1, never), (2, always), (7, always)):
+        mem = late.begin(mem, rec(round=t, last=-1.0, first=0))
+        got = late.loss(net, net.init(), (inputs, labels), net.init(), mem)
+        want = same.loss(net, net.init(), (inputs, labels), net.init(), rec())
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert always.init(rec(counts=torch.zeros(10))) == rec()
+
+
 def test_the_teacher_gets_no_gradient_from_what_it_teaches():
     net, inputs, labels = multi(), gaussian(5, 1, 28, 28), torch.tensor([0, 3, 3, 9, 1])
     g = lambda **on: net.layout.views(
@@ -440,3 +454,80 @@ def test_static_statistics_are_those_of_the_size_over_all_samples():
     t = (t - h.mean(0)) / (h.var(0) + 1e-5).sqrt() * inner[1].weight + inner[1].bias
     right = (inner[3](t.tanh()).argmax(1) == data.test_targets).double().mean()
     assert row["test_accuracy@0.25"] == pytest.approx(float(right))
+
+
+# -------------------------------------------------------------------- HeteroFL: who owns a class
+def _owners_round(owners: bool):
+    """Three clients with classes {0, 1}, {1}, {0} of four; the last one holds a quarter."""
+    sets = [([0, 1], 4), ([1], 3), ([0], 2)]
+    draw = np.random.default_rng(5)
+    pairs = [(draw.normal(size=(n, 2)), np.resize(labels, n)) for labels, n in sets]
+    torch.manual_seed(2)
+    made = Experiment(
+        algorithm=FedAvg(),
+        model=models.mlp(inputs=2, hidden=(4,), classes=4).double(),
+        data=from_clients(pairs, test=(np.zeros((1, 2)), np.array([3])), dtype=torch.float64),
+        rounds=1,
+        weighting="uniform",
+        local=Local(steps=2, lr=0.5),
+        submodel=Width(owners=owners, scaler=False),
+        capacities=[1.0, 1.0, 0.25],
+        device="cpu",
+    )
+    loop = made.build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    before = loop.srv.x
+    alone = [
+        loop.engine.round(rec(x=before), loop.buffers, {}, [i], 0).nodes[0][2] for i in range(3)
+    ]
+    loop.run(1)
+    loop.engine.close()
+    split = loop.net.layout.views
+    return split(before), split(loop.srv.x), [split(part.delta) for part in alone]
+
+
+def test_a_class_is_averaged_over_its_owners():
+    before, after, counted = _owners_round(True)
+    _, plain, deltas = _owners_round(False)
+    w = [d["head.weight"] for d in deltas]
+    base, new = before["head.weight"], after["head.weight"]
+    # clients 0 and 2 have class 0; of its columns client 2 holds the first two
+    near = lambda got, want: torch.testing.assert_close(got, want, rtol=0, atol=1e-15)
+    near(new[0, :2], (base + (w[0] + w[2]) / 2)[0, :2])
+    near(new[0, 2:], (base + w[0])[0, 2:])
+    near(new[1], (base + (w[0] + w[1]) / 2)[1])
+    assert torch.equal(new[2:], base[2:])  # nobody has classes 2 and 3
+    near(plain["head.weight"][1, 2:], (base + (w[0] + w[1]) / 2)[1, 2:])
+    near(plain["head.weight"][1, :2], (base + (w[0] + w[1] + w[2]) / 3)[1, :2])
+    b = [d["head.bias"] for d in deltas]
+    near(after["head.bias"][0], (before["head.bias"] + (b[0] + b[2]) / 2)[0])
+    assert torch.equal(after["head.bias"][2:], before["head.bias"][2:])
+    assert not counted[1]["head.weight"][0].any() and not counted[2]["head.bias"][1].any()
+    for name in ("fc1.linear.weight", "fc1.linear.bias"):
+        assert torch.equal(after[name], plain[name])
+
+
+def test_rows_are_those_of_every_exit():
+    net = Net(models.cnn_fafed_fashion(exits=True))
+    rows = net.layout.views(Width(owners=True).rows(net))
+    heads = [n for n in rows if n.startswith(("exit_", "head"))]
+    assert len(heads) == 6
+    for name, at in rows.items():
+        want = torch.arange(10) if name in heads else torch.tensor([-1])
+        assert torch.equal(at.unique(), want)
+        assert name not in heads or torch.equal(at.reshape(10, -1)[:, 0], torch.arange(10))
+    assert Width().rows(net) is None
+
+
+def test_owners_need_classes():
+    with pytest.raises(CompositionError, match=r"HeteroFL averages .* submodel.owners = false"):
+        regression = from_clients([(np.zeros((3, 2)), np.zeros((3, 1)))] * 2)
+        Experiment(
+            algorithm=FedAvg(),
+            model=models.mlp(inputs=2, hidden=(4,), classes=1),
+            data=regression,
+            rounds=1,
+            submodel=Width(owners=True),
+            capacities=[0.25, 1.0],
+        ).build()

@@ -83,12 +83,23 @@ def test_only_a_run_with_sub_models_is_cut(fedloom: Fedloom) -> None:
 def test_a_report_has_the_sizes(fedloom: Fedloom) -> None:
     fedloom("run", "digits", "submodel=greedy", "submodel.capacities=1/4,1", *SMALL)
     page = Path("a/report.html").read_text()
-    assert "Sub-models" in page and "size 0.25" in page and "FedAvg + Pruning-Greedy" in page
+    assert "Sub-models" in page and "size 1/4" in page and "FedAvg + Pruning-Greedy" in page
     heads, lines = size_cells_of(Path("a"))
-    assert heads == ["algorithm", "measured", "size 0.25", "size 1", "mean"]
-    assert [line[1] for line in lines] == ["local", "global"]
-    last = load_run("a").columns["test_accuracy@0.25"][-1]
-    assert lines[1][2] == f"{100 * last:.2f} %"
+    assert heads == ["algorithm", "measured", "size 1/4", "size 1", "mean"]
+    kinds = ["local", "global", "local, mean of last 10", "global, mean of last 10"]
+    assert [line[1] for line in lines] == [*kinds, "held, of all parameters"]
+    curve = load_run("a").columns["test_accuracy@0.25"]
+    assert lines[1][2] == f"{100 * curve[-1]:.2f} %"
+    assert lines[3][2] == f"{50 * (curve[-1] + curve[-2]):.2f} %"
+    assert lines[4][2:] == [f"{100 * (4810 // 4) / 4810:.2f} %", "100.00 %", "-"]
+
+
+def test_the_end_of_a_run_says_every_size(fedloom: Fedloom) -> None:
+    text = fedloom("run", "digits", "submodel=heterofl", "submodel.capacities=1/4,1", *SMALL).output
+    small = json.loads(Path("a/summary.json").read_text())["sizes"]
+    line = next(line for line in text.splitlines() if line.startswith("  size 1/4"))
+    assert f"{100 * small['global']['0.25']:.2f} % global" in line
+    assert f"holds {small['held']['0.25']['all']:,} of 4,810 parameters" in line
 
 
 def size_cells_of(run: Path) -> tuple[list[str], list[list[str]]]:

@@ -169,3 +169,22 @@ def test_ten_rounds_learn_something(name: str) -> None:
     history = resolve(name, ["evaluate.clients=false"]).experiment().run().history
     losses = [row["test_loss"] for row in history if "test_loss" in row]
     assert len(history) == 10 and losses[-1] < math.log(RECIPES[name])
+
+
+def test_fiarse_learns_on_ag_news_with_thresholds_by_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    here("ag_news")
+    monkeypatch.setenv("FEDLOOM_DATA", str(ROOT))
+    changes = ["rounds=2", "cohort=8", "engine=serial", "evaluate.sizes=[]", "evaluate.every=2"]
+    experiment = resolve("fiarse_agnews", changes).experiment()
+    sizes = experiment.data.sizes
+    assert len(sizes) == 200 and int(sizes.min()) >= 4 and int(sizes.max()) > 2 * int(sizes.min())
+    adam = experiment.local
+    assert (adam.optimiser, adam.beta1, adam.beta2) == ("adamw", None, 0.95)
+    result = experiment.run()
+    first, last = (row["train_loss"] for row in result.history)
+    assert last < first < 1.5  # ln 4 is 1.39
+    held = result.summary["sizes"]["held"]
+    competing = held["1"]["of"]
+    norms, head = 2 * 2 * 2 * 64 + 2 * 64, 64 * 4 + 4
+    assert held["1"]["all"] - competing == norms + head
+    assert 0 <= held["0.0625"]["counted"] - competing // 16 < 100

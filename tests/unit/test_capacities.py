@@ -15,7 +15,7 @@ from fedloom.config import resolve
 from fedloom.errors import ConfigError
 from fedloom.views import Width
 
-WRONG = (0, -0.1, 1.5, "3/2", "1/0", "half", float("nan"), True, None, "")
+WRONG = (0, -0.1, 1.5, "3/2", "1/0", "1e999", "half", float("nan"), True, None, "")
 
 
 @pytest.mark.parametrize("value", WRONG)

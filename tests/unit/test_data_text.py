@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
+import types
 
 import published
 import pytest
@@ -176,6 +178,43 @@ def test_news_are_title_and_text_in_the_training_texts_words(news, tmp_path):
     first = ["fears", ",", "he", "said", "wall", "st", ".", "falls"]
     assert data.inputs[0].tolist() == [words[w] for w in first] + [0] * 4
     assert words['"'] == 2, "the only word that comes twice"
+
+
+def test_a_tokeniser_that_cannot_be_used_is_named(news, tmp_path, monkeypatch):
+    load = lambda **options: ag_news(iid(1), data_dir=tmp_path, **options)
+    refused(lambda: load(tokeniser="x", vocabulary=9), "vocabulary = 9 is for words")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(lambda: load(tokeniser="x"), "tokeniser 'x' needs the package transformers", "[text]")
+
+    class Absent:
+        @staticmethod
+        def from_pretrained(source):
+            raise OSError(f"{source} is not a folder\nand nothing else")
+
+    library = types.SimpleNamespace(AutoTokenizer=Absent)
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    refused(lambda: load(tokeniser="x"), "tokeniser 'x' cannot be used: x is not a folder; give")
+
+
+def test_texts_by_a_tokeniser_are_its_tokens_cut_and_filled_up(news, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="the extra fedloom[text]")
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    vocabulary = {w: i for i, w in enumerate(["<unk>", "<pad>", "fears", "he", "peace", "word"])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.normalizer = normalizers.Lowercase()
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>"
+    )
+    made.save_pretrained(tmp_path / "tokeniser")
+    source = str(tmp_path / "tokeniser")
+    data = ag_news(iid(2), data_dir=tmp_path, length=8, tokeniser=source)
+    # "Fears, he said Wall St.  falls" and 'A "quoted" word Peace'
+    assert data.inputs.tolist() == [[2, 0, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 5, 4, 1, 1]]
+    assert data.about["vocabulary"] == 6 and data.about["tokeniser"] == source
+    short = ag_news(iid(2), data_dir=tmp_path, length=3, tokeniser=source)
+    assert torch.equal(short.inputs, data.inputs[:, :3])
 
 
 def test_a_subset_is_taken_by_its_name_only(news, tmp_path):

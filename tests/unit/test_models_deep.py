@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithm import Round
-from fedloom.errors import CompositionError, ConfigError, DataError
+from fedloom.cohorts import Turnover
+from fedloom.data import from_clients
+from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
 from fedloom.models import (
     MODELS,
     cnn_celeba,
@@ -336,3 +341,57 @@ def test_the_commands_of_the_page_are_taken(name):
     line = next(line for line in PAGE.read_text().splitlines() if f"| `{name}` |" in line)
     overrides = line.split("`")[-2].split()
     assert resolve("digits", overrides).values["model"]["name"] == name
+
+
+# ------------------------------------------------------------------------ one value to normalise
+def lone(norm: nn.Module, sizes: tuple[int, ...], tests: int = 4, **changes):
+    """Clients of so many images 4 x 4, which a convolution makes into one place."""
+    image = lambda n: (np.random.default_rng(n).normal(size=(n, 1, 4, 4)), np.arange(n) % 2)
+    module = nn.Sequential(nn.Conv2d(1, 4, 4), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4, 2))
+    return Experiment(
+        algorithm=FedAvg(),
+        model=module,
+        data=from_clients([image(n) for n in sizes], test=image(tests)),
+        rounds=1,
+        local=Local(batch=3, **changes),
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("norm", "sizes", "tests", "says"),
+    [
+        (nn.GroupNorm(4, 4), (6, 7), 4, "GroupNorm '1'.*as client 1 has .7 in batches of 3."),
+        (nn.BatchNorm2d(4), (6, 1), 4, "BatchNorm2d '1'.*as client 1 has .1 in all."),
+        (nn.GroupNorm(4, 4), (6, 6), 501, "as the test set ends with .501 in batches of 500."),
+    ],
+)
+def test_a_norm_of_one_value_is_refused_before_anything_runs(norm, sizes, tests, says):
+    with pytest.raises(CompositionError, match=says) as caught:
+        lone(norm, sizes, tests).build()
+    assert "\n" not in str(caught.value)
+
+
+def test_where_no_batch_is_of_one_example_the_same_norms_run():
+    for norm in (nn.GroupNorm(4, 4), nn.BatchNorm2d(4)):
+        lone(norm, (6, 6)).build()
+        lone(norm, (7, 6), drop_last=True).build()
+    lone(nn.GroupNorm(2, 4), (7, 1)).build()  # two values a group
+    before = nn.BatchNorm2d(4)
+    loop = lone(before, (6, 6), 501).build()  # in evaluation its statistics are known
+    assert not loop.net.buffers().view(2, 4)[0].any()  # and the trial moved none
+
+
+def test_a_client_that_never_takes_part_may_have_one_example():
+    given = lone(nn.BatchNorm2d(4), (6, 1))
+    dataclasses.replace(given, cohort=[[0]]).build()
+    changing = {"turnover": Turnover(active=1, every=5), "rounds": 40}
+    with pytest.raises(ClientError, match=r"client 1, round \d+: a norm has one value to norm"):
+        dataclasses.replace(given, **changing).run()
+
+
+def test_a_small_part_may_be_the_one_that_cannot():
+    slim = lone(nn.GroupNorm(2, 4), (7, 6))
+    slim.submodel, slim.capacities = Width(exact=False), [1 / 4, 1.0]
+    with pytest.raises(CompositionError, match="GroupNorm '1' has one value"):
+        slim.build()

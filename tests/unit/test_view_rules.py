@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import grad, vmap
 
-from fedloom import models
+from fedloom import FedAvg, models
 from fedloom.algorithm import Job, Round
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom.layout import Layout
@@ -31,6 +31,7 @@ from fedloom.views import (
     greedy,
     whole,
 )
+from tiny import small
 
 NOW = Round(1, 1.0, 0.1)
 RULES = [
@@ -223,28 +224,39 @@ def test_a_view_travels_between_processes():
 
 
 # --------------------------------------------------------------------------------- FIARSE, remarks
-def test_ties_are_all_held_and_reported_once_at_the_start(caplog):
+def remarks(rule: Rule, x: torch.Tensor, net: Net) -> list[str]:
+    return rule.remarks(rule.view(x, net, 0.25, Round(0, 1.0, 0.1)), net, 0.25)
+
+
+def test_ties_are_all_held_and_remarked_on():
     net, x = Net(Variables(torch.zeros(100))), torch.full((100,), -0.5)
-    with caplog.at_level(logging.WARNING, "fedloom"):
-        view = Importance().view(x, net, 0.25, Round(0, 1.0, 0.1))
-        Importance().view(x, net, 0.25, Round(7, 1.0, 0.1))
-    assert len(view.held) == 100
-    (record,) = caplog.records
-    assert "100 coordinates are held at capacity 0.25 instead of 25" in record.getMessage()
+    assert len(Importance().view(x, net, 0.25, NOW).held) == 100
+    (remark,) = remarks(Importance(), x, net)
+    assert "100 coordinates are held at capacity 0.25 instead of 25" in remark
 
 
-def test_an_end_of_the_net_that_is_cut_off_is_reported(caplog):
-    net = Net(models.mlp(inputs=8, hidden=(16,), classes=4))
-    dead_head = net.init() * torch.where(net.layout.where("head.*") > 0, 1e-6, 1.0)
+def test_an_end_of_the_net_that_is_cut_off_is_remarked_on():
+    net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=4))
+    dead = lambda name: net.init() * torch.where(net.layout.where(name) > 0, 1e-6, 1.0)
+    (remark,) = remarks(Importance(), dead("head.*"), net)
+    assert "nothing of 'head.weight' is held at capacity 0.25" in remark
+    (remark,) = remarks(Importance(), dead("fc1.*"), net)
+    assert "nothing of 'fc1.linear.weight'" in remark
+    assert remarks(Importance(mask_classifier=False), dead("head.*"), net) == []
+    # an exempt head: the last layer that is masked is no end of the net
+    inside = Importance(group="shard", shards=("fc*",))
+    assert remarks(inside, dead("fc2.*"), net) == []
+    assert remarks(Importance(), net.init(), net) == remarks(Width(), net.init(), net) == []
+
+
+def test_remarks_are_warnings_before_a_run_and_only_there(caplog):
+    module = models.mlp(inputs=5, hidden=(16,), classes=3)
+    with torch.no_grad():
+        module.head.weight.mul_(1e-9), module.head.bias.mul_(1e-9)
     with caplog.at_level(logging.WARNING, "fedloom"):
-        Importance().view(dead_head, net, 0.25, Round(0, 1.0, 0.1))
+        small(FedAvg(), model=module, submodel=Importance(), capacities=[0.25], rounds=2).run()
     (record,) = caplog.records
-    assert "nothing of 'head.weight' is held at capacity 0.25" in record.getMessage()
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, "fedloom"):
-        Importance(mask_classifier=False).view(dead_head, net, 0.25, Round(0, 1.0, 0.1))
-        Importance().view(net.init(), net, 0.25, Round(0, 1.0, 0.1))
-    assert not caplog.records
+    assert "nothing of 'head.weight'" in record.getMessage()
 
 
 def test_fiarse_refuses_a_net_without_anything_to_mask_and_a_missing_model():

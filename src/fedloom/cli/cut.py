@@ -24,9 +24,10 @@ def cut_out(
     code started: only that code knows its model.
     """
     from fedloom.config import from_run
+    from fedloom.engines.statistics import keeps_no_statistics, samples
     from fedloom.models import with_statistics
     from fedloom.report import load_run
-    from fedloom.sizes import keeps_no_statistics, part_of, samples
+    from fedloom.sizes import part_of
 
     if load_run(run).config.get("source") == "python":
         raise ConfigError(

@@ -47,7 +47,7 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
         from fedloom.capacities import share_of
         from fedloom.cli.cut import cut_out
 
-        share = share_of(capacity, "--capacity")
+        share, named = share_of(capacity, "--capacity"), module
         module, mask, about = cut_out(run, weights, share, round)
         weights, name = dict(module.state_dict()), f"export-{share:g}"
     out = out or run / f"{name}{_SUFFIX[kind]}"
@@ -55,8 +55,8 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
         out = out / f"model{_SUFFIX[kind]}"
     code = out.with_suffix(".py")
     built = None if module is None else architecture(module)
-    # what was cut is as no recipe makes it; what was not is shortest by its name
-    uncut = module is not None and (capacity is None or bool(mask))
+    # what was cut, or got statistics, is as no recipe makes it; else it is shortest by its name
+    uncut = module is not None and (capacity is None or _alike(module, named))
     if uncut and (built is None or _ours(built)):
         built = call(run)
     text = script(built, out.name, kind, run, round)
@@ -70,6 +70,14 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
         _write(beside, mask, kind)
         click.echo(f"{beside}: which of them it holds")
     click.echo(f"{code}: loads it\n\n{text.rstrip()}")
+
+
+def _alike(one: nn.Module, other: nn.Module | None) -> bool:
+    """Say whether the weights of one fit into the other."""
+    shapes = [
+        {k: v.shape for k, v in m.state_dict().items()} for m in (one, other) if m is not None
+    ]
+    return shapes[0] == shapes[-1] and other is not None
 
 
 def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:

@@ -65,10 +65,27 @@ def summarise(result: Result) -> str:
         goal = f"to {human_target(s['target'], unit)}"
         text = s["rounds_to_target_text"]
         lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
+    lines += _by_size(s, unit)
     traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
     lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines)
+
+
+def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
+    """A line for every size of a run with sub-models: its values, and what it holds."""
+    from fedloom.report.tables import human_size, human_value
+
+    about, lines = s.get("sizes") or {}, []
+    for size, held in (about.get("held") or {}).items():
+        said = [
+            f"{human_value(about[kind][size], unit)} {kind}"
+            for kind in ("local", "global")
+            if size in about.get(kind, {})
+        ]
+        said.append(f"holds {held['all']:,} of {s['parameters']:,} parameters")
+        lines.append((f"size {human_size(float(size))}", ", ".join(said)))
+    return lines
 
 
 def illustrate(run: Path) -> Path | None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedloom.data.assemble import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.fetch import PublishedFile, data_root, fetch, fetch_archive
 from fedloom.data.ragged import Partition
 from fedloom.data.reading import read_rows
-from fedloom.data.words import by_frequency, padded
+from fedloom.data.words import by_frequency, padded, subwords
 from fedloom.errors import DataError
 
 __all__ = [
@@ -40,6 +39,7 @@ AG_NEWS = {
         name="test.csv", md5="d52ea96a97a2d943681189a97654912d", url=_NEWS + "test.csv"
     ),
 }
+_WORDS = 20_000  # that a vocabulary of words has if nothing is said
 NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 SST2 = PublishedFile(
     name="SST-2.zip",
@@ -61,15 +61,18 @@ def ag_news(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     length: int = 64,
-    vocabulary: int = 20_000,
+    vocabulary: int = _WORDS,
     part: str = "train",
+    tokeniser: str = "words",
 ) -> FederatedData:
     """Load AG News (120,000 + 7,600 news in 4 classes) from <root>/ag_news_csv: inputs (n, length)
     int64 numbers of words.
 
     A text is title and description; its first `length` words and signs count, shorter ones are
     filled up with 0. The vocabulary is that of the most frequent words of the training texts, 1
-    stands for all others. part: the training file, train.csv, which is verified by its md5 and
+    stands for all others. tokeniser: instead of "words", a folder or a name on the hub with a
+    Hugging Face tokeniser, such as "roberta-base" for the model of that name, with its own
+    vocabulary and padding. part: the training file, train.csv, which is verified by its md5 and
     downloaded if it is missing; or a subset of yours, a .csv of the same columns or a .tsv of text
     and class name ("train-10k" reads train-10k.tsv). Raises DataError for files that are missing,
     damaged or in another encoding.
@@ -83,7 +86,7 @@ def ag_news(
         read_news(train),
         read_news(test),
         NEWS_CLASSES,
-        (length, vocabulary),
+        (length, vocabulary, tokeniser),
         {} if part == "train" else {"part": part},
     ).deal(partition, seed)
 
@@ -139,13 +142,15 @@ def sst2(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     length: int = 64,
-    vocabulary: int = 20_000,
+    vocabulary: int = _WORDS,
+    tokeniser: str = "words",
 ) -> FederatedData:
     """Load SST-2 (67,349 + 872 phrases of film reviews, negative or positive) from <root>/SST-2 or
     <root>/sst-2: inputs (n, length) int64 numbers of words.
 
     The test set is GLUE's dev.tsv, because GLUE's test.tsv has no labels; where test.tsv has
-    labels, it is that, and dev.tsv belongs to the training data. Words as for `ag_news`. The
+    labels, it is that, and dev.tsv belongs to the training data. Words or a tokeniser as for
+    `ag_news`. The
     archive is downloaded if there is neither folder. Raises DataError for files that are missing,
     damaged or in another encoding.
 
@@ -153,7 +158,9 @@ def sst2(
     """
     train, test = read_sst2(sst2_folder(data_root(data_dir), download))
     classes = ("negative", "positive")
-    return tokenised("sst2", train, test, classes, (length, vocabulary)).deal(partition, seed)
+    return tokenised("sst2", train, test, classes, (length, vocabulary, tokeniser)).deal(
+        partition, seed
+    )
 
 
 def sst2_folder(root: Path, download: bool) -> Path:
@@ -194,23 +201,33 @@ def tokenised(
     train: Labelled,
     test: Labelled,
     class_names: Sequence[str],
-    sizes: tuple[int, int],
+    how: tuple[int, int, str],
     details: dict[str, object] | None = None,
 ) -> Arrays:
-    """Texts as numbers of the words of the training texts; sizes: length, vocabulary."""
-    length, size = sizes
-    vocabulary = by_frequency(train.texts, size)
-
-    def part(texts: Labelled) -> tuple[Tensor, Tensor]:
-        return padded(texts.texts, vocabulary, length), torch.tensor(texts.labels)
-
-    (inputs, targets), (tests, test_targets) = part(train), part(test)
+    """Texts as numbers. how: length, vocabulary, and "words" of the training texts or the source of
+    a tokeniser. Raises DataError.
+    """
+    length, size, tokeniser = how
+    about: dict[str, object] = {"length": length}
+    if tokeniser == "words":
+        vocabulary = by_frequency(train.texts, size)
+        inputs, tests = (padded(part.texts, vocabulary, length) for part in (train, test))
+        known = len(vocabulary)
+    elif size != _WORDS:
+        raise DataError(
+            f"vocabulary = {size} is for words; tokeniser '{tokeniser}' has its own; drop one"
+        )
+    else:
+        (inputs, known), (tests, _) = (
+            subwords(part.texts, tokeniser, length) for part in (train, test)
+        )
+        about["tokeniser"] = tokeniser
     return Arrays(
         name=name,
         inputs=inputs,
-        targets=targets,
+        targets=torch.tensor(train.labels),
         test_inputs=tests,
-        test_targets=test_targets,
+        test_targets=torch.tensor(test.labels),
         class_names=tuple(class_names),
-        details={"length": length, "vocabulary": len(vocabulary), **(details or {})},
+        details={**about, "vocabulary": known, **(details or {})},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,16 @@ from torch import Tensor
 
 from fedloom.errors import DataError
 
-__all__ = ["END", "PADDING", "UNKNOWN", "by_appearance", "by_frequency", "numbers", "padded"]
+__all__ = [
+    "END",
+    "PADDING",
+    "UNKNOWN",
+    "by_appearance",
+    "by_frequency",
+    "numbers",
+    "padded",
+    "subwords",
+]
 
 PADDING, UNKNOWN, END = "<pad>", "<unk>", "<eos>"
 _WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")  # a word with its apostrophe, or one sign
@@ -56,6 +66,33 @@ def padded(texts: Sequence[str], vocabulary: Mapping[str, int], length: int) -> 
         words = split_words(text)[:length]
         out[row, : len(words)] = [vocabulary.get(word, unknown) for word in words]
     return torch.from_numpy(out)
+
+
+def subwords(texts: Sequence[str], source: str, length: int) -> tuple[Tensor, int]:
+    """The first `length` tokens of texts by a Hugging Face tokeniser, (n, length) int64, filled
+    up with its own padding; and how many tokens it knows.
+
+    source: a folder, or a name on the hub. Needs the extra fedloom[text]. Raises DataError.
+    """
+    if length < 1:
+        raise DataError(f"length must be at least 1, got {length}")
+    try:
+        library = importlib.import_module("transformers")
+    except ImportError:
+        raise DataError(
+            f"tokeniser '{source}' needs the package transformers, which is not installed: "
+            "pip install 'fedloom[text]'; or take data.tokeniser = words"
+        ) from None
+    try:
+        known = library.AutoTokenizer.from_pretrained(source)
+        found = known(list(texts), truncation=True, max_length=length, padding="max_length")
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        why = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise DataError(
+            f"tokeniser '{source}' cannot be used: {why}; give a folder with one that pads, or "
+            "its name on the hub and a network"
+        ) from None
+    return torch.tensor(found["input_ids"], dtype=torch.int64), len(known)
 
 
 def by_appearance(words: Iterable[str]) -> dict[str, int]:

@@ -84,6 +84,8 @@ class Client:
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)
+        self._rows = plan.rule.rows(net) if plan.rule else None
+        self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
 
     # ------------------------------------------------------------------------------------ a range
     def run_range(
@@ -202,6 +204,8 @@ class Client:
         )
         weight = float(up.weight)
         counted: Any = weight if rule is None else weight * rule.covered(up.delta)
+        if self._rows is not None:
+            counted = counted * self._owned(self._rows, share.view, i).to(up.delta.dtype)
         part = rec(
             n=1.0,
             mass=weight,
@@ -215,6 +219,14 @@ class Client:
         memory = memory._replace(link=state, last=float(round))
         squares = self.plan.link.squares(done.up, state)
         return _at_server(part, share.view), memory, self._cost(i, done, share, sent, squares)
+
+    def _owned(self, rows: Tensor, view: View, i: int) -> Tensor:
+        """(m,): whether a client has samples of the class that a coordinate is about, if any."""
+        mine = rows if view.held is None else rows.index_select(0, view.held)
+        has = (self.fed.data.label_counts_of(i) > 0).to(rows.device)
+        beyond = has.new_zeros(max(0, self._outputs - len(has)))  # outputs that stand for no class
+        everybody = has.new_ones(1)  # where an index of -1 leads
+        return torch.cat([has, beyond, everybody])[mine]
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""

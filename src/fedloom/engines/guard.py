@@ -32,6 +32,10 @@ _ARGUMENTS = {
 }
 # what a branch asks; float() and item() are left to who wants to print: vmap refuses them anyway
 _BRANCHING = {"__bool__", "is_nonzero", "equal", "allclose"}
+_ONE_VALUE = (
+    "a norm has one value to normalise in a batch of one example; take another local.batch or "
+    "local.drop_last, or a norm over more values (such as fewer groups)"
+)
 _NO_VALUES = (
     "it may run for many clients at once, each with its own value: choose with torch.where, or "
     "shorten with fedloom.vector.clip"
@@ -360,4 +364,6 @@ def in_words(error: Exception) -> str:
         return f"it keeps state on itself ({text}); {_NOT_ON_SELF}"
     if text.startswith("vmap:"):
         return f"{place}{text.split('. ')[0]}; {_NO_VALUES}"
+    if "Expected more than 1 value per channel" in text:
+        return f"{place}{_ONE_VALUE}"
     return f"{place}{type(error).__name__}: {text}"

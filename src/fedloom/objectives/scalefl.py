@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from ..algorithm import hyper
 from ..errors import CompositionError
 from ..net import Net, logits_of
-from ..vector import Rec, Vec
+from ..vector import Rec, Vec, rec
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
 
 __all__ = ["SelfDistillation"]
@@ -23,10 +24,11 @@ class SelfDistillation(CrossEntropy):
     the teacher and gets no gradient from KL. One exit alone: its cross-entropy. Needs a model with
     exits.
 
-    memory: -
-    code: as the released code has it, a KL divided by the number of classes as well, and a gradient
-    through the teacher. There beta is 0 by default, and counts after a quarter of the rounds only;
-    here it counts from the beginning.
+    after: how many rounds pass before KL counts. code: as the released code has it, a KL divided by
+    the number of classes as well, and a gradient through the teacher. There beta is 0 by default,
+    and counts after a quarter of the T rounds only: after = floor(T / 4) + 1, so 201 of 800.
+
+    memory: on (one number, whether KL counts in this round; nothing if it always does)
     Reference: https://github.com/git-disl/scale-fl
     """
 
@@ -34,6 +36,7 @@ class SelfDistillation(CrossEntropy):
 
     beta: float = hyper(0.05, low=0, source="0.05 in ScaleFL's README for texts; 0 in its code")
     tau: float = hyper(3.0, low=0, open_low=True, source="temperature, 3 in ScaleFL's code")
+    after: int = hyper(0, low=0, source="floor(T / 4) + 1 of T rounds in ScaleFL's code")
     code: bool = hyper(False, choices=(False, True), source="ScaleFL's code")
 
     mean = Objective.mean  # the fused one of CrossEntropy asks the last exit alone
@@ -46,6 +49,14 @@ class SelfDistillation(CrossEntropy):
                 "model.exits = true where a model has it, or build a fedloom.models.MultiExit"
             )
 
+    def init(self, info: Rec) -> Rec:
+        return rec(on=info.counts.new_zeros(())) if self.after else rec()
+
+    def begin(self, mem: Rec, info: Rec) -> Rec:
+        if not self.after:
+            return mem
+        return mem._replace(on=torch.full_like(mem.on, info.round >= self.after))
+
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         answers, targets = net.raw(x, batch[0]), batch[1]
         z = by_class(logits_of(answers), targets)
@@ -53,10 +64,11 @@ class SelfDistillation(CrossEntropy):
         h, total = len(earlier) + 1, self.score(z, batch)
         teacher = z if self.code else z.detach()
         log_q, total = (teacher / self.tau).log_softmax(1), h * total
+        beta = self.beta * mem.on if self.after else self.beta
         for j, out in enumerate(earlier, start=1):
             z_j = by_class(out, targets)
             log_p = (z_j / self.tau).log_softmax(1)
             each = (log_q.exp() * (log_q - log_p)).sum(1)
             kl = example_mean(each / z.shape[1] if self.code else each, self.told(targets))
-            total = total + j * (self.score(z_j, batch) + self.beta * self.tau**2 * kl)
+            total = total + j * (self.score(z_j, batch) + beta * self.tau**2 * kl)
         return total / (h * (h + 1) / 2)

@@ -13,7 +13,7 @@ from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
 from .fashion import fashion_dirichlet, zoo_fashion_mnist
 from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .pictures import cifar10, cifar100, femnist
-from .submodels import fiarse_cifar10, fiarse_cifar100, fiarse_fashion
+from .submodels import fiarse_agnews, fiarse_cifar10, fiarse_cifar100, fiarse_fashion
 from .text import ag_news, shakespeare, wikitext2
 
 __all__ = ["RECIPES", "Recipe"]
@@ -30,6 +30,7 @@ RECIPES: dict[str, Recipe] = {
     "fashion_dirichlet": fashion_dirichlet,
     "fedacg_fedpaq": fedacg_fedpaq,
     "femnist": femnist,
+    "fiarse_agnews": fiarse_agnews,
     "fiarse_cifar10": fiarse_cifar10,
     "fiarse_cifar100": fiarse_cifar100,
     "fiarse_fashion": fiarse_fashion,

@@ -19,6 +19,7 @@ __all__ = [
     "comparison",
     "human_bytes",
     "human_seconds",
+    "human_size",
     "human_target",
     "human_value",
     "table_cells",
@@ -81,6 +82,17 @@ def human_value(value: float | None, unit: str, spread: float | None = None) -> 
     else:
         middle, beside, after = f"{value:.4g}", f"{spread or 0:.2g}", f" {unit}" if unit else ""
     return f"{middle}{'' if spread is None else f' ± {beside}'}{after}"
+
+
+def human_size(share: float) -> str:
+    """Write a share of the model as papers do: 1/64 where its inverse is a power of two.
+
+    >>> human_size(0.015625), human_size(0.04), human_size(1.0)
+    ('1/64', '0.04', '1')
+    """
+    parts = round(1 / share)
+    known = parts > 1 and parts & (parts - 1) == 0 and abs(parts * share - 1) < 1e-5
+    return f"1/{parts}" if known else f"{share:.6g}"
 
 
 def human_target(target: float, unit: str) -> str:

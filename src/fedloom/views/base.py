@@ -163,6 +163,10 @@ class Rule:
         """
         raise NotImplementedError
 
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        """What a person should know of a view of the first model: warnings before a run."""
+        return []
+
     def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
         """-> the gradient at x (m,) that the algorithm sees; grad is the plain one. Asked only if
         the view has a fit.
@@ -182,6 +186,15 @@ class Rule:
         nobody does, it leaves the model alone.
         """
         return torch.ones_like(delta)
+
+    def rows(self, net: Net) -> Tensor | None:
+        """-> (d,) int64: the class that each coordinate of the whole model is about, -1 where none.
+
+        There a client's answer counts in the mean only if it has training samples of that class.
+        None: it counts everywhere. Asked once; the server knows a client's classes as it knows its
+        capacity. Raises CompositionError for a net without such rows.
+        """
+        return None
 
     def told(self, view: View) -> Rec:
         """What is sent down beside the message, as a record of tensors; its bytes are billed.

@@ -21,7 +21,17 @@ from ..net import Net
 from .layers import WAYS
 from .part import KNOWN, Cuttable, Flow, Part
 
-__all__ = ["Choose", "Cut", "Cuttable", "Flow", "Part", "Walk", "count_left", "cut_net"]
+__all__ = [
+    "Choose",
+    "Cut",
+    "Cuttable",
+    "Flow",
+    "Part",
+    "Walk",
+    "count_left",
+    "cut_net",
+    "rows_of_heads",
+]
 
 Choose = Callable[[int, int], Tensor]
 
@@ -137,6 +147,29 @@ def cut_net(net: Net, how: Cut) -> tuple[Net, Tensor]:
             held.append(at + _positions(shape, walk.kept[name]))
         at += size
     return small, torch.cat(held).to(net.device)
+
+
+def rows_of_heads(net: Net, rule: str) -> Tensor:
+    """(d,) int64: for weights and biases of the layers that give outputs of the net, the number of
+    the output that they belong to; -1 for all other coordinates.
+
+    Raises CompositionError for a net that cannot be cut.
+
+    >>> net = Net(nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2)))
+    >>> rows_of_heads(net, "HeteroFL").tolist()
+    [-1, -1, -1, -1, 0, 0, 1, 1, 0, 1]
+    """
+    module = copy.deepcopy(net.module).to("meta")
+    walk, _ = _walked(module, Cut(rule, 1.0, lambda units, keep: torch.arange(keep)))
+    heads = [path for path, m in module.named_modules() if id(m) in walk.heads]
+    owned = {f"{path}.{name}" if path else name for path in heads for name in ("weight", "bias")}
+    pieces = [
+        torch.arange(shape[0]).repeat_interleave(math.prod(shape[1:]))
+        if name in owned
+        else torch.full((math.prod(shape),), -1)
+        for name, shape in zip(net.layout.names, net.layout.shapes, strict=True)
+    ]
+    return torch.cat(pieces).to(net.device)
 
 
 def count_left(net: Net, how: Cut) -> int:

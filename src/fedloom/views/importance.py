@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from fnmatch import fnmatch
 from typing import ClassVar
@@ -17,11 +16,9 @@ from ..errors import CompositionError, ConfigError, DataError
 from ..layout import Layout
 from ..net import Net, Variables
 from ..vector import Rec, Vec, rec
-from .base import Now, Rule, View, behind_mask, check_capacity, round_of, whole
+from .base import Now, Rule, View, behind_mask, check_capacity, whole
 
 __all__ = ["Importance", "greedy"]
-
-_log = logging.getLogger(__name__)
 
 NORMS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
@@ -116,13 +113,9 @@ class Importance(Rule):
 
     def maskable(self, net: Net) -> tuple[bool, ...]:
         """Which pieces of net.layout compete for a place in the mask, one answer for each."""
-        owners = {
-            f"{path}.{name}" if path else name: module
-            for path, module in net.module.named_modules()
-            for name, _ in module.named_parameters(recurse=False)
-        }
+        owners = self._owners(net)
         pieces = list(zip(net.layout.names, net.layout.shapes, strict=True))
-        matrices = [owners[n] for n, s in pieces if len(s) > 1 and not isinstance(owners[n], NORMS)]
+        matrices = [owners[n] for n, s in pieces if len(s) > 1 and _is_matrix(owners[n])]
 
         def competes(module: nn.Module, axes: int) -> bool:
             if isinstance(module, NORMS):
@@ -149,12 +142,7 @@ class Importance(Rule):
         a, places = x.abs(), self._places(net)
         tau = self._thresholds(a, places, net.layout, capacity)
         held = (a >= _spread(tau, places, net.layout)).nonzero()[:, 0]
-        view = self._made(held, tau, places, net.layout)
-        level = logging.WARNING if round_of(rnd) == 0 else logging.DEBUG
-        if _log.isEnabledFor(level):
-            for remark in self._remarks(view, places, net.layout, capacity):
-                _log.log(level, "%s", remark)
-        return view
+        return self._made(held, tau, places, net.layout)
 
     def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
         if fit is None:
@@ -253,9 +241,12 @@ class Importance(Rule):
         fit = rec(tau=_spread(tau, places, layout)[held], groups=tau, competes=competes)
         return behind_mask(held, layout, fit)
 
-    def _remarks(self, view: View, places: list[int], layout: Layout, capacity: float) -> list[str]:
-        """What a person should know of this mask: too many ties, an end of the net cut off."""
-        sizes, left = layout.sizes, view.layout.sizes
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        """Too many ties at the threshold; an end of the net, where every path goes, cut off."""
+        if view.held is None:
+            return []
+        places, names = self._places(net), net.layout.names
+        sizes, left = net.layout.sizes, view.layout.sizes
         masked = [i for i, place in enumerate(places) if place >= 0]
         groups = [[i for i in masked if places[i] == g] for g in range(max(places) + 1)]
         due = sum(_kept(capacity, sum(sizes[i] for i in group)) for group in groups)
@@ -267,15 +258,28 @@ class Importance(Rule):
                 f"{due}, because as many are tied at the threshold; are the weights quantised, or "
                 "many of them equal?"
             )
-        ends = [i for i in masked if len(layout.shapes[i]) > 1]
-        for i in dict.fromkeys(ends[:1] + ends[-1:]):
+        owners = self._owners(net)
+        weights = [
+            i
+            for i, s in enumerate(net.layout.shapes)
+            if len(s) > 1 and _is_matrix(owners[names[i]])
+        ]
+        for i in dict.fromkeys(weights[:1] + weights[-1:]):
             if left[i] == 0:
                 out.append(
-                    f"{self.name}: nothing of '{layout.names[i]}' is held at capacity "
-                    f"{capacity:g}, so a client that small learns nothing until others have "
-                    "raised it; exempt it (mask_first, mask_classifier), or take group='layer'"
+                    f"{self.name}: nothing of '{names[i]}' is held at capacity {capacity:g}, so a "
+                    "client that small learns little until others have raised it; exempt it "
+                    "(mask_first, mask_classifier), or take group='layer'"
                 )
         return out
+
+    def _owners(self, net: Net) -> dict[str, nn.Module]:
+        """The module that each parameter belongs to."""
+        return {
+            f"{path}.{name}" if path else name: module
+            for path, module in net.module.named_modules()
+            for name, _ in module.named_parameters(recurse=False)
+        }
 
 
 def greedy(
@@ -288,6 +292,11 @@ def greedy(
     False
     """
     return Importance(group=group, shards=shards, count=count, dynamic=False, biased=False)
+
+
+def _is_matrix(owner: nn.Module) -> bool:
+    """Say whether this module's parameters of two or more axes are weights."""
+    return not isinstance(owner, NORMS)
 
 
 def _kept(capacity: float, n: int) -> int:

@@ -13,7 +13,7 @@ from ..net import Net
 from ..vector import Vec
 from .base import Now, Rule, View, check_capacity, whole
 from .budget import GRAIN, largest_share
-from .cut import Cut, cut_net
+from .cut import Cut, cut_net, rows_of_heads
 
 __all__ = ["Width"]
 
@@ -40,9 +40,13 @@ class Width(Rule):
     scaler: in training, the outputs of hidden layers are divided by the share of the width, so that
     they are as large as the whole net's (section 3.2). Right before a norm that changes nothing.
 
+    owners: a class's row of the classifier, and its bias, is averaged only over clients that have
+    training samples of the class, as in the released code (there also without the masked
+    cross-entropy); a class that no participant has keeps its row. Off, over all who hold it.
+
     Differs from the paper: capacity is a share of the weights, not of the width. The scaler stands
     behind every hidden layer, also where no norm follows. The masked cross-entropy is an objective,
-    masked_cross_entropy; a class's row of the classifier is averaged over all who hold it.
+    masked_cross_entropy.
     Reference: https://github.com/diaoenmao/HeteroFL
 
     >>> from torch import nn
@@ -61,10 +65,16 @@ class Width(Rule):
         default="sqrt", choices=("sqrt", "budget"), source="sqrt: a convolution has width^2 weights"
     )
     scaler: bool = hyper(default=True, choices=(True, False), source="HeteroFL, section 3.2")
+    owners: bool = hyper(
+        default=False, choices=(False, True), source="True in HeteroFL's and FedRolex's code"
+    )
 
     def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
         """Which `keep` of `units` channels, or whole groups of them, are kept: rising (keep,)."""
         return torch.arange(keep)
+
+    def rows(self, net: Net) -> Tensor | None:
+        return rows_of_heads(net, self.name) if self.owners else None
 
     def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
         check_capacity(self, capacity)

@@ -1,0 +1,85 @@
+"""How sub-models with a batch norm that keeps no statistics are evaluated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.data import from_clients
+from fedloom.engines.statistics import samples
+from fedloom.evaluation import Evaluation
+from fedloom.models import with_statistics
+from fedloom.sizes import part_of
+from fedloom.views import Importance, Width
+
+
+def net() -> nn.Module:
+    torch.manual_seed(4)
+    norm = nn.BatchNorm1d(6, track_running_stats=False)
+    return nn.Sequential(nn.Linear(3, 6), norm, nn.ReLU(), nn.Linear(6, 3)).double()
+
+
+def built(rule, statistics: str):
+    """Three clients with test sets of 5, 4 and 2, and batches of three."""
+    draw = np.random.default_rng(1)
+    sample = lambda n, at: (draw.normal(size=(n, 3)) + at, draw.integers(3, size=n))
+    data = from_clients(
+        [sample(n, at) for n, at in ((7, 0), (6, 3), (8, -3))],
+        client_tests=[sample(n, at) for n, at in ((5, 0), (4, 3), (2, -3))],
+        dtype=torch.float64,
+    )
+    loop = Experiment(
+        algorithm=FedAvg(),
+        model=net(),
+        data=data,
+        rounds=1,
+        local=Local(steps=2, batch=3, lr=0.1),
+        submodel=rule,
+        capacities=[0.25, 1.0],
+        evaluation=Evaluation(statistics=statistics),
+        device="cpu",
+    ).build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    loop.run(1)
+    return loop
+
+
+def sub_model(loop, rule, capacity: float) -> nn.Module:
+    return part_of(rule, loop.net, loop.srv.x, capacity, 1)[1].requires_grad_(False)
+
+
+@pytest.mark.parametrize("rule", [Width(scaler=False), Importance()], ids=repr)
+def test_static_statistics_are_of_all_training_samples_and_of_the_size(rule):
+    loop = built(rule, "static")
+    data = loop.fed.data
+    for capacity in (0.25, 1.0):
+        module = with_statistics(sub_model(loop, rule, capacity), samples(loop.fed))
+        right = (module(data.test_inputs).argmax(1) == data.test_targets).double()
+        score = loop.size_scores()[capacity]
+        assert torch.equal(score.each, right)
+    assert torch.equal(loop.scores()["test"].each, loop.size_scores()[1.0].each)
+
+
+@pytest.mark.parametrize("rule", [Width(scaler=False), Importance()], ids=repr)
+def test_by_batches_are_those_of_one_client_as_large_as_in_training(rule):
+    loop = built(rule, "batch")
+    data = loop.fed.data
+    for capacity in (0.25, 1.0):
+        module = sub_model(loop, rule, capacity)
+        want = torch.zeros(11, dtype=torch.float64)
+        loss = 0.0
+        for own in map(data.test_clients.of, range(3)):
+            cuts = [3, 2] if len(own) == 5 else [len(own)]  # of 4, the last one joins the others
+            for index in torch.split(own, cuts):
+                out = module(data.test_inputs[index])
+                want[index] = (out.argmax(1) == data.test_targets[index]).double()
+                targets = data.test_targets[index]
+                loss += float(nn.functional.cross_entropy(out, targets, reduction="sum"))
+        score = loop.size_scores()[capacity]
+        assert torch.equal(score.each, want)
+        assert score.loss == pytest.approx(loss, rel=1e-12)
+    assert torch.equal(loop.scores()["test"].each, loop.size_scores()[1.0].each)

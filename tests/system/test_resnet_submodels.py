@@ -1,0 +1,107 @@
+"""FIARSE's ResNet-18 set-ups from the command line on a few real images: one round, every size with
+statistics of its own, a report, and exports that compute what was evaluated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import load_file
+
+from fedloom.config import from_run
+from fedloom.data import SOURCES, data_root, iid
+from fedloom.data.catalogue import check
+from fedloom.data.cifar import CIFAR10, CIFAR100, CifarSet
+
+pytestmark = pytest.mark.slow
+Fedloom = Callable[..., Result]
+ROOT = data_root()
+TRAIN, TEST = 100, 100  # images that are kept
+
+SMALL = (
+    "rounds=1", "cohort=4", "data.partition.clients=8", "local.epochs=none", "local.steps=2",
+    "local.batch=10", "evaluate.sizes=['1/32']",
+)  # fmt: skip
+
+
+def few_images(kind: CifarSet, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """The publisher's files with the first images of each class only."""
+    if check(kind.name, ROOT).state == "missing":
+        pytest.skip(f"no copy of {kind.name} in FEDLOOM_DATA or the cache")
+    whole = SOURCES[kind.name](iid(1), data_dir=ROOT, download=False)
+    folder.mkdir(parents=True)
+
+    def write(name: str, content: dict[bytes, Any]) -> None:
+        raw = pickle.dumps(content, protocol=3)
+        (folder / name).write_bytes(raw)
+        patch.setitem(kind.md5, name, hashlib.md5(raw).hexdigest())
+
+    def first(targets: torch.Tensor, count: int) -> torch.Tensor:
+        each = count // kind.classes
+        found = [(targets == c).nonzero()[:each, 0] for c in range(kind.classes)]
+        return torch.stack(found, 1).flatten()
+
+    parts = [(whole.inputs, whole.targets, TRAIN, kind.train)]
+    parts.append((whole.test_inputs, whole.test_targets, TEST, (kind.test,)))
+    for images, targets, count, names in parts:
+        chosen = torch.chunk(first(targets, count), len(names))
+        for name, index in zip(names, chosen, strict=True):
+            rows, labels = images[index].flatten(1).numpy(), targets[index].tolist()
+            write(name, {b"data": rows, kind.labels: labels})
+    write(kind.names[0], {kind.names[1]: [n.encode() for n in whole.class_names]})
+
+
+@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("rule", ["fiarse", "heterofl"])
+def test_one_round_of_the_paper_s_set_up(
+    kind: CifarSet,
+    rule: str,
+    fedloom: Fedloom,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    if rule == "heterofl" and kind is CIFAR100:
+        return  # nothing that CIFAR-10 does not show
+    few_images(kind, tmp_path / "data" / kind.folder, monkeypatch)
+    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "data"))
+    changes = [f"submodel={rule}", "submodel.capacities=1/64,1/4,1", *SMALL]
+    said = fedloom("run", f"fiarse_{kind.name}", *changes, "--out", "a").output
+    assert "size 1/64" in said and Path("a/report.html").stat().st_size > 10_000
+    (row,) = map(json.loads, Path("a/rounds.jsonl").read_text().splitlines())
+    sizes = json.loads(Path("a/summary.json").read_text())["sizes"]
+    assert row["answered"] == 4 and 1 < row["train_loss"] < 8
+    assert sorted(sizes["held"]) == ["0.015625", "0.25", "1"]
+    assert row["test_accuracy"] == row["test_accuracy@1"]  # one model, one way to evaluate it
+    data = from_run(Path("a")).data()
+    images = data.ready(data.test_inputs)
+    for text, measured in (
+        ("1/4", sizes["global"]["0.25"]),
+        ("1/32", sizes["unseen"][0]["global"]),
+    ):
+        fedloom("export", "a", "--capacity", text)
+        share = f"{1 / int(text[2:]):g}"
+        module = runpy.run_path(f"a/export-{share}.py")["model"]
+        assert not module.training
+        with torch.no_grad():
+            right = (module(images).argmax(1) == data.test_targets).double().mean()
+        assert measured == pytest.approx(float(right), abs=0.011), text  # one image may be a tie
+        norms = [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+        # maps behind a convolution of which nothing is held are constant
+        assert norms[0].running_var.min() > 0
+        assert all(m.running_var.isfinite().all() for m in norms)
+        mask = Path(f"a/export-{share}.mask.safetensors")
+        assert mask.exists() == (rule == "fiarse")
+        if rule == "fiarse":
+            held = sum(int(m.sum()) for m in load_file(mask).values())
+            exempt = 9_600  # the norms
+            counted = sizes["held"]["1"]["of"]
+            assert 0 <= held - exempt - int(counted / int(text[2:])) < 100
