@@ -121,6 +121,8 @@ class Algorithm:
     # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
     # probes: every client answers once before round 0, see probe()
     # sums: reads delta / lr_sum as a mean gradient, or replays its own last move
+    # normalises: divides delta by lr_sum, for which the weights of all gradients in it, summed up,
+    #   do as well: a local optimiser that knows these says them in finish(), others are refused
     # perturbs: takes its gradients at perturbed points already: no Sam around it
     # ahead: clients start along the server's own last move: no optimiser may change that move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
@@ -130,6 +132,7 @@ class Algorithm:
     probes: ClassVar[bool] = False
     recursive: ClassVar[bool] = False
     sums: ClassVar[bool] = False
+    normalises: ClassVar[bool] = False
     # unguarded: a wrapper that checks the rules for authors on its own: engines leave it alone
     perturbs: ClassVar[bool] = False
     ahead: ClassVar[bool] = False

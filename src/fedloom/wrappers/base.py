@@ -19,6 +19,7 @@ _DECLARED = (
     "probes",
     "recursive",
     "sums",
+    "normalises",
     "perturbs",
     "ahead",
     "unguarded",
