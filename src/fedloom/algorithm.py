@@ -36,6 +36,7 @@ class Job(NamedTuple):
     step: Num  # 0, 1, ... within the round
     last: Num  # round of this client's last participation, -1 if there is none
     full: Any = None  # Grad of the client's whole objective: a pass over all its data
+    size: Num = 1.0  # n_i N / sum of all n: the client's examples over the mean of all clients'
 
 
 class Round(NamedTuple):
