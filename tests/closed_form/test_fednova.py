@@ -116,9 +116,7 @@ def weights_of(k, momentum, schedule=lambda t, k: 1.0, t=0):
 
     The gradient of step j is in every later step's momentum, momentum^(s - j) of it.
     """
-    return [
-        sum(schedule(t, s) * momentum ** (s - j) for s in range(j, k)) for j in range(k)
-    ]
+    return [sum(schedule(t, s) * momentum ** (s - j) for s in range(j, k)) for j in range(k)]
 
 
 def test_the_weights_of_heavy_ball_are_the_papers():
@@ -190,7 +188,10 @@ def test_rounds_with_momentum_follow_the_formula(weighting):
     [
         (lambda: Local(optimiser="adam").around(FedNova()), "LocalOpt and FedNova"),
         (lambda: Local(optimiser="adamw").around(FedNova()), "LocalOpt and FedNova"),
-        (lambda: Local(optimiser="adam").around(ServerOpt(inner=FedNova(), opt=Momentum())), "Nova"),
+        (
+            lambda: Local(optimiser="adam").around(ServerOpt(inner=FedNova(), opt=Momentum())),
+            "Nova",
+        ),
         (lambda: Prox(inner=FedNova(), mu=0.1), "Prox and FedNova"),
     ],
 )

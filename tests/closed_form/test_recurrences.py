@@ -134,7 +134,7 @@ def follow_dc(alpha, eta0=None):
 
 
 def follow_nova(server_lr):
-    """x + tau sum p_i delta_i / tau_i, with tau_i the sum of the rates, and tau = sum p_i tau_i over
+    """x + tau sum p_i delta_i / tau_i, tau_i the sum of its rates, tau = sum p_i tau_i over
     those who took part.
     """
     x = np.zeros(2)
