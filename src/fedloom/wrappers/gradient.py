@@ -27,7 +27,9 @@ class Prox(Wrapper):
     msg.x||^2.
     """
 
-    mu: float = hyper(0.01, low=0, source="Li et al., MLSys 2020: {0.001, 0.01, 0.1, 1}")
+    mu: float = hyper(
+        0.001, low=0, source="FedACG: 0.001 of {0.001, 0.01, 0.1}; Li et al.: {0.001, 0.01, 0.1, 1}"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
