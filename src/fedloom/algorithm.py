@@ -115,6 +115,8 @@ class Algorithm:
     """
 
     # linear: fields of `up` that reach the server only through means: a link may compress them
+    # increments: those of `linear` that are changes, of which the server keeps the sum: EF21 of the
+    #   sum is a residual of the changes, and its mean of all clients would count old ones again
     # approximate: vectors of broadcast() of which clients may hold an approximation: a link may
     #   compress them
     # means: the fields of uniform(), what the server needs of a cohort beside delta
@@ -127,6 +129,7 @@ class Algorithm:
     # perturbs: takes its gradients at perturbed points already: no Sam around it
     # ahead: clients start along the server's own last move: no optimiser may change that move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
+    increments: ClassVar[tuple[str, ...]] = ()
     approximate: ClassVar[tuple[str, ...]] = ("x",)
     means: ClassVar[tuple[str, ...]] = ()
     partial: ClassVar[bool] = True

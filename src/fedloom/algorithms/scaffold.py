@@ -20,6 +20,7 @@ class Scaffold(FedAvg):
 
     approximate = ("x", "c")
     linear = ("delta", "dc")
+    increments = ("dc",)
     means = ("dc",)
     sums = True
     option: int = hyper(

@@ -13,6 +13,7 @@ __all__ = ["Wrapper"]
 
 _DECLARED = (
     "linear",
+    "increments",
     "approximate",
     "means",
     "partial",
