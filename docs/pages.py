@@ -77,7 +77,21 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ),
         ("FedCAMS, a 64th of the values", "algorithm=fedams compress=topk:0.015625"),
     ],
-    "feddc": [("the authors' code", "algorithm=feddc algorithm.eta0=0.1 local.lr=0.1")],
+    "feddyn": [
+        (
+            "the authors' code for unequal clients",
+            "algorithm=feddyn algorithm.size_scaled=true weighting=uniform",
+        )
+    ],
+    "feddc": [
+        ("the authors' code", "algorithm=feddc algorithm.eta0=0.1 local.lr=0.1"),
+        (
+            "and for unequal clients",
+            "algorithm=feddc algorithm.eta0=0.1 local.lr=0.1 algorithm.size_scaled=true "
+            "weighting=uniform",
+        ),
+    ],
+    "fednova": [("with local momentum", "algorithm=fednova local.momentum=0.9")],
     "cfedavg": [
         ("Top-k .99, with feedback", "algorithm=cfedavg weighting=uniform compress=topk:0.01"),
         ("random dropping .9", "algorithm=cfedavg weighting=uniform compress=dropping:0.1"),
@@ -93,8 +107,9 @@ LINES: dict[str, list[tuple[str, str]]] = {
     ],
     "fafed": [
         (
-            "factor, floor and beta of the authors' code",
-            "algorithm=fafed algorithm.ext=0.95 algorithm.rho=0.1 algorithm.beta=0.1",
+            "the authors' code: its order, factor, floor and beta",
+            "algorithm=fafed algorithm.a_lag=true algorithm.ext=0.95 algorithm.rho=0.1 "
+            "algorithm.beta=0.1",
         )
     ],
     "fedavgm": [("the same by hand", "algorithm=fedavg server=momentum server.beta=0.9")],

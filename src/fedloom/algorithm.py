@@ -36,6 +36,7 @@ class Job(NamedTuple):
     step: Num  # 0, 1, ... within the round
     last: Num  # round of this client's last participation, -1 if there is none
     full: Any = None  # Grad of the client's whole objective: a pass over all its data
+    size: Num = 1.0  # n_i N / sum of all n: the client's examples over the mean of all clients'
 
 
 class Round(NamedTuple):
@@ -114,6 +115,8 @@ class Algorithm:
     """
 
     # linear: fields of `up` that reach the server only through means: a link may compress them
+    # increments: those of `linear` that are changes, of which the server keeps the sum: EF21 of the
+    #   sum is a residual of the changes, and its mean of all clients would count old ones again
     # approximate: vectors of broadcast() of which clients may hold an approximation: a link may
     #   compress them
     # means: the fields of uniform(), what the server needs of a cohort beside delta
@@ -121,15 +124,19 @@ class Algorithm:
     # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
     # probes: every client answers once before round 0, see probe()
     # sums: reads delta / lr_sum as a mean gradient, or replays its own last move
+    # normalises: divides delta by lr_sum, for which the weights of all gradients in it, summed up,
+    #   do as well: a local optimiser that knows these says them in finish(), others are refused
     # perturbs: takes its gradients at perturbed points already: no Sam around it
     # ahead: clients start along the server's own last move: no optimiser may change that move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
+    increments: ClassVar[tuple[str, ...]] = ()
     approximate: ClassVar[tuple[str, ...]] = ("x",)
     means: ClassVar[tuple[str, ...]] = ()
     partial: ClassVar[bool] = True
     probes: ClassVar[bool] = False
     recursive: ClassVar[bool] = False
     sums: ClassVar[bool] = False
+    normalises: ClassVar[bool] = False
     # unguarded: a wrapper that checks the rules for authors on its own: engines leave it alone
     perturbs: ClassVar[bool] = False
     ahead: ClassVar[bool] = False

@@ -321,4 +321,9 @@ class Experiment:
     @property
     def label(self) -> str:
         """A short name for progress bars and legends."""
-        return self.name or str((self.config or {}).get("label") or label_of(self.algorithm))
+        if said := self.name or (self.config or {}).get("label"):
+            return str(said)
+        words = [label_of(self.algorithm)]
+        words += [self.loss.name] if isinstance(self.loss, Objective) and self.loss.named else []
+        words += [self.submodel.name] if self.submodel is not None else []
+        return " + ".join(words)

@@ -75,6 +75,7 @@ class Link:
 
     down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
     loses stays at the server (see downlink.py).
+    EF21 of a method's `increments` is a Residual: of what they add up to, C(sum - sent) is that.
     Fields that are not named travel dense and cost what `wire` says: these are not packed where
     nothing needs their bytes.
 
@@ -106,6 +107,8 @@ class Link:
             if not isinstance(via, Via):
                 raise ConfigError(f"Link.up['{name}'] must be a Via(codec, feedback), got {via!r}")
             _fits(name, via, algorithm, rule)
+            if isinstance(via.feedback, EF21) and name in algorithm.increments:
+                up[name] = replace(via, feedback=Residual())
             via.check(_ANY if d is None else d)
         down = downlink.settled(self.down, algorithm, rule, _ANY if d is None else d)
         return replace(self, up=up, down=down)

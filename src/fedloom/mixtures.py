@@ -20,7 +20,8 @@ def mofedsam(
 
     server: x, D (mean direction of the last round, 0 before round 1)        memory: -
     up: delta
-    The perturbation is along the client's own gradient, without D.
+    The perturbation is along the client's own gradient, without D, as in FL-Simulator. The authors'
+    own code was not compared.
     Reference: https://arxiv.org/abs/2206.02618
     """
     return Sam(inner=FedCM(alpha=alpha, server_lr=server_lr), rho=rho, mix=1.0)

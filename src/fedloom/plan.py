@@ -132,6 +132,14 @@ class Federation:
         """The aggregation weight of a client's answer."""
         return float(self._sizes[client]) if self.weighting == "examples" else 1.0
 
+    def relative_size(self, client: int) -> float:
+        """n_i N / sum of all n: a client's number of examples over the mean of all clients'."""
+        return float(self._sizes[client]) / self._mean_size
+
+    @functools.cached_property
+    def _mean_size(self) -> float:
+        return float(self._sizes.mean())
+
     @functools.cached_property
     def _works(self) -> dict[int, _Work]:
         return {}

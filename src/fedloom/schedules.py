@@ -16,6 +16,7 @@ __all__ = [
     "Exponential",
     "InverseSqrt",
     "Milestones",
+    "STEMTheory",
     "Schedule",
 ]
 
@@ -83,9 +84,16 @@ class Milestones(Schedule):
 
 
 class InverseSqrt(Schedule):
-    """1 / sqrt(1 + round / scale), the decaying rate of CFedAvg's theory with scale 1."""
+    """1 / sqrt(1 + round / scale): CFedAvg's decaying rate 1 / (sqrt(round + a) K L), with scale a
+    and local.lr = 1 / (sqrt(a) K L).
+    """
 
-    scale: float = hyper(1.0, low=0, open_low=True)
+    scale: float = hyper(
+        1.0,
+        low=0,
+        open_low=True,
+        source="CFedAvg's a > 0; its theorem asks for 64 and K m at least",
+    )
 
     def __call__(self, round: int, step: int) -> float:
         return 1.0 / math.sqrt(1.0 + round / self.scale)
@@ -122,15 +130,56 @@ class FAFEDTheory(Schedule):
         return float(first + 60 * self.L**2 / (self.b * self.N * self.rho**2))
 
 
-class CubeRoot(Schedule):
-    """1 / (w + u)^(1/3); u counts steps, or rounds with unit "round" (the authors' text runs)."""
+class STEMTheory(Schedule):
+    """STEM's Theorem 3.1: kappa / (w_t + t)^(1/3) with kappa = (b N)^(2/3) / L and w_t = max(2,
+    4096 (L q kappa)^3 - t, (c kappa / (16 L q))^3).
 
-    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: w = 1")
-    unit: str = hyper("step", choices=("step", "round"), source="step: the paper")
-    q: int = hyper(10, low=1, source="local steps per round, for unit step")
+    It is the rate itself: use it with local.lr = 1, and STEM(c=...) with `c`. t = round q + step +
+    1; the first batch is b q. The theorem's sigma^2, a factor of kappa^3, w_t and t, cancels. Its
+    constants are as the house's specification remembers them; the third term, which is missing
+    there, is what keeps c eta_t^2 from exceeding 1.
+
+    >>> schedule = STEMTheory(N=20, q=10, L=1.0, b=50)
+    >>> round(schedule(0, 0) * 16 * 10, 9)  # 1 / (16 L q), for ages
+    1.0
+    """
+
+    N: int = hyper(20, low=1, source="number of clients")
+    q: int = hyper(10, low=1, source="local steps per round")
+    L: float = hyper(1.0, low=0, open_low=True, source="smoothness of the loss")
+    b: int = hyper(50, low=1, source="batch size")
 
     def __call__(self, round: int, step: int) -> float:
-        u = round * self.q + step if self.unit == "step" else round
+        t, kappa = round * self.q + step + 1, (self.b * self.N) ** (2 / 3) / self.L
+        most = 16.0 * self.L * self.q  # eta <= 1 / most
+        w = max(2.0, (most * kappa) ** 3 - t, (self.c * kappa / most) ** 3)
+        return float(kappa / (w + t) ** (1 / 3))
+
+    @property
+    def c(self) -> float:
+        """The factor of a_(t+1) = c eta_t^2 that goes with these rates."""
+        seen = self.b * self.N
+        return float(self.L**2 * (64 / seen + 1 / (24 * seen**2 * self.q)))
+
+
+class CubeRoot(Schedule):
+    """1 / (w + u)^(1/3); u counts the steps before, the rounds, or with unit "epoch" the passes of
+    `epoch` steps (the authors' text runs: FAFED with local.lr = 1, STEM with 20).
+    """
+
+    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: w = 1")
+    unit: str = hyper(
+        "step", choices=("step", "round", "epoch"), source="step: the paper; epoch: its text runs"
+    )
+    q: int = hyper(10, low=1, source="local steps per round, for units step and epoch")
+    epoch: int = hyper(100, low=1, source="local steps in a pass over the data, for unit epoch")
+
+    def __call__(self, round: int, step: int) -> float:
+        u = round
+        if self.unit != "round":
+            u = round * self.q + step
+        if self.unit == "epoch":
+            u //= self.epoch
         return float((self.w + u) ** (-1 / 3))
 
 
@@ -141,6 +190,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "milestones": Milestones,
     "inverse_sqrt": InverseSqrt,
     "fafed_theory": FAFEDTheory,
+    "stem_theory": STEMTheory,
     "cube_root": CubeRoot,
 }
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom import Local
-from fedloom.algorithms import FedDyn, FedSMOO
+from fedloom.algorithms import FedDC, FedDyn, FedSMOO
 from fedloom.schedules import Exponential
 from fedloom.wrappers import Lookahead
 from tiny import A, B, models, quadratics, trace
@@ -139,6 +139,51 @@ class Acar(Box):
         self.x = self.mean(members, ends) - self.h / self.alpha
 
 
+class Weighed(Box):
+    """FedDyn as Acar et al. run it on clients of unequal sizes: alpha_i = alpha / weight_i."""
+
+    def __init__(self, weights, alpha):
+        super().__init__(weights)
+        self.alpha = alpha / (np.array(SIZES) * 4 / sum(SIZES))
+        self.g = np.zeros((4, 2))
+
+    def round(self, t):
+        members, ends = COHORTS[t % len(COHORTS)], []
+        for i in members:
+            y = self.x.copy()
+            for rate in self.rates(i, t):
+                y = y - rate * (self.gradient(i, y) - self.g[i] + self.alpha[i] * (y - self.x))
+            self.g[i] = self.g[i] - self.alpha[i] * (y - self.x)
+            ends.append(y)
+        # the mean of the ends, and the mean over all N of -g_i / alpha_i
+        self.x = self.mean(members, ends) - (self.g / self.alpha[:, None]).mean(0)
+
+
+class Gao(Box):
+    """FedDC as its authors run it: alpha_i, g / weight_i at the client, weight_i dg_i sent."""
+
+    def __init__(self, weights, alpha):
+        super().__init__(weights)
+        self.weight = np.array(SIZES) * 4 / sum(SIZES)
+        self.alpha = alpha / self.weight
+        self.drift, self.own, self.all = np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(2)
+
+    def round(self, t):
+        members, ends, change = COHORTS[t % len(COHORTS)], [], np.zeros(2)
+        for i in members:
+            y, aim = self.x.copy(), self.x - self.drift[i]
+            linear = self.all / self.weight[i] - self.own[i]
+            for rate in self.rates(i, t):
+                y = y - rate * (self.gradient(i, y) + self.alpha[i] * (y - aim) + linear)
+            move = y - self.x
+            new = self.own[i] - self.all / self.weight[i] - move / sum(self.rates(i, t))
+            change += self.weight[i] * (new - self.own[i])
+            self.own[i], self.drift[i] = new, self.drift[i] + move
+            ends.append(y)
+        self.x = self.mean(members, ends) + self.drift.mean(0)
+        self.all = self.all + change / 4
+
+
 class Sun(Box):
     """FedSMOO, Algorithm 1 of Sun et al., with 1e-7 in the norms as the authors' code has it."""
 
@@ -195,6 +240,43 @@ def test_feddyn_follows_its_box(alpha, weighting):
         for i, held in loop.memory.get(range(4)).items():
             near(-alpha * held.alg.h, own.g[i])
         own.round(t)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+@pytest.mark.parametrize(
+    ("make", "box"),
+    [(lambda **o: FedDyn(alpha=0.5, **o), Weighed), (lambda **o: FedDC(alpha=0.5, **o), Gao)],
+    ids=["feddyn", "feddc"],
+)
+def test_the_weight_of_the_clients_sizes_follows_its_box(make, box, weighting):
+    own = box(WEIGHTS[weighting], 0.5)
+    settings = {"cohort": COHORTS, "local": LOCAL, "weighting": weighting}
+    for t, loop in enumerate(trace(quadratics(make(size_scaled=True), SIZES, **settings), 15)):
+        near(loop.srv.x, own.x)
+        own.round(t)
+    # it is no name for what happens anyway, and changes nothing where all are of one size
+    plain = models(quadratics(make(), SIZES, **settings), 15)
+    assert np.abs(plain[-1] - own.x).max() > 1e-3
+    alike = {"cohort": COHORTS, "local": Local(steps=3, lr=LR, batch=1)}
+    one, two = (
+        models(quadratics(make(size_scaled=flag), (3, 3, 3, 3), **alike), 8)
+        for flag in (False, True)
+    )
+    near(one, two, 0)
+
+
+@pytest.mark.parametrize("way", ["unequal steps, alike", "unequal steps of three"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedDyn(alpha=3.0, size_scaled=True), FedDC(alpha=1.0, size_scaled=True)],
+    ids=lambda a: a.method,
+)
+def test_scaled_by_size_duals_end_at_the_minimiser_of_all_examples(algorithm, way):
+    # sum of weight_i grad f_i = 0, since the duals' sum of weight_i g_i is: every example alike
+    n = np.array(SIZES, float)[:, None]
+    minimiser = (n * A * B).sum(0) / (n * A).sum(0)
+    assert np.abs(minimiser - MINIMISER).max() > 0.05
+    near(end(algorithm, way, 200), minimiser, 1e-9)
 
 
 PARTS = [(True, True), (True, False), (False, True), (False, False)]

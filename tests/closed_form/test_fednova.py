@@ -8,9 +8,11 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import FedNova
+from fedloom.errors import CompositionError
 from fedloom.net import Variables
 from fedloom.objectives import Function
 from fedloom.schedules import Exponential
+from fedloom.wrappers import Momentum, Prox, ServerOpt
 from tiny import A, B, models, quadratics
 
 SIZES = np.array([1, 4, 2, 7])  # of examples, which are the K_i of an epoch of batches of one
@@ -77,7 +79,8 @@ def test_what_is_left_of_the_bias_vanishes_with_the_rate_and_fedavgs_does_not(we
 
 @pytest.mark.parametrize("weighting", WEIGHTS)
 def test_rounds_follow_the_formula(weighting):
-    # normalised moves d_i / K_i, weighted over the cohort; tau_eff, the weighted mean of its K_i
+    # normalised moves d_i / ||a_i||_1, weighted over the cohort; tau_eff, the weighted mean of the
+    # ||a_i||_1, which are sums of rates
     schedule = Exponential(decay=0.9, step_decay=0.95)
     local = Local(epochs=1, batch=1, lr=0.1, schedule=schedule)
     experiment = quadratics(
@@ -93,8 +96,9 @@ def test_rounds_follow_the_formula(weighting):
             y = x.copy()
             for k in range(SIZES[i]):
                 y = y - 0.1 * schedule(t, k) * A[i] * (y - B[i])
-            mean += share * (y - x) / SIZES[i]
-            tau += share * SIZES[i]
+            norm = sum(schedule(t, k) for k in range(SIZES[i]))
+            mean += share * (y - x) / norm
+            tau += share * norm
         x = x + 0.8 * tau * mean
 
 
@@ -104,3 +108,94 @@ def test_equal_steps_are_fedavg():
         models(quadratics(a, SIZES, local=local, cohort=3), 6) for a in (FedNova(), FedAvg())
     )
     near(one, other, 1e-14)
+
+
+# ------------------------------------------------------------------- the weights of the gradients
+def weights_of(k, momentum, schedule=lambda t, k: 1.0, t=0):
+    """How much each of K gradients weighs in x_0 - x_K: a_i of the paper, in units of the rate.
+
+    The gradient of step j is in every later step's momentum, momentum^(s - j) of it.
+    """
+    return [sum(schedule(t, s) * momentum ** (s - j) for s in range(j, k)) for j in range(k)]
+
+
+def test_the_weights_of_heavy_ball_are_the_papers():
+    # Wang et al., section 3: (1 - beta^(K - j)) / (1 - beta), which sum to
+    # (K - beta (1 - beta^K) / (1 - beta)) / (1 - beta)
+    for k, beta in ((1, 0.9), (5, 0.9), (7, 0.3)):
+        closed = (k - beta * (1 - beta**k) / (1 - beta)) / (1 - beta)
+        near(sum(weights_of(k, beta)), closed)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_linear_functions_keep_their_weighted_mean_whatever_the_local_rule(weighting, momentum):
+    # d_i = delta_i / ||a_i||_1 is -a_i's gradient for any weights; tau_eff is their mean sum
+    linear = Function(f=lambda x, a, b: (a * x).sum(1).mean())
+    model = Variables(torch.zeros(2, dtype=torch.float64))
+    schedule = Exponential(decay=0.9, step_decay=0.7)
+    local = Local(epochs=1, batch=1, lr=0.1, momentum=momentum, schedule=schedule)
+    experiment = quadratics(
+        FedNova(), SIZES, local=local, weighting=weighting, loss=linear, model=model
+    )
+    p = WEIGHTS[weighting]
+    x = np.zeros(2)
+    for t, found in enumerate(models(experiment, 3)):
+        near(found, x)
+        tau = sum(
+            share * sum(weights_of(k, momentum, schedule, t))
+            for share, k in zip(p, SIZES, strict=True)
+        )
+        x = x - 0.1 * tau * (p[:, None] * A).sum(0)
+
+
+def test_a_falling_rate_leaves_the_fixed_point_near_the_minimiser():
+    # dividing by K_i alone would count a client of many small steps for less than its share
+    p = WEIGHTS["examples"]
+    minimiser = (p[:, None] * A * B).sum(0) / (p[:, None] * A).sum(0)
+    schedule = Exponential(decay=1.0, step_decay=0.5)
+    local = Local(epochs=1, batch=1, lr=1e-3, schedule=schedule)
+    model = Variables(torch.tensor(minimiser))
+    moved = models(quadratics(FedNova(), SIZES, local=local, model=model), 1)
+    plain = models(quadratics(FedAvg(), SIZES, local=local, model=model), 1)
+    assert np.abs(moved[1] - moved[0]).max() < 0.02 * np.abs(plain[1] - plain[0]).max()
+
+
+@pytest.mark.parametrize("weighting", WEIGHTS)
+def test_rounds_with_momentum_follow_the_formula(weighting):
+    beta, schedule = 0.7, Exponential(decay=0.9, step_decay=0.95)
+    local = Local(epochs=1, batch=1, lr=0.1, momentum=beta, schedule=schedule)
+    experiment = quadratics(FedNova(), SIZES, cohort=COHORTS, local=local, weighting=weighting)
+    x = np.zeros(2)
+    for t, found in enumerate(models(experiment, 11)):
+        near(found, x)
+        members = COHORTS[t % len(COHORTS)]
+        p = WEIGHTS[weighting][members] / WEIGHTS[weighting][members].sum()
+        mean, tau = np.zeros(2), 0.0
+        for share, i in zip(p, members, strict=True):
+            y, m = x.copy(), np.zeros(2)
+            for k in range(SIZES[i]):
+                m = beta * m + A[i] * (y - B[i])
+                y = y - 0.1 * schedule(t, k) * m
+            norm = sum(weights_of(SIZES[i], beta, schedule, t))
+            mean += share * (y - x) / norm
+            tau += share * norm
+        x = x + tau * mean
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        (lambda: Local(optimiser="adam").around(FedNova()), "LocalOpt and FedNova"),
+        (lambda: Local(optimiser="adamw").around(FedNova()), "LocalOpt and FedNova"),
+        (
+            lambda: Local(optimiser="adam").around(ServerOpt(inner=FedNova(), opt=Momentum())),
+            "Nova",
+        ),
+        (lambda: Prox(inner=FedNova(), mu=0.1), "Prox and FedNova"),
+    ],
+)
+def test_rules_whose_weights_are_not_known_are_refused(wrong, names):
+    with pytest.raises(CompositionError, match=names) as caught:
+        wrong()
+    assert "\n" not in str(caught.value)

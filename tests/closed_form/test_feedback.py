@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg
+from fedloom.algorithms import Scaffold
 from fedloom.codecs import (
     BF16,
     FP16,
@@ -26,6 +27,7 @@ from fedloom.layout import Layout
 from fedloom.link import EF21, Forget, Link, Residual, Via, Whole
 from fedloom.rng import generator
 from fedloom.vector import rec
+from tiny import quadratics, trace
 
 G = torch.tensor(
     [
@@ -145,6 +147,31 @@ def _descend(feedback, steps):
         up, server = link.arrive(rec(delta=total), server, 1.0, 1.0)
         x = x + up.delta
     return float((x - (a * 5 * b).sum(0) / a.sum(0)).abs().max())
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_ef21_in_a_run_with_absent_clients(weighting, ratio):
+    # the model moves by sum w_i h_i / sum w_i over all N, h_i what client i's messages add up to;
+    # c counts every change once: the mean of the c_i, less what was not sent of them
+    sizes = (2, 5, 3, 4)
+    w = sizes if weighting == "examples" else (1, 1, 1, 1)
+    experiment = quadratics(
+        Scaffold(),
+        sizes,
+        cohort=[[0, 1, 3], [2], [1, 2], [0, 3]],
+        weighting=weighting,
+        compress=Via(TopK(ratio=ratio), EF21()),
+    )
+    x, left = torch.zeros(2, dtype=torch.float64), 0.0
+    for loop in trace(experiment, 9):
+        held = loop.memory.get(range(4))
+        x = x + sum(w[i] * m.link.delta.e for i, m in held.items()) / sum(w)
+        torch.testing.assert_close(loop.srv.x, x, rtol=0, atol=1e-12)
+        sent = sum((m.alg.c - m.link.dc.e for m in held.values()), torch.zeros_like(x))
+        torch.testing.assert_close(loop.srv.c, sent / 4, rtol=0, atol=1e-12)
+        left = max([left, *(float(m.link.dc.e.abs().max()) for m in held.values())])
+    assert (left > 0.01) == (ratio < 1)
 
 
 def test_ef21_reaches_the_minimiser_and_forgetting_does_not():

@@ -134,13 +134,16 @@ def follow_dc(alpha, eta0=None):
 
 
 def follow_nova(server_lr):
-    """x + tau sum p_i delta_i / K_i, with tau = sum p_i K_i over those who took part."""
+    """x + tau sum p_i delta_i / tau_i, tau_i the sum of its rates, tau = sum p_i tau_i over
+    those who took part.
+    """
     x = np.zeros(2)
     for t in range(12):
         yield x
-        rows = [sgd(i, t, x, gradient) / SIZES[i] for i in cohort(t)]
+        taus = np.array([sum(rates(i, t)) for i in cohort(t)])
+        rows = [sgd(i, t, x, gradient) / tau for i, tau in zip(cohort(t), taus, strict=True)]
         weights = np.array([SIZES[i] for i in cohort(t)], float)
-        tau = (weights * weights).sum() / weights.sum()  # here K_i is the weight too
+        tau = (weights * taus).sum() / weights.sum()
         x = x + server_lr * tau * weighted(cohort(t), rows)
 
 

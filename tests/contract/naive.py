@@ -56,6 +56,7 @@ class NaiveClient(Client):
             step=0.0,
             last=memory.last,
             full=lambda x: self.whole_gradient(x, share, obj, i, round),
+            size=fed.relative_size(i),
         )
         net.train()
         x, loc = alg.start(fresh(msg), fresh(own), job)

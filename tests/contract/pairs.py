@@ -89,6 +89,10 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
             return other.name, one.method
         if b == "local" and one.sums and (other.momentum or other.optimiser != "sgd"):
             return "LocalOpt", one.method
+        if b == "local" and one.normalises and other.optimiser != "sgd":
+            return "LocalOpt", one.method
+        if b == "server" and q == "prox" and one.normalises:
+            return "Prox", one.method
         if b == "server" and q == "per step" and (one.sums or one.means):
             return "PerStep", one.method
         if b == "server" and one.ahead and q in ("momentum", "adam", "lookahead"):

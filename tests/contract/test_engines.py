@@ -9,13 +9,16 @@ import torch
 from naive import Naive
 
 from fedloom import FedAvg, Local
+from fedloom.algorithms import FedNova
 from fedloom.schedules import Exponential
 from fedloom.vector import fields, leaves
 from fedloom.zoo import ALGORITHMS, make_algorithm
 from tiny import same, small, timeless, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
-    "scaffold, option I": ("scaffold", {"option": 1})
+    "scaffold, option I": ("scaffold", {"option": 1}),
+    "feddyn, by size": ("feddyn", {"size_scaled": True}),
+    "feddc, by size": ("feddc", {"size_scaled": True}),
 }
 DTYPES = [torch.float32, torch.float64]
 SLOW = pytest.mark.slow  # thousands of runs: make test keeps one of each kind
@@ -50,6 +53,18 @@ def agree(one, other):
     assert one[1].keys() == other[1].keys()
     assert all(same(one[1][i], other[1][i]) for i in one[1])
     assert one[2:] == other[2:]
+
+
+def test_the_weights_of_local_momentum_are_known_in_every_engine(engine_of):
+    local = Local(epochs=1.5, batch=4, lr=0.1, momentum=0.8, schedule=LOCAL.schedule)
+    runs = [
+        [loop.srv.x for loop in trace(small(FedNova(), torch.float64, local=local, engine=e), 3)]
+        for e in ("serial", "vectorised:3", engine_of("workers:2"))
+    ]
+    for a, b, c in zip(*runs, strict=True):
+        torch.testing.assert_close(b, a, rtol=0, atol=1e-12)
+        assert torch.equal(a, c)
+    assert not torch.equal(runs[0][0], runs[0][-1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=SLOW)])

@@ -18,7 +18,7 @@ import torch
 import fedloom
 from fedloom import Local, LocalSGD
 from fedloom.algorithm import Algorithm, Hyper
-from fedloom.algorithms import FAFED
+from fedloom.algorithms import FAFED, STEM
 from fedloom.checks.options import another
 from fedloom.checks.records import unequal
 from fedloom.checks.setting import CAPACITIES, End, Trial, experiment, federation, run
@@ -27,7 +27,7 @@ from fedloom.data import from_clients
 from fedloom.link import FEEDBACKS, Forget, Via
 from fedloom.models import lstm_language_model
 from fedloom.objectives import OBJECTIVES, Objective
-from fedloom.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule
+from fedloom.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule, STEMTheory
 from fedloom.views import VIEWS, Importance, Rule
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
 from fedloom.zoo import ALGORITHMS
@@ -54,12 +54,14 @@ BASE: dict[str, dict[str, Any]] = {
     "Int8": {"bucket": 16},
     "Proportion": {"ratio": 0.2, "sample": 0.5},
     "QSGD": {"bucket": 16},
+    "STEMTheory": {"N": 6, "q": 4},
     "ServerAMSGrad": {"eps": 1e-8},
     "TopK": {"ratio": 0.2},
     "WeightDecay": {"wd": 0.01},
 }
 # {class.option: the other value, what else changes}
 OTHER: dict[str, dict[str, Any]] = {
+    "CubeRoot.unit": {"unit": "round"},
     "Local.batch": {"batch": 3},
     "Local.clip": {"clip": 0.1},
     "Local.epochs": {"epochs": 1},
@@ -75,6 +77,7 @@ OTHER: dict[str, dict[str, Any]] = {
 # a target that is one: what another() finds beside None is none
 OTHER |= {f"{make.__name__}.ignore": {"ignore": 1} for make in OBJECTIVES.values()}
 ELSEWHERE = {
+    "CubeRoot.epoch",
     "Local.probe_batch",
     "Local.drop_last",
     "Local.seconds",
@@ -130,9 +133,10 @@ def trial(part: Any) -> Trial:
         return experiment(submodel=part, capacities=CAPACITIES, rounds=3)
     if isinstance(part, Codec):
         return experiment(compress=Via(part, Forget()), rounds=3)
-    if isinstance(part, FAFEDTheory):
+    if isinstance(part, FAFEDTheory | STEMTheory):
         local = Local(epochs=1, batch=4, lr=1.0, schedule=part)
-        return experiment(algorithm=FAFED(c=part.c), local=local, rounds=3)
+        make = STEM if isinstance(part, STEMTheory) else FAFED
+        return experiment(algorithm=make(c=part.c), local=local, rounds=3)
     if isinstance(part, Schedule):
         return experiment(local=Local(epochs=1, batch=4, lr=0.05, schedule=part), rounds=3)
     assert isinstance(part, Local)
@@ -255,6 +259,7 @@ def test_a_setting_of_the_run_changes_it(base, changed):
 
 
 def test_schedules_differ():
-    made = [Milestones(at=(1,)), CubeRoot(), CubeRoot(unit="round")]
+    epochs = [CubeRoot(unit="epoch", epoch=n) for n in (2, 7)]
+    made = [Milestones(at=(1,)), CubeRoot(), CubeRoot(unit="round"), *epochs]
     ends = [run(trial(schedule)) for schedule in made]
     assert all(differs(a, b) for i, a in enumerate(ends) for b in ends[:i])

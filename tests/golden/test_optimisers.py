@@ -90,6 +90,13 @@ def test_fafed_with_a_preconditioned_first_step():
     near([one.x, two.x], (0.8337262017539336, 0.7341887263772036))
 
 
+def test_fafed_in_the_authors_order():
+    (_, one, two), steps = fafed_steps(a_lag=True)
+    near([s["x"] for s in steps[1]], (0.7059283617549797, 0.7012892419397145))
+    near([s["x"] for s in steps[3]], (0.6229228445982578, 0.6096202403748389))
+    near([one.x, two.x], (0.659423550542384, 0.5753248922303955))
+
+
 def test_fafed_with_one_matrix_for_everything_is_stem():
     # section 4's numbers of STEM: FAFED where sqrt(v) does not count beside rho, at rate 0.1 rho
     rho = 1e10

@@ -117,6 +117,9 @@ def test_definition_one_holds_with_the_stated_gamma(name):
 def test_some_codecs_have_no_bound():
     for codec in (Threshold(), Strom(), Proportion(), PowerSGD(), FedPAQ(levels=1), FP16(), BF16()):
         assert codec.delta(1000) is None
+    # a scaled choice, then a biased codec: their errors are not orthogonal
+    for text in ("dropping:0.8,true|sign", "dropping:0.8,true|qsgd:4,0,shrink=true"):
+        assert make_codec(text).delta(D) is None
     p = torch.full((D,), 0.01)  # of a small p nothing is sent
     assert not through(Threshold(tau=0.5), p).any() and not through(Strom(tau=0.5), p).any()
 

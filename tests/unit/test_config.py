@@ -20,9 +20,12 @@ from fedloom.evaluation import Evaluation
 from fedloom.experiment import Experiment
 from fedloom.local import Local
 from fedloom.loop import Saving
+from fedloom.objectives import MOON, OBJECTIVES
 from fedloom.recipes import RECIPES
 from fedloom.schedules import SCHEDULES, Exponential
-from fedloom.zoo import ALGORITHMS, LABELS, options
+from fedloom.views import VIEWS
+from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
+from tiny import small
 
 
 def refused(
@@ -55,6 +58,41 @@ def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
     defaults = {o.name: o.default for o in options(name) if o.default is not None}
     assert values["algorithm"] == {"name": name, **defaults}
     assert values["label"] == LABELS[name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        (["objective=moon"], "FedAvg + MOON"),
+        (["objective=fedmlb", "server=lookahead"], "FedAvg + FedMLB + lookahead"),
+        (["objective=cross_entropy"], "FedAvg"),
+        (["algorithm=scaffold", "submodel=heterofl", "objective=fedlc"], None),
+        (["objective=masked_cross_entropy", "submodel=heterofl"], "FedAvg + HeteroFL"),
+        (["compress=topk:0.1"], "FedAvg + topk"),
+        (["compress=topk:0.1|int8"], "FedAvg + topk:0.1|int8"),
+        (["compress=topk", "compress.down=qsgd"], "FedAvg + topk + qsgd down"),
+        (["compress.down=qsgd"], "FedAvg + qsgd down"),
+        (["algorithm=fedacg", "objective=fedntd", "label=mine"], "mine"),
+    ],
+)
+def test_a_runs_label_names_its_parts(changes: list[str], label: str | None) -> None:
+    found = resolve("digits", changes).values["label"]
+    assert found == (label or "SCAFFOLD + FedLC + HeteroFL")
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_papers_objectives_are_named_and_plain_ones_are_not(name: str) -> None:
+    papers = {"moon", "fedmlb", "feddecorr", "fedlc", "fedntd"}
+    assert OBJECTIVES[name].named is (name in papers)
+
+
+def test_a_run_from_python_is_called_alike() -> None:
+    method = make_algorithm("scaffold")
+    assert small(method).label == "SCAFFOLD"
+    assert small(method, loss=MOON()).label == "SCAFFOLD + MOON"
+    rule = VIEWS["heterofl"]()
+    assert small(method, loss=MOON(), submodel=rule).label == "SCAFFOLD + MOON + HeteroFL"
+    assert small(method, loss=MOON(), name="mine").label == "mine"
 
 
 @pytest.mark.parametrize("path", REGISTRIES)

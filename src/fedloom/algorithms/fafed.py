@@ -17,7 +17,8 @@ class FAFED(LocalSGD):
     Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
     Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
     last local move is the server's, so that it uses the new A (lines 10-12): a client sends its
-    last but one point. Differs from the authors' code: new A at once; ext is 1, not 0.95.
+    last but one point. delta is weighted as the experiment says, m and v are plain means; the
+    paper has plain ones. The authors' code: a_lag (that step's A is still the old one), ext 0.95.
     Reference: https://arxiv.org/abs/2212.00974
     """
 
@@ -35,6 +36,9 @@ class FAFED(LocalSGD):
     ext: float = hyper(1.0, low=0, high=1, source="1: the paper; 0.95: the authors' code")
     precondition_first_step: bool = hyper(
         False, choices=(False, True), source="line 3 as printed has no A"
+    )
+    a_lag: bool = hyper(
+        False, choices=(False, True), source="False: line 10 before 12; True: the authors' code"
     )
 
     def probe(self, x: Vec, grad: Grad) -> Rec:
@@ -71,5 +75,6 @@ class FAFED(LocalSGD):
         return rec(m=up.m, v=up.v)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        x = srv.x + up.delta - rnd.lr * up.m / (up.v.sqrt() + self.rho)  # lines 10-12, new A
+        v = srv.v if self.a_lag else up.v  # lines 10-12: the new A
+        x = srv.x + up.delta - rnd.lr * up.m / (v.sqrt() + self.rho)
         return rec(x=x, m=up.m, v=up.v, lr=zeros(srv.lr) + rnd.lr, first=zeros(srv.first))

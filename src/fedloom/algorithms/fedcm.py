@@ -13,9 +13,9 @@ class FedCM(FedAvg):
     round's mean direction.
 
     server: x, D (0 before round 1)        memory: -        up: delta
-    Paper symbols: Delta_t -> D. Differs from the authors' code as FL-Simulator has it: D is the
-    plain mean of every client's own move over the sum of its own rates, not of the first client's
-    number of steps.
+    Paper symbols: Delta_t -> D. Differs from FL-Simulator: D is the plain mean of every client's
+    own move over the sum of its own rates, not of the first client's number of steps. The authors'
+    own code was not compared.
     Reference: https://arxiv.org/abs/2106.10874
     """
 

@@ -15,12 +15,15 @@ class FedDC(LocalSGD):
     memory: h (h_i, the drift: sum of the client's moves), g (g_i)        up: delta, dg
     Differs from the paper: the server adds the mean drift of all clients, as the authors' code
     does, not that of the participants. Differs from the authors' code: g_i is the move over the
-    rates that were used; the code divides by K and the rate of round 1, which is eta0.
+    rates that were used (theirs: over K times round 1's, eta0), weights are as the experiment says.
+    size_scaled, with weighting = uniform, is theirs for unequal clients: w_i = n_i / mean(n) turns
+    alpha into alpha / w_i and the received g into g / w_i, and w_i dg_i is sent.
     Reference: https://github.com/gaoliang13/FedDC
     """
 
     approximate = ("x", "g")
     linear = ("delta", "dg")
+    increments = ("dg",)
     means = ("h", "dg")
     sums = True
     alpha: float = hyper(0.01, low=0, source="0.01: the authors' code for CIFAR; FedACG")
@@ -30,6 +33,9 @@ class FedDC(LocalSGD):
         open_low=True,
         optional=True,
         source="None: the rates used; the first rate: the authors' code",
+    )
+    size_scaled: bool = hyper(
+        False, choices=(False, True), source="True: the authors' code; alike for equal clients"
     )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
@@ -44,14 +50,18 @@ class FedDC(LocalSGD):
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
-        return grad(x) + self.alpha * (mem.h + x - msg.x) + msg.g - mem.g, loc
+        alpha, g = self.alpha, msg.g
+        if self.size_scaled:
+            alpha, g = alpha / job.size, g / job.size
+        return grad(x) + alpha * (mem.h + x - msg.x) + g - mem.g, loc
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x
         rates = job.lr_sum if self.eta0 is None else job.steps * self.eta0
-        dg = -msg.g - delta / rates
+        own = -(msg.g / job.size if self.size_scaled else msg.g) - delta / rates
+        dg = job.size * own if self.size_scaled else own
         up = rec(delta=delta, dg=dg, weight=job.weight)
-        return up, rec(h=mem.h + delta, g=mem.g + dg)
+        return up, rec(h=mem.h + delta, g=mem.g + own)
 
     def uniform(self, up: Rec, job: Job) -> Rec:
         return rec(h=up.delta, dg=up.dg)

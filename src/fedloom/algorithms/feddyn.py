@@ -14,13 +14,18 @@ class FedDyn(LocalSGD):
     server: x, h (mean of all h_i)
     memory: h (h_i, sum of the client's moves)        up: delta
     Paper symbols: theta -> x, the server's h -> -alpha h.
-    Differs from the paper: K SGD steps stand for the exact minimiser of the local problem.
+    Differs from the paper: K SGD steps stand for the exact minimiser of the local problem; delta is
+    weighted as the experiment says (the paper: uniformly). size_scaled is the authors' code for
+    unequal clients, with weighting = uniform: alpha_i = alpha mean(n) / n_i, every example alike.
     Reference: https://arxiv.org/abs/2111.04263
     """
 
     means = ("h",)
     alpha: float = hyper(
         0.1, low=0, open_low=True, source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO"
+    )
+    size_scaled: bool = hyper(
+        False, choices=(False, True), source="True: Acar's code; False: FedACG's, FedSMOO's"
     )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
@@ -35,7 +40,8 @@ class FedDyn(LocalSGD):
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
-        return grad(x) + self.alpha * (mem.h + x - msg.x), loc
+        alpha = self.alpha / job.size if self.size_scaled else self.alpha
+        return grad(x) + alpha * (mem.h + x - msg.x), loc
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x

@@ -17,8 +17,8 @@ def fedsam(
     """FedSAM (Qu et al., ICML 2022): FedAvg on gradients at x + rho g / ||g||.
 
     server: x        memory: -        up: delta
-    Differs from the authors' code: none; one batch for both gradients, the norm over all
-    parameters, neither clipping nor weight decay in the perturbation.
+    As in FL-Simulator: one batch for both gradients, the norm over all parameters, neither clipping
+    nor weight decay in the perturbation. The authors' own code was not compared.
     Reference: https://arxiv.org/abs/2206.02618
     """
     return Sam(inner=FedAvg(server_lr=server_lr), rho=rho, mix=1.0)

@@ -16,7 +16,8 @@ class FedSMOO(LocalSGD):
     up: delta, s (mu less the last s_i)
     Paper symbols: w -> x, lambda_i -> -h_i / beta, s_hat -> the local s; its second penalty is 1.
     Differs from the authors' code: the server's mean keeps the last perturbation (lines 13, 17);
-    the whole gradient, -h included, is inside the clip; offsets are right (commit 502bec6).
+    the whole gradient, -h included, is inside the clip; offsets are right (commit 502bec6). delta
+    is weighted as the experiment says, s and h are plain means; the paper has plain ones.
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
 

@@ -13,12 +13,14 @@ class Scaffold(FedAvg):
 
     server: x, c (mean of all c_i)        memory: c (c_i)        up: delta, dc
     Paper symbols: y_i -> x, eta_l -> job.lr, eta_g -> server_lr.
-    Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used.
+    Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used; delta is
+    weighted as the experiment says (the paper: uniformly), c is the plain mean of the c_i.
     Reference: https://arxiv.org/abs/1910.06378
     """
 
     approximate = ("x", "c")
     linear = ("delta", "dc")
+    increments = ("dc",)
     means = ("dc",)
     sums = True
     option: int = hyper(

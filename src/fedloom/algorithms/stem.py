@@ -16,7 +16,8 @@ class STEM(LocalSGD):
     memory: prev (own last but one point)        up: delta, m
     Paper symbols: d -> m, a_(t+1) = c eta_t^2 with c. It is FAFED with A = 1. Differs from the
     paper: partial cohorts and K_i steps of each client's own, as in FAFED. The last local move is
-    the server's, from means: a client sends its last but one point.
+    the server's, from means: a client sends its last but one point. delta is weighted as the
+    experiment says, m is a plain mean; the paper has plain ones.
     Reference: https://arxiv.org/abs/2106.10435
     """
 
@@ -28,7 +29,12 @@ class STEM(LocalSGD):
     recursive = True
     sums = True
     alpha: float = hyper(0.1, low=0, high=1, source="FAFED, section 6: {0.1, 0.9}")
-    c: float | None = hyper(None, low=0, optional=True, source="Theorem 1; None: alpha is constant")
+    c: float | None = hyper(
+        None,
+        low=0,
+        optional=True,
+        source="Theorem 3.1, local.schedule=stem_theory; None: constant alpha",
+    )
 
     def probe(self, x: Vec, grad: Grad) -> Rec:
         return rec(m=grad(x))

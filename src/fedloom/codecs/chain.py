@@ -115,6 +115,8 @@ class Chain(Codec):
     def delta(self, d: int) -> float | None:
         if self.omega(d) is not None:
             return super().delta(d)
+        if self.first.omega(d):  # what it scales does not stand at right angles to what it drops
+            return None
         one, two = self.first.delta(d), self.then.delta(self.first.most(d))
         return None if one is None or two is None else 1 - (1 - one) * (1 - two)
 

@@ -30,9 +30,10 @@ from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
 from ..servers import with_server
 from ..views import VIEWS, Rule
-from ..zoo import LABELS, make_algorithm
+from ..zoo import make_algorithm
 from .compress import link_of, settings_of
 from .dealing import capacities_of, dealing
+from .labels import label_of
 from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
 from .settings import PLAIN, Settings
@@ -267,15 +268,14 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     top = {k: v for k, v in raw.items() if k not in _TABLES}
     algorithm = _named(raw, "algorithm", origin)
     extras = _extras(raw, origin)
-    words = [LABELS.get(algorithm["name"], algorithm["name"])]
-    words += [extras["server"]["name"]] if "server" in extras else []
-    words += [VIEWS[extras["submodel"]["name"]]().name] if "submodel" in extras else []
-    top.setdefault("label", " + ".join(words))
+    objective = _named(raw, "objective", origin, "cross_entropy")
+    parts = {"algorithm": algorithm, "objective": objective, **extras}
+    top.setdefault("label", label_of(parts))
     values = check(Settings, top, "", "the configuration", origin)
     values["algorithm"] = algorithm
     values["model"] = _named(raw, "model", origin)
     values["data"] = _data(raw, values["seed"], origin)
-    values["objective"] = _named(raw, "objective", origin, "cross_entropy")
+    values["objective"] = objective
     values |= extras
     for table, model in PLAIN.items():
         if found := _plain(raw, table, model(), origin):

@@ -15,14 +15,15 @@ from torch import Tensor
 
 from ..algorithm import Algorithm, Job, Round
 from ..dropout import seeded
-from ..errors import AuthorError, ClientError, FedloomError, NotFiniteError
+from ..errors import ClientError, NotFiniteError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
 from ..vector import Rec, Vec, leaves, rec, tree
 from ..views.base import View, whole
 from ..wire import nbytes
-from .guard import counters, first_memory, guard, in_words
+from .explained import Explained
+from .guard import counters, first_memory, guard
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
@@ -260,7 +261,8 @@ class Client:
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
         fixed = (fed.weight(i), float(len(indices)))
         later = (math.fsum(rates), float(round))
-        end = (float(memory.last), lambda x, obj=obj: self._full(x, share, obj, i, round))
+        full = lambda x, obj=obj: self._full(x, share, obj, i, round)
+        end = (float(memory.last), full, fed.relative_size(i))
         job = Job(*fixed, rates[0], *later, 0.0, *end)
         seed = key(fed.seed, "step", round, i)
         net.train()
@@ -315,9 +317,9 @@ class Client:
             oracle.buffers.settle(NOTHING)
         return total
 
-    def explained(self, i: int, round: int) -> _Explained:
+    def explained(self, i: int, round: int) -> Explained:
         """Say of a failure which algorithm, client and round it was."""
-        return _Explained(self.plan.algorithm.method, i, round)
+        return Explained(self.plan.algorithm.method, i, round)
 
 
 class _First:
@@ -336,26 +338,6 @@ class _First:
         if data.classes is None:
             return self._x.new_zeros(0)
         return data.label_counts_of(self._client).to(self._x)
-
-
-class _Explained:
-    """A context; written out because a generator's costs three times as much, for every client."""
-
-    __slots__ = ("client", "method", "round")
-
-    def __init__(self, method: str, client: int, round: int) -> None:
-        self.method, self.client, self.round = method, client, round
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception) or isinstance(error, MemoryError):
-            return
-        if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
-            return
-        place = f"{self.method}: client {self.client}, round {self.round + 1}"
-        raise ClientError(f"{place}: {in_words(error)}") from error
 
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:

@@ -56,7 +56,8 @@ class Trained:
         up = tree(lambda v: v[r].clone() if isinstance(v, Tensor) else v, self.up)
         i = work.group[r]
         fixed = (work.fed.weight(i), float(n), rates[-1], math.fsum(rates), float(work.round))
-        job = Job(*fixed, float(n - 1), float(work.old[i].last))
+        end = (float(n - 1), float(work.old[i].last), None, work.fed.relative_size(i))
+        job = Job(*fixed, *end)
         up = up._replace(weight=float(up.weight))
         empty = work.msg.x[:0]
         return Done(up, self.memory(r), job, self.losses[r], self.gradients(r), empty)
@@ -101,10 +102,13 @@ class Together:
         rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
         self.lr = torch.tensor(rates, dtype=dtype, device=device)
         numbers = [
-            (self.fed.weight(i), float(n), 0.0, math.fsum(r), float(round), 0.0, memories[i].last)
+            (
+                *(self.fed.weight(i), float(n), 0.0, math.fsum(r), float(round), 0.0),
+                *(memories[i].last, self.fed.relative_size(i)),
+            )
             for i, n, r in zip(group, self.steps, self.rates, strict=True)
         ]
-        self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 7), as in Job
+        self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 8), as in Job
         view = self.view
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
         self.obj = _stack([client.begun(view, memories[i], i, round) for i in group], msg.x)
@@ -207,7 +211,7 @@ class Together:
         n = numbers.unbind()
         step = (n[1] - 1).clamp_max(k)
         whole = lambda x: self._full(x, full, obj)
-        return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole)
+        return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole, n[7])
 
     def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
         job = self._job(numbers, lr, 0, obj, full)

@@ -66,10 +66,12 @@ class Objective:
     # carries: carry() does something
     # ordered: the batches of a client must follow each other as its data do, see Local.order
     # exits: it asks all exits of a model that has several
+    # named: it is a method of its own, which a run's label names
     # drawn: it sets a net's drawn part against all of it, see views.Ordered
     whole: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     exits: ClassVar[bool] = False
+    named: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
     ordered: ClassVar[bool] = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,6 +44,7 @@ class FedLC(CrossEntropy):
     Reference: https://arxiv.org/abs/2209.00189, https://github.com/geehokim/FedACG
     """
 
+    named: ClassVar[bool] = True
     tau: float = hyper(1.0, low=0, source="1 in FedACG's code, 0.1 in FedDecorr's")
 
     mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from ..algorithm import hyper
@@ -40,6 +42,7 @@ class FedMLB(CrossEntropy):
     Reference: https://github.com/jinkyu032/FedMLB
     """
 
+    named: ClassVar[bool] = True
     lam1: float = hyper(1.0, low=0, source="weight of the paths' cross-entropy, 1 in their code")
     lam2: float = hyper(1.0, low=0, source="weight of the paths' divergence, 1 in their code")
     tau: float = hyper(1.0, low=0, open_low=True, source="temperature, 1 in their code")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,7 @@ class FedNTD(CrossEntropy):
     Reference: https://github.com/Lee-Gihun/FedNTD
     """
 
+    named: ClassVar[bool] = True
     beta: float = hyper(0.3, low=0, source="0.3 in FedACG's code, 1 in the authors' (official)")
     tau: float = hyper(1.0, low=0, open_low=True, source="temperature, 1 in both")
     form: str = hyper("fedacg", choices=("fedacg", "official"), source="FedACG's code")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -40,6 +42,7 @@ class MOON(CrossEntropy):
     Reference: https://github.com/QinbinLi/MOON
     """
 
+    named: ClassVar[bool] = True
     mu: float = hyper(1.0, low=0, source="authors' code: {0.001, 0.01, 0.1, 1, 5, 10}, default 1")
     tau: float = hyper(0.5, low=0, open_low=True, source="temperature, 0.5 in Li et al.")
 

@@ -13,12 +13,14 @@ __all__ = ["Wrapper"]
 
 _DECLARED = (
     "linear",
+    "increments",
     "approximate",
     "means",
     "partial",
     "probes",
     "recursive",
     "sums",
+    "normalises",
     "perturbs",
     "ahead",
     "unguarded",

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from ..algorithm import Algorithm, Grad, Job, hyper
-from ..vector import Rec, Vec, clip, rec, unit
+from ..vector import Rec, Vec, clip, rec, unit, zeros
 from .base import Wrapper
 from .optimisers import Optimiser
 
@@ -25,7 +27,17 @@ class Prox(Wrapper):
     msg.x||^2.
     """
 
-    mu: float = hyper(0.01, low=0, source="Li et al., MLSys 2020: {0.001, 0.01, 0.1, 1}")
+    mu: float = hyper(
+        0.001, low=0, source="FedACG: 0.001 of {0.001, 0.01, 0.1}; Li et al.: {0.001, 0.01, 0.1, 1}"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.normalises,
+            "it divides by the weights of its gradients, of which a pull makes the earlier ones "
+            "smaller, unknown to it; use one of them",
+        )
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
@@ -122,7 +134,9 @@ class WeightDecay(Wrapper):
 class ClipGrad(Wrapper):
     """Limit the norm of every gradient (None: do not), then add wd * y at its own point."""
 
-    norm: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    norm: float | None = hyper(
+        None, low=0, open_low=True, optional=True, source="10 in FedACG's and FedSMOO's code"
+    )
     wd: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
 
     def _clipped(self, grad: Grad) -> Grad:
@@ -144,6 +158,9 @@ class ClipGrad(Wrapper):
 class LocalOpt(Wrapper):
     """Run the local directions, clipped and decayed, through an optimiser that is new in every
     round.
+
+    A method that `normalises` is told the sum of the weights of its gradients in the move instead
+    of the sum of the rates: what as many directions of 1 would have moved (FedNova's ||a_i||_1).
     """
 
     opt: Optimiser = dataclasses.field()
@@ -154,19 +171,33 @@ class LocalOpt(Wrapper):
             self.inner.sums,
             "it takes its move for the sum of its directions, which a local optimiser changes",
         )
+        self.refuse(
+            self.inner.normalises and not self.opt.linear,
+            f"it divides by the weights of its gradients, and {type(self.opt).__name__} gives them "
+            "none; use momentum, or plain steps",
+        )
 
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         x, loc = self.inner.start(msg, mem, job)
-        return x, rec(inner=loc, opt=self.opt.init(x))
+        loc = rec(inner=loc, opt=self.opt.init(x))
+        if not self.normalises:
+            return x, loc
+        one = x.new_ones(1)
+        return x, rec(**loc._asdict(), one=self.opt.init(one), weights=zeros(one))
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
         d, inner = self.inner.direction(x, loc.inner, msg, mem, grad, job)
         d, opt = self.opt.move(d, loc.opt)
-        return d, rec(inner=inner, opt=opt)
+        if not self.normalises:
+            return d, rec(inner=inner, opt=opt)
+        moved, one = self.opt.move(torch.ones_like(loc.weights), loc.one)
+        weights = loc.weights + job.lr * moved
+        return d, rec(inner=inner, opt=opt, one=one, weights=weights)
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        job = job._replace(lr_sum=loc.weights[0]) if self.normalises else job
         return self.inner.finish(x, loc.inner, msg, mem, job)
 
 

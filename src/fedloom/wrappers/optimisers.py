@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import dataclass_transform
+from typing import ClassVar, dataclass_transform
 
 from ..algorithm import check_ranges, hyper
 from ..vector import Rec, Vec, rec, zeros
@@ -18,6 +18,9 @@ class Optimiser:
     """init(x) -> state; move(d, state) -> (what replaces d, state). Local ones get no rate of their
     own.
     """
+
+    # linear: moves by a sum of the directions so far, each with a weight that depends on none
+    linear: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -37,6 +40,7 @@ class Optimiser:
 class Average(Optimiser):
     """Plain averaging with a rate: move by lr d. It has no state."""
 
+    linear = True
     lr: float = hyper(1.0, low=0, open_low=True, source="1 in FedAvg, SCAFFOLD and FAFED")
 
     def init(self, x: Vec) -> Rec:
@@ -51,9 +55,10 @@ class Momentum(Optimiser):
     0.
     """
 
+    linear = True
     lr: float = hyper(1.0, low=0, open_low=True, source="1: torch.optim.SGD; FedAvgM")
     beta: float = hyper(
-        0.9, low=0, high=1, open_high=True, source="FedACG: FedAvgM {0.4, 0.6, 0.8}"
+        0.9, low=0, high=1, open_high=True, source="Hsu et al.: 0.9; FedACG: {0.4, 0.6, 0.8}"
     )
 
     def init(self, x: Vec) -> Rec:

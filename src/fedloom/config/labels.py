@@ -1,0 +1,40 @@
+"""What a run is called in tables and legends unless it is given a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..objectives import OBJECTIVES
+from ..views import VIEWS
+from ..zoo import LABELS
+
+__all__ = ["label_of"]
+
+
+def label_of(values: Mapping[str, Any]) -> str:
+    """The names of the parts of a configuration that make a method, its algorithm's first.
+
+    values: the tables, complete. The loss is named where it is a paper's.
+
+    >>> label_of({"algorithm": {"name": "fedavg"}, "objective": {"name": "moon"}})
+    'FedAvg + MOON'
+    """
+    name = values["algorithm"]["name"]
+    words = [LABELS.get(name, name)]
+    if (objective := OBJECTIVES[values["objective"]["name"]]).named:
+        words.append(objective.__name__)
+    if "server" in values:
+        words.append(values["server"]["name"])
+    if "submodel" in values:
+        words.append(VIEWS[values["submodel"]["name"]]().name)
+    compress = values.get("compress", {})
+    if compress.get("name", "dense") != "dense":
+        words.append(_codec(compress))
+    if "down" in compress:
+        words.append(f"{_codec(compress['down'])} down")
+    return " + ".join(words)
+
+
+def _codec(table: Mapping[str, Any]) -> str:
+    return str(table["of"] if table["name"] == "chain" else table["name"])

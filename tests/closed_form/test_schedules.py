@@ -1,0 +1,95 @@
+"""Schedules of the rate against the formulas of their papers, written again here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedloom.schedules import SCHEDULES, CubeRoot, FAFEDTheory, InverseSqrt, STEMTheory
+
+
+# -------------------------------------------------------------------------------- FAFED, Theorem 2
+@pytest.mark.parametrize(
+    ("q", "b", "alpha"), [(10, 50, 4.17e-6), (10, 5, 4.17e-5), (5, 50, 1.67e-5)]
+)
+def test_fafeds_theory_is_a_tiny_constant_at_first(q, b, alpha):
+    # specification 1.6: eta = rho / (12 L q), and c eta^2 = (1 / (12 q N^2) + 60 / (b N)) / 144 q^2
+    made = FAFEDTheory(N=20, q=q, L=3.0, rho=0.02, b=b)
+    rates = [made(round, step) for round, step in ((0, 0), (3, q - 1), (1000, 1))]
+    np.testing.assert_allclose(rates, 0.02 / (12 * 3.0 * q), rtol=1e-12)
+    assert made.c * rates[0] ** 2 == pytest.approx(alpha, rel=2e-3)
+    exact = (1 / (12 * q * 400) + 60 / (b * 20)) / (144 * q * q)
+    assert made.c * rates[0] ** 2 == pytest.approx(exact, rel=1e-12)
+
+
+def test_fafeds_theory_falls_with_the_cube_root_in_the_end():
+    # from t = 1728 q^3 N^2 - 1.5 on: rho N^(2/3) / (L (t + 1.5)^(1/3)), t from 1
+    made = FAFEDTheory(N=2, q=1, L=2.0, rho=0.5, b=1)
+    change = 1728 * 4
+    for t in (change - 1, change, 10 * change):
+        want = 0.5 * 2 ** (2 / 3) / (2.0 * (t + 1.5) ** (1 / 3))
+        assert made(t - 1, 0) == pytest.approx(want, rel=1e-12)
+    assert made(change - 3, 0) == pytest.approx(0.5 / 24, rel=1e-12)
+
+
+# ------------------------------------------------------------------------------ STEM, Theorem 3.1
+def stem(N, q, L, sigma, b, t):
+    """eta_t and c, line by line: K is the number of workers, I the local steps."""
+    kappa = (b * N) ** (2 / 3) * sigma ** (2 / 3) / L
+    c = 64 * L**2 / (b * N) + sigma**2 / (24 * kappa**3 * L * q)
+    w = max(
+        2 * sigma**2,
+        4096 * L**3 * q**3 * kappa**3 - sigma**2 * t,
+        c**3 * kappa**3 / (4096 * L**3 * q**3),
+    )
+    return kappa / (w + sigma**2 * t) ** (1 / 3), c
+
+
+@pytest.mark.parametrize(
+    "setting", [(20, 10, 1.0, 2.0, 50), (4, 2, 0.3, 0.7, 1), (1, 1, 5.0, 3, 2)]
+)
+def test_stems_theory_follows_its_formula(setting):
+    N, q, L, sigma, b = setting
+    made = STEMTheory(N=N, q=q, L=L, b=b)  # whatever sigma is: it cancels
+    for round, step in ((0, 0), (0, q - 1), (7, 0), (10**6, 0), (10**9, q - 1)):
+        rate, c = stem(N, q, L, sigma, b, round * q + step + 1)
+        assert made(round, step) == pytest.approx(rate, rel=1e-12)
+        assert made.c == pytest.approx(c, rel=1e-12)
+
+
+def test_stems_theory_never_asks_for_more_than_its_proof_allows():
+    # eta <= 1 / (16 L I), which it is at first, and a = c eta^2 <= 1
+    for N, q, L, b in ((1, 1, 2.0, 1), (1, 2, 0.1, 1), (50, 20, 7.0, 100)):
+        made = STEMTheory(N=N, q=q, L=L, b=b)
+        rates = [made(10**e, 0) for e in range(0, 16, 3)]
+        assert max(rates) <= 1 / (16 * L * q) * (1 + 1e-12)
+        assert made.c * max(rates) ** 2 <= 1 + 1e-12
+        assert rates == sorted(rates, reverse=True) and rates[-1] < rates[0]
+
+
+# --------------------------------------------------------------------------- cube roots and roots
+def test_the_cube_root_counts_steps_rounds_or_passes():
+    for round in range(9):
+        for step in range(4):
+            steps = 4 * round + step
+            assert CubeRoot(w=2.0, q=4)(round, step) == pytest.approx((2.0 + steps) ** (-1 / 3))
+            made = CubeRoot(w=2.0, unit="round", q=4)
+            assert made(round, step) == pytest.approx((2.0 + round) ** (-1 / 3))
+            # FAFED's text runs: STEM's rate is 20 / (1 + epoch)^(1/3), constant within a pass
+            made = CubeRoot(unit="epoch", q=4, epoch=6)
+            assert made(round, step) == pytest.approx((1 + steps // 6) ** (-1 / 3))
+
+
+def test_cfedavgs_decaying_rate():
+    # eta_t = 1 / (sqrt(t + a) K L): the factor of eta_0 is sqrt(a / (t + a)), a the scale
+    for a in (1.0, 64.0):
+        for t in (0, 1, 17):
+            assert InverseSqrt(scale=a)(t, 3) == pytest.approx(math.sqrt(a / (t + a)), rel=1e-14)
+
+
+def test_every_schedule_is_a_positive_factor():
+    for make in SCHEDULES.values():
+        made = make()
+        assert all(made(t, k) > 0 for t in (0, 3, 50) for k in (0, 2))
