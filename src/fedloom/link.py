@@ -75,7 +75,7 @@ class Link:
 
     down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
     loses stays at the server (see downlink.py).
-    EF21 of a method's `increments` is a Residual: of what they add up to, C(sum - sent) is that.
+    EF21 of a method's `increments` is a Residual: that is EF21 of what they add up to.
     Fields that are not named travel dense and cost what `wire` says: these are not packed where
     nothing needs their bytes.
 

@@ -42,4 +42,4 @@ def fedspeed(
     gradient is mixed in.
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
-    return Sam(inner=FedDyn(alpha=alpha), rho=rho, mix=mix)
+    return Sam(inner=FedDyn(alpha=alpha, size_scaled=False), rho=rho, mix=mix)
