@@ -86,7 +86,7 @@ def test_a_connection_that_breaks_off_is_taken_up_where_it_was(home, tmp_path):
 
 def test_what_arrived_before_a_failure_is_not_fetched_again(home, tmp_path):
     home.cuts, home.refuses = [5000], 1
-    with pytest.raises(OSError, match="503.*; 5,000 bytes of it are kept"):
+    with pytest.raises(OSError, match=r"503.*; 5,000 bytes of it are kept"):
         download_file(home.url, MD5, tmp_path / "a.bin")
     assert names(tmp_path) == [PART] and (tmp_path / PART).read_bytes() == CONTENT[:5000]
     home.refuses = 99
