@@ -395,6 +395,9 @@ class Split:
     def __getitem__(self, name):
         return self.columns[name]
 
+    def with_format(self, kind):
+        return self
+
 
 @pytest.fixture
 def hub(monkeypatch):
