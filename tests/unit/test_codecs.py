@@ -493,6 +493,12 @@ def test_the_mask_is_redrawn_from_the_seed():
     assert codec.mask(77, 16).nonzero()[:, 0].tolist() == MASK
 
 
+def test_a_long_mask_is_that_of_its_numbers_drawn_in_one_go():
+    d = 300_001
+    u = torch.rand(d, generator=generator(78, "dropping"), dtype=torch.float32)
+    assert torch.equal(RandomDropping(ratio=0.25).mask(78, d), u < 0.25)
+
+
 MASK = [0, 1, 2, 3, 4, 5, 10, 12, 14, 15]
 
 

@@ -54,6 +54,21 @@ def test_codes_are_those_of_the_definition(numbers, r):
     assert rice.read(array(block), r, len(numbers), 301).tolist() == numbers
 
 
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize("r", [0, 2, 9])
+def test_codes_are_written_in_chunks(monkeypatch, chunk, r):
+    monkeypatch.setattr(rice, "_CHUNK", chunk)
+    monkeypatch.setattr(indices, "_CHUNK", chunk)
+    numbers = np.random.default_rng(chunk).geometric(0.02, 100) - 1
+    assert rice.write(numbers, r) == bytes_of(text(numbers.tolist(), r))
+    assert rice.length(numbers)[1] == min(len(text(numbers.tolist(), n)) for n in range(20))
+    index = np.cumsum(numbers + 1) - 1
+    plan = indices.Plan(Coding.VARINT, 0, 0)
+    block = indices.write(index, int(index[-1]) + 1, plan)
+    seven = lambda n: [n & 0x7F | 0x80, *seven(n >> 7)] if n > 0x7F else [n]
+    assert list(block) == [b for n in numbers.tolist() for b in seven(n)]
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 20), min_size=1, max_size=30))
 def test_the_parameter_is_the_one_of_least_length(numbers):

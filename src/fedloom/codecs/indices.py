@@ -23,6 +23,7 @@ __all__ = ["Coding", "Plan", "plan", "read", "write"]
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+_CHUNK = 1 << 16  # gaps that are written together
 _VARINT = 5  # bytes of the longest gap that fits u32
 
 
@@ -58,7 +59,7 @@ def plan(index: Index, d: int) -> Plan:
     return min(
         Plan(Coding.RAW, 0, 4 * k),
         Plan(Coding.BITMAP, 0, -(-d // 8)),
-        Plan(Coding.VARINT, 0, int(_varint_lengths(less).sum())),
+        Plan(Coding.VARINT, 0, _varint_bytes(less)),
         Plan(Coding.RICE, r, 1 + -(-bits // 8)),
         key=lambda p: (p.nbytes, p.coding),
     )
@@ -127,7 +128,10 @@ def _below(index: Index, d: int) -> Index:
 
 def _less(index: Index) -> Index:
     """Gaps less one."""
-    return np.diff(index, prepend=-1) - 1
+    less = index.copy()
+    less[1:] -= index[:-1]
+    less[1:] -= 1
+    return less
 
 
 def _sum_up(less: Index) -> Index:
@@ -153,18 +157,23 @@ def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
 
 
 # -------------------------------------------------------------------------------------- variable
-def _varint_lengths(less: Index) -> Index:
-    lengths = np.ones(len(less), np.int64)
+def _varint_bytes(less: Index) -> int:
+    """One byte each, and one more from 2^7, 2^14, ... on."""
+    total, longest = len(less), int(less.max())
     for n in range(1, _VARINT):
-        longer = less >> (7 * n)
-        if not longer.any():
-            break
-        lengths += longer > 0
-    return lengths
+        if longest >> (7 * n):
+            total += int(np.count_nonzero(less >= 1 << (7 * n)))
+    return total
 
 
 def _write_varint(less: Index) -> bytes:
-    lengths = _varint_lengths(less)
+    return b"".join(_varints(less[a : a + _CHUNK]) for a in range(0, len(less), _CHUNK))
+
+
+def _varints(less: Index) -> bytes:
+    lengths = np.ones(len(less), np.int64)
+    for n in range(1, _VARINT):
+        lengths += less >= 1 << (7 * n)
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     for n in range(int(lengths.max())):

@@ -20,6 +20,7 @@ Bytes = npt.NDArray[np.uint8]
 
 LARGEST = 31  # parameter
 _WINDOW = 1 << 13  # bytes of a block that are looked at together
+_CHUNK = 1 << 16  # numbers that are written together
 _DOUBLINGS = 4  # the walk over a window takes 2^4 codes a step
 
 
@@ -32,15 +33,19 @@ def length(numbers: Numbers) -> tuple[int, int]:
     >>> length(np.array([1, 3]))
     (1, 5)
     """
-    k, rest = len(numbers), numbers
-    best = k + int(rest.sum())
+    k, best = len(numbers), len(numbers) + _sum(numbers, 0)
     for r in range(LARGEST):
-        rest = rest >> 1
-        bits = k * (r + 2) + int(rest.sum())
+        bits = k * (r + 2) + _sum(numbers, r + 1)
         if bits >= best:
             return r, best
         best = bits
     return LARGEST, best
+
+
+def _sum(numbers: Numbers, r: int) -> int:
+    """The sum of all numbers >> r, of which no second copy is made."""
+    parts = (numbers[a : a + _CHUNK] for a in range(0, len(numbers), _CHUNK))
+    return sum(int((part >> r).sum()) for part in parts)
 
 
 def write(numbers: Numbers, r: int) -> bytes:
@@ -49,13 +54,26 @@ def write(numbers: Numbers, r: int) -> bytes:
     >>> write(np.array([1, 3]), 1).hex()
     '68'
     """
+    out, rest = [], np.empty(0, np.uint8)
+    for a in range(0, len(numbers), _CHUNK):
+        bits = _bits(numbers[a : a + _CHUNK], r, rest)
+        whole = len(bits) - len(bits) % 8
+        out.append(np.packbits(bits[:whole]).tobytes())
+        rest = bits[whole:]
+    return b"".join([*out, np.packbits(rest).tobytes()])
+
+
+def _bits(numbers: Numbers, r: int, before: Bytes) -> Bytes:
+    """The codes of numbers behind the bits `before`, one bit a byte."""
     ends = np.cumsum((numbers >> r) + 1 + r)
+    ends += len(before)
     stop = ends - (1 + r)
     bits = np.ones(int(ends[-1]), np.uint8)
+    bits[: len(before)] = before
     bits[stop] = 0
     for n in range(r):
         bits[stop + 1 + n] = (numbers >> (r - 1 - n)) & 1
-    return np.packbits(bits).tobytes()
+    return bits
 
 
 def read(block: Bytes, r: int, k: int, most: int) -> Numbers:
