@@ -15,11 +15,11 @@ from ..layout import Layout
 from ..rng import generator
 from ..vector import Rec, Vec, rec
 from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .buckets import CHUNK
 
 __all__ = ["RandomDropping"]
 
 _SEED = struct.Struct("<q")
-_CHUNK = 1 << 17  # numbers that are drawn together
 
 
 class RandomDropping(Codec):
@@ -49,7 +49,7 @@ class RandomDropping(Codec):
         if self.ratio == 1:
             return torch.ones(d, dtype=torch.bool)
         draw, kept = generator(seed, "dropping"), torch.empty(d, dtype=torch.bool)
-        for part in kept.split(_CHUNK) if d else ():  # the same numbers as in one go
+        for part in torch.split(kept, CHUNK):  # the same numbers as in one go
             u = torch.rand(len(part), generator=draw, dtype=torch.float32)
             torch.lt(u, self.ratio, out=part)
         return kept

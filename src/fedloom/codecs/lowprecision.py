@@ -31,7 +31,8 @@ class _Half(Codec):
         p = checked(p, layout)
         largest = min(torch.finfo(kind).max for kind in (self.kind, p.dtype))
         value = torch.empty(len(p), dtype=self.kind)
-        for place, part in zip(value.split(buckets.CHUNK), p.split(buckets.CHUNK), strict=True):
+        parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
+        for place, part in zip(*parts, strict=True):
             place.copy_(part if p.dtype == self.kind else part.clamp(-largest, largest))
         return rec(size=torch.tensor([len(p)]), value=value), state
 
