@@ -6,7 +6,7 @@ One thread, medians and the fastest, in milliseconds. send: what a client does w
 the residual, choose, pack, keep the rest); read: what a server does (unpack, decode). The list
 alternates, so that a busy machine hits all alike. growth: how much one send adds to the peak of the
 process, in vectors of the model's length; a round holds about six already. The second table is the
-index coding against log2 of the number of sets, at random places.
+index coding at random places: its length against log2 of the number of sets, and its time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from fedloom import FedAvg
@@ -32,6 +33,7 @@ from fedloom.vector import rec
 
 CODECS = ["topk:0.01", "topk:0.1", "topk:0.01|int8", "qsgd:127", "qsgd:7,64", "fedpaq", "sign"]
 CODECS += ["natural", "int8", "bf16", "dropping:0.01", "threshold:2.6", "proportion:0.01"]
+RATIOS = [0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object], int]:
@@ -81,6 +83,25 @@ def growth(text: str, d: int) -> float:
     return int(done.stdout) * 1024 / (4 * d)
 
 
+def places(ratio: float, d: int, repeats: int) -> str:
+    """A line on the places of round(ratio d) coordinates at random."""
+    k = round(ratio * d)
+    held = torch.randperm(d, generator=generator(0, "benchmark", "places"))[:k].sort().values
+    bits = (math.lgamma(d + 1) - math.lgamma(k + 1) - math.lgamma(d - k + 1)) / math.log(2)
+    plan = indices.plan(held.numpy(), d)
+    block = np.frombuffer(indices.write(held.numpy(), d, plan), np.uint8)
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: indices.write(held.numpy(), d),
+        "read": lambda: indices.read(block, plan.coding, d, k),
+    }
+    write, read = (statistics.median(t) for t in measured(calls, repeats).values())
+    share = 8 * plan.nbytes / bits
+    return (
+        f"{ratio:6} {plan.nbytes:9,} {share:7.3f}  {plan.coding.name.lower():7}"
+        f" {write:9.1f} {read:9.1f}"
+    )
+
+
 _IMPORT = (
     "import importlib.util, torch\n"
     f"spec = importlib.util.spec_from_file_location('b', {__file__!r})\n"
@@ -123,14 +144,9 @@ def main() -> None:
             f"{text:18} {say(f'send {text}')} {say(f'read {text}')} {sizes[text]:11,} {share:8.2f}%"
             f" {growth(text, d):7.2f}"
         )
-    print("\nplaces: ratio, bytes, of the entropy bound")
-    for ratio in (0.001, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5):
-        k, n = round(ratio * 582_026), 582_026
-        held = torch.randperm(n, generator=generator(0, "benchmark", "places"))[:k].sort().values
-        bits = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
-        plan = indices.plan(held.numpy(), n)
-        name = plan.coding.name.lower()
-        print(f"{ratio:6} {plan.nbytes:9,} {8 * plan.nbytes / bits:7.3f}  {name}")
+    print(f"\nplaces of {d:,}: bytes, of the entropy bound, median ms to write and to read")
+    for ratio in RATIOS:
+        print(places(ratio, d, options.repeats))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from .vector import Vec, zeros
 
 __all__ = ["EF21", "FEEDBACKS", "Forget", "Residual"]
@@ -31,7 +33,9 @@ class Forget:
         return v
 
     def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        """-> the new e (m,). sent: what the server decodes."""
+        """-> the new e (m,), perhaps in p's memory, which nobody else has. sent: what the server
+        decodes; it is not written into.
+        """
         return e
 
     def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
@@ -49,7 +53,6 @@ class Residual(Forget):
     sum(sent) + e = sum(computed) at any time. A client that is absent keeps its e.
     Source: CFedAvg (Yang et al.), Algorithm 1; Stich et al., NeurIPS 2018.
 
-    >>> import torch
     >>> v, e, sent = torch.tensor([3.0, 1.0]), torch.tensor([0.0, 0.5]), torch.tensor([3.0, 0.0])
     >>> p = Residual().aim(v, e)
     >>> Residual().keep(p, sent, e)
@@ -66,7 +69,7 @@ class Residual(Forget):
         return v + e
 
     def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        return p - sent
+        return torch.sub(p, sent, out=p)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class EF21(Forget):
         return v - e
 
     def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        return e + sent
+        return torch.add(e, sent, out=p)
 
     def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
         h = h + share * mean

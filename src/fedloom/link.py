@@ -19,7 +19,7 @@ from .errors import CompositionError, ConfigError, WireError, did_you_mean
 from .feedback import EF21, FEEDBACKS, Forget, Residual
 from .layout import Layout
 from .rng import generator
-from .vector import Rec, Vec, fields, is_rec, rec
+from .vector import Rec, Vec, fields, is_rec, leaves, rec
 from .wire import nbytes, pack, unpack
 
 __all__ = ["EF21", "FEEDBACKS", "Forget", "Link", "Part", "Residual", "Via", "Whole"]
@@ -224,10 +224,12 @@ class Link:
         p = feedback.aim(v, e)
         message, code = codec.encode(p, own.code, view.layout, generator(*draw))
         raw, sent = codec.pack(message), None
+        if feedback.remembers and any(_shares(p, other) for other in (v, own.e, *leaves(code))):
+            p = p.clone()  # what is kept is written into it
         if decode or (feedback.remembers and not feedback.leftover):
+            del message  # the codec's own arrays: as long as p in bytes, with some codecs
             sent = _read(codec, raw, view.layout, v)
-        if sent is not None and feedback.remembers:
-            e = view.put(feedback.keep(p, sent, e), own.e)
+            e = view.put(feedback.keep(p, sent, e), own.e) if feedback.remembers else e
         elif feedback.remembers:
             left = codec.missing(p.detach().cpu(), message, view.layout)
             e = view.put(left.to(p.device), own.e)
@@ -287,6 +289,13 @@ def _items(up: Rec, coded: Mapping[str, Via]) -> list[tuple[str, Any]]:
         if is_rec(getattr(up, name)) or not isinstance(getattr(up, name), Tensor):
             raise ConfigError(f"field '{name}' of an answer is no vector; only vectors are coded")
     return list(zip(up._fields, up, strict=True))
+
+
+def _shares(p: Vec, other: Any) -> bool:
+    """Whether something of a record lies in p's memory."""
+    if not isinstance(other, Tensor):
+        return False
+    return other.untyped_storage().data_ptr() == p.untyped_storage().data_ptr()
 
 
 def _read(codec: Codec, raw: bytes, layout: Layout, like: Vec) -> Vec:

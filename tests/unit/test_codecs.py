@@ -32,6 +32,7 @@ from fedloom.codecs import (
     TopK,
     indices,
     make_codec,
+    rice,
 )
 from fedloom.codecs.indices import Coding
 from fedloom.codecs.qsgd import quantise
@@ -355,7 +356,7 @@ def test_index_blocks_of_the_specification(d, held, coding, r, block):
 
 def test_rice_takes_the_parameter_of_least_length():
     for held, d, r in (([1, 5], 6, 1), ([1, 4], 6, 0), ([3, 17, 18, 500, 999], 1000, 7)):
-        assert indices._rice_length(indices._less(np.array(held)))[0] == r, d
+        assert rice.length(indices._less(np.array(held)))[0] == r, d
 
 
 @st.composite
@@ -402,11 +403,11 @@ def test_every_coding_gives_the_set_again_and_the_shortest_is_taken(case):
 
 
 def test_long_rice_blocks_are_read_in_windows(monkeypatch):
-    monkeypatch.setattr(indices, "_WINDOW", 8)
+    monkeypatch.setattr(rice, "_WINDOW", 8)
     random = np.random.default_rng(1)
     for share in (0.01, 0.1, 0.4):
         index = np.flatnonzero(random.random(20_000) < share)
-        r, _ = indices._rice_length(indices._less(index))
+        r, _ = rice.length(indices._less(index))
         block = indices.write(index, 20_000, indices.Plan(Coding.RICE, r, 0))
         again = indices.read(np.frombuffer(block, np.uint8), Coding.RICE, 20_000, len(index))
         assert np.array_equal(again, index)
@@ -490,6 +491,12 @@ def test_the_mask_is_redrawn_from_the_seed():
     assert torch.equal(codec.mask(77, 16), u < 0.5)
     # pinned: messages of one release must be readable by the next
     assert codec.mask(77, 16).nonzero()[:, 0].tolist() == MASK
+
+
+def test_a_long_mask_is_that_of_its_numbers_drawn_in_one_go():
+    d = 300_001
+    u = torch.rand(d, generator=generator(78, "dropping"), dtype=torch.float32)
+    assert torch.equal(RandomDropping(ratio=0.25).mask(78, d), u < 0.25)
 
 
 MASK = [0, 1, 2, 3, 4, 5, 10, 12, 14, 15]

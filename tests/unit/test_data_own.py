@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import types
 
@@ -9,7 +11,7 @@ import numpy as np
 import published
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data import (
@@ -26,6 +28,7 @@ from fedloom.data import (
     writers,
 )
 from fedloom.data.assemble import Arrays
+from fedloom.data.ragged import read_arrays
 from fedloom.errors import DataError
 
 
@@ -41,6 +44,7 @@ def refused(call, *says):
 # ---- natural partitions, and blocks
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-1, 9), min_size=1, max_size=60),
     st.integers(1, 4),
@@ -105,6 +109,7 @@ def test_natural_is_refused_where_nobody_made_the_samples():
     assert PARTITIONS["natural"] is natural and PARTITIONS["writers"] is writers
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 50))
 def test_blocks_are_the_samples_in_order(samples, clients):
     split = lambda: blocks(clients).split(torch.zeros(samples), seed=3)
@@ -308,6 +313,37 @@ def test_a_folder_per_client_with_pictures(tmp_path):
     refused(lambda: folders(path=tmp_path), "client cy", "neither data.npz nor pictures")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at the process's open files")
+def test_no_file_stays_open_behind_an_error(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    arrays(tmp_path / "archive", inputs=[[1.0]], targets=[0])
+    whole = (tmp_path / "archive" / "data.npz").read_bytes()
+    buffers = {kind: io.BytesIO() for kind in ("png", "jpeg", "gif", "bmp")}
+    for kind, buffer in buffers.items():
+        Image.new("L", (9, 9), 7).save(buffer, kind)
+    cases = [
+        ("cut/data.npz", whole[: len(whole) // 2]),
+        ("begun/data.npz", whole[:8]),
+        ("renamed/inputs.npy", whole),
+        ("empty/inputs.npy", b""),
+    ]
+    cases += [(f"{k}/cat/1.{k}", b.getvalue()[:40]) for k, b in buffers.items()]
+    for name, content in cases:
+        published.write(tmp_path / "clients" / name, content)
+        client = tmp_path / "clients" / name.split("/")[0]
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(DataError) as held:  # keeps what the error's frames refer to
+            folders(path=client.parent)
+        assert len(os.listdir("/proc/self/fd")) == before, name
+        assert str(client) in str(held.value)
+        client.rename(tmp_path / client.name)
+    published.write(tmp_path / "split.npz", whole[:-30])
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DataError) as held:
+        read_arrays(tmp_path / "split.npz")
+    assert len(os.listdir("/proc/self/fd")) == before and "split.npz" in str(held.value)
+
+
 # ---- torch Datasets
 
 
@@ -358,6 +394,9 @@ class Split:
 
     def __getitem__(self, name):
         return self.columns[name]
+
+    def with_format(self, kind):
+        return self
 
 
 @pytest.fixture

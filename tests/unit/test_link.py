@@ -261,6 +261,40 @@ def test_what_a_client_does_not_hold_is_left_alone(codec):
 
 
 # ----------------------------------------------------------------------------------------- feedback
+class Remembers(TopK):
+    """A codec of somebody's whose state is the very vector that it was given."""
+
+    code = 200
+
+    def init(self, layout, seed):
+        return rec(last=torch.zeros(layout.d, dtype=torch.float64))
+
+    def encode(self, p, state, layout, draw):
+        return super().encode(p, rec(), layout, draw)[0], rec(last=p)
+
+
+class Aims(Residual):
+    """A feedback of somebody's that hands the codec the answer itself."""
+
+    def aim(self, v, e):
+        return v
+
+
+@pytest.mark.parametrize("feedback", [Residual(), EF21(), Aims()])
+def test_what_is_kept_is_written_over_nothing_that_somebody_has(feedback):
+    link = Link({"delta": Via(Remembers(ratio=0.2), feedback)})
+    up, state = answer(0), link.init(X, LAYOUT, 0)
+    _, _, state = link.deliver(answer(1), state, WHOLE, 0, 0, 0)
+    delta, e = up.delta.clone(), state.delta.e.clone()
+    for call in (link.send, link.deliver):
+        *_, after = call(up, state, WHOLE, 0, 1, 0)
+        p = delta - e if isinstance(feedback, EF21) else feedback.aim(delta, e)
+        sent = torch.where(p.abs() >= p.abs().sort().values[-round(0.2 * D)], p, 0.0)
+        assert torch.equal(after.delta.code.last, p)
+        assert torch.equal(after.delta.e, e + sent if isinstance(feedback, EF21) else p - sent)
+        assert torch.equal(up.delta, delta) and torch.equal(state.delta.e, e)
+
+
 def test_ef21_gives_the_server_the_mean_of_all_clients_and_changes_once():
     link = Link(Via(TopK(ratio=0.2), EF21())).settled(Scaffold())
     clients, weights = range(4), [1.0, 2.0, 3.0, 4.0]

@@ -47,8 +47,8 @@ def list_sets(data_dir: Path | None) -> None:
 def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     """Download data sets, with a progress bar, and verify them.
 
-    What is there already is only checked. A download that fails leaves nothing behind; the command
-    can simply be given again.
+    What is there already is only checked. A download that was stopped goes on where it was when the
+    command is given again.
     """
     from fedloom.data.catalogue import CATALOGUE, SUBSET, get
     from fedloom.data.fetch import data_root

@@ -206,8 +206,10 @@ class Codec:
         raise NotImplementedError
 
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
-        """What the receiver will lack of p (d,): p - decode(message), as a new vector."""
-        return p - self.decode(message, layout, p.dtype)
+        """What the receiver will lack of p (d,): p - decode(message), perhaps in p's memory: the
+        caller needs p no more, and the message neither.
+        """
+        return torch.sub(p, self.decode(message, layout, p.dtype), out=p)
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         """The places of the values of a codec that `chooses`: an index coding, and its block."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..vector import Vec
 
-__all__ = ["LARGEST", "Noise", "Piece", "count", "pieces", "round_up", "spread", "work"]
+__all__ = ["CHUNK", "LARGEST", "Noise", "Piece", "count", "pieces", "round_up", "spread", "work"]
 
 CHUNK = 1 << 17  # values that are worked on together: they stay in the processor's cache
 LARGEST = torch.finfo(torch.float32).max

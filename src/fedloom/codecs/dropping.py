@@ -15,6 +15,7 @@ from ..layout import Layout
 from ..rng import generator
 from ..vector import Rec, Vec, rec
 from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .buckets import CHUNK
 
 __all__ = ["RandomDropping"]
 
@@ -47,8 +48,11 @@ class RandomDropping(Codec):
         """The kept coordinates of the message with this seed, as bools (d,)."""
         if self.ratio == 1:
             return torch.ones(d, dtype=torch.bool)
-        draw = generator(seed, "dropping")
-        return torch.rand(d, generator=draw, dtype=torch.float32) < self.ratio
+        draw, kept = generator(seed, "dropping"), torch.empty(d, dtype=torch.bool)
+        for part in torch.split(kept, CHUNK):  # the same numbers as in one go
+            u = torch.rand(len(part), generator=draw, dtype=torch.float32)
+            torch.lt(u, self.ratio, out=part)
+        return kept
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)
@@ -61,13 +65,13 @@ class RandomDropping(Codec):
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         value: Tensor = message.value.to(dtype or message.value.dtype)
-        index = self.mask(int(message.seed), layout.d).nonzero()[:, 0]
-        if (k := len(index)) != len(value):
+        mask = self.mask(int(message.seed), layout.d)
+        if (k := int(mask.count_nonzero())) != len(value):
             raise WireError(
                 f"a RandomDropping message has {len(value)} values, but its seed keeps {k} of "
                 f"{layout.d} at ratio {self.ratio:g}"
             )
-        return value.new_zeros(layout.d).index_put_((index,), value)
+        return value.new_zeros(layout.d).masked_scatter_(mask, value)
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         return 0, _SEED.pack(int(message.seed))

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import WireError
+from . import rice
 
 __all__ = ["Coding", "Plan", "plan", "read", "write"]
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_WINDOW = 1 << 15  # bytes of a Rice block that are looked at together
-_MAX_RICE = 31
+_CHUNK = 1 << 16  # gaps that are written together
 _VARINT = 5  # bytes of the longest gap that fits u32
 
 
@@ -55,11 +55,11 @@ def plan(index: Index, d: int) -> Plan:
     if k in (0, d):
         return Plan(Coding.IMPLIED, 0, 0)
     less = _less(index)
-    r, bits = _rice_length(less)
+    r, bits = rice.length(less)
     return min(
         Plan(Coding.RAW, 0, 4 * k),
         Plan(Coding.BITMAP, 0, -(-d // 8)),
-        Plan(Coding.VARINT, 0, int(_varint_lengths(less).sum())),
+        Plan(Coding.VARINT, 0, _varint_bytes(less)),
         Plan(Coding.RICE, r, 1 + -(-bits // 8)),
         key=lambda p: (p.nbytes, p.coding),
     )
@@ -78,7 +78,7 @@ def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
         return np.packbits(held, bitorder="little").tobytes()
     if coding == Coding.VARINT:
         return _write_varint(_less(index))
-    return bytes([r]) + _write_rice(_less(index), r)
+    return bytes([r]) + rice.write(_less(index), r)
 
 
 def read(block: Bytes, coding: int, d: int, k: int) -> Index:
@@ -100,7 +100,7 @@ def read(block: Bytes, coding: int, d: int, k: int) -> Index:
     if coding == Coding.VARINT:
         return _checked(_read_varint(block, k), d)
     if coding == Coding.RICE:
-        return _checked(_read_rice(block, d, k), d)
+        return _below(_read_rice(block, d, k), d)
     known = ", ".join(f"{c.value} ({c.name.lower()})" for c in Coding)
     raise WireError(f"a message has index coding {coding}; known: {known}")
 
@@ -114,19 +114,32 @@ def _need(holds: Any, what: str, got: Any) -> None:
 def _checked(index: Index, d: int) -> Index:
     """The same index, if it is strictly increasing and within d."""
     if len(index):
-        _need((np.diff(index) > 0).all(), "increasing indices without repetition", "others")
-        _need(index[0] >= 0 and index[-1] < d, f"indices below {d}", int(index[-1]))
+        _need((index[1:] > index[:-1]).all(), "increasing indices without repetition", "others")
+        _need(index[0] >= 0, "indices from 0 on", int(index[0]))
+    return _below(index, d)
+
+
+def _below(index: Index, d: int) -> Index:
+    """The same index, which is increasing by the way it was made, if it is within d."""
+    if len(index):
+        _need(index[-1] < d, f"indices below {d}", int(index[-1]))
     return index
 
 
 def _less(index: Index) -> Index:
     """Gaps less one."""
-    return np.diff(index, prepend=-1) - 1
+    less = index.copy()
+    less[1:] -= index[:-1]
+    less[1:] -= 1
+    return less
 
 
 def _sum_up(less: Index) -> Index:
-    """The set from its gaps less one, which the caller has bounded by 2^40."""
-    return np.cumsum(less + 1) - 1
+    """The set from its gaps less one, which the caller has bounded by 2^40; in their place."""
+    less += 1
+    np.cumsum(less, out=less)
+    less -= 1
+    return less
 
 
 # --------------------------------------------------------------------------------- the plain ones
@@ -140,22 +153,27 @@ def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
     _need(len(block) == -(-d // 8), f"{-(-d // 8)} bytes of a bitmap", f"{len(block)} bytes")
     held = np.flatnonzero(np.unpackbits(block, bitorder="little"))
     _need(len(held) == k, f"{k} marks", len(held))
-    return _checked(held.astype(np.int64, copy=False), d)
+    return _below(held.astype(np.int64, copy=False), d)
 
 
 # -------------------------------------------------------------------------------------- variable
-def _varint_lengths(less: Index) -> Index:
-    lengths = np.ones(len(less), np.int64)
+def _varint_bytes(less: Index) -> int:
+    """One byte each, and one more from 2^7, 2^14, ... on."""
+    total, longest = len(less), int(less.max())
     for n in range(1, _VARINT):
-        longer = less >> (7 * n)
-        if not longer.any():
-            break
-        lengths += longer > 0
-    return lengths
+        if longest >> (7 * n):
+            total += int(np.count_nonzero(less >= 1 << (7 * n)))
+    return total
 
 
 def _write_varint(less: Index) -> bytes:
-    lengths = _varint_lengths(less)
+    return b"".join(_varints(less[a : a + _CHUNK]) for a in range(0, len(less), _CHUNK))
+
+
+def _varints(less: Index) -> bytes:
+    lengths = np.ones(len(less), np.int64)
+    for n in range(1, _VARINT):
+        lengths += less >= 1 << (7 * n)
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     for n in range(int(lengths.max())):
@@ -181,79 +199,10 @@ def _read_varint(block: Bytes, k: int) -> Index:
 
 
 # ------------------------------------------------------------------------------------------- Rice
-def _rice_length(less: Index) -> tuple[int, int]:
-    """-> r of the least total length, the smaller one at a tie, and that length in bits.
-
-    The length is convex in r (one more r halves the unary parts, and halves of smaller numbers are
-    smaller), so the first r that the next one does not improve on is the best.
-    """
-    k, rest = len(less), less
-    best = k + int(rest.sum())
-    for r in range(_MAX_RICE):
-        rest = rest >> 1
-        length = k * (r + 2) + int(rest.sum())
-        if length >= best:
-            return r, best
-        best = length
-    return _MAX_RICE, best
-
-
-def _write_rice(less: Index, r: int) -> bytes:
-    """(g - 1) >> r ones, a zero, then the r low bits."""
-    high = less >> r
-    ends = np.cumsum(high + 1 + r)
-    zero = ends - (1 + r)
-    bits = np.ones(int(ends[-1]), np.uint8)
-    bits[zero] = 0
-    for n in range(r):
-        bits[zero + 1 + n] = (less >> (r - 1 - n)) & 1
-    return np.packbits(bits).tobytes()
-
-
 def _read_rice(block: Bytes, d: int, k: int) -> Index:
     _need(len(block) > 1, "a parameter and codes", f"{len(block)} bytes")
     # a longer block would lose to the bitmap, so none is ever written; this bounds the work
     _need(len(block) <= 1 + -(-d // 8), f"at most {1 + -(-d // 8)} bytes", len(block))
-    r, raw = int(block[0]), block[1:]
-    _need(r <= _MAX_RICE, f"a parameter of at most {_MAX_RICE}", r)
-    less = np.empty(min(k, 8 * len(raw)), np.int64)
-    _need(len(less) == k, f"{k} codes", f"{len(raw)} bytes")
-    found, at, window = 0, 0, _WINDOW  # at: the bit at which the next code begins
-    while found < k:
-        first = at // 8
-        bits = np.unpackbits(raw[first : first + window])
-        part, used = _rice_window(bits, at - 8 * first, r, k - found)
-        if len(part) == 0 and first + window >= len(raw):
-            raise WireError(f"a message's index block ends after {found} of {k} codes")
-        window = window if len(part) else 2 * window  # one code longer than all of it
-        _need(not (part >= d).any(), f"gaps up to {d}", "a longer one")
-        less[found : found + len(part)] = part
-        found, at = found + len(part), 8 * first + used
-    _need(-(-at // 8) == len(raw), f"{-(-at // 8)} bytes of codes", len(raw))
-    padding = np.unpackbits(raw[-1:])[8 - (8 * len(raw) - at) :]
-    _need(not padding.any(), "zeros behind the last code", "ones")
-    return _sum_up(less)
-
-
-def _rice_window(bits: Bytes, start: int, r: int, most: int) -> tuple[Index, int]:
-    """Up to `most` whole codes from bit `start` on -> gaps less one, the bit behind the last one.
-
-    A code says where the next one begins, so the walk is a plain loop; what it walks over, and the
-    values, are arrays.
-    """
-    n = len(bits)
-    zero = np.where(bits == 0, np.arange(n), n)
-    zero = np.minimum.accumulate(zero[::-1])[::-1]  # the next zero from here on
-    after = zero + 1 + r
-    steps = after.data  # looked up one by one: faster than numpy's own indexing
-    starts: list[int] = []
-    at = start
-    while at < n and steps[at] <= n and len(starts) < most:
-        starts.append(at)
-        at = steps[at]
-    begin = np.array(starts, np.int64)
-    stop = zero[begin]
-    less = stop - begin
-    for j in range(r):
-        less = (less << 1) | bits[stop + 1 + j]
-    return less, at
+    r = int(block[0])
+    _need(r <= rice.LARGEST, f"a parameter of at most {rice.LARGEST}", r)
+    return _sum_up(rice.read(block[1:], r, k, d))

@@ -30,7 +30,10 @@ class _Half(Codec):
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)
         largest = min(torch.finfo(kind).max for kind in (self.kind, p.dtype))
-        value = p.clone() if p.dtype == self.kind else p.clamp(-largest, largest).to(self.kind)
+        value = torch.empty(len(p), dtype=self.kind)
+        parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
+        for place, part in zip(*parts, strict=True):
+            place.copy_(part if p.dtype == self.kind else part.clamp(-largest, largest))
         return rec(size=torch.tensor([len(p)]), value=value), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:

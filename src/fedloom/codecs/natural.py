@@ -40,9 +40,10 @@ class Natural(Codec):
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p, noise = checked(p, layout), Noise(draw)
-        if len(p) and float(p.abs().max()) > _LARGEST:
+        largest = max(abs(float(v)) for v in p.aminmax()) if len(p) else 0.0
+        if largest > _LARGEST:
             raise DataError(
-                f"Natural sends powers of two up to 2^127, got {float(p.abs().max()):.3g}; lower "
+                f"Natural sends powers of two up to 2^127, got {largest:.3g}; lower "
                 "local.lr or set local.clip"
             )
         parts = [_exponents(part, noise) for part in torch.split(p, _CHUNK)] if len(p) else []

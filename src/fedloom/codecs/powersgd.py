@@ -126,7 +126,10 @@ class PowerSGD(Codec):
                 continue
             work = part.to(torch.promote_types(part.dtype, torch.float32))
             left, right = torch.split(work.view(-1, self.rank), list(nm))
-            place.copy_((left @ right.T).view(-1))
+            if place.dtype == work.dtype:
+                torch.mm(left, right.T, out=place.view(nm))
+            else:
+                place.copy_((left @ right.T).view(-1))
         return out
 
     def pack(self, message: Rec) -> bytes:

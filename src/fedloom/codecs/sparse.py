@@ -41,9 +41,8 @@ class Sparse(Codec):
         return value.new_zeros(layout.d).index_put_((message.index,), value)
 
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
-        left = p.clone()
-        left[message.index] -= message.value.to(p)
-        return left
+        p[message.index] -= message.value.to(p)
+        return p
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         d, index = int(message.size), message.index.numpy()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +18,17 @@ from fedloom.data.reading import read_rows
 from fedloom.data.words import by_frequency, padded
 from fedloom.errors import DataError, did_you_mean
 
-__all__ = ["Codes", "Table", "from_csv", "from_parquet", "labels_of", "numbers_of", "pictures_of"]
+__all__ = [
+    "Codes",
+    "Table",
+    "from_csv",
+    "from_parquet",
+    "holds_pictures",
+    "labels_of",
+    "numbers_of",
+    "pictures_of",
+    "present",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +68,16 @@ def from_parquet(path: Path) -> Table:
             "Parquet files need pyarrow, which is missing; pip install fedloom[tables]"
         ) from error
     try:
-        table = parquet.read_table(path)
+        with parquet.ParquetFile(path) as file:
+            table = file.read()
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} is no whole Parquet file: {error}; get it again") from error
+        said = str(error).partition("\n")[0]
+        raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
     names = table.column_names
+    if not len(table):
+        raise DataError(f"{path} has no rows")
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} names a column twice: {', '.join(names)}")
     return Table(str(path), {name: table.column(name).to_pylist() for name in names})
 
 
@@ -69,7 +86,7 @@ def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
 
     Raises DataError naming column and row for what is no finite number.
     """
-    if len(names) == 1 and not isinstance(table.of(names[0])[0], (str, int, float)):
+    if len(names) == 1 and _is_list(table.of(names[0])[0]):
         return _lists(table, names[0])
     columns = []
     for name in names:
@@ -85,6 +102,10 @@ def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
                 )
         columns.append(values)
     return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
 
 
 def _lists(table: Table, name: str) -> Tensor:
@@ -120,14 +141,31 @@ class Codes:
     @classmethod
     def of(cls, values: Sequence[Any]) -> Codes:
         """The distinct values in ascending order: whole numbers as numbers, others as texts."""
-        distinct = {str(value) for value in values}
+        distinct = {_name(value) for value in values}
         whole = all(name.lstrip("-").isdigit() for name in distinct)
         return cls(tuple(sorted(distinct, key=int if whole else str)))
 
     def numbers(self, values: Sequence[Any], where: str) -> Tensor:
         """Their places, (n,) int64; -1 for a name that is none."""
         place = {name: i for i, name in enumerate(self.names)}
-        return torch.tensor([place.get(str(value), -1) for value in values], dtype=torch.int64)
+        return torch.tensor([place.get(_name(value), -1) for value in values], dtype=torch.int64)
+
+
+def _name(value: Any) -> str:
+    """A value as a name; 3.0, which tables make of 3 beside missing values, is 3."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+def present(table: Table, name: str) -> Sequence[Any]:
+    """A column of labels or clients. Raises DataError naming the row where a value is missing."""
+    for row, value in enumerate(values := table.of(name), start=1):
+        if value is None or value == "" or value != value:
+            raise DataError(
+                f"{table.where}, column '{name}', row {row} is empty; take such rows out of the "
+                "table, or fill them in"
+            )
+    return values
 
 
 def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Tensor, Codes | None]:
@@ -137,7 +175,7 @@ def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Te
     Raises DataError naming the row for a label below 0, a class that the training data lack, and
     what is no finite number.
     """
-    values = table.of(name)
+    values = present(table, name)
     if classes is None and _numeric(values):
         numbers = numbers_of(table, [name])[:, 0]
         if not bool((numbers == numbers.round()).all()) or any("." in str(v) for v in values):
@@ -186,17 +224,43 @@ def texts_of(
     return padded(texts, vocabulary, length), vocabulary
 
 
+def holds_pictures(values: Sequence[Any]) -> bool:
+    """Say whether a column that is not empty begins with a pillow picture, whole or damaged."""
+    try:
+        return hasattr(values[0], "convert")
+    except (OSError, SyntaxError, ValueError):  # as pillow refuses one
+        return True
+
+
 def pictures_of(table: Table, name: str) -> Tensor:
     """A column of pillow pictures of one size, (n, 3 or 1, H, W) uint8. Raises DataError naming the
     row.
     """
     values = table.of(name)
-    first = as_array(values[0], None, f"{table.where}, column '{name}', row 1", None)
+    first = _picture(values, 0, f"{table.where}, column '{name}', row 1")
     out = np.empty((len(values), *first.shape), dtype=np.uint8)
     size = (first.shape[1], first.shape[2])
-    for row, picture in enumerate(values):
+    for row in range(len(values)):
         where = f"{table.where}, column '{name}', row {row + 1}"
-        if not hasattr(picture, "convert"):
-            raise DataError(f"{where} is a {type(picture).__name__}, no picture")
-        out[row] = as_array(picture, size, where, first.shape[0] == 1)
+        out[row] = _picture(values, row, where, size, first.shape[0] == 1)
     return torch.from_numpy(out)
+
+
+def _picture(
+    values: Sequence[Any],
+    row: int,
+    where: str,
+    size: tuple[int, int] | None = None,
+    grey: bool | None = None,
+) -> npt.NDArray[np.uint8]:
+    """The picture of a row, which is only decoded now. Raises DataError."""
+    try:
+        picture = values[row]
+        if hasattr(picture, "convert"):
+            return as_array(picture, size, where, grey)
+    except (OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        said = str(error).partition("\n")[0]
+        raise DataError(f"{where} is no whole picture ({said}); take it out") from error
+    raise DataError(f"{where} is a {type(picture).__name__}, no picture")

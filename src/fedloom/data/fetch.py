@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
+from fedloom.data.download import download_file, md5_of
 from fedloom.errors import DataError
 
 __all__ = ["PublishedFile", "data_root", "fetch", "fetch_archive", "md5_of", "verify"]
-
-TIMEOUT_SECONDS = 30.0  # without any byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,57 +117,11 @@ def _missing(file: PublishedFile, folder: Path, why: object) -> str:
     )
 
 
-def md5_of(path: Path) -> str:
-    """The MD5 of a file, in hexadecimal. Raises DataError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-
-
 def _download(file: PublishedFile, path: Path, folder: Path | None = None) -> None:
-    """Write to a temporary name in the same folder, so that no half file ever has the real name.
-
-    folder: the one that errors name, if not the file's.
+    """Download to path; folder: the one that keeps what arrived before it was stopped, and that
+    errors name, if not the file's.
     """
-    partial = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".part", dir=path.parent)
-        partial = Path(name)
-        with os.fdopen(handle, "wb") as out:
-            _copy(file, out)
-        if (got := md5_of(partial)) != file.md5:
-            raise DataError(
-                f"{file.name} from {file.url} has md5 {got}, expected {file.md5}; nothing was kept "
-                "(a proxy may answer in its place): get the file by hand"
-            )
-        partial.chmod(0o644)  # mkstemp lets only the owner read; a data folder is often shared
-        partial.replace(path)
+        download_file(file.url, file.md5, path, folder)
     except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the answer's socket
         raise DataError(_missing(file, folder or path.parent, error)) from error
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
-
-
-def _copy(file: PublishedFile, out: BinaryIO) -> None:
-    """Copy the file's bytes to out, with a progress bar on stderr if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with (
-        urllib.request.urlopen(file.url, timeout=TIMEOUT_SECONDS) as answer,
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
-        length = answer.headers.get("Content-Length")
-        task = progress.add_task(
-            file.name, total=int(length) if length and length.isdigit() else None
-        )
-        while block := answer.read(1 << 16):
-            out.write(block)
-            progress.advance(task, len(block))

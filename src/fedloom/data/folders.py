@@ -121,8 +121,9 @@ def _arrays(client: Path) -> dict[str, Part]:
             with (client / "data.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 values = {name: np.asarray(file[name]) for name in file.files}
         else:
-            for file in sorted(client.glob("*.npy")):
-                values[file.stem] = np.load(file, allow_pickle=False)
+            for path in sorted(client.glob("*.npy")):
+                with path.open("rb") as raw:  # np.load leaves an archive of this name open
+                    values[path.stem] = np.lib.format.read_array(raw, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"client {client.name}: arrays in {client} are damaged: {error}") from error
     out = {}

@@ -19,9 +19,11 @@ from fedloom.data.columns import (
     Table,
     from_csv,
     from_parquet,
+    holds_pictures,
     labels_of,
     numbers_of,
     pictures_of,
+    present,
     texts_of,
 )
 from fedloom.data.federated import FederatedData
@@ -117,11 +119,11 @@ def _dealt(
             )
     owners = tests = None
     if client is not None:
-        who = Codes.of(tables[0].of(client))
+        who = Codes.of(present(tables[0], client))
         owners = who.numbers(tables[0].of(client), tables[0].where)
         details |= {"client_names": list(who.names)} if len(who.names) <= 1000 else {}
         if len(tables) > 1 and client in tables[1].columns:
-            tests = who.numbers(tables[1].of(client), tables[1].where)
+            tests = who.numbers(present(tables[1], client), tables[1].where)
     arrays = Arrays(
         name=name,
         inputs=inputs[0],
@@ -184,10 +186,9 @@ def hugging_face(
 
 def _columns(tables: Sequence[Table], name: str, length: int, vocabulary: int) -> list[Tensor]:
     """A column of every table: pictures as uint8, texts as words by number, numbers as they are."""
-    first = tables[0].of(name)[0]
-    if hasattr(first, "convert"):
+    if holds_pictures(tables[0].of(name)):
         return [pictures_of(part, name) for part in tables]
-    if not isinstance(first, str):
+    if not isinstance(tables[0].of(name)[0], str):
         return [numbers_of(part, [name]) for part in tables]
     known: Any = vocabulary
     columns = []
@@ -223,7 +224,7 @@ def _saved(path: str) -> bool:
 
 
 def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Table:
-    """Some columns of a split; a column is only decoded as it is read."""
+    """Some columns of a split; a picture is only decoded as it is read."""
     if not hasattr(whole, "keys"):
         raise DataError(f"data set '{path}' has no splits; save a DatasetDict with {split}")
     if split not in whole:
@@ -231,11 +232,13 @@ def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Tab
         raise DataError(
             f"data set '{path}' has no split '{split}'; {known} (test_split=none for no test set)"
         )
-    part = whole[split]
+    part = whole[split].with_format(None)  # it may have been saved to give tensors
     if not len(part):
         raise DataError(f"data set '{path}', split '{split}' is empty")
     where = f"data set '{path}', split '{split}'"
-    return Table(where, {n: part[n] for n in part.column_names if n in columns})
+    found = {n: part[n] for n in part.column_names if n in columns}
+    # the library reads row by row what is not asked for at once
+    return Table(where, {n: v if holds_pictures(v) else v[:] for n, v in found.items()})
 
 
 def from_datasets(

@@ -64,7 +64,8 @@ def open_picture(
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as file:
+        # opened here: given a name, pillow only closes the file of formats that let it
+        with path.open("rb") as raw, Image.open(raw) as file:
             picture: Image.Image = file
             if resize and size is not None:
                 picture = file.resize((size[1], size[0]))

@@ -110,7 +110,8 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(path):  # a lone .npy array is refused here
             pass
-        with np.load(path, allow_pickle=False) as file:
+        # opened here, because numpy leaves a damaged file open
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error

@@ -1,0 +1,115 @@
+"""What codecs add to the peak memory of a round: a ResNet-18's 11.2 million values, FedAvg.
+
+    python benchmarks/memory.py [--clients 4] [--rounds 2] [--codecs topk:0.1 sign] [--repeats 1]
+
+Every line is a process of its own: one linear layer of 3345 x 3340 and its bias, all clients take
+part, one step of two examples each, engine serial. Codecs go with residual feedback, or with none
+where it would not converge. peak: the most that the process held in the rounds, less what it held
+after the imports, in vectors of the model's length (45 MB); over: that, over the same without a
+codec; kept: of it, what clients remember between rounds, which is feedback's and no codec's; ratio:
+peak over that without a codec, and without what is kept in both. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+
+WIDTH, CLASSES = 3345, 3340
+D = (WIDTH + 1) * CLASSES
+NONE = "none"
+CODECS = ["topk:0.01", "topk:0.1", "topk:0.5", "layer_topk:0.1", "topk:0.01|int8", "qsgd:127"]
+CODECS += ["qsgd:7,64", "fedpaq", "sign", "natural", "int8", "fp16", "bf16", "dropping:0.01"]
+CODECS += ["dropping:0.5", "threshold:0.0001", "strom:0.0001", "proportion:0.01", "powersgd:2"]
+
+
+def field(name: str) -> int:
+    """A line of /proc/self/status in bytes."""
+    with open("/proc/self/status") as file:
+        return int(file.read().split(f"{name}:")[1].split()[0]) * 1024
+
+
+def child(text: str, clients: int, rounds: int) -> None:
+    """Run the rounds, and print peak and what the clients remember, in bytes."""
+    import torch
+
+    from fedloom import Experiment
+    from fedloom.algorithms import FedAvg
+    from fedloom.codecs import make_codec
+    from fedloom.data import from_clients
+    from fedloom.link import Forget, Residual, Via
+    from fedloom.local import Local
+    from fedloom.vector import leaves
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    imported = field("VmRSS")
+    data = from_clients([(torch.randn(2, WIDTH), torch.tensor([0, 1])) for _ in range(clients)])
+    via = None
+    if text != NONE:
+        codec = make_codec(text)
+        via = Via(codec, Forget() if codec.unfit(D) else Residual())
+    loop = Experiment(
+        algorithm=FedAvg(),
+        model=lambda: torch.nn.Linear(WIDTH, CLASSES),
+        data=data,
+        rounds=rounds,
+        local=Local(steps=1, batch=2, lr=0.1),
+        compress=via,
+        metrics={},
+    ).build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak begins anew
+    loop.run(rounds)
+    peak = field("VmHWM") - imported
+    kept = sum(
+        v.nbytes
+        for row in loop.memory.get(range(clients)).values()
+        for v in leaves(row)
+        if isinstance(v, torch.Tensor)
+    )
+    print(peak, kept)
+
+
+def measured(text: str, clients: int, rounds: int, repeats: int) -> tuple[float, float]:
+    """-> peak and kept in vectors, medians."""
+    found = []
+    for _ in range(repeats):
+        command = [sys.executable, __file__, "--child", text]
+        command += ["--clients", str(clients), "--rounds", str(rounds)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{text}: {done.stderr}")
+        found.append([int(n) / (4 * D) for n in done.stdout.split()])
+    peak, kept = map(statistics.median, zip(*found, strict=True))
+    return peak, kept
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--codecs", nargs="*", default=CODECS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.clients, options.rounds)
+        return
+    base, _ = measured(NONE, options.clients, options.rounds, options.repeats)
+    print(f"{D:,} values, {options.clients} clients, {options.rounds} rounds; vectors of 4 d bytes")
+    print(f"{'codec':16} {'peak':>6} {'over':>6} {'kept':>6} {'ratio':>6} {'ratio less kept':>16}")
+    print(f"{NONE:16} {base:6.2f}")
+    for text in options.codecs:
+        peak, kept = measured(text, options.clients, options.rounds, options.repeats)
+        ratios = f"{peak / base:6.2f} {(peak - kept) / base:16.2f}"
+        print(f"{text:16} {peak:6.2f} {peak - base:6.2f} {kept:6.2f} {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Parquet and Hugging Face through the libraries themselves, where they are installed."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.data import hugging_face, iid, table
+from fedloom.errors import DataError
+
+SITES = ["a", "b", "a"]
+
+
+def refused(call, *says):
+    with pytest.raises(DataError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for part in says:
+        assert part in message
+
+
+# ---- Parquet
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """A function that writes columns, or pairs of name and column, and loads them."""
+    arrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
+    from pyarrow import parquet
+
+    def load(columns, **options):
+        pairs = columns.items() if isinstance(columns, dict) else columns
+        arrays = [arrow.array(values) for _, values in pairs]
+        path = tmp_path / "t.parquet"
+        parquet.write_table(arrow.Table.from_arrays(arrays, names=[n for n, _ in pairs]), path)
+        return table(path=path, client="site", **options)
+
+    return load
+
+
+def test_types_of_columns_are_read_for_what_they_hold(parquet):
+    arrow = pytest.importorskip("pyarrow")
+    plain = {"site": SITES, "label": [0, 1, 1]}
+    columns = {
+        "half": np.array([1, 2, 3], np.float16),
+        "byte": np.array([1, 2, 3], np.uint8),
+        "exact": [decimal.Decimal("1.50"), decimal.Decimal(2), decimal.Decimal(3)],
+        "yes": [True, False, True],
+    }
+    data = parquet(plain | columns)
+    assert data.client(0)[0].tolist() == [[1, 1, 1.5, 1], [3, 3, 3, 1]]
+    assert data.client(1)[1].tolist() == [1] and data.targets.dtype == torch.int64
+    lists = parquet(plain | {"x": [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]]})
+    assert lists.inputs.shape == (3, 1, 2) and lists.client(1)[0].flatten().tolist() == [3, 4]
+    coded = parquet(
+        {
+            "site": arrow.array(SITES).dictionary_encode(),
+            "x": [1.0, 2.0, 3.0],
+            "label": arrow.array(["no", "yes", "no"]).dictionary_encode(),
+        }
+    )
+    assert coded.class_names == ("no", "yes") and coded.about["client_names"] == ["a", "b"]
+    numbers = parquet({"site": [10.0, 9.0, 10.0], "x": [1, 2, 3], "label": [0.5, 1.5, 2.0]})
+    assert numbers.about["client_names"] == ["9", "10"] and numbers.classes is None
+    texts = parquet({"site": SITES, "t": ["b a", "a", "a"], "label": [0, 1, 0]}, text="t", length=2)
+    assert texts.inputs.tolist() == [[3, 2], [2, 0], [2, 0]]
+
+
+def test_tables_with_holes_are_refused_by_column_and_row(parquet):
+    whole = {"site": SITES, "x": [1.0, 2.0, 3.0], "label": [0, 1, 1]}
+    for name, values, says in (
+        ("x", [1.0, None, 3.0], "column 'x', row 2: None is no finite number"),
+        ("x", [datetime.date(2020, 1, 1)] * 3, "column 'x', row 1: datetime.date(2020, 1, 1)"),
+        ("x", [{"u": 1}] * 3, "column 'x', row 1: {'u': 1} is no finite number"),
+        ("site", ["a", None, "b"], "column 'site', row 2 is empty"),
+        ("site", ["a", "b", ""], "column 'site', row 3 is empty"),
+        ("label", [None, 0, 1], "column 'label', row 1 is empty"),
+        ("label", ["no", "yes", None], "column 'label', row 3 is empty"),
+    ):
+        refused(lambda name=name, values=values: parquet(whole | {name: values}), says)
+    twice = [*whole.items(), ("x", [1.0, 2.0, 3.0])]
+    refused(lambda: parquet(twice), "names a column twice: site, x, label, x")
+    refused(lambda: parquet({name: values[:0] for name, values in whole.items()}), "has no rows")
+
+
+def test_a_damaged_parquet_file_is_named_in_one_line(parquet, tmp_path):
+    parquet({"site": SITES, "x": [1.0, 2.0, 3.0], "label": [0, 1, 1]})
+    whole = (tmp_path / "t.parquet").read_bytes()
+    for content in (b"", whole[:200], whole[:20] + b"\xff" * 40 + whole[60:]):
+        (tmp_path / "u.parquet").write_bytes(content)
+        refused(lambda: table(path=tmp_path / "u.parquet", client="site"), "u.parquet is no whole")
+
+
+# ---- Hugging Face
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A function that saves a data set of splits, and gives its folder."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    datasets = pytest.importorskip("datasets", reason="the extra huggingface is not installed")
+
+    def save(**splits):
+        path = tmp_path / f"set{len(list(tmp_path.iterdir()))}"
+        datasets.DatasetDict(splits).save_to_disk(str(path))
+        return str(path)
+
+    return save
+
+
+def test_saved_data_sets_of_the_library_are_read(saved):
+    import datasets
+
+    pictures = [
+        np.random.default_rng(i).integers(0, 256, (4, 5, 3), dtype=np.uint8) for i in range(6)
+    ]
+    kinds = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "who": datasets.Value("string"),
+        }
+    )
+    columns = {"image": pictures, "label": [0, 1] * 3, "who": list("bababc")}
+    train = datasets.Dataset.from_dict(columns, features=kinds)
+    data = hugging_face(path=saved(train=train, test=train.select([5])), client="who", flip=True)
+    assert data.inputs.dtype == torch.uint8 and data.sizes.tolist() == [2, 3, 1]
+    expected = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+    assert torch.equal(data.client(0)[0], expected[[1, 3]]), "PNG loses nothing"
+    assert data.test_clients.sizes.tolist() == [0, 0, 1]
+
+    rows = {"x": [[1.0, 2.0], [3.0, 4.0]], "text": ["b a", "a"], "label": [0, 1]}
+    for kind in (None, "torch", "numpy"):  # a data set may be saved to give tensors
+        made = datasets.Dataset.from_dict(rows).with_format(kind)
+        load = lambda made=made, **options: hugging_face(
+            iid(1), path=saved(train=made), test_split=None, **options
+        )
+        assert load(inputs="x").inputs.tolist() == rows["x"]
+        assert load(inputs="text", length=2).inputs.tolist() == [[3, 2], [2, 0]]
+
+
+def test_saved_data_sets_that_do_not_fit_are_refused_by_row(saved, tmp_path):
+    import datasets
+    from PIL import Image
+
+    def png(value):
+        out = io.BytesIO()
+        Image.new("L", (4, 4), value).save(out, "png")
+        return {"bytes": out.getvalue(), "path": None}
+
+    damaged = {"bytes": b"no picture", "path": None}
+    for pictures, says in (
+        ([png(1), damaged], "column 'image', row 2 is no whole picture"),
+        ([damaged, png(1)], "column 'image', row 1 is no whole picture"),
+        ([png(1), None], "column 'image', row 2 is a NoneType"),
+    ):
+        made = datasets.Dataset.from_dict({"image": pictures, "label": [0, 1]})
+        path = saved(train=made.cast_column("image", datasets.Image()))
+        refused(lambda path=path: hugging_face(iid(1), path=path, test_split=None), says)
+    holes = saved(train=datasets.Dataset.from_dict({"x": [[1.0], [2.0]], "label": [0, None]}))
+    refused(
+        lambda: hugging_face(iid(1), path=holes, inputs="x", test_split=None),
+        "column 'label', row 2 is empty",
+    )
+    refused(lambda: hugging_face(iid(1), path=holes, inputs="x"), "has no split 'test'")
+    datasets.Dataset.from_dict({"x": [[1.0]], "label": [0]}).save_to_disk(str(tmp_path / "one"))
+    refused(lambda: hugging_face(iid(1), path=str(tmp_path / "one"), inputs="x"), "has no splits")
