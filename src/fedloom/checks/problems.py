@@ -16,7 +16,7 @@ from ..net import Net
 from ..objectives import Objective
 from ..plan import Federation
 from ..rng import generator
-from ..vector import Rec, rec
+from ..vector import Rec, Vec, rec
 from ..views import Importance, Ordered, Rule, Width
 from .setting import SIZES, federation, local_for, network_for
 
@@ -81,36 +81,48 @@ class Case:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             self.net = Net(problem.network(), torch.float64)
-        self.ref = self.net.init()
-        self.x = self.ref + 0.01  # a local model, a little away from the received one
         self.fed = Federation(problem.data(torch.float64), local_for(part))
-        index = self.fed.batches(_CLIENT, 0)[0]
-        self.batch: tuple[Tensor, Tensor] = self.fed.batch(index)
 
-    @functools.cached_property
+    # what a loss is given is made anew each time: one that writes into it fails one check, not all
+    @property
+    def ref(self) -> Vec:
+        """The received model."""
+        return self.net.init()
+
+    @property
+    def x(self) -> Vec:
+        """A local model, a little away from it."""
+        return self.net.init() + 0.01
+
+    @property
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The client's first batch."""
+        return self.fed.batch(self.fed.batches(_CLIENT, 0)[0])
+
+    @property
     def info(self) -> Rec:
         """What init() is told."""
         data, (examples, batches) = self.fed.data, self.fed.pass_of(_CLIENT)
-        none = self.x.new_zeros(0)
-        counts = none if data.classes is None else data.label_counts_of(_CLIENT).to(self.x)
-        return rec(counts=counts, d=len(self.x), net=self.net, examples=examples, batches=batches)
+        x = self.x
+        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(_CLIENT).to(x)
+        return rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
 
-    @functools.cached_property
+    @property
     def now(self) -> Rec:
         """What begin() is told in the first round."""
         return rec(round=0, last=-1.0, first=self.fed.first(_CLIENT, 0))
 
-    @functools.cached_property
+    @property
     def first(self) -> Rec:
         """The client's memory at its first participation."""
         return self.part.init(self.info)
 
-    @functools.cached_property
+    @property
     def memory(self) -> Rec:
         """The same as the round begins."""
         return self.part.begin(self.first, self.now)
 
-    @functools.cached_property
+    @property
     def carried(self) -> Rec:
         """The same after the first step."""
         part = self.part
@@ -127,7 +139,8 @@ class Case:
             return self._loss(size, self.x)
 
     def _loss(self, size: int | None, x: Tensor) -> Any:
-        batch = (self.batch[0][:size], self.batch[1][:size])
+        inputs, targets = self.batch
+        batch = (inputs[:size], targets[:size])
         return self.part.loss(self.net, x, batch, self.ref, self.memory)
 
     def masked(self, call: Callable[[], Any]) -> Any:
@@ -150,5 +163,8 @@ def case_for(part: Objective) -> Case:
     """A batch of the first problem that the loss can be computed on; of the likeliest if there is
     none: the check of its shape says what is wrong.
     """
-    cases = [Case(part, problem) for problem in problems(part)]
-    return next((case for case in cases if case.fits()), cases[0])
+    likeliest, *others = problems(part)
+    first = Case(part, likeliest)
+    if first.fits():
+        return first
+    return next((case for problem in others if (case := Case(part, problem)).fits()), first)
