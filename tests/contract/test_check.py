@@ -20,12 +20,14 @@ from fedloom.checks.find import built
 from fedloom.checks.objectives import objective_checks
 from fedloom.checks.options import values, variants
 from fedloom.checks.outcome import BrokenError, Check, Report, carry_out
+from fedloom.checks.problems import case_for, language_network, texts
 from fedloom.checks.records import unlike
 from fedloom.checks.runs import Runs
+from fedloom.checks.setting import experiment, local_for, run
 from fedloom.checks.views import view_checks
 from fedloom.codecs import CODECS, Codec, TopK
-from fedloom.errors import ConfigError
-from fedloom.objectives import OBJECTIVES
+from fedloom.errors import CompositionError, ConfigError
+from fedloom.objectives import OBJECTIVES, CrossEntropy, LanguageModel, Objective, SquaredError
 from fedloom.vector import rec
 from fedloom.views import VIEWS
 from fedloom.wrappers import LocalOpt, Prox, WeightDecay
@@ -210,6 +212,85 @@ def test_what_a_check_runs_is_run_once():
     runs.starts()
     runs.starts()
     assert calls == [torch.float32, torch.float64]
+
+
+# ------------------------------------------------------------------- what an objective is tried on
+class NextWord(CrossEntropy):
+    """Of tokens alone, in any order."""
+
+    def loss(self, net, x, batch, ref, mem):
+        logits = net(x, batch[0])
+        assert logits.ndim == 3
+        return torch.log_softmax(logits, -1).gather(-1, batch[1][..., None]).mean((1, 2)).neg()
+
+
+class Series(Objective):
+    """Of numbers that follow each other."""
+
+    ordered = True
+
+    def loss(self, net, x, batch, ref, mem):
+        return self.score(net(x, batch[0]), batch)
+
+    def score(self, outputs, batch):
+        return (outputs - batch[1]).square().mean(1)
+
+
+class Recurrent(NextWord):
+    """Says that it needs a model with a state, by check() alone."""
+
+    def check(self, net, inputs):
+        LanguageModel().check(net, inputs)
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "order"),
+    [
+        (CrossEntropy(), "labels", "shuffled"),
+        (SquaredError(), "numbers", "shuffled"),
+        (LanguageModel(), "text", "text"),
+        (NextWord(), "text", "shuffled"),
+        (Recurrent(), "text", "shuffled"),
+        (Series(), "numbers", "text"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, Objective) else v,
+)
+def test_an_objective_is_tried_on_what_it_is_meant_for(part, kind, order):
+    case = case_for(part)
+    inputs, targets = case.batch
+    assert case.fed.local.order == local_for(part).order == order
+    assert {
+        "labels": targets.ndim == 1 and not targets.is_floating_point(),
+        "numbers": targets.is_floating_point(),
+        "text": inputs.shape == targets.shape and inputs.dtype == targets.dtype == torch.int64,
+    }[kind]
+    assert carried_out("objective", part, "shape of the loss").passed
+
+
+def test_what_fits_nothing_is_explained_on_what_it_is_likeliest_meant_for():
+    class Nothing(LanguageModel):
+        def check(self, net, inputs):
+            raise CompositionError(f"inputs of {inputs.dtype}")
+
+    (outcome,) = carried_out("objective", Nothing(), "shape of the loss").outcomes
+    assert outcome.passed is False and "inputs of torch.int64" in outcome.why
+
+
+class Stateless(LanguageModel):
+    """Begins every round from zeros."""
+
+    def begin(self, mem, info):
+        return super().begin(mem, info._replace(last=-1.0))
+
+
+def test_the_state_is_carried_over_the_rounds_of_a_check():
+    ends = [
+        run(experiment(torch.float64, loss=loss, model=language_network, data=texts(torch.float64)))
+        for loss in (LanguageModel(), Stateless())
+    ]
+    assert "differs" in unlike(ends[0].srv, ends[1].srv, 1e-6)
+    again = ends[0].memory.values()
+    assert any(float(row.obj.at) > 0 and float(row.obj.h.abs().max()) > 0 for row in again)
 
 
 class Bold(Codec):

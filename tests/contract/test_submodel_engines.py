@@ -114,7 +114,7 @@ def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
 class SelfTaught(OrderedDistillation):
     """The same loss, without a rule that draws parts."""
 
-    ordered = False
+    drawn = False
 
 
 @pytest.mark.parametrize("case", EVERY)

@@ -1,10 +1,9 @@
-"""A run to be killed: `crash_script.py FOLDER ENGINE [KIND]` goes on if there is something to go
-on from. Says "round N" on stdout. KIND: "scaffold", "everything" or "fafed".
-"""
+"""A run to be killed, in a process of its own."""
 
 from __future__ import annotations
 
-import sys
+import os
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +71,13 @@ def experiment(
     return Experiment(**(settings | kinds(kind) | changes))
 
 
-def main() -> None:
-    folder, engine = Path(sys.argv[1]), sys.argv[2]
-    say = lambda row: print("round", row["round"], flush=True)
-    exp = experiment(engine, kind=(sys.argv[3:] or ["scaffold"])[0], on_round=[say])
+def main(told: Connection, errors: Path, folder: Path, engine: str, kind: str) -> None:
+    """Go on in the folder, or begin if there is nothing to go on from. told gets the number of
+    every round that is done; errors is the file that stderr becomes.
+    """
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    exp = experiment(engine, kind=kind, on_round=[lambda row: told.send(row["round"])])
     if (folder / "fingerprint.json").exists():
         exp.resume(folder)
     else:
         exp.run(folder)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
+import multiprocessing
 import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import crash_script
 import pytest
 import torch
 from crash_script import ROUNDS, experiment
@@ -37,30 +39,58 @@ def agree(one, other):
     assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
 
 
+# Every process to be killed is forked from one that has imported torch and nothing else has run in.
+FORKS = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported():
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [str(HERE), str(HERE.parent), environment()["PYTHONPATH"]]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        FORKS.set_forkserver_preload(["crash_script"])
+        yield
+
+
+class Begun:
+    """A process in which a run goes on. rounds: those that it has told of."""
+
+    def __init__(self, folder, engine, kind):
+        self.told, tell = FORKS.Pipe(duplex=False)
+        self.errors, self.rounds = folder.with_suffix(".errors"), []
+        self.process = FORKS.Process(
+            target=crash_script.main, args=(tell, self.errors, folder, engine, kind)
+        )
+        self.process.start()
+        tell.close()
+
+    def wait(self, until):
+        """Wait until this many rounds are done, or the process is."""
+        with contextlib.suppress(EOFError):
+            while not self.rounds or self.rounds[-1] < until:
+                self.rounds.append(self.told.recv())
+
+    def stop(self, number):
+        """Send a signal -> exit status, what it wrote to stderr."""
+        os.kill(self.process.pid, number)
+        self.wait(math.inf)
+        self.process.join(60)
+        return self.process.exitcode, self.errors.read_text()
+
+
 def begin(folder, engine="serial", until=1, kind="scaffold"):
-    """Start the script; this many rounds are done when this returns."""
-    paths = [str(HERE), str(HERE.parent), environment()["PYTHONPATH"]]
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "crash_script.py"), str(folder), engine, kind],
-        env=environment() | {"PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if int(line.split()[1]) >= until:
-            break
-    return process
+    """Start a process; this many rounds are done when this returns."""
+    begun = Begun(folder, engine, kind)
+    begun.wait(until)
+    return begun
 
 
-def stop(process, number, seconds):
+def stop(begun, number, seconds):
     """Send a signal after a while -> exit status."""
     time.sleep(seconds)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert "Error" not in errors or number == signal.SIGINT, errors
-    return process.returncode
+    status, errors = begun.stop(number)
+    assert "Error" not in errors, errors
+    return status
 
 
 # ---------------------------------------------------------------------------------------- kill -9
@@ -74,16 +104,16 @@ def test_kill_9_and_resume(until, undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["serial", "workers:2"])
-def test_kill_9_at_twenty_random_moments(engine, undisturbed, tmp_path):
+@pytest.mark.parametrize(("engine", "runs"), [("serial", 20), ("workers:2", 5)])
+def test_kill_9_at_random_moments(engine, runs, undisturbed, tmp_path, engine_of):
     draw, killed = random.Random(7), 0
-    for number in range(20):
+    for number in range(runs):
         folder = tmp_path / f"run{number}"
         for until in sorted(draw.sample(range(1, ROUNDS - 25), draw.choice([1, 1, 2]))):
             process = begin(folder, engine, until)  # some are killed again after they went on
             killed += stop(process, signal.SIGKILL, draw.uniform(0, 0.05)) == -signal.SIGKILL
-        agree(experiment(engine).resume(folder), undisturbed)
-    assert killed >= 20
+        agree(experiment(engine_of(engine)).resume(folder), undisturbed)
+    assert killed >= runs
 
 
 @pytest.mark.slow
@@ -146,11 +176,9 @@ def _row(kind):
 @pytest.mark.parametrize("engine", ["serial", pytest.param("workers:2", marks=pytest.mark.slow)])
 def test_ctrl_c_saves_every_round_that_is_done(engine, undisturbed, tmp_path, engine_of):
     process = begin(tmp_path / "run", engine, 9)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode != 0 and "KeyboardInterrupt" in errors
-    rounds = [int(line.split()[1]) for line in output.splitlines()]
-    done = rounds[-1] if rounds else 9
+    status, errors = process.stop(signal.SIGINT)
+    assert status == 1 and "KeyboardInterrupt" in errors
+    done = process.rounds[-1]
     saved = max(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert 0 < done < ROUNDS and saved == done
     lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()

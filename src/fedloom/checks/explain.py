@@ -32,7 +32,7 @@ _MEANINGS = (
         ("object has no attribute",),
         "it reads a field that the record does not have: every field of msg must come from "
         "broadcast(), of mem from client_init() and finish(), of loc from start() and direction(), "
-        "of up from finish() and uniform()",
+        "of up from finish() and uniform(), of an objective's mem from its init() on",
     ),
     (
         ("Can't pickle", "cannot pickle", "No module named", "Can't get attribute"),

@@ -9,22 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dropout import seeded
-from ..net import Net
 from ..objectives import Objective
-from ..vector import Rec, is_rec, rec
-from ..views import Ordered, Width
+from ..vector import is_rec
 from .outcome import BrokenError, Check
+from .problems import Case, case_for
 from .records import unlike
 from .runs import TOLERANCE, Runs, held_by_parts
-from .setting import Trial, experiment, federation, network_for
+from .setting import Trial, experiment
 from .state import KEPT, kept, look
 from .watch import ARGUMENTS, FIELDS, REPEAT, Notes, twice
 
 __all__ = ["objective_checks"]
-
-_BATCH = 4
-_SEED = 5  # of the dropout masks
 
 
 def objective_checks(part: Objective, engines: Sequence[str]) -> list[Check]:
@@ -51,78 +46,32 @@ class _Checks:
         self.before = look(part)
 
     def _make(self, part: Objective, dtype: torch.dtype, **changes: Any) -> Trial:
-        return experiment(dtype, loss=part, data=federation(dtype, self.labels), **changes)
-
-    # ------------------------------------------------------------------------ on one small batch
-    @functools.cached_property
-    def net(self) -> Net:
-        """The model, in float64."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_SEED)
-            return Net(network_for(self.part), torch.float64)
+        problem = self.case.problem
+        given = {"loss": part, "model": problem.network, "data": problem.data(dtype)}
+        return experiment(dtype, **(given | changes))
 
     @functools.cached_property
-    def x(self) -> Tensor:
-        """A local model, a little away from the received one."""
-        return self.net.init() + 0.01
-
-    def batch(self, labels: bool, size: int = _BATCH) -> tuple[Tensor, Tensor]:
-        """Examples of one client."""
-        data = federation(torch.float64, labels)
-        index = data.clients.of(3)[:size]
-        return data.inputs[index], data.targets[index]
-
-    def memory(self, labels: bool) -> Rec:
-        """A client's memory at its first participation."""
-        counts = self.x.new_tensor([7.0, 5.0, 4.0] if labels else [])
-        return self.part.init(rec(counts=counts, d=len(self.x)))
-
-    @functools.cached_property
-    def labels(self) -> bool:
-        """Whether it is a loss of labels, or of numbers: what it can be computed on."""
-        try:
-            self.loss(True)
-        except Exception:  # an author's code may raise anything on labels if it wants numbers
-            try:
-                self.loss(False)
-            except Exception:  # it takes neither
-                return True  # the check of its shape says what is wrong
-            return False
-        return True
-
-    def loss(self, labels: bool, size: int = _BATCH, x: Tensor | None = None) -> Any:
-        """loss() as an engine calls it."""
-        return self._masked(
-            lambda: self.part.loss(
-                self.net,
-                self.x if x is None else x,
-                self.batch(labels, size),
-                self.net.init(),
-                self.memory(labels),
-            )
-        )
-
-    def _masked(self, call: Callable[[], Any]) -> Any:
-        self.net.train()
-        with seeded(_SEED):
-            return call()
+    def case(self) -> Case:
+        """A batch of what the loss is meant for."""
+        return case_for(self.part)
 
     # ------------------------------------------------------------------------------------- checks
     def shape(self) -> None:
         """One value per example, or one number."""
-        self._scalar(self.loss(self.labels), "loss()", self.part.whole, _BATCH)
+        case = self.case
+        self.part.check(case.net, case.batch[0])
+        self._scalar(case.loss(), "loss()", self.part.whole)
         with torch.no_grad():
-            batch = self.batch(self.labels)
-            value = self.part.score(self.net(self.x, batch[0]), batch)
-        self._scalar(value, "score()", None, _BATCH)
+            value = self.part.score(case.net(case.x, case.batch[0]), case.batch)
+        self._scalar(value, "score()", None)
 
-    def _scalar(self, value: Any, name: str, whole: bool | None, size: int) -> None:
+    def _scalar(self, value: Any, name: str, whole: bool | None) -> None:
         if not isinstance(value, Tensor):
             raise BrokenError(
                 f"{name} must return a tensor, got {type(value).__name__}: it is differentiated, "
                 "so it must be made of what net(x, inputs) gives"
             )
-        shape = list(value.shape)
+        shape, size = list(value.shape), len(self.case.batch[1])
         if not value.is_floating_point():
             raise BrokenError(f"{name} gives {str(value.dtype)[6:]}; it must give floating values")
         if shape not in ([], [size]):
@@ -139,12 +88,9 @@ class _Checks:
 
     def mean(self) -> None:
         """The fused mean is the mean."""
-        labels = self.labels
-        want = self.loss(labels).mean()
-        got = self._masked(
-            lambda: self.part.mean(
-                self.net, self.x, self.batch(labels), self.net.init(), self.memory(labels)
-            )
+        case, want = self.case, self.case.loss().mean()
+        got = case.masked(
+            lambda: self.part.mean(case.net, case.x, case.batch, case.ref, case.memory)
         )
         if found := unlike(got, want, TOLERANCE):
             raise BrokenError(
@@ -155,14 +101,10 @@ class _Checks:
 
     def alone(self) -> str | None:
         """An example's loss does not depend on the others, so that a batch may be padded."""
-        value = self.loss(self.labels)
-        if self.part.whole or not value.ndim:
+        case = self.case
+        if self.part.whole or not case.loss().ndim:
             return "its loss is one number for the batch, which is never padded"
-        self.net.train(False)
-        with torch.no_grad():
-            ref, memory = self.net.init(), self.memory(self.labels)
-            full = self.part.loss(self.net, self.x, self.batch(self.labels), ref, memory)
-            head = self.part.loss(self.net, self.x, self.batch(self.labels, 2), ref, memory)
+        full, head = case.settled(), case.settled(2)
         if found := unlike(head, full[:2], TOLERANCE):
             raise BrokenError(
                 f"the loss of an example depends on the other examples of its batch: {found}. The "
@@ -173,8 +115,8 @@ class _Checks:
 
     def gradient(self) -> None:
         """The loss can be differentiated with respect to x."""
-        x = self.x.clone().requires_grad_()
-        value = self.loss(self.labels, x=x).mean()
+        x = self.case.x.clone().requires_grad_()
+        value = self.case.loss(x=x).mean()
         if not value.requires_grad:
             raise BrokenError(
                 "the loss does not depend on x: run the model with the x that is given, "
@@ -186,16 +128,21 @@ class _Checks:
 
     def fields(self) -> None:
         """Memory keeps its fields, and `carries` says whether there is something to carry."""
-        part, ref = self.part, self.net.init()
-        begin = self.memory(self.labels)
-        carried = self._masked(lambda: part.carry(self.net, self.x, self.batch(self.labels), begin))
+        case, part = self.case, self.part
         overridden = type(part).carry is not Objective.carry
         if overridden != part.carries:
             raise BrokenError(
                 "carries and carry() do not go together: carry() is called after every step only "
                 "if the class declares carries = True"
             )
-        for name, mem in (("carry()", carried), ("finish()", part.finish(self.x, ref, begin))):
+        begin = case.first
+        made: dict[str, Callable[[], Any]] = {
+            "begin()": lambda: case.memory,
+            "carry()": lambda: case.carried,
+            "finish()": lambda: part.finish(case.x, case.ref, case.carried),
+        }
+        for name, make in made.items():
+            mem = make()
             if not is_rec(mem) or mem._fields != begin._fields:
                 have = ", ".join(mem._fields) if is_rec(mem) else type(mem).__name__
                 raise BrokenError(
@@ -206,11 +153,13 @@ class _Checks:
     @functools.cached_property
     def notes(self) -> Notes:
         """Every method called twice."""
-        notes, part, batch = Notes(), self.part, self.batch(self.labels)
-        net, x, ref, mem = self.net, self.x, self.net.init(), self.memory(self.labels)
+        notes, part, case = Notes(), self.part, self.case
+        net, x, batch, ref, mem = case.net, case.x, case.batch, case.ref, case.carried
         with torch.no_grad():
             z = net(x, batch[0])
         calls = (
+            (part.init, (case.info,)),
+            (part.begin, (case.first, case.now)),
             (part.loss, (net, x, batch, ref, mem)),
             (part.mean, (net, x, batch, ref, mem)),
             (part.carry, (net, x, batch, mem)),
@@ -220,7 +169,7 @@ class _Checks:
         for method, arguments in calls:
 
             def masked(*given: Any, method: Callable[..., Any] = method) -> Any:
-                return self._masked(lambda: method(*given))
+                return case.masked(lambda: method(*given))
 
             twice(notes, functools.wraps(method)(masked), arguments, arguments)
         return notes
@@ -239,8 +188,4 @@ class _Checks:
     def parts(self) -> None:
         """Clients that train a smaller network."""
         why = "take lengths from x and from the network's outputs, not from the whole model"
-        held_by_parts(
-            Ordered() if self.part.drawn else Width(),
-            functools.partial(self._make, self.part),
-            why,
-        )
+        held_by_parts(self.case.problem.rule, functools.partial(self._make, self.part), why)

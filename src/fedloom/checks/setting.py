@@ -29,6 +29,7 @@ __all__ = [
     "experiment",
     "federation",
     "finish",
+    "local_for",
     "network",
     "network_for",
     "run",
@@ -86,6 +87,16 @@ def federation(dtype: torch.dtype, labels: bool = True) -> FederatedData:
     return from_clients(pairs, test=sample(2, 20), dtype=dtype)
 
 
+def local_for(loss: Any) -> Local:
+    """Rates that fall with rounds and steps; two passes, or for a loss that reads a text on a
+    number of steps, so that rounds end within a pass.
+    """
+    schedule = Exponential(decay=0.9, step_decay=0.97)
+    if getattr(loss, "ordered", False):
+        return Local(steps=3, batch=4, lr=0.05, schedule=schedule, order="text")
+    return Local(epochs=2, batch=4, lr=0.05, schedule=schedule)
+
+
 class Trial(Experiment):
     """An experiment that hands out the loop which it built last."""
 
@@ -98,16 +109,14 @@ class Trial(Experiment):
 
 
 def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
-    """Four rounds with four of the six clients, rates that fall with rounds and steps."""
+    """Four rounds with four of the six clients."""
     settings: dict[str, Any] = {
         "algorithm": LocalSGD(),
         "model": network,
         "data": federation(dtype),
         "rounds": 4,
         "cohort": 4,
-        "local": Local(
-            epochs=2, batch=4, lr=0.05, schedule=Exponential(decay=0.9, step_decay=0.97)
-        ),
+        "local": local_for(changes.get("loss")),
         "seed": 7,
         "device": "cpu",
         "dtype": dtype,

@@ -7,7 +7,7 @@ import torch
 from fedloom.algorithm import hyper
 from fedloom.checks.state import KEPT
 from fedloom.checks.watch import ARGUMENTS, FIELDS, REPEAT
-from fedloom.objectives import CrossEntropy, Objective
+from fedloom.objectives import CrossEntropy, LanguageModel, Objective
 from fedloom.vector import rec
 
 from .common import HISTORY, OPTIONS, PARTS, VECTORISED
@@ -116,6 +116,27 @@ class NoNumber(CrossEntropy):
         return 0.5
 
 
+class LosesPlace(LanguageModel):
+    """Of a text that is read on."""
+
+    def begin(self, mem, info):
+        new = super().begin(mem, info)
+        return rec(h=new.h, c=new.c)
+
+
+class WritesState(LanguageModel):
+    def carry(self, net, x, batch, mem):
+        new = super().carry(net, x, batch, mem)
+        mem.h.copy_(new.h)
+        return new
+
+
+class AsksWhetherItEnds(LanguageModel):
+    def carry(self, net, x, batch, mem):
+        new = super().carry(net, x, batch, mem)
+        return new._replace(at=mem.at * 0) if mem.at + 1 >= mem.batches else new
+
+
 OBJECTIVES = (
     (PerLogit, "shape of the loss", r"loss\(\) has the shape \[4, 3\] for a batch of 4"),
     (OneForAll, "shape of the loss", "declares whole = True"),
@@ -132,4 +153,7 @@ OBJECTIVES = (
     (CountsCalls, KEPT, "the global HISTORY changed"),
     (IdleTerm, OPTIONS, "other values than mu = 0.1"),
     (FixedLength, PARTS, "the whole model"),
+    (LosesPlace, FIELDS, r"begin\(\) returns a memory with h, c, but init.. began with h, c, at"),
+    (WritesState, ARGUMENTS, r"carry\(\) changes its argument mem"),
+    (AsksWhetherItEnds, VECTORISED, "branches on a tensor's value"),
 )
