@@ -104,8 +104,8 @@ def test_kill_9_and_resume(until, undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "runs"), [("serial", 20), ("workers:2", 3)])
-def test_kill_9_at_random_moments(engine, runs, undisturbed, tmp_path, engine_of):
+@pytest.mark.parametrize(("engine", "runs"), [("serial", 20), ("workers:2", 20)])
+def test_kill_9_at_twenty_random_moments(engine, runs, undisturbed, tmp_path, engine_of):
     draw, killed = random.Random(7), 0
     for number in range(runs):
         folder = tmp_path / f"run{number}"
