@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from fedloom.engines import Engine, Serial
 from tiny import Shared
+
+settings.register_profile("fedloom", deadline=None)  # a busy machine is no failure
+settings.load_profile("fedloom")
 
 
 @pytest.fixture(autouse=True)

@@ -263,6 +263,8 @@ LOCAL_CHANGES = {
     "drop_last": True,
     "order": "text",
     "optimiser": "adam",
+    "beta1": 0.5,
+    "beta2": 0.5,
     "probe_batch": 1,
     "sam": 0.1,
 }
@@ -276,6 +278,8 @@ def test_every_part_of_local_training_is_tried_below():
 @pytest.mark.parametrize("key", LOCAL_CHANGES)
 def test_a_setting_of_local_training_changes_the_run(key):
     base = {"epochs": 2, "batch": 2, "lr": 0.1}
+    if key.startswith("beta"):
+        base["optimiser"] = "adamw"
     changed = base | {key: LOCAL_CHANGES[key]}
     if key == "steps":
         del changed["epochs"]

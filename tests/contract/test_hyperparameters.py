@@ -78,6 +78,8 @@ OTHER: dict[str, dict[str, Any]] = {
 OTHER |= {f"{make.__name__}.ignore": {"ignore": 1} for make in OBJECTIVES.values()}
 ELSEWHERE = {
     "CubeRoot.epoch",
+    "Local.beta1",
+    "Local.beta2",
     "Local.probe_batch",
     "Local.drop_last",
     "Local.seconds",
@@ -176,6 +178,14 @@ def test_the_batch_of_the_first_exchange_changes_the_run():
     base = {"algorithm": FAFED(), "local": Local(epochs=2, batch=4, lr=0.05)}
     changed = dataclasses.replace(base["local"], probe_batch=1)
     assert differs(end_of(**base | {"local": changed}), end_of(**base))
+
+
+@pytest.mark.parametrize("beta", ["beta1", "beta2"])
+@pytest.mark.parametrize("optimiser", ["adam", "adamw"])
+def test_the_betas_of_the_local_optimiser_change_the_run(optimiser, beta):
+    local = Local(epochs=2, batch=4, lr=0.05, optimiser=optimiser)
+    changed = dataclasses.replace(local, **{beta: 0.5})
+    assert differs(end_of(local=changed), end_of(local=local))
 
 
 def test_masking_the_steps_changes_a_run_with_momentum():
