@@ -43,7 +43,7 @@ def main() -> None:
     engines = {
         "serial": Serial(),
         "vectorised:100": Vectorised(100),
-        "workers:2+vectorised:25": Workers(2, 25),
+        "workers:2+vectorised:50": Workers(2, 50),
     }
     plan, fed = Plan(FedAvg(), CrossEntropy()), Federation(data, local)
     for engine in engines.values():
