@@ -29,6 +29,9 @@ RATES = {"lr": 0.05, "epochs": 2, "batch": 4, "schedule": Exponential(decay=0.9,
 AXES: dict[str, dict[str, Any]] = {
     "algorithm": {
         **{name: make_algorithm(name) for name in ALGORITHMS},
+        # without eps, coordinates of a client with one example take steps of one size: which of
+        # them top-k sends, rounding decides, in each engine for itself
+        "naive_adaptive": make_algorithm("naive_adaptive", eps=1e-3),
         "scaffold, option I": make_algorithm("scaffold", option=1),
         "fedsmoo without dynamics": make_algorithm("fedsmoo", dynamic=False),
         "fedsmoo without correction": make_algorithm("fedsmoo", correction=False),
