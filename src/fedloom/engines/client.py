@@ -111,6 +111,7 @@ class Client:
                 if len(buffers):
                     done = done._replace(buffers=share.net.buffers())
                 self.take_in(out, done, share, place, i, round)
+        self._first = None  # this round's x and the memory of who began there
         return out
 
     def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
@@ -194,6 +195,7 @@ class Client:
         up, sent, state = self.plan.link.deliver(
             done.up, memory.link, share.view, self.fed.seed, round, i
         )
+        squares = self.plan.link.squares(done.up, state)  # needs a vector more, so before the sum
         weight = float(up.weight)
         counted: Any = weight if rule is None else weight * rule.covered(up.delta)
         part = rec(
@@ -207,7 +209,6 @@ class Client:
         if len(mine):
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))
-        squares = self.plan.link.squares(done.up, state)
         return _at_server(part, share.view), memory, cost._replace(bytes_up=sent, squares=squares)
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
