@@ -1,18 +1,23 @@
 """What codecs add to the peak memory of a round: a ResNet-18's 11.2 million values, FedAvg.
 
     python benchmarks/memory.py [--clients 4] [--rounds 2] [--codecs topk:0.1 sign] [--repeats 1]
+                                [--live]
 
 Every line is a process of its own: one linear layer of 3345 x 3340 and its bias, all clients take
 part, one step of two examples each, engine serial. Codecs go with residual feedback, or with none
 where it would not converge. peak: the most that the process held in the rounds, less what it held
 after the imports, in vectors of the model's length (45 MB); over: that, over the same without a
 codec; kept: of it, what clients remember between rounds, which is feedback's and no codec's; ratio:
-peak over that without a codec, and without what is kept in both. Linux only.
+peak over that without a codec, and the same less what is kept. Engines ask the C library to keep
+freed vectors for the next ones; the gaps between these differ by two vectors from run to run.
+--live: without that, and with every vector in pages of its own: the peak is what is in use, the
+same in every run. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +25,7 @@ import sys
 WIDTH, CLASSES = 3345, 3340
 D = (WIDTH + 1) * CLASSES
 NONE = "none"
-CODECS = ["topk:0.01", "topk:0.1", "topk:0.5", "layer_topk:0.1", "topk:0.01|int8", "qsgd:127"]
+CODECS = ["topk:0.01", "topk:0.1", "topk:0.5", "topk:0.1,layer", "topk:0.01|int8", "qsgd:127"]
 CODECS += ["qsgd:7,64", "fedpaq", "sign", "natural", "int8", "fp16", "bf16", "dropping:0.01"]
 CODECS += ["dropping:0.5", "threshold:0.0001", "strom:0.0001", "proportion:0.01", "powersgd:2"]
 
@@ -31,10 +36,11 @@ def field(name: str) -> int:
         return int(file.read().split(f"{name}:")[1].split()[0]) * 1024
 
 
-def child(text: str, clients: int, rounds: int) -> None:
+def child(text: str, clients: int, rounds: int, live: bool) -> None:
     """Run the rounds, and print peak and what the clients remember, in bytes."""
     import torch
 
+    import fedloom.engines.serial
     from fedloom import Experiment
     from fedloom.algorithms import FedAvg
     from fedloom.codecs import make_codec
@@ -43,6 +49,8 @@ def child(text: str, clients: int, rounds: int) -> None:
     from fedloom.local import Local
     from fedloom.vector import leaves
 
+    if live:
+        fedloom.engines.serial.keep_memory = lambda: None
     torch.set_num_threads(1)
     torch.manual_seed(0)
     imported = field("VmRSS")
@@ -75,13 +83,15 @@ def child(text: str, clients: int, rounds: int) -> None:
     print(peak, kept)
 
 
-def measured(text: str, clients: int, rounds: int, repeats: int) -> tuple[float, float]:
+def measured(text: str, options: argparse.Namespace) -> tuple[float, float]:
     """-> peak and kept in vectors, medians."""
     found = []
-    for _ in range(repeats):
-        command = [sys.executable, __file__, "--child", text]
-        command += ["--clients", str(clients), "--rounds", str(rounds)]
-        done = subprocess.run(command, capture_output=True, text=True)
+    fixed = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "131072")
+    environment = os.environ | (fixed if options.live else {})
+    for _ in range(options.repeats):
+        command = [sys.executable, __file__, "--child", text, *["--live"][: options.live]]
+        command += ["--clients", str(options.clients), "--rounds", str(options.rounds)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             sys.exit(f"{text}: {done.stderr}")
         found.append([int(n) / (4 * D) for n in done.stdout.split()])
@@ -95,18 +105,19 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--live", action="store_true")
     parser.add_argument("--codecs", nargs="*", default=CODECS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.clients, options.rounds)
+        child(options.child, options.clients, options.rounds, options.live)
         return
-    base, _ = measured(NONE, options.clients, options.rounds, options.repeats)
+    base, _ = measured(NONE, options)
     print(f"{D:,} values, {options.clients} clients, {options.rounds} rounds; vectors of 4 d bytes")
     print(f"{'codec':16} {'peak':>6} {'over':>6} {'kept':>6} {'ratio':>6} {'ratio less kept':>16}")
     print(f"{NONE:16} {base:6.2f}")
     for text in options.codecs:
-        peak, kept = measured(text, options.clients, options.rounds, options.repeats)
+        peak, kept = measured(text, options)
         ratios = f"{peak / base:6.2f} {(peak - kept) / base:16.2f}"
         print(f"{text:16} {peak:6.2f} {peak - base:6.2f} {kept:6.2f} {ratios}", flush=True)
 

@@ -113,6 +113,7 @@ class Client:
                 if has_buffers:
                     done = done._replace(buffers=share.net.buffers())
                 self.take_in(out, done, share, place, i, round)
+        self._first = None  # this round's x and the memory of who began there
         return out
 
     def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
@@ -203,6 +204,7 @@ class Client:
         up, sent, state = self.plan.link.deliver(
             up, memory.link, share.view, self.fed.seed, round, i
         )
+        squares = self.plan.link.squares(done.up, state)  # needs a vector more, so before the sum
         weight = float(up.weight)
         counted: Any = weight if rule is None else weight * rule.covered(up.delta)
         if self._rows is not None:
@@ -218,7 +220,6 @@ class Client:
         if mine.numel():
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))
-        squares = self.plan.link.squares(done.up, state)
         return _at_server(part, share.view), memory, self._cost(i, done, share, sent, squares)
 
     def _owned(self, rows: Tensor, view: View, i: int) -> Tensor:
