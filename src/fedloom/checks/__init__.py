@@ -1,8 +1,9 @@
 """The contract of a user's own algorithm, objective, view or codec, carried out on a small problem.
 
 Files: algorithms.py, objectives.py, views.py and codecs.py say what each kind owes; runs.py what
-all do (the same in every engine, after a stop, on the bill); watch.py calls every method twice;
-explain.py turns an exception into a paragraph.
+all do (the same in every engine, after a stop, on the bill); setting.py and problems.py hold the
+small federations; watch.py calls every method twice; explain.py turns an exception into a
+paragraph.
 """
 
 from __future__ import annotations
