@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
@@ -103,7 +104,7 @@ def check_ranges(owner: Any) -> None:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Algorithm:
+class Algorithm(ABC):
     """What is sent, which direction a client moves in, what the server does with the mean answer.
 
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
@@ -160,54 +161,54 @@ class Algorithm:
         """The name of the method inside all wrappers."""
         return type(self).__name__
 
-    # The ten methods have no body here: LocalSGD below gives every one a default.
+    # The ten methods are abstract: LocalSGD below gives every one a default.
     # ------------------------------------------------------------------------------------- server
+    @abstractmethod
     def server_init(self, x: Vec, up: Rec) -> Rec:
         """-> srv, which always has x. up: the mean of the probes, or None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broadcast(self, srv: Rec) -> Rec:
         """-> msg, what every client of the round is sent (and what that costs). Always has x."""
-        raise NotImplementedError
 
+    @abstractmethod
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         """-> srv. up: delta and the fields of uniform(), each a mean over the round's answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model(self, srv: Rec) -> Vec:
         """The vector that is evaluated and exported."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------- client
+    @abstractmethod
     def probe(self, x: Vec, grad: Grad) -> Rec:
         """What every client sends once, before round 0, if the algorithm `probes`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def client_init(self, x: Vec) -> Rec:
         """-> mem, what this client remembers between rounds; made at its first participation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         """-> x where the local steps begin, and loc, the author's state within the round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
         """-> d and loc. grad(y) may be called any number of times at any points."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         """-> up, which always has delta and weight, and the new mem."""
-        raise NotImplementedError
 
     # --------------------------------------------------------------- where the answers are summed
+    @abstractmethod
     def uniform(self, up: Rec, job: Job) -> Rec:
         """What is averaged plainly over the answers, computed beside the server from what was sent.
 
         delta is averaged with `weight`; server_step gets both.
         """
-        raise NotImplementedError
 
 
 class LocalSGD(Algorithm):

@@ -64,6 +64,19 @@ class Plan:
         if self.nonfinite not in ("stop", "skip"):
             raise ConfigError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}')
 
+    def rates(self, local: Local, round: int, steps: int) -> list[float]:
+        """The rates of a client's steps in a round. Raises ConfigError where they are 0 and the
+        method divides by them.
+        """
+        rates, alg = [local.rate(round, k) for k in range(steps)], self.algorithm
+        divides = alg.sums and not alg.recursive and not math.fsum(rates)
+        if divides or (alg.normalises and not rates[0]):
+            raise ConfigError(
+                f"{alg.method} divides by the local rates, and in round {round + 1} local.lr times "
+                "local.schedule is 0; give the schedule a floor, or end the run before"
+            )
+        return rates
+
 
 @dataclass(frozen=True, eq=False)
 class Federation:

@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import FedAvg
+from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
-from fedloom.errors import AuthorError, ClientError, CompositionError
+from fedloom.errors import AuthorError, ClientError, CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy, FedMLB, Objective, UserLoss
+from fedloom.schedules import Cosine
 from fedloom.vector import rec
 from fedloom.views import Importance, Width
+from fedloom.zoo import make_algorithm
 from tiny import mlp, small, trace, weights
 
 ENGINES = ["serial", "vectorised", "workers:2"]
@@ -466,3 +468,17 @@ def test_models_and_losses_may_do_as_they_like(method):
 
 def test_an_authors_error_is_none_that_operators_swallow():
     assert not issubclass(AuthorError, (TypeError, NotImplementedError))
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "fedcm", "feddc"])
+def test_a_rate_of_0_is_refused_by_methods_that_divide_by_it(name, engine):
+    local = Local(epochs=1, batch=4, lr=0.1, schedule=Cosine(rounds=2))
+    with pytest.raises(ConfigError, match=r"divides by the local rates, and in round 3 .* a floor"):
+        small(make_algorithm(name), local=local, engine=engine).run()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedacg", "feddyn", "fafed", "stem"])
+def test_a_rate_of_0_leaves_others_where_they_are(name):
+    local = Local(epochs=1, batch=4, lr=0.1, schedule=Cosine(rounds=2))
+    assert len(small(make_algorithm(name), local=local).run().history) == 4

@@ -16,11 +16,12 @@ from ..layout import Layout
 from ..link import Forget, Link, Residual, Via, Whole
 from ..rng import generator, key
 from ..vector import Rec, Vec, is_rec, rec
+from .common import PartChecks
 from .outcome import BrokenError, Check
 from .records import unequal
 from .runs import Runs
 from .setting import Trial, experiment
-from .state import KEPT, kept, look
+from .state import KEPT
 from .watch import ARGUMENTS, REPEAT, Notes, twice
 
 __all__ = ["codec_checks"]
@@ -70,9 +71,11 @@ def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
         yield f"a single number ({kind})", p[:1].clone(), _ONE
 
 
-class _Checks:
+class _Checks(PartChecks):
+    part: Codec
+
     def __init__(self, part: Codec) -> None:
-        self.part, self.runs, self.before = part, Runs(part, _make), look(part)
+        super().__init__(part, Runs(part, _make))
 
     def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
         """A first message, as the link asks for it."""
@@ -222,17 +225,6 @@ class _Checks:
             packed = twice(notes, part.pack, (message,), (message,))
             twice(notes, part.unpack, (packed, layout), (packed, layout))
         return notes
-
-    def noted(self, name: str) -> None:
-        """What the two calls showed."""
-        if name in self.notes.wrong:
-            raise BrokenError(self.notes.wrong[name])
-
-    def nothing_kept(self) -> None:
-        """The codec and its file are what they were before the runs."""
-        self.runs.starts()
-        if found := kept(self.before, look(self.part)):
-            raise BrokenError(found)
 
     def conserved(self) -> str | None:
         """Sent + kept = computed, message by message."""

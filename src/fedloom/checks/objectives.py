@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ..objectives import Objective
 from ..vector import is_rec
+from .common import PartChecks
 from .outcome import BrokenError, Check
 from .problems import Case, case_for
 from .records import unlike
 from .runs import TOLERANCE, Runs, held_by_parts
 from .setting import Trial, experiment
-from .state import KEPT, kept, look
+from .state import KEPT
 from .watch import ARGUMENTS, FIELDS, REPEAT, Notes, twice
 
 __all__ = ["objective_checks"]
@@ -40,10 +41,11 @@ def objective_checks(part: Objective, engines: Sequence[str]) -> list[Check]:
     ]
 
 
-class _Checks:
+class _Checks(PartChecks):
+    part: Objective
+
     def __init__(self, part: Objective) -> None:
-        self.part, self.runs = part, Runs(part, self._make)
-        self.before = look(part)
+        super().__init__(part, Runs(part, self._make))
 
     def _make(self, part: Objective, dtype: torch.dtype, **changes: Any) -> Trial:
         problem = self.case.problem
@@ -173,17 +175,6 @@ class _Checks:
 
             twice(notes, functools.wraps(method)(masked), arguments, arguments)
         return notes
-
-    def noted(self, name: str) -> None:
-        """What the two calls showed."""
-        if name in self.notes.wrong:
-            raise BrokenError(self.notes.wrong[name])
-
-    def nothing_kept(self) -> None:
-        """The part and its file are what they were before the runs."""
-        self.runs.starts()
-        if found := kept(self.before, look(self.part)):
-            raise BrokenError(found)
 
     def parts(self) -> None:
         """Clients that train a smaller network."""

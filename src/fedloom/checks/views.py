@@ -17,11 +17,12 @@ from ..net import Net
 from ..vector import Vec, is_rec
 from ..views import Rule, View
 from ..wire import pack
+from .common import PartChecks
 from .outcome import BrokenError, Check
 from .records import changed, imprint
 from .runs import Runs
 from .setting import CAPACITIES, Trial, experiment, network_for
-from .state import KEPT, kept, look
+from .state import KEPT
 from .watch import ARGUMENTS, REPEAT, Notes, twice
 
 __all__ = ["view_checks"]
@@ -56,9 +57,11 @@ def _make(part: Rule, dtype: torch.dtype, **changes: Any) -> Trial:
     return experiment(dtype, **(parts | changes))
 
 
-class _Checks:
+class _Checks(PartChecks):
+    part: Rule
+
     def __init__(self, part: Rule) -> None:
-        self.part, self.runs, self.before = part, Runs(part, _make), look(part)
+        super().__init__(part, Runs(part, _make))
 
     @functools.cached_property
     def net(self) -> Net:
@@ -198,17 +201,6 @@ class _Checks:
             given = (told, net, capacity, _round(2))
             twice(notes, part.again, given, given)
         return notes
-
-    def noted(self, name: str) -> None:
-        """What the two calls showed."""
-        if name in self.notes.wrong:
-            raise BrokenError(self.notes.wrong[name])
-
-    def nothing_kept(self) -> None:
-        """The rule and its file are what they were before the runs."""
-        self.runs.starts()
-        if found := kept(self.before, look(self.part)):
-            raise BrokenError(found)
 
     def billed(self) -> None:
         """Down: the client's part of the message and what it is told; up: its coordinates."""

@@ -258,7 +258,7 @@ class Client:
         view, net, msg = share.view, share.net, share.msg
         own, obj = view.take(memory.alg), self.begun(view, memory, i, round)
         ref, indices = view.seen(msg.x), fed.batches(i, round)
-        rates = [fed.local.rate(round, k) for k in range(len(indices))]
+        rates = self.plan.rates(fed.local, round, len(indices))
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
         fixed = (fed.weight(i), float(len(indices)))
         later = (math.fsum(rates), float(round))

@@ -91,7 +91,7 @@ class Together:
         sizes = [self.fed.sizes(i) for i in group]
         self.steps = [len(s) for s in sizes]
         self.sizes = sizes[0]
-        self.rates = [[self.fed.local.rate(round, k) for k in range(n)] for n in self.steps]
+        self.rates = [self.plan.rates(self.fed.local, round, n) for n in self.steps]
         K = max(self.steps)
         self.live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
         orders = [self.fed.order(i, round) for i in group]
