@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,15 @@ from tiny import Shared
 
 settings.register_profile("fedloom", deadline=None)  # a busy machine is no failure
 settings.load_profile("fedloom")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Ctrl-C works in tests, also in a shell's background job, which begins with it switched
+    off.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +21,7 @@ from .engines.guard import at_server
 from .engines.sums import means, root
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
+from .interrupts import undisturbed
 from .ledger import Ledger
 from .memory import ClientMemory
 from .net import Net
@@ -150,7 +147,8 @@ class Loop:
                 self._finish_row(rounds)
                 cohort = self.cohorts.of(self.round)
                 started = time.perf_counter()
-                memories = self.memory.get(cohort)
+                with undisturbed():  # a library may make another error of a Ctrl-C
+                    memories = self.memory.get(cohort)
                 try:
                     msg, at_down = self.message()
                     answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
@@ -158,7 +156,7 @@ class Loop:
                     self.save()  # what the rounds before this one have learnt is not lost
                     raise
                 missed = downlink.away(memories, cohort, self.round)
-                with _undisturbed():
+                with undisturbed():
                     self._commit(_billed(answers, at_down, missed), started)
                     self.at_down = at_down
                 self._finish_row(rounds)
@@ -167,7 +165,7 @@ class Loop:
                     last_save = time.monotonic()
             self._finish_row(rounds)
         except KeyboardInterrupt:
-            with _undisturbed():
+            with undisturbed():
                 self._finish_row(rounds)
                 self.save()
             raise
@@ -242,7 +240,7 @@ class Loop:
         sizes: dict[str, float] = {}
         if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
             sizes = self.sizes.columns(self.size_scores(scores.get("test")))
-        with _undisturbed():
+        with undisturbed():
             row = self.history[-1]
             row.update(sizes)
             for part, score in scores.items():
@@ -373,27 +371,3 @@ def _squares(stats: list[Stats]) -> dict[str, float]:
 def _put(row: Row, part: str, score: Score, metrics: dict[str, Any]) -> None:
     row[f"{part}_loss"] = score.loss / max(score.examples, 1)
     row.update({f"{part}_{k}": score.mean(k, metrics[k]) for k in score.values})
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let Ctrl-C wait until the block is done: a state that is half old and half new would be
-    lost.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came and callable(before):  # Python's own handler, or the note of a block around this one
-        before(signal.SIGINT, None)
-    elif came and before is not signal.SIG_IGN:
-        raise KeyboardInterrupt

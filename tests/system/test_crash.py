@@ -205,6 +205,26 @@ def test_ctrl_c_between_any_two_lines(undisturbed, tmp_path, monkeypatch):
     agree(experiment().resume(tmp_path / "run"), undisturbed)
 
 
+def test_ctrl_c_while_a_memory_is_read_is_not_taken_for_a_broken_file(tmp_path, monkeypatch):
+    """torch makes a ValueError of an interrupt that comes while it takes a tensor over."""
+    from fedloom import memory
+
+    opened, calls = memory.safe_open, []
+
+    def interrupted(*arguments, **options):
+        calls.append(1)
+        try:
+            if len(calls) == 3:
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape of object type") from None
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(memory, "safe_open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment(kind="everything").run(tmp_path / "run")
+
+
 def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(undisturbed, tmp_path, monkeypatch):
     from fedloom.rundir import RunDirectory
 

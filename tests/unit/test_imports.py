@@ -25,6 +25,7 @@ LAYERS = {
         "data",
         "devices",
         "evaluation",
+        "interrupts",
         "memory",
         "models",
         "objectives",
