@@ -1,6 +1,6 @@
 """What engine = "auto" loses to the best manual choice, on three problems.
 
-    python benchmarks/auto.py [--repeats 7]
+    python benchmarks/auto.py [--repeats 7] [--only LEAF]
 
 Logistic regression (784-10, 1,000 clients x 60, cohort 100, batch 20), FAFED's Fashion-MNIST CNN
 (20 clients x 3,000, 10 steps of batch 50) and LEAF's FEMNIST CNN (6.6 million parameters, 10
@@ -70,9 +70,13 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--only", default="", help="a word of a problem's name")
+    options = parser.parse_args()
+    repeats = options.repeats
     torch.manual_seed(0)
     for problem, (model, data, cohort, local) in problems().items():
+        if options.only not in problem:
+            continue
         parts = {"model": model, "data": data, "cohort": cohort, "local": local, "metrics": {}}
         make = functools.partial(Experiment, algorithm=FedAvg(), rounds=10**6, **parts)
         first = make().build()
@@ -92,7 +96,7 @@ def main() -> None:
         for loop in loops.values():
             loop.engine.close()
         best = min(found.values())
-        print(f"{problem}: auto took {took:.1f} s and chose {choice.engine}")
+        print(f"{problem}: auto took {took:.1f} s: {choice}")
         for name, value in sorted(found.items(), key=lambda item: item[1]):
             mark = f"   auto, {value / best:.2f} of the best" if name == choice.engine else ""
             print(f"    {name:26} {1e3 * value:9.1f} ms{mark}")

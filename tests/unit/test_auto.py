@@ -21,6 +21,7 @@ def choice(monkeypatch, times, rounds=10**6, algorithm=None, **parts):
     monkeypatch.setattr(auto, "processors", lambda: 2)
     monkeypatch.setattr(Workers, "open", lambda *a: None)
     monkeypatch.setattr(auto._Trial, "_measure", lambda self, engine: times[engine.text])
+    monkeypatch.setattr(auto._Trial, "_round", lambda self, engine, members: times[engine.text])
     loop = small(algorithm or FedAvg(), **parts).build()
     return choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), rounds)
 
@@ -46,6 +47,59 @@ def test_processes_are_not_started_for_a_short_run(monkeypatch):
     assert found.engine == "vectorised:5"
     assert "18 s" in found.left_out["workers:2"]
     assert choice(monkeypatch, TIMES, rounds=11, cohort=5).engine == "workers:2+vectorised:2"
+
+
+@pytest.mark.parametrize(("rounds", "seconds"), [(1, 0.2), (400, 1.2), (10**6, 2.0)])
+def test_a_long_run_is_measured_for_longer(monkeypatch, rounds, seconds):
+    """At most 0.3 % of it per candidate, serial's estimate being 1 s a round."""
+    asked = []
+
+    def measured(self, engine):
+        asked.append((engine.text, pytest.approx(self._budget)))
+        return 1.0
+
+    monkeypatch.setattr(auto, "processors", lambda: 1)
+    monkeypatch.setattr(auto._Trial, "_measure", measured)
+    loop = small(FedAvg(), cohort=5).build()
+    choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), rounds)
+    assert asked[0] == ("serial", 0.2) and asked[-1][1] == seconds
+    assert [text for text, _ in asked].count("serial") == (1 if seconds == 0.2 else 2)
+
+
+def test_those_that_are_close_run_whole_cohorts_in_turn(monkeypatch):
+    """serial looked faster while the machine was; in turn vectorised is."""
+    rounds, opened = [], []
+
+    def measured(self, engine):
+        return 1.0 if engine.text == "serial" else 1.1
+
+    def round(self, engine, members):
+        assert engine.text in opened
+        rounds.append((engine.text, len(members)))
+        return 3.0 if engine.text == "serial" else 2.0
+
+    monkeypatch.setattr(auto, "processors", lambda: 1)
+    monkeypatch.setattr(auto._Trial, "_measure", measured)
+    loop = small(FedAvg(), cohort=5).build()
+    cohort = loop.cohorts.of(0)
+    assert choose(loop.plan, loop.fed, loop.net, cohort, 600).engine == "serial"
+    monkeypatch.setattr(auto._Trial, "_round", round)
+    for engine in (Serial, Vectorised):
+        monkeypatch.setattr(engine, "open", lambda self, *a: opened.append(self.text))
+    found = choose(loop.plan, loop.fed, loop.net, cohort, 700)
+    assert found.engine == "vectorised:5"
+    assert found.seconds == {"serial": 3.0, "vectorised:5": 2.0}
+    assert rounds[-4:] == [("serial", 5), ("vectorised:5", 5)] * 2
+
+
+def test_engines_that_run_in_turn_do_not_disturb_each_other(monkeypatch):
+    """Serial and vectorised share the net."""
+    monkeypatch.setattr(auto, "processors", lambda: 1)
+    monkeypatch.setattr(auto, "CLOSE", 1e9)
+    loop = small(FedAvg(), cohort=5).build()
+    found = choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), 10**9)
+    assert set(found.seconds) == {"serial", "vectorised:5"} and not found.left_out
+    assert torch.equal(small(FedAvg(), cohort=5).build().net.init(), loop.net.init())
 
 
 class Recurrent(nn.Module):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,9 +23,11 @@ from .workers import Workers
 
 __all__ = ["Auto", "Choice", "choose"]
 
-BUDGET = 0.2  # seconds that one candidate is measured for
+BUDGET = 0.2  # seconds that one candidate is measured for, at least
+SHARE, MOST = 0.003, 2.0  # of a long run's time, for one candidate; but never more seconds
 WORTH = 20.0  # seconds that a run must last before processes are started to see how fast they are
 WIDEST = 128  # clients at once that are tried
+CLOSE, FINALISTS, HEATS = 1.25, 3, 5  # so near to the best, so many, so often in turn
 MARGIN = 0.97  # a later candidate must be so much faster: it asks more of the machine
 
 
@@ -47,8 +51,9 @@ class Choice:
 
 
 class Auto:
-    """Measure serial, vectorised and workers for about a second in all on the real model and data,
-    and take the fastest; what was chosen goes into the run's configuration.
+    """Measure serial, vectorised and workers on the real model and data, for about a second in all
+    (for some more where the run is long), and take the fastest; what was chosen goes into the run's
+    configuration.
     """
 
 
@@ -64,6 +69,9 @@ def choose(plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int
     """
     trial = _Trial(plan, fed, net, cohort)
     trial.take("serial", Serial)
+    allowed = SHARE * rounds * trial.seconds.get("serial", 0.0)
+    if trial.allow(allowed):
+        trial.take("serial", Serial)
     fits = min(default_chunk(plan, fed, net, WIDEST), len(cohort))
     for chunk in sorted({min(fits, 32), fits}):
         trial.take(f"vectorised:{chunk}", functools.partial(Vectorised, chunk))
@@ -78,6 +86,8 @@ def choose(plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int
             if not any(k.startswith("vectorised") for k in trial.left_out):
                 both = f"{name}+vectorised:{chunk}"
                 trial.take(both, functools.partial(Workers, many, chunk))
+    if allowed >= MOST:
+        trial.settle()
     best = next(iter(trial.seconds), "serial")
     for name, seconds in trial.seconds.items():
         if seconds < MARGIN * trial.seconds[best]:
@@ -95,6 +105,17 @@ class _Trial:
         self.left_out: dict[str, str] = {}
         self._full, self._fed = fed, fed
         self._msg: Rec = None
+        self._budget, self._step = BUDGET, 0.0
+        self._makes: dict[str, Callable[[], Engine]] = {}
+
+    def allow(self, seconds: float) -> bool:
+        """Measure every candidate for so long from now on, at most MOST; say whether that is more
+        than before. A few clients tell little of a cohort whose messages are large.
+        """
+        before, self._budget = self._budget, min(max(seconds, BUDGET), MOST)
+        if more := self._budget > before:
+            self._shorten()
+        return more
 
     def take(self, name: str, make: Callable[[], Engine]) -> None:
         """Measure a candidate, or note why it cannot run."""
@@ -107,13 +128,36 @@ class _Trial:
             try:
                 engine.open(self.plan, self._fed, self.net)
                 self.seconds[name] = self._measure(engine)
+                self._makes[name] = make
             finally:
                 engine.close()
         except FedloomError as error:
             self.left_out[name] = str(error)
 
+    def settle(self) -> None:
+        """Run those that are close in turn, a whole cohort each if there is time: what is measured
+        one after another meets a machine that has become faster or slower.
+        """
+        best = min(self.seconds.values(), default=0.0)
+        names = sorted(self.seconds, key=lambda name: self.seconds[name])[:FINALISTS]
+        names = [name for name in names if self.seconds[name] <= CLOSE * best]
+        if len(names) < 2:
+            return
+        members = self.cohort[: max(1, int(len(self.cohort) * min(1.0, MOST / best)))]
+        with contextlib.ExitStack() as stack:
+            engines = {name: self._makes[name]() for name in names}
+            for engine in engines.values():
+                stack.callback(engine.close)
+                engine.open(self.plan, self._full, self.net)
+                self._round(engine, members)
+            times: dict[str, list[float]] = {name: [] for name in names}
+            for name in names * HEATS:
+                times[name].append(self._round(engines[name], members))
+        share = self.whole / sum(map(self._full.cost, members))
+        self.seconds |= {name: share * statistics.median(found) for name, found in times.items()}
+
     def _prepare(self) -> None:
-        """A message to train on, and fewer steps where a client takes long."""
+        """A message to train on, and the time of a step."""
         engine, x = Serial(), self.net.init()
         engine.open(self.plan, self._full, self.net)
         up: Any = None
@@ -124,8 +168,13 @@ class _Trial:
         one = replace(self._full, local=replace(self._full.local, epochs=None, steps=1))
         engine.open(self.plan, one, self.net)
         self._round(engine, self.cohort[:1])
-        step = self._round(engine, self.cohort[:1])
-        steps, most = int(BUDGET / 2 / step), max(map(self._full.steps, self.cohort))
+        self._step = self._round(engine, self.cohort[:1])
+        self._shorten()
+
+    def _shorten(self) -> None:
+        """Fewer steps where a client takes long."""
+        self._fed = self._full
+        steps, most = int(self._budget / 2 / self._step), max(map(self._full.steps, self.cohort))
         if steps < most:
             local = replace(self._full.local, epochs=None, steps=max(steps, 1))
             self._fed = replace(self._full, local=local)
@@ -134,18 +183,18 @@ class _Trial:
         """Seconds of a whole round, from as many clients as the engine runs at once, and more as
         time allows.
         """
-        at_once = getattr(engine, "chunk", None) or 1
+        budget, at_once = self._budget, getattr(engine, "chunk", None) or 1
         at_once *= getattr(engine, "workers", 1)
         members = self.cohort[:at_once]
-        first = self._round(engine, members)
-        if first < BUDGET:  # the first time costs what no other does: see what a whole cohort takes
-            again = self._round(engine, members)
-            count = min(len(self.cohort), max(int(BUDGET / 2 / again * len(members)), at_once))
-            members = self.cohort[:count]
-        times: list[float] = []
-        while len(times) < 2 or (sum(times) < BUDGET and len(times) < 20):
+        self._round(engine, members)  # the first time costs what no other does
+        times = [self._round(engine, members)]
+        count = int(budget / 3 / times[0] * len(members))  # see what a whole cohort takes
+        if count > at_once and len(members) < len(self.cohort):
+            members, times = self.cohort[:count], []
+        while len(times) < 2 or (sum(times) < budget and len(times) < 20):
             times.append(self._round(engine, members))
-        return min(times) * self.whole / sum(map(self._fed.cost, members))
+        usual = statistics.median(times) if len(times) > 2 else min(times)
+        return usual * self.whole / sum(map(self._fed.cost, members))
 
     def _round(self, engine: Engine, members: list[int]) -> float:
         started = time.perf_counter()
