@@ -213,7 +213,7 @@ class Federation:
         out: list[Tensor] = []
         for steps in [per_epoch] * passes + [rest] * (rest > 0):
             order = own.index_select(0, torch.randperm(end - first, generator=source))
-            out.append(order[: steps * size])
+            out.append(order if steps * size >= len(order) else order[: steps * size])
         return out[0] if len(out) == 1 else torch.cat(out)
 
     def first(self, client: int, round: int) -> int:

@@ -25,6 +25,11 @@ def leaf(seed, dtype=torch.float32):
     return rec(n=1.0, weight=weight, delta=v.to(dtype), uniform=uniform, buffers=empty, mass=weight)
 
 
+def mine(answer):
+    """With a delta of its own, which the sums may write into."""
+    return answer and answer._replace(delta=answer.delta.clone())
+
+
 def gathered(answers, edges):
     """Every range by itself, then all ranges' nodes, left to right."""
     out = []
@@ -32,7 +37,7 @@ def gathered(answers, edges):
     for a, b in itertools.pairwise(marks):
         own = []
         for place in range(a, b):
-            push(own, 0, place, answers[place])
+            push(own, 0, place, mine(answers[place]))
         assert len(own) <= 2 * math.log2(max(len(answers), 2)) + 1
         for node in own:
             push(out, *node)
@@ -63,7 +68,7 @@ def test_rows_at_once_are_summed_as_one_by_one(count, edges, dtype):
         assert imprint(rows) == before, "the rows were written to"
     one_by_one = []
     for place, answer in enumerate(answers):
-        push(one_by_one, 0, place, answer)
+        push(one_by_one, 0, place, mine(answer))
     assert [node[:2] for node in stack] == [node[:2] for node in one_by_one]
     assert all(same(a[2], b[2]) for a, b in zip(stack, one_by_one, strict=True))
 

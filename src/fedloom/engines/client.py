@@ -213,7 +213,7 @@ class Client:
             n=1.0,
             mass=weight,
             weight=counted,
-            delta=counted * up.delta,
+            delta=counted * up.delta,  # new memory, which the sums may write into
             uniform=uniform_of(self.plan.algorithm, up, done.job),
             buffers=weight * mine if mine.numel() else mine,
         )

@@ -292,6 +292,8 @@ def _alike(old: Any, new: Any) -> bool:
 
 
 def _memory(old: Rec, new: Rec) -> None:
+    if new is old:
+        return
     _record("finish", "a memory", new)
     if _alike(old, new):
         return

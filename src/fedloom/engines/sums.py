@@ -30,6 +30,14 @@ def _plus(a: Rec, b: Rec, own: bool) -> Rec:
     return tree(_add_in_place if own else _add, a, b)
 
 
+def _plus_leaf(a: Rec, b: Rec) -> Rec:
+    """a + b, of a leaf a, whose delta alone the sums own."""
+    if a is None or b is None or "delta" not in a._fields:
+        return _plus(a, b, False)
+    rest = tree(_add, a._replace(delta=0.0), b._replace(delta=0.0))
+    return rest._replace(delta=a.delta.add_(b.delta))
+
+
 def _add(a: Any, b: Any) -> Any:
     return a + b
 
@@ -41,13 +49,13 @@ def _add_in_place(a: Any, b: Any) -> Any:
 def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
     """Add one more node, to the right of all others. Two siblings become their parent.
 
-    A leaf's vectors may belong to a client's memory: only sums of at least two are added to in
-    place.
+    A leaf's vectors may belong to a client's memory, but for its delta: only sums of at least two
+    are added to in place.
     """
     while index % 2 and stack and stack[-1][:2] == (level, index - 1):
         left = stack.pop()[2]
-        owned = level > 0 and left is not None and left.n > 1  # made here, by adding
-        total = _plus(left, total, owned)
+        owned = left is not None and left.n > 1  # made here, by adding
+        total = _plus(left, total, True) if owned else _plus_leaf(left, total)
         level, index = level + 1, index // 2
     stack.append((level, index, total))
 
