@@ -1,7 +1,7 @@
 """Every method on Fashion-MNIST: tune, then run three seeds; each finished run is a line of
 zoo.jsonl.
 
-    python docs/results/zoo.py [--only WORD ...] [--list] [--share 1/2] [--part two] [--seeds 3]
+    python docs/results/zoo.py [--only WORD ...] [--list] [--share 1/2] [--part NAME] [--seeds 3]
 
 A method's main setting is tried at three values around its paper's, at one seed, over 150 rounds,
 on a tenth of the training data that is held out; the best is then run over 300 rounds with all
@@ -9,7 +9,9 @@ data. All train with the rate that is the best of three for FedAvg, 0.2, except 
 setting is their rate. What has its line is not run again, on any machine; a run that was stopped
 goes on from its newest checkpoint below runs/zoo. --share 1/2 and --share 2/2 split the methods
 between two processes. --part two is another partition, two labels per client, with the settings
-chosen on the first. Needs Fashion-MNIST (FEDLOOM_DATA). About three hours on two cores.
+chosen on the first. --part fafed is FAFED's own experiment (Table 2, all clients in every round)
+with the methods of that table, each with the best of the paper's five rates by 60 rounds on
+held-out data. Needs Fashion-MNIST (FEDLOOM_DATA). Each part takes about two hours on two cores.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import argparse
 import datetime
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,6 @@ from fedloom.sweep import Trial, plan, run_trial
 
 HERE = Path(__file__).resolve().parent
 LINES, RUNS = HERE / "zoo.jsonl", Path("runs/zoo")
-RECIPE, ROUNDS_TO_TUNE = "zoo_fashion_mnist", 150
-PARTS = {
-    "dirichlet": [],
-    "two": ["data.partition=classes_per_client", "data.partition.classes=2"],
-}
 RATES = "local.lr=0.1,0.2,0.4"
 FINE = "local.lr=0.01,0.03,0.1"
 
@@ -95,6 +92,38 @@ METHODS: dict[str, Method] = {
 }
 
 
+GRID = "local.lr=0.001,0.01,0.02,0.05,0.1"  # FAFED, section 6.2
+OF_FAFED = {
+    "FedAvg": _of("fedavg", GRID),
+    "SCAFFOLD": _of("scaffold", GRID),
+    "STEM": _of("stem", GRID),
+    "FedAdam": _of("fedadam", GRID),
+    "FedAMS": _of("fedams", GRID),
+    "FAFED": _of("fafed", GRID),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A federation that methods are compared on. tuned: the part whose choices are taken; rounds:
+    of a trial.
+    """
+
+    recipe: str = "zoo_fashion_mnist"
+    changes: tuple[str, ...] = ()
+    methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
+    tuned: str = "dirichlet"
+    rounds: int = 150
+
+
+TWO = ("data.partition=classes_per_client", "data.partition.classes=2")
+PARTS: dict[str, Part] = {
+    "dirichlet": Part(),
+    "two": Part(changes=TWO),
+    "fafed": Part("fafed_fashion", (), OF_FAFED, "fafed", 60),
+}
+
+
 def lines() -> list[dict[str, Any]]:
     """What has been run."""
     text = LINES.read_text(encoding="utf-8") if LINES.exists() else ""
@@ -103,16 +132,17 @@ def lines() -> list[dict[str, Any]]:
 
 def typed(name: str, part: str, stage: str, choice: Mapping[str, str], seed: int) -> list[str]:
     """The changes of the recipe that a run of a method consists of."""
-    own = [f"rounds={ROUNDS_TO_TUNE}", "evaluate.validation=0.1"] if stage == "tuning" else []
+    of = PARTS[part]
+    own = [f"rounds={of.rounds}", "evaluate.validation=0.1"] if stage == "tuning" else []
     chosen = [f"{key}={value}" for key, value in choice.items()]
-    return [*METHODS[name].changes, *PARTS[part], *own, *chosen, f"seed={seed}"]
+    return [*of.methods[name].changes, *of.changes, *own, *chosen, f"seed={seed}"]
 
 
 def settings_hash(name: str, part: str, stage: str, choice: Mapping[str, str], seed: int) -> str:
     """A hash of the recipe and of what is changed: an option that fedloom gets later, with a
     default, leaves it as it is.
     """
-    return digest([RECIPES[RECIPE](), sorted(typed(name, part, stage, choice, seed))])
+    return digest([RECIPES[PARTS[part].recipe](), sorted(typed(name, part, stage, choice, seed))])
 
 
 def record(method: str, part: str, stage: str, trial: Trial) -> dict[str, Any]:
@@ -147,27 +177,29 @@ def _numbers(folder: Path) -> dict[str, Any]:
     return {k: summary.get(k) for k in (*KEEP, *ALSO)} | {"curve": curve}
 
 
-def tuned(name: str, method: Method) -> str | None:
+def tuned(name: str, part: str) -> str | None:
     """Try the values -> the best on the held-out data as key=value; None if all failed."""
+    of, method = PARTS[part], PARTS[part].methods[name]
     if "," not in method.tried:
         return method.tried
-    changes = [*method.changes, f"rounds={ROUNDS_TO_TUNE}", "engine=serial", method.tried]
+    changes = [*method.changes, f"rounds={of.rounds}", "engine=serial", method.tried]
+    folder = RUNS / ("tuning" if part == "dirichlet" else f"tuning-{part}") / _folder(name)
     found: list[tuple[float, str]] = []
-    for trial in plan(RECIPE, changes, out=RUNS / "tuning" / _folder(name)):
-        line = record(name, "dirichlet", "tuning", trial)
+    for trial in plan(of.recipe, changes, out=folder):
+        line = record(name, part, "tuning", trial)
         if line["state"] == "finished":
             ((key, value),) = trial.choice.items()
             found.append((line["last_validation"], f"{key}={value}"))
     return max(found)[1] if found else None
 
 
-def final(name: str, method: Method, part: str, best: str, seed: int) -> Trial:
+def final(name: str, part: str, best: str, seed: int) -> Trial:
     """A run of a method with the chosen value, on all training data."""
     key, _, value = best.partition("=")
     changes = [*typed(name, part, "final", {key: value}, seed), "engine=serial"]
     code = settings_hash(name, part, "final", {key: value}, seed)
     folder = RUNS / part / _folder(name) / f"seed{seed}-{code}"
-    return Trial({key: value}, seed, resolve(RECIPE, changes), folder)
+    return Trial({key: value}, seed, resolve(PARTS[part].recipe, changes), folder)
 
 
 def _folder(name: str) -> str:
@@ -184,24 +216,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     share, shares = map(int, options.share.split("/"))
-    names = [n for n in METHODS if not options.only or n in options.only][share - 1 :: shares]
+    part = PARTS[options.part]
+    names = [n for n in part.methods if not options.only or n in options.only][share - 1 :: shares]
     if options.list:
-        told(names)
+        told(names, options.part)
         return
     for seed in range(options.seeds):  # all methods with one seed first, so that a stop leaves a
         for name in names:  # page with all of them
-            best = tuned(name, METHODS[name])
+            best = tuned(name, part.tuned)
             if best is not None:
-                trial = final(name, METHODS[name], options.part, best, seed)
+                trial = final(name, options.part, best, seed)
                 record(name, options.part, "final", trial)
 
 
-def told(names: list[str]) -> None:
+def told(names: list[str], part: str) -> None:
     """Say what there is."""
     for name in names:
         there = [(x["part"], x["stage"]) for x in lines() if x["method"] == name]
-        runs = ", ".join(f"{part}: {there.count((part, 'final'))}" for part in PARTS)
-        print(f"{name}: {there.count(('dirichlet', 'tuning'))} of tuning, {runs}")
+        tuning = there.count((PARTS[part].tuned, "tuning"))
+        print(f"{name}: {tuning} of tuning, {there.count((part, 'final'))} of {part}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
-from .fashion import fashion_dirichlet, zoo_fashion_mnist
+from .fashion import fafed_fashion, fashion_dirichlet, zoo_fashion_mnist
 from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .pictures import cifar10, cifar100, femnist
 from .submodels import fiarse_agnews, fiarse_cifar10, fiarse_cifar100, fiarse_fashion
@@ -27,6 +27,7 @@ RECIPES: dict[str, Recipe] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "digits": digits,
+    "fafed_fashion": fafed_fashion,
     "fashion_dirichlet": fashion_dirichlet,
     "fedacg_fedpaq": fedacg_fedpaq,
     "femnist": femnist,
