@@ -10,7 +10,7 @@ from fedloom.report.style import Style, numbered
 from .drawing import Axis, Panel, Trace, dots, panels
 from .numbers import Band, band, mean
 from .page import Plot
-from .zoo_runs import BASE, PARTS, Zoo
+from .zoo_runs import BASE, Zoo, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
     """The part's pictures, with a line of words before each."""
     if not zoo.ranked(part):
         return []
-    words, short = PARTS[part], "" if part == "dirichlet" else f"-{part}"
+    words, short = words_of(part), "" if part == "dirichlet" else f"-{part}"
     last = ", ".join(
         f"{n} {100 * (mean(list(zoo.emas(n, part).values())) or 0):.1f}" for n in zoo.ranked(part)
     )
@@ -111,6 +111,10 @@ def _heights(bands: list[Band]) -> Axis:
 def _ranking(zoo: Zoo) -> Figure:
     rows = []
     for name in zoo.ranked("dirichlet"):
-        cells = {w: [100 * v for v in zoo.emas(name, p).values()] for p, w in PARTS.items()}
+        cells = {
+            w: [100 * v for v in zoo.emas(name, p).values()]
+            for p in zoo.parts
+            for w in [words_of(p)]
+        }
         rows.append((name, {k: v for k, v in cells.items() if v}))
     return dots(rows, "accuracy, EMA after the last round (%)")

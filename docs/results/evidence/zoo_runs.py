@@ -13,10 +13,16 @@ from fedloom.zoo import make_algorithm
 from .lines import Line, script
 from .numbers import Difference, at_or_before, difference, mean, smoothed
 
-__all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs"]
+__all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs", "words_of"]
 
 BASE, SEEDS = "FedAvg", 3
 PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
+FAFED = "FAFED's own experiment, 20 clients of five classes, all take part"
+
+
+def words_of(part: str) -> str:
+    """What a part is."""
+    return FAFED if part == "fafed" else PARTS.get(part, part)
 
 
 def needs(line: Line) -> Iterator[str]:
@@ -46,10 +52,14 @@ def _total(line: Line) -> float:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The methods that zoo.py plans, and the lines that there are."""
+    """The methods that zoo.py plans, and the lines that there are. tuned: the part whose trials
+    choose; parts: those that take their choice.
+    """
 
     methods: Mapping[str, Any]
     lines: Sequence[Line]
+    tuned: str = "dirichlet"
+    parts: tuple[str, ...] = tuple(PARTS)
 
     def tried(self, name: str) -> tuple[str, list[str]]:
         """The setting that is tuned, and its values."""
@@ -61,8 +71,9 @@ class Zoo:
         any.
         """
         key, values = self.tried(name)
-        of = (name, "tuning")
-        own = [x for x in self.lines if (x["method"], x["stage"]) == of and key in x["choice"]]
+        of = (name, self.tuned, "tuning")
+        own = [x for x in self.lines if (x["method"], x["part"], x["stage"]) == of]
+        own = [x for x in own if key in x["choice"]]
         found = {x["choice"][key]: x for x in self.current(own)}
         return {v: found[v] for v in values if v in found}
 
@@ -76,7 +87,7 @@ class Zoo:
         """The methods that are shown with lines of other settings than zoo.py has now."""
         shown = {n: [*self.tuning(n).values()] for n in self.methods}
         for name, lines in shown.items():
-            lines += [x for part in PARTS for x in self.finals(name, part).values()]
+            lines += [x for part in self.parts for x in self.finals(name, part).values()]
         return [n for n, own in shown.items() if not all(map(is_current, own))]
 
     def untuned(self) -> list[str]:
@@ -123,8 +134,9 @@ class Zoo:
             (n for n in means if means[n] is not None), key=lambda n: (-(means[n] or 0), n)
         )
 
-    def gap(self, name: str, other: str, part: str = "dirichlet") -> Difference | None:
-        """One method's last moving average less another's, seed by seed."""
+    def gap(self, name: str, other: str, part: str = "") -> Difference | None:
+        """One method's last moving average less another's, seed by seed; in the part that chose."""
+        part = part or self.tuned
         return difference(self.emas(name, part), self.emas(other, part))
 
     def curves(self, name: str, part: str) -> list[dict[int, float]]:
