@@ -42,6 +42,8 @@ class Trained:
         """A client's memory, in memory of its own: a view would keep the whole chunk alive."""
         work = self._work
         old, view = work.old[work.group[r]], work.view
+        if not self._own and not self._obj:
+            return old
         take = lambda v: v[r].clone() if isinstance(v, Tensor) else v
         own, objective = tree(take, self._own), tree(take, self._obj)
         return old._replace(
