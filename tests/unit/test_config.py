@@ -80,6 +80,16 @@ def test_a_runs_label_names_its_parts(changes: list[str], label: str | None) -> 
     assert found == (label or "SCAFFOLD + FedLC + HeteroFL")
 
 
+def test_a_changed_copy_of_a_run_is_called_anew_unless_it_had_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(resolve("digits", ["algorithm=fedacg"]).to_toml())
+    assert resolve(file).values["label"] == "FedACG"
+    assert resolve(file, ["objective=moon"]).values["label"] == "FedACG + MOON"
+    assert resolve(file, ["objective=moon", "label=x"]).values["label"] == "x"
+    file.write_text(resolve("digits", ["label=mine"]).to_toml())
+    assert resolve(file, ["objective=moon"]).values["label"] == "mine"
+
+
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_papers_objectives_are_named_and_plain_ones_are_not(name: str) -> None:
     papers = {"moon", "fedmlb", "feddecorr", "fedlc", "fedntd"}

@@ -266,17 +266,16 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     origin = Origin(source, apply(raw, overrides))
     _check_keys(raw, origin)
     top = {k: v for k, v in raw.items() if k not in _TABLES}
-    algorithm = _named(raw, "algorithm", origin)
-    extras = _extras(raw, origin)
-    objective = _named(raw, "objective", origin, "cross_entropy")
-    parts = {"algorithm": algorithm, "objective": objective, **extras}
+    parts = _method(raw, origin)
+    before = label_of(_method(copy.deepcopy(given), Origin(source))) if "label" in top else None
+    if before == top.get("label") and "label" not in origin.typed:
+        top.pop("label", None)  # it named the parts that there were before the changes
     top.setdefault("label", label_of(parts))
     values = check(Settings, top, "", "the configuration", origin)
-    values["algorithm"] = algorithm
+    values["algorithm"] = parts["algorithm"]
     values["model"] = _named(raw, "model", origin)
     values["data"] = _data(raw, values["seed"], origin)
-    values["objective"] = objective
-    values |= extras
+    values |= parts
     for table, model in PLAIN.items():
         if found := _plain(raw, table, model(), origin):
             values[table] = found
@@ -287,6 +286,13 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
     return Config(values, origin)
+
+
+def _method(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    """The tables that make a method."""
+    algorithm = _named(raw, "algorithm", origin)
+    objective = _named(raw, "objective", origin, "cross_entropy")
+    return {"algorithm": algorithm, "objective": objective, **_extras(raw, origin)}
 
 
 def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
