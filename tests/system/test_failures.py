@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from fedloom.data import from_clients
 from fedloom.errors import ClientError, CompositionError, DataError
 from fedloom.link import Residual, Via
 from fedloom.objectives import SquaredError
+from fedloom.vector import rec
 from fedloom.views import Width
 from tiny import clusters, small, trace
 
@@ -36,6 +39,48 @@ class Sick(Scaffold):
 def test_an_answer_that_is_not_finite_stops_the_run_and_is_named(engine, engine_of):
     with pytest.raises(ClientError, match=r"client 4, round 2.*not finite|client 4, round 2.*nan"):
         sick(engine=engine_of(engine)).run()
+
+
+class Late(FedAvg):
+    """What client 4 sends is not finite, in one of three places, though its losses are."""
+
+    means = ("extra",)
+
+    def __init__(self, where, value):
+        super().__init__()
+        object.__setattr__(self, "bad", (where, value))
+
+    def server_init(self, x, up):
+        return rec(x=x, extra=torch.zeros_like(x))
+
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, extra=up.extra)
+
+    def finish(self, x, loc, msg, mem, job):
+        delta, extra, weight = x - msg.x, x.clone(), job.weight
+        if job.weight == 11.0 and job.round >= 1:  # client 4 has 11 samples
+            delta[2] = self.bad[1] if self.bad[0] == "delta" else delta[2]
+            extra[1] = self.bad[1] if self.bad[0] == "extra" else extra[1]
+            weight = self.bad[1] if self.bad[0] == "weight" else weight
+        return rec(delta=delta, weight=weight, extra=extra), mem
+
+    def uniform(self, up, job):
+        return rec(extra=up.extra)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["delta", "extra", "weight"])
+def test_whose_answer_was_not_finite_is_found_from_the_sums(where, value):
+    """Answers are looked through when they are summed."""
+    own = sick().data
+    with pytest.raises(ClientError, match="client 4, round 2: its answer is not finite"):
+        small(Late(where, value), data=own, cohort=[[0, 4, 5], [1, 4, 6]], rounds=2).run()
+
+
+def test_finite_answers_without_a_finite_sum_are_no_clients_fault():
+    """As before: the model says so itself. Nobody is blamed for it."""
+    found = [*trace(small(Huge(), data=sick().data, cohort=[[2, 4]], rounds=1), 1)]
+    assert found[-1].history[0]["answered"] == 2
 
 
 @pytest.mark.parametrize("engine", ["serial", "workers:2"])

@@ -13,21 +13,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, Job, Round
+from ..algorithm import Job, Round
 from ..dropout import seeded
 from ..errors import ClientError, NotFiniteError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import key, substream
-from ..vector import Rec, Vec, leaves, rec, tree
+from ..vector import Rec, Vec, rec
 from ..views.base import View, whole
 from ..wire import nbytes
+from .answers import numbers, spread, uniform_of
 from .explained import Explained
 from .guard import counters, first_memory, guard
 from .oracle import NOTHING, Buffers, Gradient, storage, storages
 from .sums import Node, finite, push
 
-__all__ = ["Client", "Done", "RangeResult", "Share", "Stats", "uniform_of"]
+__all__ = ["Client", "Done", "RangeResult", "Share", "Stats"]
 
 
 class Stats(NamedTuple):
@@ -87,6 +88,7 @@ class Client:
         self._whole = whole(net.layout)
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
+        self._later = False  # whether answers are looked through when they are summed
 
     # ------------------------------------------------------------------------------------ a range
     def run_range(
@@ -102,6 +104,26 @@ class Client:
 
         memories has those of the clients who took part before. Raises ClientError.
         """
+        # a sum that is finite proves its terms: a pass over each answer less. If it is not, who it
+        # was shows when all is done again
+        self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
+        try:
+            out = self._run_range(msg, buffers, memories, cohort, round, first)
+        finally:
+            later, self._later = self._later, False
+        if later and not all(total is None or finite(total) for _, _, total in out.nodes):
+            out = self._run_range(msg, buffers, memories, cohort, round, first)
+        return out
+
+    def _run_range(
+        self,
+        msg: Rec,
+        buffers: Vec,
+        memories: dict[int, Rec],
+        cohort: list[int],
+        round: int,
+        first: int,
+    ) -> RangeResult:
         out = RangeResult([], {}, [])
         shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
         for place, i in enumerate(cohort, first):
@@ -170,10 +192,10 @@ class Client:
         """Send an answer through the link -> the leaf of the sums and the client's new memory (None
         if the answer is left out), and its cost.
         """
-        up, mine, why = _numbers(done.up), done.buffers, "its answer is not finite"
+        up, mine, why = numbers(done.up), done.buffers, "its answer is not finite"
         if not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
-        elif finite(up) and (not mine.numel() or finite(mine)):
+        elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
             try:
                 return self._sent(up, done, share, i, round)
             except NotFiniteError as error:  # what is sent is not the answer alone: a residual is
@@ -220,7 +242,7 @@ class Client:
         if mine.numel():
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))
-        return _at_server(part, share.view), memory, self._cost(i, done, share, sent, squares)
+        return spread(part, share.view), memory, self._cost(i, done, share, sent, squares)
 
     def _owned(self, rows: Tensor, view: View, i: int) -> Tensor:
         """(m,): whether a client has samples of the class that a coordinate is about, if any."""
@@ -341,43 +363,9 @@ class _First:
         return data.label_counts_of(self._client).to(self._x)
 
 
-def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
-    """What enters the plain means of an answer. Raises ClientError for other fields than said."""
-    uniform = alg.uniform(up, job._replace(full=None))
-    if uniform._fields != alg.means:
-        raise ClientError(
-            f"{alg.method}: uniform() returns the fields {uniform._fields}, "
-            f"but `means` says {alg.means}"
-        )
-    return uniform
-
-
 def _mean_loss(losses: Sequence[Tensor]) -> float:
     """The mean of losses, 0-d each; 0.0 of none. Read from a GPU in one go."""
     if not losses:
         return 0.0
     values = torch.stack(list(losses)).tolist() if losses[0].is_cuda else map(float, losses)
     return math.fsum(values) / len(losses)
-
-
-def _numbers(up: Rec) -> Rec:
-    """An answer whose single values are Python floats: they travel as doubles, also where an engine
-    computes numbers of the job as tensors.
-    """
-    if not any(isinstance(v, Tensor) and not v.ndim for v in leaves(up)):
-        return up
-    return tree(lambda v: float(v) if isinstance(v, Tensor) and not v.ndim else v, up)
-
-
-def _at_server(part: Rec, view: View) -> Rec:
-    """One answer at the server's length d; 0 where the client holds nothing."""
-    held = view.held
-    if held is None:
-        return part
-
-    def spread(v: Any) -> Any:
-        if not isinstance(v, Tensor) or v.shape != held.shape:
-            return v
-        return v.new_zeros(view.d).index_copy(0, held, v)
-
-    return tree(spread, part)

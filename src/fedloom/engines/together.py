@@ -16,7 +16,8 @@ from ..algorithm import Job
 from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
-from .client import Client, Done, Share, uniform_of
+from .answers import uniform_of
+from .client import Client, Done, Share
 from .guard import counters
 from .oracle import check_point
 
