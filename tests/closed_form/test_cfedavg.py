@@ -11,11 +11,12 @@ from fedloom.algorithms import CFedAvg, FedAvg
 from fedloom.codecs import Sign, Threshold, TopK
 from fedloom.data import from_clients
 from fedloom.devices import Levels, LogNormal
-from fedloom.errors import ConfigError
+from fedloom.errors import CompositionError, ConfigError
 from fedloom.link import Residual, Via
 from fedloom.net import Variables
 from fedloom.objectives import Function
 from fedloom.schedules import InverseSqrt
+from fedloom.wrappers import Lookahead, PerStep
 from tiny import A, B, bits, models, quadratics, small, trace
 
 COPIES = (3, 1, 4, 2)  # K_i with batch 1
@@ -206,3 +207,17 @@ def test_bad_devices_and_time_outs_are_refused():
     for make in wrong:
         with pytest.raises(ConfigError):
             make()
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda: PerStep(inner=CFedAvg(per_step=True)),
+        lambda: PerStep(inner=PerStep(inner=FedAvg())),
+        lambda: PerStep(inner=Lookahead(inner=CFedAvg(per_step=True), lam=0.5)),
+    ],
+)
+def test_a_move_is_not_divided_by_its_steps_twice(twice):
+    with pytest.raises(CompositionError, match=r"PerStep and .*per step already"):
+        twice()
+    PerStep(inner=CFedAvg(per_step=False))

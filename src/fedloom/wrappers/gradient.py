@@ -11,6 +11,7 @@ inside the clip. A recursion over gradients is clipped and decayed one gradient 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -210,6 +211,11 @@ class PerStep(Wrapper):
             self.inner.sums or self.inner.means,
             "its server reads more than the mean move, and reads that whole",
         )
+        part: Any = self.inner
+        while part is not None:
+            again = isinstance(part, PerStep) or getattr(part, "per_step", False)
+            self.refuse(again, "it sends the mean move per step already")
+            part = getattr(part, "inner", None)
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         up, mem = self.inner.finish(x, loc, msg, mem, job)
