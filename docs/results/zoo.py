@@ -11,7 +11,8 @@ goes on from its newest checkpoint below runs/zoo. --share 1/2 and --share 2/2 s
 between two processes. --part two is another partition, two labels per client, with the settings
 chosen on the first. --part fafed is FAFED's own experiment (Table 2, all clients in every round)
 with the methods of that table, each with the best of the paper's five rates by 60 rounds on
-held-out data. Needs Fashion-MNIST (FEDLOOM_DATA). Each part takes about two hours on two cores.
+held-out data, STEM and FAFED with both of the paper's alphas. Needs Fashion-MNIST (FEDLOOM_DATA).
+Each part takes about two hours on two cores.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ OF_FAFED = {
     "FedAdam": _of("fedadam", GRID),
     "FedAMS": _of("fedams", GRID),
     "FAFED": _of("fafed", GRID),
+    "STEM, alpha 0.9": _of("stem", GRID, "algorithm.alpha=0.9"),
+    "FAFED, alpha 0.9": _of("fafed", GRID, "algorithm.alpha=0.9"),
 }
 
 
