@@ -16,12 +16,19 @@ def papers(zoo: Zoo) -> list[str | Plot]:
     for column in ZOO if zoo.tuned == "dirichlet" else ZOO[-1:]:
         rows = []
         for name, value in column.values.items():
-            gap = zoo.gap(name, BASE)
+            gap = zoo.gap(zoo.variant(name), BASE)
             if name == BASE or gap is None:
                 continue
             there = value - column.values[BASE]
             same = "as there" if gap.mean * there > 0 else "the other way"
-            rows.append([name, f"{there:+.2f}", points_of(gap), same if gap.clear else "undecided"])
+            rows.append(
+                [
+                    zoo.variant(name),
+                    f"{there:+.2f}",
+                    points_of(gap),
+                    same if gap.clear else "undecided",
+                ]
+            )
         if rows:
             head = ["method", "in the paper", "here", "sign"]
             out += [f"### Less {BASE}, in points: {column.source}", table(head, rows)]
@@ -59,12 +66,14 @@ def _best_of(column: Published, zoo: Zoo, own: Zoo) -> Claim:
 
 
 def _place(column: Published, zoo: Zoo) -> Case:
-    ranked = [n for n in zoo.ranked(zoo.tuned) if n in column.values]
-    if missing := sorted(set(column.values) - set(ranked)):
+    used = {zoo.variant(n): n for n in column.values}
+    ranked = [n for n in zoo.ranked(zoo.tuned) if n in used]
+    if missing := sorted(set(used) - set(ranked)):
         return Case("", "open", f"without a run: {', '.join(missing)}")
-    place = ranked.index(column.own) + 1
+    own = zoo.variant(column.own)
+    place = ranked.index(own) + 1
     rival = ranked[1] if place == 1 else ranked[0]
-    gap = zoo.gap(column.own, rival)
+    gap = zoo.gap(own, rival)
     numbers = f"place {place} of {len(ranked)}; less {rival} {points_of(gap)}"
     return Case("", judged(gap), numbers)
 

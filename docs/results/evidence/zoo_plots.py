@@ -23,7 +23,13 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "Control variates and duals": ("SCAFFOLD", "FedDyn", "FedDC", "FedCM"),
     "Sharpness": ("FedSAM", "MoFedSAM", "FedSpeed", "FedSMOO"),
     "Adaptive at the server": ("FedAdam", "FedAdagrad", "FedYogi", "FedAMS"),
-    "Variance reduction, local adaptivity": ("STEM", "FAFED", "naive local adaptive"),
+    "Variance reduction, local adaptivity": (
+        "STEM",
+        "FAFED",
+        "naive local adaptive",
+        "STEM, alpha 0.9",
+        "FAFED, alpha 0.9",
+    ),
     "Objectives": ("MOON", "FedNTD", "FedLC", "FedDecorr", "FedMLB"),
     "Objectives with the look-ahead": ("FedMLB + ACG", "FedLC + ACG", "FedDecorr + ACG"),
 }

@@ -109,6 +109,16 @@ class Zoo:
         ]
         return max(scored)[2] if scored and len(lines) == len(values) else None
 
+    def variant(self, name: str) -> str:
+        """A method with the better alpha by the held-out data, where both were tuned."""
+
+        def score(n: str) -> float:
+            line = self.tuning(n).get(self.chosen(n) or "", {})
+            return float(line.get("last_validation") or 0.0)
+
+        names = [n for n in self.methods if n == name or n.startswith(f"{name}, alpha")]
+        return max(names, key=score, default=name)
+
     def finals(self, name: str, part: str) -> dict[int, Line]:
         """{seed: line} with the chosen value, finished or failed; of one made twice the later, and
         of what zoo.py plans now if there is any.
