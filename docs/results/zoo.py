@@ -74,6 +74,10 @@ METHODS: dict[str, Method] = {
     "FedYogi": _of("fedyogi", "algorithm.server_lr=0.003,0.01,0.03"),
     "FedAMS": _of("fedams", "algorithm.server_lr=0.01,0.03,0.1"),
     "STEM": _of("stem", FINE, "local.clip=none"),
+    "STEM, alpha 0.9": _of("stem", FINE, "local.clip=none", "algorithm.alpha=0.9"),
+    "FAFED, alpha 0.9": _of(
+        "fafed", "local.lr=0.003,0.01,0.03", "local.clip=none", "algorithm.alpha=0.9"
+    ),
     "naive local adaptive": _of("naive_adaptive", "local.lr=0.001,0.003,0.01"),
     "FedNova": _of("fednova", "local.lr=0.2"),
     "MOON": _loss("moon", "objective.mu=0.1,1,5"),
