@@ -12,7 +12,7 @@ from fedloom.data import from_clients
 from fedloom.engines import Serial, Vectorised, Workers, auto, bits_of
 from fedloom.engines.auto import choose
 from fedloom.engines.chunks import default_chunk
-from fedloom.errors import ConfigError
+from fedloom.errors import ClientError, ConfigError
 from tiny import small, timeless
 
 
@@ -90,6 +90,37 @@ def test_those_that_are_close_run_whole_cohorts_in_turn(monkeypatch):
     assert found.engine == "vectorised:5"
     assert found.seconds == {"serial": 3.0, "vectorised:5": 2.0}
     assert rounds[-4:] == [("serial", 5), ("vectorised:5", 5)] * 2
+
+
+@pytest.mark.parametrize(("estimate", "tried"), [(1.0, 5), (2.4, 4), (3.9, 2), (4.1, 2), (9.0, 0)])
+def test_as_many_clients_as_take_two_seconds_run_in_turn(monkeypatch, estimate, tried):
+    """2 s / estimate of 5 clients, whole chunks of 2; none where a chunk takes longer than that."""
+    members = []
+
+    def round(self, engine, clients):
+        members.append(len(clients))
+        return 0.01
+
+    loop = small(FedAvg(), cohort=5).build()
+    trial = auto._Trial(loop.plan, loop.fed, loop.net, loop.cohorts.of(0))
+    trial.seconds = {"serial": estimate, "vectorised:2": estimate}
+    trial._makes = {"serial": Serial, "vectorised:2": lambda: Vectorised(2)}
+    monkeypatch.setattr(auto._Trial, "_round", round)
+    trial.settle()
+    assert set(members) == ({tried} if tried else set())
+
+
+def test_an_engine_that_fails_on_a_whole_cohort_leaves_the_estimates(monkeypatch):
+    def round(self, engine, clients):
+        raise ClientError("client 4, round 1: its loss was nan")
+
+    loop = small(FedAvg(), cohort=5).build()
+    trial = auto._Trial(loop.plan, loop.fed, loop.net, loop.cohorts.of(0))
+    trial.seconds = {"serial": 1.0, "vectorised:2": 1.1}
+    trial._makes = {"serial": Serial, "vectorised:2": lambda: Vectorised(2)}
+    monkeypatch.setattr(auto._Trial, "_round", round)
+    trial.settle()
+    assert trial.seconds == {"serial": 1.0, "vectorised:2": 1.1}
 
 
 def test_engines_that_run_in_turn_do_not_disturb_each_other(monkeypatch):

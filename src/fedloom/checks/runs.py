@@ -153,7 +153,7 @@ def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> None:
         want = run(make(torch.float64, **changes))
     except CompositionError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever a user's part raises: the reason goes into the report
         raise BrokenError(
             f"with clients that hold half of the model ({rule.name}) it fails: {error}. So {hint}"
         ) from error

@@ -144,7 +144,7 @@ class _Checks(PartChecks):
                 raise BrokenError(f"told() must return a record, got {type(told).__name__}")
             try:
                 back = self.part.again(told, self.net, capacity, _round(3))
-            except Exception as error:
+            except Exception as error:  # whatever a user's rule raises is reported
                 raise BrokenError(
                     f"again() fails: {error}. The client has no x of the server's (view() gets "
                     "None): what it needs to make its view must be in told(), which is billed"

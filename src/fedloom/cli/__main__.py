@@ -45,7 +45,7 @@ class Commands(click.Group):
         log.addHandler(handler)
         try:
             code = super().main(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # bad input never ends in a stack trace; --debug shows it
             if self.debug:
                 raise
             code = _say(error)

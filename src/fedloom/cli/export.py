@@ -259,7 +259,7 @@ def _makes(text: str, module: nn.Module) -> bool:
 
     try:
         made = eval(text, {"nn": nn})
-    except Exception:
+    except Exception:  # a repr may be any text: what cannot be made from it is exported otherwise
         return False
     shapes = {k: v.shape for k, v in module.state_dict().items()}
     return (

@@ -8,6 +8,7 @@ parameters, the block of indices, the block of values; each is padded to a byte.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
@@ -147,7 +148,7 @@ def expect(message: Rec, layout: Layout) -> None:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Codec:
+class Codec(ABC):
     """What a field is written by, and how it is read again.
 
     A message is a record of one-dimensional tensors; `size` (1,) is the length of what it stands
@@ -175,35 +176,35 @@ class Codec:
         """-> state, what a client keeps between its messages. layout: of its part."""
         return rec()
 
+    @abstractmethod
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         """p (d,) -> message, state. draw: fresh, for this client, round and field.
 
         Raises DataError if p cannot be sent: wrong length, not finite.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         """Message -> what the receiver has instead of p, (d,). dtype None: as it was sent.
 
         The sender calls this too: its feedback counts what was decoded. Raises WireError if the
         message is not for this layout.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def pack(self, message: Rec) -> bytes:
         """The bytes that travel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         """The message again. Raises WireError for any bytes that are not one.
 
         With a layout, a message for another length is refused before memory is spent on it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def nbytes(self, message: Rec) -> int:
         """len(pack(message)), without packing."""
-        raise NotImplementedError
 
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
         """What the receiver will lack of p (d,): p - decode(message), perhaps in p's memory: the
@@ -213,11 +214,11 @@ class Codec:
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         """The places of the values of a codec that `chooses`: an index coding, and its block."""
-        raise NotImplementedError
+        raise NotImplementedError("a codec that chooses has a where() and a there() of its own")
 
     def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
         """The message of where() without its values. Raises WireError for a damaged block."""
-        raise NotImplementedError
+        raise NotImplementedError("a codec that chooses has a where() and a there() of its own")
 
     def most(self, d: int) -> int:
         """The largest number of values that a message about d coordinates holds."""

@@ -95,6 +95,12 @@ def choose(plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int
     return Choice(best, trial.seconds, trial.left_out)
 
 
+def _at_once(engine: Engine) -> int:
+    """How many clients an engine runs at the same time."""
+    chunk: int = getattr(engine, "chunk", None) or 1
+    return chunk * getattr(engine, "workers", 1)
+
+
 class _Trial:
     """Measures engines, all on the same clients and steps."""
 
@@ -136,23 +142,29 @@ class _Trial:
 
     def settle(self) -> None:
         """Run those that are close in turn, a whole cohort each if there is time: what is measured
-        one after another meets a machine that has become faster or slower.
+        one after another meets a machine that has become faster or slower. Not where fewer clients
+        than engines run at once would take longer than MOST, or where one of them fails.
         """
         best = min(self.seconds.values(), default=0.0)
         names = sorted(self.seconds, key=lambda name: self.seconds[name])[:FINALISTS]
         names = [name for name in names if self.seconds[name] <= CLOSE * best]
         if len(names) < 2:
             return
-        members = self.cohort[: max(1, int(len(self.cohort) * min(1.0, MOST / best)))]
-        with contextlib.ExitStack() as stack:
-            engines = {name: self._makes[name]() for name in names}
+        engines = {name: self._makes[name]() for name in names}
+        count, least = int(len(self.cohort) * MOST / best), max(map(_at_once, engines.values()))
+        if count < min(least, len(self.cohort)):
+            return
+        members = self.cohort[: count - count % least if count < len(self.cohort) else count]
+        times: dict[str, list[float]] = {name: [] for name in names}
+        with contextlib.ExitStack() as stack, contextlib.suppress(FedloomError):
             for engine in engines.values():
                 stack.callback(engine.close)
                 engine.open(self.plan, self._full, self.net)
                 self._round(engine, members)
-            times: dict[str, list[float]] = {name: [] for name in names}
             for name in names * HEATS:
                 times[name].append(self._round(engines[name], members))
+        if not all(times.values()):
+            return  # what fails here fails in the run, which says why
         share = self.whole / sum(map(self._full.cost, members))
         self.seconds |= {name: share * statistics.median(found) for name, found in times.items()}
 
@@ -183,8 +195,7 @@ class _Trial:
         """Seconds of a whole round, from as many clients as the engine runs at once, and more as
         time allows.
         """
-        budget, at_once = self._budget, getattr(engine, "chunk", None) or 1
-        at_once *= getattr(engine, "workers", 1)
+        budget, at_once = self._budget, _at_once(engine)
         members = self.cohort[:at_once]
         self._round(engine, members)  # the first time costs what no other does
         times = [self._round(engine, members)]

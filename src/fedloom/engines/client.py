@@ -104,37 +104,24 @@ class Client:
 
         memories has those of the clients who took part before. Raises ClientError.
         """
-        # a sum that is finite proves its terms: a pass over each answer less. If it is not, who it
-        # was shows when all is done again
-        self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
-        try:
-            out = self._run_range(msg, buffers, memories, cohort, round, first)
-        finally:
-            later, self._later = self._later, False
-        if later and not all(total is None or finite(total) for _, _, total in out.nodes):
-            out = self._run_range(msg, buffers, memories, cohort, round, first)
-        return out
-
-    def _run_range(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int,
-    ) -> RangeResult:
-        out = RangeResult([], {}, [])
         shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
-        for place, i in enumerate(cohort, first):
-            share = shares[self.fed.capacity(i)]
-            with self.explained(i, round):
-                memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
-                share.net.load_buffers(buffers)
-                done = self.train(share, memory, i, round)
-                if has_buffers:
-                    done = done._replace(buffers=share.net.buffers())
-                self.take_in(out, done, share, place, i, round)
+        # a sum that is finite proves its terms, and saves a pass over each answer
+        self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
+        while True:
+            out = RangeResult([], {}, [])
+            for place, i in enumerate(cohort, first):
+                share = shares[self.fed.capacity(i)]
+                with self.explained(i, round):
+                    memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
+                    share.net.load_buffers(buffers)
+                    done = self.train(share, memory, i, round)
+                    if has_buffers:
+                        done = done._replace(buffers=share.net.buffers())
+                    self.take_in(out, done, share, place, i, round)
+            sums = [total for _, _, total in out.nodes if total is not None]
+            if not self._later or all(map(finite, sums)):
+                break
+            self._later = False  # again, each answer by itself: whose was it?
         self._first = None  # this round's x and the memory of who began there
         return out
 
