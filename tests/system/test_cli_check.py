@@ -113,6 +113,15 @@ def test_workers_get_what_the_file_defines_and_imports(fedloom: Fedloom) -> None
             "from fedloom import LocalSGD\nclass A(LocalSGD):\n    f: object\n",
             "A needs a value for 'f' that cannot be guessed; write `mine = A(f=...)`",
         ),
+        (
+            "from fedloom.codecs.base import Codec\nclass A(Codec):\n    def pack(self, m):\n"
+            "        return b''\n",
+            "A cannot be made: it has no decode, encode, nbytes, unpack; write them",
+        ),
+        (
+            "from fedloom.algorithm import Algorithm\nclass A(Algorithm):\n    pass\n",
+            "A cannot be made: it has no broadcast, client_init, direction, finish, model, probe,",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_checked(fedloom: Fedloom, text: str, words: str) -> None:

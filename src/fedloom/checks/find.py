@@ -48,6 +48,10 @@ def built(part: Any) -> Any:
         return part
     if not issubclass(part, tuple(KINDS.values())):
         raise ConfigError(f"only {_WHAT} can be checked, got the class {part.__name__}")
+    if lacks := sorted(getattr(part, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"{part.__name__} cannot be made: it has no {', '.join(lacks)}; write them"
+        )
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cast(Any, part)):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -102,6 +106,8 @@ def _is_kind(value: Any) -> bool:
 def _is_part(value: Any, module: types.ModuleType) -> bool:
     if not _is_kind(value):
         return False
-    return not isinstance(value, type) or (
-        value.__module__ == module.__name__ and not inspect.isabstract(value)
-    )
+    if not isinstance(value, type):
+        return True
+    # an abstract class is a base of other parts here, or one that a method was forgotten of
+    heirs = [v for v in vars(module).values() if isinstance(v, type) and value in v.__mro__[1:]]
+    return value.__module__ == module.__name__ and not (inspect.isabstract(value) and heirs)
