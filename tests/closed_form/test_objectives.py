@@ -268,3 +268,27 @@ def test_one_example_or_one_feature_has_no_correlation(shape):
     (g,) = torch.autograd.grad(value, h)
     close(value.detach(), 0.0, 1e-7)
     assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("classes", [2, 10, 16, 17])
+def test_cross_entropy_of_every_example_and_its_gradient_in_numpy(classes):
+    rng = np.random.default_rng(classes)
+    z = rng.normal(size=(6, classes)) * 30  # exp() alone would overflow in float32
+    z[2, 1] = -np.inf  # a class that is masked out
+    labels = np.array([0, 1, 0, classes - 1, -100, 1])
+    top = z.max(1, keepdims=True)
+    p = np.exp(z - top) / np.exp(z - top).sum(1, keepdims=True)
+    want = [0.0 if y == -100 else -np.log(p[i, y]) for i, y in enumerate(labels)]
+    slope = [(y != -100) * (p[i] - np.eye(classes)[max(y, 0)]) for i, y in enumerate(labels)]
+    outputs, targets = torch.tensor(z, requires_grad=True), torch.tensor(labels)
+    each = CrossEntropy().score(outputs, (None, targets))
+    close(each.detach(), np.array(want))
+    close(torch.autograd.grad(each.sum(), outputs)[0], np.array(slope))
+    single = CrossEntropy().score(outputs.detach().float() * 30, (None, targets))
+    assert bool(torch.isfinite(single).all())
+
+
+def test_a_label_that_is_no_class_is_an_error():
+    for label in (3, -1):
+        with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+            CrossEntropy().score(torch.zeros(2, 3), (None, torch.tensor([0, label])))

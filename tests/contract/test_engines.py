@@ -140,6 +140,17 @@ def test_the_number_of_threads_changes_no_bit(threads):
     agree(again, serially("scaffold", torch.float32))
 
 
+@pytest.mark.parametrize("case", ["fedavg", "scaffold, option I", "fafed"])
+def test_batches_fetched_ahead_change_no_bit(case, monkeypatch):
+    from fedloom.engines import Vectorised, vectorised
+
+    runs = []
+    for processors in (1, 2):
+        monkeypatch.setattr(vectorised, "processors", lambda n=processors: n)
+        runs.append(ends(case, torch.float32, Vectorised(3)))
+    agree(*runs)
+
+
 def test_a_run_leaves_torchs_own_generator_alone():
     torch.manual_seed(3)
     want = torch.rand(4)

@@ -14,6 +14,7 @@ from ..plan import Federation, Plan
 from ..vector import Rec, Vec, rec, tree
 from ..views.base import whole
 from ..wire import nbytes
+from .ahead import Ahead
 from .client import Client, Done, RangeResult, Share, Stats
 from .sums import finite, push_rows
 from .together import NeedsFullError, Together, Trained
@@ -31,6 +32,7 @@ class Chunks:
     def __init__(self, plan: Plan, fed: Federation, net: Net, chunk: int) -> None:
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = Client(plan, fed, net)
+        self.ahead: Ahead | None = None  # for who has a processor to spare
         self._whole = plan.objective.whole or self._depends()
 
     def _depends(self) -> bool:
@@ -105,7 +107,8 @@ class Chunks:
         padded.
         """
         try:
-            return Together(self.client, share, start, group, round, self._whole).run()
+            more = (self._whole, self.ahead)
+            return Together(self.client, share, start, group, round, *more).run()
         except NeedsFullError:
             return None
 
@@ -173,5 +176,6 @@ def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) ->
     with client.explained(0, 0), counted, torch.enable_grad():
         memory = client.first_memory(x, 0, whole(net.layout))
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
-    own: int = VECTORS * x.nbytes + 2 * kept + sum(t.nbytes for t in batch)
+    # the batch of the next step is there too
+    own: int = VECTORS * x.nbytes + 2 * kept + 2 * sum(t.nbytes for t in batch)
     return max(1, min(most, BUDGET // own))

@@ -16,6 +16,7 @@ from ..algorithm import Job
 from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
+from .ahead import Ahead, Rows, rows_of
 from .answers import uniform_of
 from .client import Client, Done, Share
 from .guard import counters
@@ -83,8 +84,9 @@ class Together:
         group: list[int],
         round: int,
         whole: bool,
+        ahead: Ahead | None = None,
     ) -> None:
-        msg = share.msg
+        msg, self.ahead = share.msg, ahead
         self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
         self.guard = client.guard
         self.ref, self.msg = self.view.seen(msg.x), msg
@@ -100,6 +102,7 @@ class Together:
         orders = [self.fed.order(i, round) for i in group]
         index, weight = _tables(orders, sizes)
         self.index, self.weight = index, weight.to(dtype)  # (C, K, B)
+        self._next = self._fetched(0)
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
         self.seeds = torch.tensor([[substream(s, k) for k in range(K)] for s in seeds])
         rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
@@ -127,6 +130,7 @@ class Together:
             if self.whole:
                 raise
             self.calls, self.all = 0, self._everything()
+            self._next = self._fetched(0)
             return self._run()
 
     def _everything(self) -> Rec:
@@ -152,9 +156,9 @@ class Together:
         x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
         losses = []
         for k in range(self.index.shape[1]):
-            # a batch-level loss is never padded: here all clients' k-th batches are of one size
-            size = self.sizes[k] if self.whole else self.index.shape[2]
-            data = self._data(self.index[:, k, :size], self._draws(k, size))
+            size, rows = self._size(k), self._next
+            self._next = self._fetched(k + 1)
+            data = self._data(rows(), (len(self.group), size), self._draws(k, size))
             arguments = (
                 x,
                 loc,
@@ -281,22 +285,44 @@ class Together:
     def _full_data(self) -> Any:
         if self.all is None:
             return rec()
-        inputs, targets = self._data(self.all.index)
+        index = self.all.index
+        inputs, targets = self._data(self._rows(index), index.shape)
         return rec(inputs=inputs, targets=targets, weight=self.all.weight, seed=self.all.seed)
 
-    def _data(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Samples by index (C, ...) -> inputs and targets with these leading axes; draws (C, B, ..)
+    def _size(self, k: int) -> int:
+        """B of a step. A batch-level loss is never padded: there all clients' k-th batches are of
+        one size.
+        """
+        return self.sizes[k] if self.whole else self.index.shape[2]
+
+    def _fetched(self, k: int) -> Rows:
+        """The stored samples of all clients' k-th batches, where possible fetched by the time that
+        they are asked for.
+        """
+        if k == self.index.shape[1]:
+            return tuple
+        index = self.index[:, k, : self._size(k)]
+        if self.ahead is None:
+            return lambda: self._rows(index)
+        return self.ahead.rows(*self._sources(index))
+
+    def _sources(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        data = self.fed.data
+        return (data.inputs, data.targets), index.reshape(-1).to(data.inputs.device)
+
+    def _rows(self, index: Tensor) -> tuple[Tensor, ...]:
+        """Stored inputs and targets by index (C, ...), in a row."""
+        return rows_of(*self._sources(index))
+
+    def _data(
+        self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Stored samples in a row -> inputs and targets with these leading axes; draws (C, B, ..)
         augment the inputs.
         """
-        data, flat = self.fed.data, index.reshape(-1)
-        flat = flat.to(data.inputs.device)
-        # index_select copies whole rows: twice as fast as indexing
-        inputs, targets = data.inputs.index_select(0, flat), data.targets.index_select(0, flat)
-        inputs = data.ready(inputs, None if draws is None else draws.flatten(0, 1))
-        return (
-            inputs.view(*index.shape, *inputs.shape[1:]),
-            targets.view(*index.shape, *targets.shape[1:]),
-        )
+        inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
+        targets = rows[1]
+        return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])
 
     def _draws(self, k: int, size: int) -> Tensor | None:
         """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""

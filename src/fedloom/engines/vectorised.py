@@ -13,7 +13,8 @@ from ..errors import CompositionError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
-from .base import Score, add, evaluate_range, keep_memory, one_thread
+from .ahead import Ahead
+from .base import Score, add, evaluate_range, keep_memory, one_thread, processors
 from .chunks import Chunks, default_chunk
 from .client import RangeResult
 
@@ -57,6 +58,7 @@ class Vectorised:
 
     def __init__(self, chunk: int | None = None) -> None:
         self.chunk, self._asked = chunk or 1, chunk
+        self._ahead: Ahead | None = None
 
     @property
     def text(self) -> str:
@@ -70,6 +72,7 @@ class Vectorised:
         self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
         self._chunks = Chunks(plan, fed, net, self.chunk)
+        self._ahead = self._chunks.ahead = Ahead() if processors() > 1 else None
 
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
@@ -90,4 +93,6 @@ class Vectorised:
             return add(evaluate_range(self._plan, self._fed, self._net, x, inputs, targets))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Let the thread that fetches batches end."""
+        if self._ahead is not None:
+            self._ahead.close()

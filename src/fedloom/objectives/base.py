@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, dataclass_transform
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 Batch = tuple[Any, ...]  # (inputs (B, ...), targets (B, ...))
+FEW = 16  # classes: a row of float32 that fits into a vector of the processor
+IGNORED = -100  # the target that F.cross_entropy gives the loss 0
 
 
 def classes_last(outputs: Tensor, targets: Tensor) -> bool:
@@ -198,7 +201,20 @@ class CrossEntropy(Objective):
 def _losses(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
     if classes_last(outputs, targets):  # turned around, a large vocabulary would be copied
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
+    few = outputs.ndim == 2 and outputs.shape[1] <= FEW and targets.shape == outputs.shape[:1]
+    if few and reduction == "none" and targets.dtype == torch.int64:
+        return _each_of_few(outputs, targets)
     return F.cross_entropy(outputs, targets, reduction=reduction)
+
+
+def _each_of_few(outputs: Tensor, targets: Tensor) -> Tensor:
+    """F.cross_entropy of every example (B, C), (B,), whose kernel takes up to three times as long
+    for rows that are shorter than the processor's vectors.
+    """
+    told = targets != IGNORED
+    z = outputs - outputs.detach().amax(1, keepdim=True)
+    own = z.gather(1, torch.where(told, targets, 0)[:, None]).squeeze(1)
+    return torch.where(told, z.exp().sum(1).log() - own, 0.0)
 
 
 class SquaredError(Objective):
