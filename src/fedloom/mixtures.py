@@ -21,7 +21,7 @@ def mofedsam(
     server: x, D (mean direction of the last round, 0 before round 1)        memory: -
     up: delta
     The perturbation is along the client's own gradient, without D, as in FL-Simulator. The authors'
-    own code was not compared.
+    own code was not compared. As in FedCM, weight decay pulls as wd / alpha does in FedAvg.
     Reference: https://arxiv.org/abs/2206.02618
     """
     return Sam(inner=FedCM(alpha=alpha, server_lr=server_lr), rho=rho, mix=1.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg, Local, LocalSGD
-from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
+from fedloom.algorithms import FedACG, FedCM, Scaffold, fedavgm, fedprox
 from fedloom.schedules import Exponential, Milestones
 from tiny import A, B, models, quadratics, trace
 
@@ -225,3 +225,14 @@ def test_fedacg_and_fedavgm_agree_where_clients_forget_their_start():
 def test_local_sgd_is_fedavg_with_server_rate_one():
     a, b = models(quadratics(LocalSGD()), 5), models(quadratics(FedAvg()), 5)
     assert (a == b).all()
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+def test_fedcm_decays_weights_one_over_alpha_times_as_much(alpha):
+    # at rest D = 0, so that alpha times the gradient is all that holds against the decay
+    wd = 0.05
+    local = Local(steps=1, lr=LR, batch=None, weight_decay=wd)
+    end = models(quadratics(FedCM(alpha=alpha), local=local), 600)[-1]
+    want = (A * B).mean(0) / (A.mean(0) + wd / alpha)
+    assert alpha == 1 or np.abs(want - (A * B).mean(0) / (A.mean(0) + wd)).max() > 1e-3
+    np.testing.assert_allclose(end, want, rtol=0, atol=1e-12)

@@ -16,6 +16,8 @@ class FedCM(FedAvg):
     Paper symbols: Delta_t -> D. Differs from FL-Simulator: D is the plain mean of every client's
     own move over the sum of its own rates, not of the first client's number of steps. The authors'
     own code was not compared.
+    Weight decay, which is added to the whole direction (as in FL-Simulator), pulls as wd / alpha
+    does in FedAvg: at rest D is 0, and alpha g alone holds against it.
     Reference: https://arxiv.org/abs/2106.10874
     """
 
