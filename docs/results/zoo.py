@@ -35,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 LINES, RUNS = HERE / "zoo.jsonl", Path("runs/zoo")
 RATES = "local.lr=0.1,0.2,0.4"
 FINE = "local.lr=0.01,0.03,0.1"
+DECAY = "local.weight_decay=0.0001,0.0003,0.001"  # FedCM's pulls as if divided by its alpha
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ METHODS: dict[str, Method] = {
     "FAFED, alpha 0.9": _of(
         "fafed", "local.lr=0.003,0.01,0.03", "local.clip=none", "algorithm.alpha=0.9"
     ),
+    "FedCM, alpha 0.1": _of("fedcm", DECAY, "algorithm.alpha=0.1"),
+    "MoFedSAM, alpha 0.1": _of("mofedsam", DECAY, "algorithm.alpha=0.1"),
     "naive local adaptive": _of("naive_adaptive", "local.lr=0.001,0.003,0.01"),
     "FedNova": _of("fednova", "local.lr=0.2"),
     "MOON": _loss("moon", "objective.mu=0.1,1,5"),

@@ -20,8 +20,8 @@ __all__ = ["plots"]
 # so many lines in one picture cannot be told apart: families of at most five, FedAvg behind each
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "Pull and momentum": ("FedAvg, rate of its own", "FedNova", "FedProx", "FedAvgM", "FedACG"),
-    "Control variates and duals": ("SCAFFOLD", "FedDyn", "FedDC", "FedCM"),
-    "Sharpness": ("FedSAM", "MoFedSAM", "FedSpeed", "FedSMOO"),
+    "Control variates and duals": ("SCAFFOLD", "FedDyn", "FedDC", "FedCM", "FedCM, alpha 0.1"),
+    "Sharpness": ("FedSAM", "MoFedSAM", "MoFedSAM, alpha 0.1", "FedSpeed", "FedSMOO"),
     "Adaptive at the server": ("FedAdam", "FedAdagrad", "FedYogi", "FedAMS"),
     "Variance reduction, local adaptivity": (
         "STEM",
