@@ -38,6 +38,7 @@ class Job(NamedTuple):
     last: Num  # round of this client's last participation, -1 if there is none
     full: Any = None  # Grad of the client's whole objective: a pass over all its data
     size: Num = 1.0  # n_i N / sum of all n: the client's examples over the mean of all clients'
+    kept: Any = None  # x -> x with zeros where a sub-model's mask drops it now; None: it drops none
 
 
 class Round(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ from .zoo import label_of
 
 __all__ = ["Experiment", "Local", "Saving"]
 
+_log = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 
@@ -223,6 +225,10 @@ class Experiment:
             self.devices,
         )
         check_singles(net, fed, plan.rule, self._cohorts)
+        if plan.rule is None and self.evaluation.sizes:
+            _log.warning(
+                "evaluate.sizes has no effect: without a sub-model all hold all of it"
+            )
         return Loop(
             plan=plan,
             fed=fed,

@@ -38,6 +38,12 @@ class Forget:
         """
         return e
 
+    def lost(self, v: Vec, e: Vec) -> Vec:
+        """What the server still lacks of a field v (m,), by the client's new e; of what remembers
+        nothing (0,).
+        """
+        return e
+
     def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
         """The mean of what arrived (d,) -> what the algorithm's server is given, the new h.
 
@@ -90,6 +96,9 @@ class EF21(Forget):
 
     def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
         return torch.add(e, sent, out=p)
+
+    def lost(self, v: Vec, e: Vec) -> Vec:
+        return v - e
 
     def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
         h = h + share * mean

@@ -207,12 +207,13 @@ class Link:
         return rec(**read), bill, state
 
     def squares(self, up: Rec, state: Rec) -> tuple[float, float] | None:
-        """||delta||^2 of an answer, and ||e||^2 of what the client's feedback now keeps of it; None
-        where delta is not coded.
+        """||delta||^2 of an answer, and the square of what the server still lacks of it, by the
+        client's feedback (of Residual its e); None where delta is not coded.
         """
         if "delta" not in self._vias:
             return None
-        return float(up.delta.square().sum()), float(state.delta.e.square().sum())
+        lost = self._vias["delta"].feedback.lost(up.delta, state.delta.e)
+        return float(up.delta.square().sum()), float(lost.square().sum())
 
     def _code(
         self, name: str, v: Vec, state: Rec, view: Part, draw: tuple[Any, ...], decode: bool
@@ -314,6 +315,11 @@ def _fits(name: str, via: Via, algorithm: Algorithm, rule: Any) -> None:
     if rule is not None and via.codec.matrices and not rule.cuts:
         raise CompositionError(
             f"{codec} and {rule.name}: the coordinates that a client holds do not form matrices"
+        )
+    if rule is not None and rule.counts_values and name == "delta" and codec != "Dense":
+        raise CompositionError(
+            f"{codec} and {rule.name}: its count looks at which entries of an answer are zero, and "
+            "a codec makes others zero; take submodel.count = holders, or compress = none"
         )
     if not isinstance(via.feedback, EF21):
         return

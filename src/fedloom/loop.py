@@ -15,9 +15,10 @@ from torch import Tensor
 from . import downlink
 from .algorithm import Round
 from .cohorts import Cohorts
-from .engines.base import Engine, Score
+from .engines.base import Engine, Score, one_thread
 from .engines.client import RangeResult, Stats
 from .engines.guard import at_server
+from .engines.statistics import evaluate_normed, keeps_no_statistics
 from .engines.sums import means, root
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
@@ -188,7 +189,7 @@ class Loop:
             _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
         self.memory.put(answers.memories)
         seconds = time.perf_counter() - started
-        before = self.ledger.bytes_down, self.ledger.bytes_up
+        before = dict(self.ledger.down), dict(self.ledger.up)
         simulated = self._simulated(answers.stats)
         self.ledger.add(answers.stats, seconds, simulated or 0.0)
         self.round += 1
@@ -203,8 +204,8 @@ class Loop:
                 "train_loss": math.fsum(losses) / len(losses) if losses else None,
                 "steps": sum(s.steps for s in answers.stats),
                 "gradients": sum(s.gradients for s in answers.stats),
-                "bytes_down": self.ledger.bytes_down - before[0],
-                "bytes_up": self.ledger.bytes_up - before[1],
+                **_bytes("down", self.ledger.down, before[0]),
+                **_bytes("up", self.ledger.up, before[1]),
                 "seconds": round(seconds, 6),
                 **({} if simulated is None else {"simulated_seconds": simulated}),
                 **_squares(answers.stats),
@@ -268,9 +269,12 @@ class Loop:
     def score(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
         """The model of now on data; own: on the common test set."""
         x, on = self.plan.algorithm.model(self.srv), (inputs, targets)
-        if self.sizes is not None and self.sizes.normed:  # as its sub-models are evaluated
-            return self.sizes.score(self.engine, x, self.buffers, 1.0, self.round, on, own)
-        return self.engine.evaluate(x, self.buffers, *on)
+        if not keeps_no_statistics(self.net.module):
+            return self.engine.evaluate(x, self.buffers, *on)
+        with one_thread():
+            self.net.load_buffers(self.buffers)
+            by = (self.evaluation.statistics, own)
+            return evaluate_normed(self.plan, self.fed, self.net, x, on, *by)
 
     def size_scores(self, whole: Score | None = None) -> dict[float, Score]:
         """The sub-models of now on the test set, by capacity; nothing without sub-models."""
@@ -355,6 +359,13 @@ def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]
         return answers
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
     return answers._replace(stats=list(map(bill, answers.stats)))
+
+
+def _bytes(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """A round's bytes: in all, and of every field that was sent."""
+    moved = {name: count - before.get(name, 0) for name, count in now.items()}
+    fields = {f"bytes_{way}.{name}": count for name, count in moved.items() if count}
+    return {f"bytes_{way}": sum(moved.values()), **fields}
 
 
 def _squares(stats: list[Stats]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .algorithm import Round
 from .data import FederatedData
 from .engines.base import Engine, Score, add, evaluate_range, final, one_thread
-from .engines.statistics import evaluate_by_batches, evaluate_settled, keeps_no_statistics
+from .engines.statistics import evaluate_normed, keeps_no_statistics
 from .evaluation import Evaluation
 from .net import Net
 from .plan import Federation, Plan
@@ -216,9 +216,8 @@ class Sizes:
                 inner.load_buffers(buffers)
             if not self.normed:
                 return add(evaluate_range(self.plan, self.fed, inner, part, *on))
-            if self.evaluation.statistics == "static":
-                return evaluate_settled(self.plan, self.fed, inner, part, *on)
-            return evaluate_by_batches(self.plan, self.fed, inner, part, *on, own)
+            by = (self.evaluation.statistics, own)
+            return evaluate_normed(self.plan, self.fed, inner, part, on, *by)
 
     def value(self, score: Score) -> float:
         """The headline metric of a score, or its loss where there is none."""

@@ -38,7 +38,7 @@ def built(rule, statistics: str):
         rounds=1,
         local=Local(steps=2, batch=3, lr=0.1),
         submodel=rule,
-        capacities=[0.25, 1.0],
+        capacities=[0.25, 1.0] if rule else None,
         evaluation=Evaluation(statistics=statistics),
         device="cpu",
     ).build()
@@ -83,3 +83,15 @@ def test_by_batches_are_those_of_one_client_as_large_as_in_training(rule):
         assert torch.equal(score.each, want)
         assert score.loss == pytest.approx(loss, rel=1e-12)
     assert torch.equal(loop.scores()["test"].each, loop.size_scores()[1.0].each)
+
+
+@pytest.mark.parametrize("statistics", ["static", "batch"])
+def test_a_run_without_sub_models_is_evaluated_alike(statistics):
+    loop = built(None, statistics)
+    got = loop.scores()["test"]
+    with_sizes = built(Importance(), statistics)
+    with_sizes.srv, with_sizes.buffers = loop.srv, loop.buffers
+    want = with_sizes.scores()["test"]
+    assert got.loss == want.loss and got.examples == want.examples
+    other = built(None, "batch" if statistics == "static" else "static")
+    assert other.scores()["test"].loss != got.loss

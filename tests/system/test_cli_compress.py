@@ -102,6 +102,15 @@ def test_a_configuration_is_complete_and_says_the_same_again(tmp_path: Path) -> 
         (["compress.down=topk:0.1", "submodel=heterofl"], "compress up only"),
         (["compress.down=topk:7"], "TopK.ratio must be in (0, 1], got 7"),
         (["compress.down.ratio=0.1"], "compress.down.name is missing"),
+        (["compress.ratio=0.01"], "compress.ratio needs a codec, and compress.name is missing"),
+        (["compress.feedback=ef21"], "compress.feedback needs a codec"),
+        (['compress.up={v="topk:0.1"}'], "compress.v needs a codec"),
+        (["compress=none", "compress.ratio=0.1"], "goes with a codec, and compress is none"),
+        (["compress=qsgd:3,0"], "or feedback = forget (QSGD is unbiased)"),
+        (
+            ["compress=sign", "submodel=fiarse", "submodel.count=nonzero"],
+            "Sign and FIARSE: its count looks at which entries of an answer are zero",
+        ),
         (["local.seconds=1"], "devices=lognormal"),
         (["devices=lognormall"], "did you mean 'lognormal'"),
         (["devices=levels", "devices.steps_per_second=[]"], "above 0"),
@@ -166,3 +175,33 @@ def test_fields_that_are_not_summed_are_refused() -> None:
 
     with pytest.raises(CompositionError, match="only fields that reach the server through means"):
         Link({"v": Via(TopK(), Residual())}).settled(FAFED())
+
+
+def test_a_rounds_bytes_are_there_by_field(fedloom: Fedloom) -> None:
+    fedloom("run", "digits", *SMALL, "algorithm=scaffold", "compress=topk:0.1", "--out", "a")
+    rows = [json.loads(line) for line in Path("a/rounds.jsonl").read_text().splitlines()]
+    ledger = json.loads(Path("a/ledger.json").read_text())
+    for way in ("up", "down"):
+        for row in rows:
+            own = [n for k, n in row.items() if k.startswith(f"bytes_{way}.")]
+            assert sum(own) == row[f"bytes_{way}"] > 0
+        for field, count in ledger[way].items():
+            assert sum(row[f"bytes_{way}.{field}"] for row in rows) == count
+
+
+def test_the_residual_is_what_the_server_lacks(fedloom: Fedloom) -> None:
+    for feedback in ("residual", "ef21"):
+        more = ("compress=topk:1", f"compress.feedback={feedback}", "--out", feedback)
+        fedloom("run", "digits", *SMALL, *more)
+        rows = [json.loads(t) for t in Path(feedback, "rounds.jsonl").read_text().splitlines()]
+        assert all(row["delta_square"] > 1e-4 for row in rows)
+        assert all(row["residual_square"] < 1e-12 for row in rows), "all has been sent"
+
+
+def test_an_answer_that_no_codec_takes_is_not_billed(fedloom: Fedloom) -> None:
+    wild = ("local.lr=1e30", "nonfinite=skip", "rounds=1", "engine=serial")
+    fedloom("run", "digits", *wild, "compress=topk:0.1", "--out", "coded")
+    fedloom("run", "digits", *wild, "--out", "dense")
+    coded, dense = (json.loads(Path(n, "rounds.jsonl").read_text()) for n in ("coded", "dense"))
+    assert coded["answered"] == dense["answered"] == 0
+    assert coded["bytes_up"] == 0 < dense["bytes_up"]

@@ -81,7 +81,7 @@ def test_only_a_run_with_sub_models_is_cut(fedloom: Fedloom) -> None:
 
 
 def test_a_report_has_the_sizes(fedloom: Fedloom) -> None:
-    fedloom("run", "digits", "submodel=greedy", "submodel.capacities=1/4,1", *SMALL)
+    fedloom("run", "digits", "submodel=pruning-greedy", "submodel.capacities=1/4,1", *SMALL)
     page = Path("a/report.html").read_text()
     assert "Sub-models" in page and "size 1/4" in page and "FedAvg + Pruning-Greedy" in page
     heads, lines = size_cells_of(Path("a"))

@@ -82,7 +82,8 @@ class QSGD(Codec):
 
     def unfit(self, d: int) -> str:
         why = super().unfit(d)
-        return f"{why}: use more levels, smaller buckets, or shrink" if why else ""
+        advice = "take more levels, smaller buckets, shrink = true, or feedback = forget"
+        return f"{why}: {advice} (QSGD is unbiased)" if why else ""
 
     def _excess(self, b: int) -> float:
         """The paper's bound on w for b values that share a norm."""

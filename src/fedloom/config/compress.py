@@ -36,6 +36,7 @@ def settings_of(raw: Mapping[str, Any], named: Named, origin: Origin) -> dict[st
     if below.get("name") == NOTHING:
         below = {}
     if table.get("name", NOTHING) == NOTHING:
+        _refuse_options_of_nothing(table, origin)
         if not below:
             return {}
         table["name"] = "dense"
@@ -50,6 +51,19 @@ def settings_of(raw: Mapping[str, Any], named: Named, origin: Origin) -> dict[st
     if below:
         values["down"] = named({"down": below}, "compress.down", origin)
     return values
+
+
+def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None:
+    others = [key for key in table if key != "name"]
+    if not others:
+        return
+    where = origin.of(f"compress.{others[0]}")
+    if "name" in table:
+        raise ConfigError(f"{where}: compress.{others[0]} goes with a codec, and compress is none")
+    raise ConfigError(
+        f"{where}: compress.{others[0]} needs a codec, and compress.name is missing; known: "
+        f"{', '.join(MAKERS)}"
+    )
 
 
 def link_of(values: Mapping[str, Any]) -> Link | None:

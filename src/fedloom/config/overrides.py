@@ -19,7 +19,7 @@ from ..views import VIEWS
 from ..zoo import ALGORITHMS
 from .tables import known
 
-__all__ = ["REGISTRIES", "Makers", "apply", "is_short", "named_table", "parse_override"]
+__all__ = ["ALIASES", "REGISTRIES", "Makers", "apply", "is_short", "named_table", "parse_override"]
 
 Makers = Mapping[str, Callable[..., Any]]
 
@@ -37,6 +37,7 @@ REGISTRIES: dict[str, Makers] = {
     "compress.down": MAKERS,
     "devices": DEVICES,
 }
+ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of what the table names
 NESTED: dict[str, tuple[str, ...]] = {
     "data": ("partition", "tests"),

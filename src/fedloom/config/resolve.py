@@ -34,7 +34,7 @@ from ..zoo import make_algorithm
 from .compress import link_of, settings_of
 from .dealing import capacities_of, dealing
 from .labels import label_of
-from .overrides import NESTED, REGISTRIES, apply, named_table, parse_override
+from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
 from .settings import PLAIN, Settings
 from .tables import NOTHING, Origin, check, known, live, model_of
@@ -359,6 +359,7 @@ def _named(
         raise ConfigError(f"{origin.source}: {path}.name is missing; known: {', '.join(registry)}")
     if not isinstance(name, str):
         raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
+    name = ALIASES.get((path, name), name)
     if name not in registry:
         raise ConfigError(
             f"{origin.of(f'{path}.name')}: unknown {path} '{name}'; {did_you_mean(name, registry)}"

@@ -7,7 +7,7 @@ goes through the link, and what the server makes of it is put back to length d, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -192,7 +192,9 @@ class Client:
                 f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
-        return None, None, self._cost(i, done, share, nbytes(up), answered=False)
+        # a codec takes no such values: its client has nothing that it could send
+        sent = {} if self.plan.link.codes else nbytes(up)
+        return None, None, self._cost(i, done, share, sent, answered=False)
 
     def _cost(
         self,
@@ -226,6 +228,8 @@ class Client:
             uniform=uniform_of(self.plan.algorithm, up, done.job),
             buffers=weight * mine if mine.numel() else mine,
         )
+        if rule is not None and self.plan.algorithm.means:
+            part = rec(**part._asdict(), holders=torch.ones_like(up.delta))
         if mine.numel():
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))
@@ -272,7 +276,7 @@ class Client:
         fixed = (fed.weight(i), float(len(indices)))
         later = (math.fsum(rates), float(round))
         full = lambda x, obj=obj: self._full(x, share, obj, i, round)
-        end = (float(memory.last), full, fed.relative_size(i))
+        end = (float(memory.last), full, fed.relative_size(i), self.kept(view))
         job = Job(*fixed, rates[0], *later, 0.0, *end)
         seed = key(fed.seed, "step", round, i)
         net.train()
@@ -314,6 +318,11 @@ class Client:
         self._gradients.give_away(held)
         loss = _mean_loss(oracle.losses)
         return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
+
+    def kept(self, view: View) -> Callable[[Vec], Vec] | None:
+        """What Job.kept is for clients with this view."""
+        rule, fit = self.plan.rule, view.fit
+        return None if rule is None or fit is None else lambda x: rule.kept(x, fit)
 
     def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
         """Gradient of the client's mean loss over all its data, in chunks of its batch size."""

@@ -109,7 +109,8 @@ def ranges(costs: Sequence[float], pieces: int) -> list[tuple[int, int]]:
 def means(total: Rec) -> tuple[Rec, Tensor]:
     """Sums -> what server_step sees, and the mean of the models' buffers.
 
-    delta and buffers are averaged by weight, the rest plainly.
+    delta and buffers are averaged by weight, the rest plainly: with sub-models, each coordinate
+    over those who hold it, as if nobody else were there.
     """
     weight = total.weight
     if isinstance(weight, Tensor):  # per coordinate: 0 where nobody who answered holds it
@@ -118,6 +119,9 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
     else:
         delta = total.delta / weight
     uniform = tree(lambda v: v / total.n, total.uniform)
+    if "holders" in total._fields:
+        some = total.holders.clamp_min(1)  # where nobody holds it, the sum is 0
+        uniform = tree(lambda v: v / (some if isinstance(v, Tensor) else total.n), total.uniform)
     return rec(delta=delta, **uniform._asdict()), total.buffers / total.mass
 
 

@@ -88,7 +88,7 @@ class Together:
     ) -> None:
         msg, self.ahead = share.msg, ahead
         self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
-        self.guard = client.guard
+        self.guard, self.kept = client.guard, client.kept(share.view)
         self.ref, self.msg = self.view.seen(msg.x), msg
         self.old, self.group, self.round = memories, group, round
         self.calls, self.whole = 0, whole
@@ -218,7 +218,7 @@ class Together:
         n = numbers.unbind()
         step = (n[1] - 1).clamp_max(k)
         whole = lambda x: self._full(x, full, obj)
-        return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole, n[7])
+        return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole, n[7], self.kept)
 
     def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
         job = self._job(numbers, lr, 0, obj, full)

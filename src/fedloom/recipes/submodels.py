@@ -3,7 +3,8 @@
 fedloom run fiarse_fashion submodel=heterofl
 fedloom run fiarse_fashion submodel=fedrolex
 fedloom run fiarse_fashion submodel=fjord objective=ordered_distillation
-fedloom run fiarse_fashion submodel=scalefl objective=self_distillation model.exits=true
+fedloom run fiarse_fashion submodel=scalefl submodel.least=0.4 objective=self_distillation \\
+    model.exits=true
 """
 
 from __future__ import annotations

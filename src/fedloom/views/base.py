@@ -104,6 +104,17 @@ def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
     return View(held, None, fit, Layout(layout.names, shapes), layout.d)
 
 
+def off_its_size(rule: Rule, view: View, capacity: float, advice: str) -> list[str]:
+    """A remark on a part that is by half larger, or by a third smaller, than its capacity says."""
+    share = view.layout.d / view.d
+    if 2 / 3 <= share / capacity <= 3 / 2:
+        return []
+    return [
+        f"{rule.name}: a client of capacity {capacity:g} holds {share:.2%} of the model "
+        f"({view.layout.d:,} of {view.d:,}); {advice}"
+    ]
+
+
 def check_capacity(rule: Rule, capacity: float) -> None:
     """Raise ConfigError unless capacity is a share of the model, in (0, 1]."""
     if not 0 < capacity <= 1:
@@ -145,6 +156,11 @@ class Rule:
         """What reports and errors call it."""
         return self.title or type(self).__name__
 
+    @property
+    def counts_values(self) -> bool:
+        """Whether covered() looks at the values of an answer: then no codec may change them."""
+        return False
+
     def settled(self, levels: Sequence[float]) -> Rule:
         """-> the rule, once the capacities of the federation are known."""
         return self
@@ -178,6 +194,12 @@ class Rule:
         decay have made. Asked only if the view has a fit.
         """
         return d
+
+    def kept(self, x: Vec, fit: Rec) -> Vec:
+        """-> x (m,) with zeros where the mask drops it at this step: weight decay pulls at what is
+        left. Asked only if the view has a fit.
+        """
+        return x
 
     def covered(self, delta: Vec) -> Vec:
         """-> (m,): 1 where this client's delta (m,) counts in the mean, else 0.

@@ -11,7 +11,7 @@ from ..algorithm import hyper
 from ..errors import CompositionError
 from ..net import Net
 from ..vector import Vec
-from .base import Now, Rule, View, check_capacity, whole
+from .base import Now, Rule, View, check_capacity, off_its_size, whole
 from .budget import GRAIN, largest_share
 from .cut import Cut, cut_net
 
@@ -56,6 +56,10 @@ class Depth(Rule):
     )
     exact: bool = hyper(default=True, choices=(True, False), source="equality with the masked net")
     scaler: bool = hyper(default=True, choices=(True, False), source="ScaleFL's code")
+
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        advice = "another `least` trades width for depth, and a larger net has finer steps"
+        return off_its_size(self, view, capacity, advice)
 
     def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
         check_capacity(self, capacity)

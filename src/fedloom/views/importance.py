@@ -49,10 +49,10 @@ class Importance(Rule):
     coordinate's mean is over its "holders" (Appendix C.1) or over the clients whose delta is not 0
     there ("nonzero", section 3 and the released code). dynamic: re-make the mask at every step.
     biased: the factor above. Both off is greedy pruning; static and biased, a weight below tau has
-    factor 1. momentum_mask: under momentum, Adam or weight decay, a weight that has fallen below
-    tau moves on ("grad": gradients alone are masked, as with torch's SGD) or stops ("update": so is
-    the step). mask_bias, mask_first, mask_classifier: whether the Linear layers' biases, the first
-    and the last layer compete.
+    factor 1. momentum_mask: under momentum or Adam, a weight that has fallen below tau moves on
+    ("grad": gradients alone are masked, as with torch's SGD) or stops ("update": so is the step);
+    weight decay is masked in both. mask_bias, mask_first, mask_classifier: whether the Linear
+    layers' biases, the first and the last layer compete.
 
     Differs from the paper: line 10 as printed would send x itself off the mask; here, as in the
     code, nothing is sent there. Differs from the released code: its factor is never applied (the
@@ -160,6 +160,13 @@ class Importance(Rule):
         if self.momentum_mask == "grad" or not self.dynamic:
             return d
         return torch.where(x.abs() >= fit.tau, d, 0.0)
+
+    def kept(self, x: Vec, fit: Rec) -> Vec:
+        return torch.where(x.abs() >= fit.tau, x, 0.0) if self.dynamic else x
+
+    @property
+    def counts_values(self) -> bool:
+        return self.count == "nonzero"
 
     def covered(self, delta: Vec) -> Vec:
         if self.count == "nonzero":
@@ -283,7 +290,12 @@ class Importance(Rule):
 
 
 def greedy(
-    group: str = "model", count: str = "holders", shards: tuple[str, ...] = ()
+    group: str = "model",
+    count: str = "holders",
+    shards: tuple[str, ...] = (),
+    mask_bias: bool = True,
+    mask_first: bool = True,
+    mask_classifier: bool = True,
 ) -> Importance:
     """Pruning-Greedy (Zhou et al. 2023, as FIARSE's tables describe it): the largest weights at the
     start of the round, and a plain gradient behind that mask until its end.
@@ -291,7 +303,16 @@ def greedy(
     >>> greedy(group="layer").dynamic
     False
     """
-    return Importance(group=group, shards=shards, count=count, dynamic=False, biased=False)
+    return Importance(
+        group=group,
+        shards=shards,
+        count=count,
+        dynamic=False,
+        biased=False,
+        mask_bias=mask_bias,
+        mask_first=mask_first,
+        mask_classifier=mask_classifier,
+    )
 
 
 def _is_matrix(owner: nn.Module) -> bool:

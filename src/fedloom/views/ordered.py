@@ -16,7 +16,7 @@ from ..dropout import choice
 from ..errors import ConfigError
 from ..net import Net, logits_of
 from ..vector import Vec
-from .base import Now, Rule, View, check_capacity, whole
+from .base import Now, Rule, View, check_capacity, off_its_size, whole
 from .cut import Cut, cut_net
 
 __all__ = ["Ordered", "OrderedNet"]
@@ -100,6 +100,10 @@ class Ordered(Rule):
         if self.widths:
             return self
         return dataclasses.replace(self, widths=tuple(sorted({math.sqrt(c) for c in levels})))
+
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        advice = "it has sqrt(p) of the width, and this net does not fall with its square"
+        return off_its_size(self, view, capacity, advice)
 
     def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
         check_capacity(self, capacity)

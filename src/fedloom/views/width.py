@@ -11,7 +11,7 @@ from torch import Tensor
 from ..algorithm import hyper
 from ..net import Net
 from ..vector import Vec
-from .base import Now, Rule, View, check_capacity, whole
+from .base import Now, Rule, View, check_capacity, off_its_size, whole
 from .budget import GRAIN, largest_share
 from .cut import Cut, cut_net, rows_of_heads
 
@@ -68,6 +68,12 @@ class Width(Rule):
     owners: bool = hyper(
         default=False, choices=(False, True), source="True in HeteroFL's and FedRolex's code"
     )
+
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        if self.width == "budget":
+            return []  # as near as slices of 1/64 of the width come
+        advice = "width = budget takes the widest slice that holds no more than it should"
+        return off_its_size(self, view, capacity, advice)
 
     def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
         """Which `keep` of `units` channels, or whole groups of them, are kept: rising (keep,)."""

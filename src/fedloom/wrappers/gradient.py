@@ -129,7 +129,7 @@ class WeightDecay(Wrapper):
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
         d, loc = self.inner.direction(x, loc, msg, mem, grad, job)
-        return d.add(x, alpha=self.wd), loc
+        return d.add(x if job.kept is None else job.kept(x), alpha=self.wd), loc
 
 
 class ClipGrad(Wrapper):
@@ -140,10 +140,11 @@ class ClipGrad(Wrapper):
     )
     wd: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
 
-    def _clipped(self, grad: Grad) -> Grad:
+    def _clipped(self, grad: Grad, kept: Any = None) -> Grad:
         def clipped(y: Vec) -> Vec:
             g = grad(y)
-            return (g if self.norm is None else clip(g, self.norm)) + self.wd * y
+            own = y if kept is None else kept(y)
+            return (g if self.norm is None else clip(g, self.norm)) + self.wd * own
 
         return clipped
 
@@ -153,7 +154,7 @@ class ClipGrad(Wrapper):
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
-        return self.inner.direction(x, loc, msg, mem, self._clipped(grad), job)
+        return self.inner.direction(x, loc, msg, mem, self._clipped(grad, job.kept), job)
 
 
 class LocalOpt(Wrapper):
