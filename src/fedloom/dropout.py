@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,23 +82,26 @@ class HashedDropout(nn.Module):
 
 def swap(module: nn.Module) -> nn.Module:
     """Replace every nn.Dropout inside by a hashed one, in place; -> the module."""
-    return _replace(module, nn.Dropout, lambda old: HashedDropout(old.p).train(old.training))
+    return _replace(module, nn.Dropout, lambda old: HashedDropout(old.p).train(old.training), {})
 
 
 def restore(module: nn.Module) -> nn.Module:
     """Undo swap()."""
-    return _replace(module, HashedDropout, lambda old: nn.Dropout(old.p).train(old.training))
+    return _replace(module, HashedDropout, lambda old: nn.Dropout(old.p).train(old.training), {})
 
 
-def _replace(module: nn.Module, kind: type[nn.Module], make: object) -> nn.Module:
-    assert callable(make)
-    if type(module) is kind:
-        new = make(module)
-        assert isinstance(new, nn.Module)
-        return new
-    for name, child in module.named_children():
-        if type(child) is kind:
-            setattr(module, name, make(child))
-        else:
-            _replace(child, kind, make)
-    return module
+def _replace(
+    module: nn.Module,
+    kind: type[nn.Module],
+    make: Callable[[Any], nn.Module],
+    made: dict[nn.Module, nn.Module],
+) -> nn.Module:
+    """made: what has been looked at -> what stands there now; one that is used twice stays one."""
+    if module in made:
+        return made[module]
+    made[module] = make(module) if type(module) is kind else module
+    if type(module) is not kind:
+        for name, child in module._modules.items():
+            if child is not None and (new := _replace(child, kind, make, made)) is not child:
+                setattr(module, name, new)
+    return made[module]

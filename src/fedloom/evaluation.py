@@ -4,6 +4,7 @@ a target.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +87,15 @@ class Curve:
         if self.target is not None and self.reached is None and self._good(mean, self.target):
             self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
         return mean
+
+    def aim(self, target: float | None, means: Iterable[tuple[int, float, int, float]]) -> None:
+        """Take another target. means: of every evaluation so far its round, moving average, bytes
+        and seconds in all, as add() had and gave them.
+        """
+        self.target, self.reached = target, None
+        for round, mean, bytes_total, seconds in means if target is not None else ():
+            if self.reached is None and self._good(mean, float(target or 0.0)):
+                self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
 
     def _good(self, value: float, target: float) -> bool:
         return value >= target if self.higher_is_better else value <= target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -226,9 +227,7 @@ class Experiment:
         )
         check_singles(net, fed, plan.rule, self._cohorts)
         if plan.rule is None and self.evaluation.sizes:
-            _log.warning(
-                "evaluate.sizes has no effect: without a sub-model all hold all of it"
-            )
+            _log.warning("evaluate.sizes has no effect: without a sub-model all hold all of it")
         return Loop(
             plan=plan,
             fed=fed,
@@ -301,12 +300,13 @@ class Experiment:
         loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
 
     def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
-        try:
-            loop.engine.open(loop.plan, loop.fed, loop.net)
-            begin()
-            return self._rounds(loop, progress)
-        finally:
-            loop.engine.close()
+        with loop.folder.held() if loop.folder else contextlib.nullcontext():
+            try:
+                loop.engine.open(loop.plan, loop.fed, loop.net)
+                begin()
+                return self._rounds(loop, progress)
+            finally:
+                loop.engine.close()
 
     def _rounds(self, loop: Loop, progress: bool) -> Result:
         shown = (

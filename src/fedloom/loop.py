@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -201,6 +201,7 @@ class Loop:
                 "lr": local.rate(t, 0),
                 "cohort": len(answers.stats),
                 "answered": len(losses),
+                **_skipped(answers.stats, t + 1),
                 "train_loss": math.fsum(losses) / len(losses) if losses else None,
                 "steps": sum(s.steps for s in answers.stats),
                 "gradients": sum(s.gradients for s in answers.stats),
@@ -336,7 +337,9 @@ class Loop:
             self.folder.rewind(0, -1)
             self.begin()
             return
-        self.folder.rewind(int(state.extra["log"]), state.round)
+        log = int(state.extra["log"])
+        self.history = self.folder.read_rounds(log, state.round)
+        self.folder.rewind(log, state.round)
         self.round, self.buffers = state.round, state.buffers
         learnt = state.srv
         self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
@@ -346,11 +349,22 @@ class Loop:
         self.ledger = Ledger(**state.extra["ledger"])
         target, higher = self.curve.target, self.curve.higher_is_better
         self.curve = Curve(**state.extra["curve"])
-        if target != self.curve.target:
-            self.curve.target, self.curve.reached = target, None
         self.curve.higher_is_better = higher
-        self.history = self.folder.read_rounds()
+        if target != self.curve.target:
+            self.curve.aim(target, self._means())
         self.logged = len(self.history)
+
+    def _means(self) -> Iterator[tuple[int, float, int, float]]:
+        """Of every evaluation so far: round, moving average, bytes and seconds until then."""
+        name = f"test_{self.headline}_ema"
+        sums = [(row["bytes_down"] + row["bytes_up"], row["seconds"]) for row in self.history]
+        # what came before round 1 is in no row
+        sent = self.ledger.bytes_down + self.ledger.bytes_up - sum(n for n, _ in sums)
+        seconds = self.ledger.seconds - math.fsum(s for _, s in sums)
+        for row, (bytes_of, seconds_of) in zip(self.history, sums, strict=True):
+            sent, seconds = sent + bytes_of, seconds + seconds_of
+            if name in row:
+                yield row["round"], row[name], sent, seconds
 
 
 def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]) -> RangeResult:
@@ -359,6 +373,16 @@ def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]
         return answers
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
     return answers._replace(stats=list(map(bill, answers.stats)))
+
+
+def _skipped(stats: list[Stats], round: int) -> Row:
+    """Whose answers were not finite, and left out; said aloud too."""
+    out = [s.client for s in stats if not s.answered]
+    if not out:
+        return {}
+    some = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
+    _log.warning("round %d: left out, as not finite: the answers of clients %s", round, some)
+    return {"skipped": out}
 
 
 def _bytes(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

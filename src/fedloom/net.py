@@ -6,11 +6,10 @@ import contextlib
 import copy
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
 from .dropout import HashedDropout, restore, swap
@@ -40,6 +39,41 @@ class Variables(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.x.expand(len(inputs), -1)
+
+
+class Slot(NamedTuple):
+    """Where a module keeps a trained parameter, and the place of that in the layout."""
+
+    owner: nn.Module
+    key: str
+    place: int
+
+
+def _slots_of(module: nn.Module, params: Sequence[Tensor]) -> list[Slot]:
+    """Every place once, also of a module that is used twice; a tied parameter has several."""
+    places = {id(p): i for i, p in enumerate(params)}
+    return [
+        Slot(owner, key, places[id(p)])
+        for owner in module.modules()
+        for key, p in owner._parameters.items()
+        if id(p) in places
+    ]
+
+
+def _with(slots: list[Slot], pieces: list[Tensor], module: nn.Module, inputs: Any) -> Any:
+    """The module's output with these tensors in place of its parameters.
+
+    torch's functional_call restores a module that is used twice to the first call's tensors, and
+    asks for all names anew at every call.
+    """
+    own = [slot.owner._parameters[slot.key] for slot in slots]
+    try:
+        for slot in slots:
+            slot.owner._parameters[slot.key] = pieces[slot.place]  # type: ignore[assignment]
+        return module(inputs)
+    finally:
+        for slot, param in zip(slots, own, strict=True):
+            slot.owner._parameters[slot.key] = param
 
 
 class Net:
@@ -198,7 +232,16 @@ class Net:
         """The module's output as it is, with parameters x (d,)."""
         if x is self._live:
             return self.module(inputs)
-        return functional_call(self.module, self.layout.views(x), (inputs,))
+        return _with(self._slots, self.layout.pieces(x), self.module, inputs)
+
+    @functools.cached_property
+    def _slots(self) -> list[Slot]:
+        return _slots_of(self.module, self.params)
+
+    @functools.cached_property
+    def _slots_of_blocks(self) -> dict[str, list[Slot]]:
+        children = {b.name: self.module.get_submodule(b.name) for b in self._blocks.parts}
+        return {name: _slots_of(child, self.params) for name, child in children.items()}
 
     def full(self, x: Vec, inputs: Any) -> Any:
         """As the call, of everything that the net has, where a view's draws a part for each
@@ -274,8 +317,7 @@ class Net:
             return child(inputs)
         if id(x) not in pieces:
             pieces[id(x)] = self.layout.pieces(x)
-        own = {name: pieces[id(x)][i] for name, i in block.places.items()}
-        return functional_call(child, own, (inputs,))
+        return _with(self._slots_of_blocks[block.name], pieces[id(x)], child, inputs)
 
     def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
         """Run block start + b with the vector xs[b] (d,), on what the block before it gives.

@@ -7,12 +7,13 @@ is cut back to where the checkpoint was when a run goes on from it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ class RunDirectory:
         """
         begun = {"checkpoints", "partition.json", "environment.json", "fingerprint.json"}
         return self.path.is_dir() and all(
-            p.name in begun or p.name.endswith(".part") or p.name == ".writable"
+            p.name in begun or p.name.endswith(".part") or p.name in (".writable", ".lock")
             for p in self.path.iterdir()
         )
 
@@ -86,6 +87,26 @@ class RunDirectory:
                 f"'{self.path}' is not a run directory: it has no config.toml; "
                 "see `fedloom list runs`"
             )
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no other process may run what is here. Raises ConfigError if one does."""
+        try:
+            import fcntl
+        except ImportError:  # no such locks here
+            yield
+            return
+        with open(self.path / ".lock", "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"'{self.path}' is being run by another process; wait until it has ended, or "
+                    "stop it"
+                ) from None
+            except OSError as error:
+                _log.debug("no lock on this file system: %s", error)
+            yield
 
     # -------------------------------------------------------------------------------- small files
     def write_json(self, name: str, value: Any) -> None:
@@ -117,11 +138,32 @@ class RunDirectory:
                 f"make room, then `fedloom resume {self.path}`"
             ) from error
 
-    def read_rounds(self) -> list[dict[str, Any]]:
-        """The rows of the log."""
-        if not self.rounds.exists():
-            return []
-        return [json.loads(line) for line in self.rounds.read_text().splitlines() if line]
+    def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
+        """The rows of the log until a checkpoint: so many bytes, and a row for each round. Raises
+        CheckpointError.
+        """
+        rows: list[dict[str, Any]] = []
+        try:
+            raw = self.rounds.read_bytes()[:log_bytes] if log_bytes else b""
+        except OSError as error:
+            raise CheckpointError(f"'{self.rounds}' cannot be read: {error.strerror}") from None
+        for n, line in enumerate(raw.splitlines(), 1):
+            try:
+                row = json.loads(line)
+                if row["round"] != n:
+                    raise ValueError(f"it is of round {row['round']}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"line {n} of '{self.rounds}' is damaged ({error}); put back the file as it "
+                    "was, or start again in another folder"
+                ) from None
+            rows.append(row)
+        if len(rows) != rounds:
+            raise CheckpointError(
+                f"'{self.rounds}' has {len(rows)} rounds, and its checkpoint {rounds}; put back "
+                "the file as it was, or start again in another folder"
+            )
+        return rows
 
     # -------------------------------------------------------------------------------- checkpoints
     def save(self, state: State, memory: ClientMemory, keep: int) -> None:
@@ -209,8 +251,10 @@ class RunDirectory:
             {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")},
             device,
         )
-        if self.rounds.exists() and self.rounds.stat().st_size < manifest["log_bytes"]:
-            raise CheckpointError(f"{self.rounds.name} is shorter than it was")
+        size = self.rounds.stat().st_size if self.rounds.exists() else 0
+        if size < manifest["log_bytes"]:
+            how = "shorter than it was" if size else "gone"
+            raise CheckpointError(f"{self.rounds.name} is {how}")
         memory.restore(json.loads((folder / "memory.json").read_text()))
         buffers = tensors["buffers"].to(device)
         return State(

@@ -20,6 +20,7 @@ from tiny import timeless, trace
 
 SIZES = (3, 8, 5, 11, 2)  # short last batches
 KINDS = ["group", "static_batch", "lstm", "transformer", "fedmlb on lstm", "fedmlb on transformer"]
+KINDS += ["used twice", "fedmlb on used twice"]
 
 
 def images(dtype):
@@ -42,7 +43,15 @@ def convolutions(norm):
     )
 
 
+def used_twice():
+    same, norm, drop = nn.Linear(6, 6), nn.LayerNorm(6), nn.Dropout(0.3)
+    body = nn.Sequential(same, norm, nn.Tanh(), drop, same, norm, drop)
+    return nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(30, 6), body, nn.Linear(6, 3))
+
+
 def model(kind):
+    if "twice" in kind:
+        return used_twice()
     if "transformer" in kind:
         return transformer_text(9, 3, 6, 8, 2, dropout=0.2)
     if "lstm" in kind:
@@ -111,3 +120,28 @@ def test_whole_networks_agree_in_both_engines(build):
         )
         ends.append([*trace(experiment, 1)][-1].srv.x)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-11)
+
+
+def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
+    torch.manual_seed(6)
+    loop = [
+        *trace(
+            Experiment(
+                algorithm=FedAvg(),
+                model=used_twice().double(),
+                data=texts(torch.float64),
+                rounds=2,
+                local=Local(epochs=1, batch=4, lr=0.1),
+                device="cpu",
+            ),
+            2,
+        )
+    ][-1]
+    net, x = loop.net, loop.srv.x
+    out = net.export(x)
+    assert out[3][0] is out[3][4] and out[3][3] is out[3][6]
+    assert type(out[3][3]) is nn.Dropout and len([*out.parameters()]) == len(net.params)
+    net.train(False)
+    tokens = texts(torch.float64).test_inputs
+    torch.testing.assert_close(out(tokens), net(x.clone(), tokens), rtol=0, atol=1e-12)
+    assert all(isinstance(p, nn.Parameter) for p in net.module[3][0]._parameters.values())

@@ -205,3 +205,30 @@ def test_an_answer_that_no_codec_takes_is_not_billed(fedloom: Fedloom) -> None:
     coded, dense = (json.loads(Path(n, "rounds.jsonl").read_text()) for n in ("coded", "dense"))
     assert coded["answered"] == dense["answered"] == 0
     assert coded["bytes_up"] == 0 < dense["bytes_up"]
+
+
+def test_left_out_clients_are_named(fedloom: Fedloom) -> None:
+    wild = ("local.lr=1e30", "nonfinite=skip", "rounds=1", "engine=serial")
+    text = fedloom("run", "digits", *wild, "--out", "a").output
+    row = json.loads(Path("a/rounds.jsonl").read_text())
+    assert len(row["skipped"]) == row["cohort"] == 10
+    assert f"answers of clients {row['skipped'][0]}, {row['skipped'][1]}, " in text
+
+
+def test_a_later_target_is_looked_for_from_the_beginning(fedloom: Fedloom) -> None:
+    few = (*SMALL, "rounds=6")
+    fedloom("run", "digits", *few, "evaluate.target=0.2", "--out", "straight")
+    fedloom("run", "digits", *few, "evaluate.target=0.99", "--out", "later")
+    fedloom("resume", "later", "rounds=7", "evaluate.target=0.2")
+    one, two = (json.loads(Path(n, "summary.json").read_text()) for n in ("straight", "later"))
+    assert one["rounds_to_target"] == two["rounds_to_target"] < 6
+    assert one["bytes_to_target"] == two["bytes_to_target"] > 0
+
+
+def test_an_export_replaces_nothing_else(fedloom: Fedloom) -> None:
+    fedloom("run", "digits", *SMALL, "--out", "a")
+    before = Path("a/config.toml").read_text()
+    text = fedloom("export", "a", "--out", "a/config.toml", code=2).output
+    assert "exists, and is no export" in text and Path("a/config.toml").read_text() == before
+    text = fedloom("export", "a", "--out", "/proc/x.safetensors", code=2).output
+    assert "cannot be written" in text and "unexpected" not in text

@@ -99,3 +99,18 @@ def test_a_ledger_counts_what_was_sent_whether_it_was_used_or_not():
     assert (ledger.client_rounds, ledger.answers) == (4, 2)
     assert (ledger.steps, ledger.gradients) == (16, 32)
     assert Ledger(**ledger.as_dict()) == ledger
+
+
+def test_another_target_is_looked_for_in_what_was_seen():
+    curve, seen = Curve(ema=0.5, target=0.9), []
+    for round, value in enumerate([0.1, 0.6, 0.7, 0.8], 1):
+        mean = curve.add(round, value, 100 * round, float(round))
+        seen.append((round, mean, 100 * round, float(round)))
+    assert curve.reached is None
+    straight = Curve(ema=0.5, target=0.5)
+    for round, value in enumerate([0.1, 0.6, 0.7, 0.8], 1):
+        straight.add(round, value, 100 * round, float(round))
+    curve.aim(0.5, seen)
+    assert curve.reached == straight.reached == {"round": 3, "bytes": 300, "seconds": 3.0}
+    curve.aim(None, seen)
+    assert curve.reached is None and curve.rounds_to_target(4) == ""

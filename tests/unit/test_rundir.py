@@ -82,7 +82,29 @@ def test_the_log_is_cut_back_to_the_checkpoint(run):
         f.write('{"round": 4, "lo')  # what a kill leaves
     got, _ = loaded(run)
     run.rewind(got.extra["log"], got.round)
-    assert [r["round"] for r in run.read_rounds()] == [1, 2]
+    assert [r["round"] for r in run.read_rounds(got.extra["log"], 2)] == [1, 2]
+
+
+def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
+    saved(run, [1, 2])
+    size = run.rounds.stat().st_size
+    with pytest.raises(CheckpointError, match="has 2 rounds, and its checkpoint 3"):
+        run.read_rounds(size, 3)
+    raw = run.rounds.read_bytes()
+    run.rounds.write_bytes(raw.replace(b'"round": 1', b'"round": x'))
+    with pytest.raises(CheckpointError, match=r"line 1 of .* is damaged"):
+        run.read_rounds(size, 2)
+    run.rounds.unlink()
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl is gone"):
+        loaded(run)
+    assert len(list(run.checkpoints.glob("*/manifest.json"))) == 2
+
+
+def test_one_process_at_a_time(run):
+    with run.held(), pytest.raises(ConfigError, match="is being run by another process"):
+        RunDirectory(run.path).held().__enter__()
+    with run.held():
+        pass
 
 
 def test_a_log_that_was_cut_makes_the_checkpoint_unusable(run):

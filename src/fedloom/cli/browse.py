@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -145,10 +146,14 @@ def _runs() -> list[list[str]]:
     return lines
 
 
+_SHORT = re.compile(r"\b(Eq|Eqs|al|Sec|App|Alg|cf|e\.g|i\.e)$")  # no ends of sentences
+
+
 def _first_line(what: Any) -> str:
     """The first sentence of a docstring, on one line."""
     text = " ".join((inspect.getdoc(what) or "").split("\n\n")[0].split("\n"))
-    return text.partition(". ")[0].removesuffix(".")
+    ends = (m for m in re.finditer(r"\. (?=[A-Z])", text) if not _SHORT.search(text[: m.start()]))
+    return text[: next((m.start() for m in ends), None)].removesuffix(".")
 
 
 def _words(what: Any) -> str:

@@ -53,6 +53,10 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
     out = out or run / f"{name}{_SUFFIX[kind]}"
     if out.is_dir():
         out = out / f"model{_SUFFIX[kind]}"
+    if out.suffix != _SUFFIX[kind] and out.exists():
+        raise ConfigError(
+            f"'{out}' exists, and is no export; give --out a name that ends in {_SUFFIX[kind]}"
+        )
     code = out.with_suffix(".py")
     built = None if module is None else architecture(module)
     # what was cut, or got statistics, is as no recipe makes it; else it is shortest by its name
@@ -135,6 +139,7 @@ def _load(file: Path) -> dict[str, Tensor]:
 
 def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
     from fedloom.files import write_atomic
+    from fedloom.storage import disk_errors
 
     def save(path: Path) -> None:
         if kind == "safetensors":
@@ -148,7 +153,8 @@ def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, save)
+        with disk_errors():
+            write_atomic(out, save)
     except OSError as error:
         raise ConfigError(f"'{out}' cannot be written: {error.strerror}; choose --out") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -113,12 +114,12 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         click.echo(str(folder))
         return
     click.echo(f"  run in {folder}" + (f", report in {report}" if report else ""))
-    click.echo(f"  beside others: fedloom report {folder} RUN... --out report.html\n")
+    click.echo(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
 
 
 def _interrupted(folder: Path) -> str:
     if (folder / "config.toml").is_file():
-        return f"interrupted; go on with: fedloom resume {folder}"
+        return f"interrupted; go on with: fedloom resume {quote(str(folder))}"
     return "interrupted before the first round; nothing was kept"
 
 

@@ -8,7 +8,7 @@ __all__ = ["digits", "mnist_dirichlet", "mnist_iid", "mnist_writers"]
 
 
 def digits() -> dict[str, Any]:
-    """Digits of 8 x 8 pixels, 50 unequal clients: seconds, no download. What `fedloom demo` runs.
+    """Digits of 8 x 8 pixels, 50 clients, each with some classes: seconds, no download; the demo.
 
     1,438 samples for training: a client has 28 or 29 of them, on average half of them of one class
     (label shares from Dir(0.3)). Ten clients a round, two epochs each.
