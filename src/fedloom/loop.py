@@ -27,6 +27,7 @@ from .ledger import Ledger
 from .memory import ClientMemory
 from .net import Net
 from .plan import Federation, Plan
+from .rows import bytes_of, put, skipped, squares
 from .rundir import RunDirectory, State
 from .sizes import Sizes
 from .vector import Rec, Vec, rec, tree
@@ -201,15 +202,15 @@ class Loop:
                 "lr": local.rate(t, 0),
                 "cohort": len(answers.stats),
                 "answered": len(losses),
-                **_skipped(answers.stats, t + 1),
+                **skipped(answers.stats, t + 1),
                 "train_loss": math.fsum(losses) / len(losses) if losses else None,
                 "steps": sum(s.steps for s in answers.stats),
                 "gradients": sum(s.gradients for s in answers.stats),
-                **_bytes("down", self.ledger.down, before[0]),
-                **_bytes("up", self.ledger.up, before[1]),
+                **bytes_of("down", self.ledger.down, before[0]),
+                **bytes_of("up", self.ledger.up, before[1]),
                 "seconds": round(seconds, 6),
                 **({} if simulated is None else {"simulated_seconds": simulated}),
-                **_squares(answers.stats),
+                **squares(answers.stats),
             }
         )
         if self.sizes is not None:
@@ -246,7 +247,7 @@ class Loop:
             row = self.history[-1]
             row.update(sizes)
             for part, score in scores.items():
-                _put(row, part, score, self.fed.metrics)
+                put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
             if due and name in row:
                 traffic = self.ledger.bytes_down + self.ledger.bytes_up
@@ -361,8 +362,8 @@ class Loop:
         # what came before round 1 is in no row
         sent = self.ledger.bytes_down + self.ledger.bytes_up - sum(n for n, _ in sums)
         seconds = self.ledger.seconds - math.fsum(s for _, s in sums)
-        for row, (bytes_of, seconds_of) in zip(self.history, sums, strict=True):
-            sent, seconds = sent + bytes_of, seconds + seconds_of
+        for row, (more, longer) in zip(self.history, sums, strict=True):
+            sent, seconds = sent + more, seconds + longer
             if name in row:
                 yield row["round"], row[name], sent, seconds
 
@@ -373,36 +374,3 @@ def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]
         return answers
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
     return answers._replace(stats=list(map(bill, answers.stats)))
-
-
-def _skipped(stats: list[Stats], round: int) -> Row:
-    """Whose answers were not finite, and left out; said aloud too."""
-    out = [s.client for s in stats if not s.answered]
-    if not out:
-        return {}
-    some = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
-    _log.warning("round %d: left out, as not finite: the answers of clients %s", round, some)
-    return {"skipped": out}
-
-
-def _bytes(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """A round's bytes: in all, and of every field that was sent."""
-    moved = {name: count - before.get(name, 0) for name, count in now.items()}
-    fields = {f"bytes_{way}.{name}": count for name, count in moved.items() if count}
-    return {f"bytes_{way}": sum(moved.values()), **fields}
-
-
-def _squares(stats: list[Stats]) -> dict[str, float]:
-    """The means over the answers of ||delta||^2 and ||e||^2, where delta is coded: CFedAvg's
-    figures of error norms.
-    """
-    found = [s.squares for s in stats if s.squares is not None]
-    if not found:
-        return {}
-    means = [math.fsum(v) / len(found) for v in zip(*found, strict=True)]
-    return {"delta_square": means[0], "residual_square": means[1]}
-
-
-def _put(row: Row, part: str, score: Score, metrics: dict[str, Any]) -> None:
-    row[f"{part}_loss"] = score.loss / max(score.examples, 1)
-    row.update({f"{part}_{k}": score.mean(k, metrics[k]) for k in score.values})

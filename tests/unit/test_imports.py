@@ -35,7 +35,7 @@ LAYERS = {
     5: ["algorithms", "link", "local", "metrics", "servers"],
     6: ["mixtures", "plan"],
     7: ["engines", "zoo"],
-    8: ["compatibility", "describe", "ledger", "progress", "sizes"],
+    8: ["compatibility", "describe", "ledger", "progress", "rows", "sizes"],
     9: ["loop"],
     10: ["fitting", "result"],
     11: ["experiment"],

@@ -51,14 +51,14 @@ class Importance:
     """A rule of views whose held coordinates form no matrices."""
 
     name = "FIARSE"
-    cuts = False
+    cuts = counts_values = False
 
 
 class Width:
     """A rule of views that cuts the network."""
 
     name = "HeteroFL"
-    cuts = True
+    cuts, counts_values = True, False
 
 
 class Dual(FedAvg):

@@ -246,7 +246,16 @@ def test_an_end_of_the_net_that_is_cut_off_is_remarked_on():
     # an exempt head: the last layer that is masked is no end of the net
     inside = Importance(group="shard", shards=("fc*",))
     assert remarks(inside, dead("fc2.*"), net) == []
-    assert remarks(Importance(), net.init(), net) == remarks(Width(), net.init(), net) == []
+    assert remarks(Importance(), net.init(), net) == []
+
+
+def test_a_part_far_from_its_size_is_remarked_on():
+    net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=4))
+    (remark,) = remarks(Width(), net.init(), net)
+    assert "a client of capacity 0.25 holds 38.50% of the model (154 of 400); width = bud" in remark
+    assert remarks(Width(width="budget"), net.init(), net) == []
+    square = Net(models.mlp(inputs=32, hidden=(64, 64), classes=4))
+    assert remarks(Width(), square.init(), square) == []
 
 
 def test_remarks_are_warnings_before_a_run_and_only_there(caplog):
