@@ -206,7 +206,8 @@ class Algorithm(ABC):
     # --------------------------------------------------------------- where the answers are summed
     @abstractmethod
     def uniform(self, up: Rec, job: Job) -> Rec:
-        """What is averaged plainly over the answers, computed beside the server from what was sent.
+        """What is averaged plainly over the answers, computed beside the server from what was sent;
+        with sub-models, each coordinate over those who hold it.
 
         delta is averaged with `weight`; server_step gets both.
         """

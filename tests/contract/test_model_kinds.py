@@ -12,6 +12,7 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import from_clients
+from fedloom.errors import ClientError
 from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
 from fedloom.models.norms import norm_of
 from fedloom.objectives import FedMLB
@@ -145,3 +146,29 @@ def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
     tokens = texts(torch.float64).test_inputs
     torch.testing.assert_close(out(tokens), net(x.clone(), tokens), rtol=0, atol=1e-12)
     assert all(isinstance(p, nn.Parameter) for p in net.module[3][0]._parameters.values())
+
+
+class Functional(nn.Module):
+    """Dropout that no swap can find."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, tokens):
+        return torch.nn.functional.dropout(self.head(tokens.double()), 0.5, self.training)
+
+
+def test_a_model_that_draws_is_not_blamed_on_the_method():
+    experiment = Experiment(
+        algorithm=FedAvg(),
+        model=Functional().double(),
+        data=texts(torch.float64),
+        rounds=1,
+        local=Local(epochs=1, batch=4, lr=0.1),
+        device="cpu",
+        engine="vectorised",
+    )
+    with pytest.raises(ClientError, match="draws from torch's generator") as found:
+        [*trace(experiment, 1)]
+    assert "direction" not in str(found.value)

@@ -40,6 +40,11 @@ _NO_VALUES = (
     "it may run for many clients at once, each with its own value: choose with torch.where, or "
     "shorten with fedloom.vector.clip"
 )
+_RANDOM = (
+    "the model, the loss or the method draws from torch's generator (F.dropout, torch.rand), whose "
+    "draws belong to no client where many run at once; nn.Dropout's do, or run engine = serial or "
+    "workers"
+)
 _NOT_IN_PLACE = "arguments belong to the engine and to other clients: return a new value instead"
 _NOT_ON_SELF = (
     "an algorithm is one object for all clients and processes: what lasts for the round goes into "
@@ -364,6 +369,8 @@ def in_words(error: Exception) -> str:
     place = "".join(f"{note}: " for note in getattr(error, "__notes__", ())[:1])
     if isinstance(error, dataclasses.FrozenInstanceError):
         return f"it keeps state on itself ({text}); {_NOT_ON_SELF}"
+    if "called random operation" in text:  # whoever called whom: most likely a model's forward
+        return _RANDOM
     if text.startswith("vmap:"):
         return f"{place}{text.split('. ')[0]}; {_NO_VALUES}"
     if "Expected more than 1 value per channel" in text:
