@@ -90,13 +90,19 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, no other process may run what is here. Raises ConfigError if one does."""
+        """Inside, no other process may run what is here. Raises ConfigError if one does,
+        CheckpointError where nothing can be written.
+        """
         try:
             import fcntl
         except ImportError:  # no such locks here
             yield
             return
-        with open(self.path / ".lock", "a") as file:
+        try:
+            lock = open(self.path / ".lock", "a")  # noqa: SIM115  # closed below, with the lock
+        except OSError as error:
+            raise CheckpointError(f"'{self.path}' cannot be written: {error.strerror}") from None
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

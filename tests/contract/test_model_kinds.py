@@ -123,21 +123,21 @@ def test_whole_networks_agree_in_both_engines(build):
     torch.testing.assert_close(*ends, rtol=0, atol=1e-11)
 
 
+def on_texts(module, **changes):
+    return Experiment(
+        algorithm=FedAvg(),
+        model=module.double(),
+        data=texts(torch.float64),
+        rounds=2,
+        local=Local(epochs=1, batch=4, lr=0.1),
+        device="cpu",
+        **changes,
+    )
+
+
 def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
     torch.manual_seed(6)
-    loop = [
-        *trace(
-            Experiment(
-                algorithm=FedAvg(),
-                model=used_twice().double(),
-                data=texts(torch.float64),
-                rounds=2,
-                local=Local(epochs=1, batch=4, lr=0.1),
-                device="cpu",
-            ),
-            2,
-        )
-    ][-1]
+    *_, loop = trace(on_texts(used_twice()), 2)
     net, x = loop.net, loop.srv.x
     out = net.export(x)
     assert out[3][0] is out[3][4] and out[3][3] is out[3][6]
@@ -160,15 +160,6 @@ class Functional(nn.Module):
 
 
 def test_a_model_that_draws_is_not_blamed_on_the_method():
-    experiment = Experiment(
-        algorithm=FedAvg(),
-        model=Functional().double(),
-        data=texts(torch.float64),
-        rounds=1,
-        local=Local(epochs=1, batch=4, lr=0.1),
-        device="cpu",
-        engine="vectorised",
-    )
     with pytest.raises(ClientError, match="draws from torch's generator") as found:
-        [*trace(experiment, 1)]
+        [*trace(on_texts(Functional(), engine="vectorised"), 1)]
     assert "direction" not in str(found.value)

@@ -184,3 +184,9 @@ def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
 def test_savings_that_would_lose_everything_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Saving(**wrong)
+
+
+def test_a_folder_that_cannot_be_written_is_said(run):
+    (run.path / ".lock").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be written"), run.held():
+        pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -23,9 +25,9 @@ class Sparse(Codec):
 
     chooses = True
 
+    @abstractmethod
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
         """The places (k,) to send of p (d,), rising. draw: fresh."""
-        raise NotImplementedError
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)
