@@ -2,13 +2,16 @@
 submodels.jsonl.
 
     python docs/results/submodels.py [--runs runs/submodels] [--part main] [--seeds 3] [--list]
+        [--engine serial]
 
 Needs Fashion-MNIST (`fedloom data get fashion_mnist`). Stop it at any time: the same command goes
 on where it was, in the middle of a run too. Parts: main (HeteroFL, FedRolex, ScaleFL, FIARSE and
 the ablation of re-masking and bias factor at four sizes), five (five sizes, with FjORD) and cifar
 (a small CNN on CIFAR-10), the last two with one seed. What follows the options changes settings:
 
-    python docs/results/submodels.py --part five --seeds 1 rounds=50 engine=workers:2
+    python docs/results/submodels.py --part five --seeds 1 --engine workers:2 rounds=50
+
+The engine is no part of what identifies a run: serial and workers give the same bits.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ PARTS: dict[str, tuple[dict[str, list[str]], list[str]]] = {
 }
 
 
-def wanted(part: str, seeds: int, changes: list[str]) -> Iterator[tuple[dict[str, Any], Config]]:
+def wanted(
+    part: str, seeds: int, changes: list[str], engine: str
+) -> Iterator[tuple[dict[str, Any], Config]]:
     """What identifies a run, and its configuration; seed by seed, so that a stop leaves whole
     tables.
     """
@@ -67,7 +72,7 @@ def wanted(part: str, seeds: int, changes: list[str]) -> Iterator[tuple[dict[str
         for method, own in methods.items():
             overrides = [*common, *own, *changes, f"seed={seed}"]
             about = {"part": part, "method": method, "seed": seed, "settings": overrides}
-            yield about, resolve("fiarse_fashion", overrides)
+            yield about, resolve("fiarse_fashion", [*overrides, f"engine={engine}"])
 
 
 def finished() -> list[dict[str, Any]]:
@@ -102,12 +107,13 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/submodels"))
     parser.add_argument("--part", choices=list(PARTS), default="main")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--engine", default="serial")
     parser.add_argument("--list", action="store_true", help="say what is done and what is missing")
     parser.add_argument("changes", nargs="*", metavar="key=value")
     options = parser.parse_args()
     seeds = options.seeds or (3 if options.part == "main" else 1)
     keys = ("part", "method", "seed", "settings")
-    for about, config in wanted(options.part, seeds, options.changes):
+    for about, config in wanted(options.part, seeds, options.changes, options.engine):
         done = any(all(line.get(k) == about[k] for k in keys) for line in finished())
         name = f"{options.part}-{about['method'].replace(' ', '-')}-{digest(about['settings'])}"
         if options.list or done:
