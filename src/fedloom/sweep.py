@@ -9,19 +9,22 @@ import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .config import Config, parse_override, resolve
 from .describe import digest
-from .errors import CheckpointError, ClientError, ConfigError
+from .engines import bits_of
+from .errors import CheckpointError, ClientError, ConfigError, FedloomError
 from .files import write_atomic
+from .rundir import RunDirectory
 
 __all__ = [
     "Row",
     "Trial",
     "best_of",
+    "check_all",
     "plan",
     "results",
     "run_trial",
@@ -141,6 +144,27 @@ def plan(
     return trials
 
 
+def check_all(trials: Sequence[Trial]) -> None:
+    """Build every combination that has not begun, with its data and its model, and train nothing:
+    what would be refused hours later is refused now.
+
+    Raises ConfigError, naming the combination.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for trial in trials:
+        key = tuple(trial.choice.values())
+        if key in seen or state_of(trial.folder) != "new":
+            continue
+        seen.add(key)
+        try:
+            experiment = trial.config.experiment()
+            experiment.engine = "serial" if experiment.engine == "auto" else experiment.engine
+            experiment.build()
+        except FedloomError as error:
+            words = " ".join(f"{k}={v}" for k, v in trial.choice.items())
+            raise ConfigError(f"{words}: {error}; nothing was run") from error
+
+
 def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
     """A folder's name: what is tried, for people, and the hash of all that decides the numbers."""
     words = [re.sub(r"[^\w.=+-]+", "-", f"{k.split('.')[-1]}={v}") for k, v in choice.items()]
@@ -166,7 +190,8 @@ def run_trial(trial: Trial, progress: bool = False) -> str:
     """Run a trial, go on with it, or leave it if it is finished or failed -> its state.
 
     A run whose client fails, as with a rate that is too high, is a result too: the reason stays in
-    its folder, and the sweep goes on. Raises whatever else a run raises.
+    its folder, and the sweep goes on. One that has begun goes on in the engine it began with.
+    Raises whatever else a run raises.
     """
     state = state_of(trial.folder)
     if state in ("finished", "failed"):
@@ -174,6 +199,10 @@ def run_trial(trial: Trial, progress: bool = False) -> str:
     experiment = trial.config.experiment()
     try:
         if state == "begun":
+            own = str(RunDirectory(trial.folder).read_config().get("engine", "serial"))
+            if bits_of(own) != bits_of(str(trial.config.values["engine"])):
+                values = {**trial.config.values, "engine": own}
+                experiment = replace(trial.config, values=values).experiment()
             experiment.resume(trial.folder, progress=progress)
         else:
             experiment.run(trial.folder, progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,31 @@ def test_the_papers_way_is_labelled(fedloom: Fedloom) -> None:
 def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
     assert words in fedloom(*args, code=2).output
     assert not Path("runs").exists()
+
+
+def test_what_would_be_refused_later_is_refused_before_anything_runs(fedloom: Fedloom) -> None:
+    tried = ("algorithm=fedavg,fafed", "submodel=heterofl", "submodel.capacities=[0.5,1]")
+    said = fedloom("sweep", "digits", *SMALL, *tried, code=2).output
+    assert "error: algorithm=fafed: HeteroFL and FAFED: " in said
+    assert said.strip().endswith("nothing was run")
+    assert not summaries()
+
+
+def test_a_sweep_goes_on_in_the_engine_it_began_with(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Experiment._rounds
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "_rounds", interrupted)
+        CliRunner().invoke(cli, [*SWEEP, "--quiet", "engine=vectorised:4"], prog_name="fedloom")
+    assert Experiment._rounds is rounds
+    assert "best by" in fedloom(*SWEEP, "--quiet", "engine=serial").output
+    engines = {
+        p: tomllib.loads(p.read_text())["engine"] for p in Path("runs").glob("*/*/config.toml")
+    }
+    assert sorted(engines.values()) == ["serial", "vectorised:4"]
+
+
+def interrupted(*_: Any) -> Any:
+    """A stop in the first round."""
+    raise KeyboardInterrupt

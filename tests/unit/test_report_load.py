@@ -173,3 +173,15 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not heavy & {name.split(".")[0] for name in names}, file.name
+
+
+def test_a_seed_counts_once_its_longest_run(tmp_path: Path) -> None:
+    paths = [
+        fake_run(tmp_path / "whole", [0.1, 0.4]),
+        fake_run(tmp_path / "again", [0.1, 0.5]),
+        fake_run(tmp_path / "begun", [0.9], planned=2, summary=False),
+        fake_run(tmp_path / "other", [0.1, 0.6], seed=1),
+    ]
+    (group,) = group_runs(map(load_run, paths))
+    assert [run.path.name for run in group.runs] == ["again", "other"]
+    assert group.state == "2 of a seed already there left out"

@@ -42,7 +42,7 @@ def sweep_command(
     recipe says otherwise); --by test is the papers' way. The same command goes on after any stop:
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128].
     """
-    from fedloom.sweep import plan, results, run_trial
+    from fedloom.sweep import check_all, plan, results, run_trial
 
     from .run import sorted_out
 
@@ -50,6 +50,7 @@ def sweep_command(
     words, seeds = _seeds(words, seeds)
     trials = plan(source, words, seeds, out, by)
     folder = trials[0].folder.parent
+    check_all(trials)
     try:
         for number, trial in enumerate(trials, 1):
             state = run_trial(trial, progress=not quiet)

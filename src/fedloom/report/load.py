@@ -113,11 +113,15 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that differ only in the seed; `label` is unlike every other group's."""
+    """Runs that differ only in the seed, one of each; `label` is unlike every other group's.
+
+    repeated: runs left out because another of the same seed is there (see `group_runs`).
+    """
 
     key: str
     label: str
     runs: tuple[Run, ...]
+    repeated: int = 0
 
     @property
     def metric(self) -> Metric:
@@ -140,7 +144,12 @@ class Group:
 
     @property
     def state(self) -> str:
-        """A remark on unfinished runs, empty if all are finished."""
+        """A remark on unfinished and on repeated runs, empty if there are none."""
+        same = f"{self.repeated} of a seed already there left out" if self.repeated else ""
+        return ", ".join(filter(None, (self._progress, same)))
+
+    @property
+    def _progress(self) -> str:
         if not self.unfinished:
             return ""
         if self.unfinished < len(self.runs):
@@ -187,8 +196,10 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Put runs that differ only in the seed together, groups in the order first seen.
 
     The summary says which group a run belongs to; a run without one joins the group whose
-    configuration is its own but for seed and name.  Groups with the same label get the settings in
-    which they differ added to it.
+    configuration is its own but for seed and name.  Of several runs of one seed the one with the
+    most rounds counts, the last given of equals: a seed that is there twice would make a standard
+    deviation of nothing.  Groups with the same label get the settings in which they differ added
+    to it.
     """
     runs = list(runs)
     by_config = {_fingerprint(run): run.group for run in runs if run.group}
@@ -196,8 +207,21 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     for run in runs:
         key = run.group or by_config.get(_fingerprint(run)) or _fingerprint(run)
         members.setdefault(key, []).append(run)
-    groups = [Group(key, _best_label(found), tuple(found)) for key, found in members.items()]
-    return _distinct(groups)
+    return _distinct([_group(key, found) for key, found in members.items()])
+
+
+def _group(key: str, found: Sequence[Run]) -> Group:
+    by_seed: dict[int, Run] = {}
+    for run in found:
+        other = by_seed.get(run.seed)
+        if other is None or _done(run) >= _done(other):
+            by_seed[run.seed] = run
+    kept = tuple(by_seed.values())
+    return Group(key, _best_label(kept), kept, len(found) - len(kept))
+
+
+def _done(run: Run) -> tuple[bool, int]:
+    return run.finished, run.rounds.size
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
