@@ -1,4 +1,5 @@
-"""Make docs/algorithms/ and docs/compatibility.md: `make docs`, or `python docs/pages.py [FOLDER]`.
+"""Make docs/algorithms/, docs/compatibility.md and docs/settings.md: `make docs`, or
+`python docs/pages.py [FOLDER]`.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
 run it and its relatives, and the tests that prove it, found by their names and cases. Nothing but
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fedloom.cli.costs import costs
 from fedloom.compatibility import as_markdown
+from fedloom.config import page as settings
 from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -335,7 +337,8 @@ def index() -> str:
 def pages() -> dict[str, str]:
     """{path below docs: text} of everything that is made."""
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS}
-    return out | {"algorithms/README.md": index(), "compatibility.md": as_markdown()}
+    out |= {"algorithms/README.md": index(), "compatibility.md": as_markdown()}
+    return out | {"settings.md": settings.as_markdown()}
 
 
 def write(folder: Path) -> None:

@@ -65,6 +65,8 @@ class Hyper:
 
     def range_text(self) -> str:
         """The allowed values in words, as they stand in `fedloom show` and in errors."""
+        if set(self.choices) == {True, False}:
+            return "true or false"
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices))
         if self.low is None and self.high is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,9 @@ from .engines.base import Engine
 from .errors import CheckpointError, CompositionError, ConfigError
 from .evaluation import Curve, Evaluation
 from .fitting import (
+    check_evaluation,
     check_fit,
+    check_rate,
     check_rows,
     check_singles,
     device_of,
@@ -51,7 +52,6 @@ from .zoo import label_of
 
 __all__ = ["Experiment", "Local", "Saving"]
 
-_log = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 
@@ -226,8 +226,8 @@ class Experiment:
             self.devices,
         )
         check_singles(net, fed, plan.rule, self._cohorts)
-        if plan.rule is None and self.evaluation.sizes:
-            _log.warning("evaluate.sizes has no effect: without a sub-model all hold all of it")
+        check_evaluation(self.evaluation, plan.rule is not None, next(iter(metrics.values()), None))
+        check_rate(self.local, self.rounds)
         return Loop(
             plan=plan,
             fed=fed,

@@ -18,6 +18,9 @@ from .cohorts import Cohorts
 from .data import FederatedData
 from .engines.base import evaluation_batch
 from .errors import CompositionError, ConfigError, DataError
+from .evaluation import Evaluation
+from .local import Local
+from .metrics import accuracy
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError
 from .objectives.base import by_class
@@ -25,7 +28,9 @@ from .plan import Federation
 from .views.base import Rule, check_capacity
 
 __all__ = [
+    "check_evaluation",
     "check_fit",
+    "check_rate",
     "check_rows",
     "check_singles",
     "device_of",
@@ -91,7 +96,7 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
         upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
         raise DataError(
             f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
-            f"{str(error).splitlines()[0]}"
+            f"{str(error).splitlines()[0]}{_hint(net.module, inputs)}"
         ) from error
     objective.check(net, inputs)
     if isinstance(objective, SquaredError) and not targets.is_floating_point():
@@ -101,6 +106,48 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
         )
     if isinstance(objective, CrossEntropy):
         _check_classes(outputs, targets, data.classes)
+
+
+def _hint(module: nn.Module, inputs: Tensor) -> str:
+    """What to change, where the first layer is linear and of another width than an example."""
+    layers = (m for m in module.modules() if not list(m.children()) and list(m.parameters(False)))
+    first, width = next(layers, None), inputs[0].numel()
+    if not isinstance(first, nn.Linear) or first.in_features == width:
+        return ""
+    return (
+        f"; an example has {width} values, the model's first layer takes {first.in_features}: "
+        f"give a model for {width} (model.inputs={width} of fedloom's mlp and logistic)"
+    )
+
+
+def check_rate(local: Local, rounds: int) -> None:
+    """Warn of rounds in which nobody learns, because the schedule has ended before the run."""
+    if rounds < 1 or local.rate(rounds - 1, 0) != 0:
+        return
+    first = next(t for t in range(rounds) if local.rate(t, 0) == 0)
+    _log.warning(
+        "local.schedule is 0 from round %d of %d on, and clients learn nothing there; give a "
+        "schedule that lasts as long as the run, or one with a floor",
+        first + 1,
+        rounds,
+    )
+
+
+def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> None:
+    """Warn of settings that have no effect without sub-models (not `parted`). Raises ConfigError
+    for a target that an accuracy, if the headline metric is ours, cannot reach.
+    """
+    target = evaluation.target
+    if headline is accuracy and target is not None and not 0 <= target <= 1:
+        hint = f"; give {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+        raise ConfigError(
+            f"evaluate.target = {target:g}: accuracy is a share between 0 and 1{hint}"
+        )
+    if parted:
+        return
+    for key in ("sizes", "sizes_every"):
+        if getattr(evaluation, key) not in ((), None):
+            _log.warning("evaluate.%s has no effect: without a sub-model all hold all of it", key)
 
 
 def try_capacity(rule: Rule, level: float, net: Net) -> None:

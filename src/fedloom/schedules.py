@@ -59,7 +59,9 @@ class Exponential(Schedule):
 
 
 class Cosine(Schedule):
-    """From 1 down to `floor` over `rounds` rounds along half a cosine, then `floor`."""
+    """From 1 down to `floor` over `rounds` rounds along half a cosine, then `floor`. In a
+    configuration `rounds` is the run's own unless it is given.
+    """
 
     rounds: int = hyper(100, low=1)
     floor: float = hyper(0.0, low=0, high=1)

@@ -32,6 +32,13 @@ SMALL = ("rounds=2", "local.epochs=1")
         (["run", "data.clients=2000"], "1438 samples"),
         (["run", "model.classes=3"], "labels go up to 9"),
         (["run", "local.drop_last=true", "local.batch=40"], "fewer than local.batch"),
+        (["run", "model=logistic"], "model.inputs=64"),
+        (["run", "evaluate.target=95"], "give 0.95 for 95 %"),
+        (["run", "compress=topk:2"], "command line, [compress]: TopK.ratio"),
+        (["run", "compress.down=topk:2"], "command line, [compress]: TopK.ratio"),
+        (["run", "objective=moon", "objective.tau=-1"], "command line, [objective]: MOON.tau"),
+        (["run", "devices=lognormal", "devices.sigma=-1"], "error: command line, [devices]: Log"),
+        (["run", "turnover.active=99"], "command line: turnover.active"),
         (["run", "--out", "a", "out=b"], "are both given"),
         (["run", "--sedes", "3"], "fedloom run --help"),
         (["run", "--seeds", "0"], "x>=1"),
@@ -44,6 +51,18 @@ SMALL = ("rounds=2", "local.epochs=1")
 def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
     assert words in fedloom(*args, code=2).output
     assert not Path("runs").exists(), "nothing is begun"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("local.schedule={name = 'cosine', rounds = 1}", "0 from round 2 of 2 on"),
+        ("evaluate.sizes_every=3", "evaluate.sizes_every has no effect"),
+    ],
+)
+@pytest.mark.usefixtures("plain")
+def test_what_has_no_effect_is_said(change: str, words: str, fedloom: Fedloom) -> None:
+    assert words in fedloom("run", *SMALL, change, "--dry-run").output
 
 
 @pytest.mark.parametrize("command", ["resume", "compare", "report", "export"])

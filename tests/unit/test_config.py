@@ -419,3 +419,11 @@ def test_types_come_from_the_signature() -> None:
 def test_lists_become_tuples_that_can_be_hashed() -> None:
     schedule: Callable[..., Any] = SCHEDULES["milestones"]
     assert hash(schedule(**live({"at": [1, 2]}))) == hash(schedule(at=(1, 2)))
+
+
+def test_a_cosine_lasts_as_long_as_the_run_unless_it_says_otherwise() -> None:
+    def rounds(*changes: str) -> int:
+        return int(resolve("digits", changes).values["local"]["schedule"]["rounds"])
+
+    assert rounds("local.schedule=cosine", "rounds=70") == 70
+    assert rounds("local.schedule=cosine", "rounds=70", "local.schedule.rounds=30") == 30

@@ -28,6 +28,8 @@ TOPICS = (
     "codecs",
     "devices",
     "engines",
+    "optimisers",
+    "settings",
     "runs",
 )
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
@@ -40,7 +42,8 @@ def list_command(topic: str | None) -> None:
 
     Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
     partitions, objectives, submodels, schedules, codecs (how answers are compressed), devices (how
-    fast clients are), engines, runs. Without one: everything but the runs.
+    fast clients are), engines, optimisers (of clients), settings (tables without a name), runs.
+    Without one: everything but the runs.
     """
     from .output import table
 
@@ -61,7 +64,8 @@ def list_command(topic: str | None) -> None:
 @click.argument("name")
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
-    of sub-models, schedule, codec, device profile or engine.
+    of sub-models, schedule, codec, device profile, engine, local optimiser or table of settings
+    (run, local, evaluate, checkpoint, memory, turnover).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -119,6 +123,10 @@ def _found(topic: str) -> Mapping[str, Any]:
         from fedloom.devices import DEVICES
 
         return DEVICES
+    if topic in ("optimisers", "settings"):
+        from fedloom.config.reference import OPTIMISERS, TABLES
+
+        return OPTIMISERS if topic == "optimisers" else TABLES
     from fedloom import engines
 
     return {name: getattr(engines, name.capitalize()) for name in engines.ENGINES}
@@ -151,14 +159,20 @@ _SHORT = re.compile(r"\b(Eq|Eqs|al|Sec|App|Alg|cf|e\.g|i\.e)$")  # no ends of se
 
 def _first_line(what: Any) -> str:
     """The first sentence of a docstring, on one line."""
-    text = " ".join((inspect.getdoc(what) or "").split("\n\n")[0].split("\n"))
+    text = " ".join(_text(what).split("\n\n")[0].split("\n"))
     ends = (m for m in re.finditer(r"\. (?=[A-Z])", text) if not _SHORT.search(text[: m.start()]))
     return text[: next((m.start() for m in ends), None)].removesuffix(".")
 
 
+def _text(what: Any) -> str:
+    """A text itself, what a table is about, or a docstring."""
+    said = what if isinstance(what, str) else getattr(what, "about", None)
+    return said if isinstance(said, str) else inspect.getdoc(what) or ""
+
+
 def _words(what: Any) -> str:
-    """A docstring without its examples, indented."""
-    lines = (inspect.getdoc(what) or "").partition(">>>")[0].rstrip().splitlines()
+    """A text without its examples, indented."""
+    lines = _text(what).partition(">>>")[0].rstrip().splitlines()
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
@@ -251,6 +265,19 @@ def _shown(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
+def _settings(name: str, what: Any) -> str:
+    from fedloom.config.reference import settings_in
+
+    from .output import table
+
+    lines = [[s.key, s.default, s.allowed, s.about] for s in settings_in(name)]
+    return f"{_words(what)}\n\n" + table([["key", "default", "allowed", "meaning"], *lines])
+
+
+def _optimiser(name: str, what: Any) -> str:
+    return f"{_words(what)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
+
+
 def _in_table(table_name: str) -> Callable[[str, Any], str]:
     return lambda name, make: _callable(name, make, table_name)
 
@@ -259,6 +286,8 @@ _SINGULAR = {
     "data": "data set",
     "devices": "device profile",
     "submodels": "rule of sub-models",
+    "settings": "table of settings",
+    "optimisers": "local optimiser",
 }
 _SHOW: dict[str, Callable[[str, Any], str]] = {
     "algorithms": _algorithm,
@@ -272,4 +301,6 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "codecs": _in_table("compress"),
     "devices": _in_table("devices"),
     "submodels": _in_table("submodel"),
+    "settings": _settings,
+    "optimisers": _optimiser,
 }

@@ -36,7 +36,7 @@ from .dealing import capacities_of, dealing
 from .labels import label_of
 from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
-from .settings import PLAIN, Settings
+from .settings import PLAIN, Settings, check_device
 from .tables import NOTHING, Origin, check, known, live, model_of
 
 __all__ = ["Config", "from_run", "resolve"]
@@ -109,6 +109,9 @@ class Config:
                 turnover = Turnover(**live(v["turnover"]))
         with self._blame("compress"):
             link = link_of(v.get("compress", {}))
+        with self._blame("objective"):
+            loss = self._make("objective", OBJECTIVES)
+        submodel, devices = self._optional("submodel", VIEWS), self._optional("devices", DEVICES)
         with self._blame(""):
             return Experiment(
                 algorithm=algorithm,
@@ -117,11 +120,11 @@ class Config:
                 rounds=v["rounds"],
                 cohort=v["cohort"],
                 local=training,
-                loss=self._make("objective", OBJECTIVES),
-                submodel=self._optional("submodel", VIEWS),
+                loss=loss,
+                submodel=submodel,
                 capacities=capacities_of(v.get("submodel", {})),
                 compress=link,
-                devices=self._optional("devices", DEVICES),
+                devices=devices,
                 seed=v["seed"],
                 sampling=v["sampling"],
                 turnover=turnover,
@@ -198,15 +201,22 @@ class Config:
         try:
             yield
         except (ConfigError, DataError) as error:
-            inside = [k for k in self.origin.typed if _is_inside(k, table)]
-            own = [k for k in inside if re.search(rf"\b{k.rpartition('.')[2]}\b", str(error))]
-            place = "command line" if own else self.origin.source
+            typed = self.origin.typed
+            own = [k for k in typed if _is_meant(k, table, str(error))]
+            named = typed & {f"{table}.name", f"{table}.down.name"}
+            place = "command line" if own or named else self.origin.source
             where = f"{place}, [{table}]" if table else place
             raise type(error)(f"{where}: {error}") from error
 
 
-def _is_inside(path: str, table: str) -> bool:
-    return path.startswith(f"{table}.") if table else "." not in path
+def _is_meant(path: str, table: str, error: str) -> bool:
+    """Say whether an error about a table names this key; outside of tables also one inside, if its
+    whole path stands there.
+    """
+    if not table and "." in path:
+        return path in error
+    inside = not table or path.startswith(f"{table}.")
+    return inside and re.search(rf"\b{path.rpartition('.')[2]}\b", error) is not None
 
 
 def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -279,7 +289,7 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
     for table, model in PLAIN.items():
         if found := _plain(raw, table, model(), origin):
             values[table] = found
-    _check_device(values["device"], origin)
+    check_device(values["device"], origin)
     try:
         if values["engine"] != "auto":
             make_engine(values["engine"])
@@ -344,7 +354,10 @@ def _plain(
         own["epochs"] = 1
     values = check(model, own, path, f"[{path}]", origin)
     if path == "local":
-        values["schedule"] = _named(table, "local.schedule", origin, "constant")
+        rates = named_table(table, "schedule")
+        if rates.get("name") == "cosine" and type(raw.get("rounds")) is int:
+            rates.setdefault("rounds", raw["rounds"])  # what a longer continuation keeps
+        values["schedule"] = _named({"schedule": rates}, "local.schedule", origin, "constant")
     return values
 
 
@@ -380,19 +393,3 @@ def _data(raw: Mapping[str, Any], seed: int, origin: Origin) -> dict[str, Any]:
         raise ConfigError(f"{origin.of('data.tests')}: unknown data.tests '{tests}'; {hint}")
     values |= {} if tests == NOTHING else {"tests": tests}
     return values | {"partition": _named(table, "data.partition", origin)}
-
-
-def _check_device(device: str, origin: Origin) -> None:
-    if device == "auto":
-        return
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigError(
-            f"{origin.of('device')}: unknown device '{device}'; known: auto, cpu, cuda, cuda:1"
-        ) from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"{origin.of('device')}: device = '{device}', but torch sees no GPU here; "
-            "use device = auto or cpu"
-        )

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt
 
+from ..errors import ConfigError
 from ..evaluation import Evaluation
 from ..local import Local
-from .tables import STRICT, model_of
+from .tables import STRICT, Origin, model_of
 
-__all__ = ["PLAIN", "Settings"]
+__all__ = ["PLAIN", "Settings", "check_device"]
 
 
 class Settings(BaseModel):
@@ -55,3 +57,20 @@ PLAIN: dict[str, Callable[[], type[BaseModel]]] = {
     "checkpoint": lambda: Checkpoint,
     "memory": lambda: Memory,
 }
+
+
+def check_device(device: str, origin: Origin) -> None:
+    """Raise ConfigError for a device that there is not."""
+    if device == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(
+            f"{origin.of('device')}: unknown device '{device}'; known: auto, cpu, cuda, cuda:1"
+        ) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"{origin.of('device')}: device = '{device}', but torch sees no GPU here; "
+            "use device = auto or cpu"
+        )
