@@ -133,6 +133,8 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
         parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
     if loop.fed.capacities:  # a file of them may have changed
         parts["submodel"] = digest([parts["submodel"], loop.fed.capacities])
+    if exp.config is None:  # a configuration's metrics follow from its data and objective
+        parts["metrics"] = digest(list(loop.fed.metrics))
     if exp.evaluation.validation:
         parts["evaluate.validation"] = digest(exp.evaluation.validation)
     if loop.plan.link.codes_down:

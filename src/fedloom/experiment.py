@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .algorithm import Algorithm, check_ranges, hyper
+from .arguments import check_types, functions, link_of, metrics_of, type_of, whole
 from .capacities import Capacities, deal, levels_of
 from .cohorts import Cohorts, Turnover
 from .data import FederatedData
@@ -64,13 +65,14 @@ class Experiment:
     cohort: share (float), number (int) or lists of clients per round, of those who are there;
     turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
-    metrics: {name: f(outputs, targets)}, the first one is the headline. submodel, capacities: which
-    part of the model a client holds: a rule, and levels dealt out in turn, one per client, {level:
-    share of the clients}, or a file with one per client; "1/4" is as good as 0.25.
-    compress: how answers travel, and messages (Link.down). devices: how fast clients are, for
-    simulated seconds and local.seconds. weights: what to start from, {name: tensor} or a
-    safetensors file. channels_last: memory format of images; None: where the model has
-    convolutions and takes it. on_round, on_evaluation: called with the round's row.
+    metrics: {name: f(outputs, targets)}, the first one is the headline, or one function; f gives a
+    value per example, or the batch's mean. submodel, capacities: which part of the model a client
+    holds: a rule, and levels dealt out in turn, one per client, {level: share of the clients}, or a
+    file with one per client; "1/4" is as good as 0.25.
+    compress: how answers travel, and messages (Link.down); "topk:0.01" is short. devices: how fast
+    clients are, for simulated seconds and local.seconds. weights: what to start from, {name:
+    tensor} or a safetensors file. channels_last: memory format of images; None: where the model
+    has convolutions and takes it. on_round, on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -87,11 +89,11 @@ class Experiment:
     cohort: float | int | Sequence[Sequence[int]] = 1.0
     local: Local = dataclasses.field(default_factory=Local)
     loss: Objective | Callable[[Any, Any], Tensor] | None = None
-    metrics: Mapping[str, Callable[[Any, Any], Tensor]] | None = None
+    metrics: Mapping[str, Callable[..., Any]] | Callable[..., Any] | None = None
     higher_is_better: bool | None = None
     submodel: Rule | None = None
     capacities: Capacities | None = None
-    compress: Link | Via | None = None
+    compress: Link | Via | str | None = None
     devices: Devices | None = None
     seed: int = 0
     sampling: str = "fixed"
@@ -101,28 +103,28 @@ class Experiment:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     engine: str | Engine = "serial"
     device: str = "auto"
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | str | None = None
     channels_last: bool | None = None
     weights: Mapping[str, Tensor] | str | Path | None = None
     name: str = ""
     saving: Saving = dataclasses.field(default_factory=Saving)
     resident_bytes: int | None = hyper(None)
-    on_round: Sequence[Callable[[Row], None]] = ()
-    on_evaluation: Sequence[Callable[[Row], None]] = ()
+    on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
+    on_evaluation: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise ConfigError(f"rounds must be a whole number from 1, got {self.rounds!r}")
-        if not isinstance(self.algorithm, Algorithm):
-            raise ConfigError(
-                f"algorithm must be an Algorithm such as FedAvg(), got {self.algorithm!r}"
-            )
+        check_types(self)
+        self.rounds, self.seed = whole(self.rounds, "rounds", 1), whole(self.seed, "seed", 0)
+        self._link, self._dtype = link_of(self.compress), type_of(self.dtype)
+        self._metrics = metrics_of(self.metrics)
+        self._on_round = functions(self.on_round, "on_round")
+        self._on_evaluation = functions(self.on_evaluation, "on_evaluation")
         if self.evaluation.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluation.validation, self.seed)
-        if self.dtype is not None and self.data.transform is not None:
-            self.data = self.data.astype(self.dtype)
+        if self._dtype is not None and self.data.transform is not None:
+            self.data = self.data.astype(self._dtype)
         self._net: Net | None = None
         self.choice: Choice | None = None
         self._cohorts = Cohorts(
@@ -148,13 +150,12 @@ class Experiment:
                 f"{self.objective.name} and local.order = {self.local.order}: the objective needs "
                 "batches that follow each other as the text does; give local.order = text"
             )
-        link = self.compress or Link()
         plan = Plan(
             self.local.around(self.algorithm),
             self.objective,
             self.nonfinite,
             None if self.submodel is None else self.submodel.settled(self._levels()),
-            Link(link) if isinstance(link, Via) else link,
+            self._link,
             self.net().layout.d,
         )
         if self.turnover is not None and self.turnover.forget and plan.link.mirrored:
@@ -198,7 +199,7 @@ class Experiment:
                 module = self.model if isinstance(self.model, nn.Module) else self.model()
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
-            net = Net(module, self.dtype)
+            net = Net(module, self._dtype)
             if self.weights is not None:
                 net.start_from(weights_of(self.weights))
             check_fit(net, self.data, self.objective)
@@ -207,7 +208,7 @@ class Experiment:
 
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
-        net, metrics = self.net(), self.metrics
+        net, metrics = self.net(), self._metrics
         data = on_device(self.data, net.device)
         if metrics is None:
             metrics = default_metrics(self.objective, data)
@@ -238,8 +239,8 @@ class Experiment:
             memory=ClientMemory(None, self.resident_bytes, net.device),
             curve=Curve(self.evaluation.ema, self.evaluation.target, higher),
             saving=self.saving,
-            on_round=list(self.on_round),
-            on_evaluation=list(self.on_evaluation),
+            on_round=list(self._on_round),
+            on_evaluation=list(self._on_evaluation),
             sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluation),
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import downlink
 from .algorithm import Algorithm
-from .codecs import Codec, Dense
+from .codecs import Codec, Dense, make_codec
 from .errors import CompositionError, ConfigError, WireError, did_you_mean
 from .feedback import EF21, FEEDBACKS, Forget, Residual
 from .layout import Layout
@@ -22,7 +22,7 @@ from .rng import generator
 from .vector import Rec, Vec, fields, is_rec, leaves, rec
 from .wire import nbytes, pack, unpack
 
-__all__ = ["EF21", "FEEDBACKS", "Forget", "Link", "Part", "Residual", "Via", "Whole"]
+__all__ = ["EF21", "FEEDBACKS", "Forget", "Link", "Part", "Residual", "Via", "Whole", "via"]
 
 _ANY = (1 << 32) - 1  # the longest vector that a message holds
 
@@ -67,6 +67,18 @@ class Via:
         """Raise CompositionError if the feedback would grow without bound on d values."""
         if self.feedback.remembers and (why := self.codec.unfit(d)):
             raise CompositionError(f"{_name(self.feedback)} around {_name(self.codec)}: {why}")
+
+
+def via(text: str) -> Via:
+    """A codec by its name, as in a configuration, with the feedback that goes with it.
+
+    Raises ConfigError, CompositionError.
+
+    >>> via("topk:0.01")
+    Via(codec=TopK(ratio=0.01, scope='global'), feedback=Residual())
+    """
+    codec = make_codec(text)
+    return Via(codec, FEEDBACKS[codec.feedback]())
 
 
 @dataclass(frozen=True)

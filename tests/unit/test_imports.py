@@ -37,7 +37,7 @@ LAYERS = {
     7: ["engines", "zoo"],
     8: ["compatibility", "describe", "ledger", "progress", "rows", "sizes"],
     9: ["loop"],
-    10: ["fitting", "result"],
+    10: ["arguments", "fitting", "result"],
     11: ["experiment"],
     12: ["checks", "recipes", "report"],
     13: ["config"],

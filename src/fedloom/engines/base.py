@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from ..errors import ClientError, DataError
+from ..errors import ClientError, DataError, FedloomError
 from ..net import Net, logits_of
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec, aligned
@@ -108,8 +109,15 @@ def keep_memory() -> None:
             libc.mallopt(trim_threshold, 1 << 30)
 
 
-def per_example(value: Tensor, count: int, what: str) -> Tensor:
+def per_example(value: Any, count: int, what: str) -> Tensor:
     """A loss or metric as (B,), also where a user's function gives only the batch's mean."""
+    if isinstance(value, Real):
+        value = torch.tensor(float(value))
+    if not isinstance(value, Tensor):
+        raise DataError(
+            f"{what} gave a {type(value).__name__}; it must give a tensor with one value per "
+            "example, or the batch's mean as a number"
+        )
     if value.ndim == 0:
         return value.expand(count)
     if len(value) != count:
@@ -161,8 +169,11 @@ def evaluate_range(
             try:
                 loss = plan.objective.score(outputs, (batch, wanted))
                 values = {k: f(outputs, wanted) for k, f in fed.metrics.items()}
-            except (RuntimeError, IndexError, ValueError) as error:
-                raise ClientError(f"evaluation of {plan.algorithm.method}: {error}") from error
+            except FedloomError:
+                raise
+            except Exception as error:  # whatever a user's metric raises
+                why = f"{type(error).__name__}: {error}"
+                raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
             each = {k: per_example(v, count, f"metric '{k}'").double() for k, v in values.items()}
             share = {k: _weight(f, wanted).double() for k, f in fed.metrics.items()}
             total = float(per_example(loss, count, "the loss").double().sum())
