@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
 from .dropout import HashedDropout, restore, swap
-from .errors import CompositionError, DataError
+from .errors import CompositionError, ConfigError, DataError
 from .layout import Layout
 from .vector import Vec
 
@@ -76,6 +76,19 @@ def _with(slots: list[Slot], pieces: list[Tensor], module: nn.Module, inputs: An
             slot.owner._parameters[slot.key] = param
 
 
+def _copied(module: nn.Module) -> nn.Module:
+    """A model of our own, so that the caller's keeps its weights. Raises ConfigError."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # whatever the user's parts raise
+        why = str(error).partition(".")[0]
+        raise ConfigError(
+            f"the model {type(module).__name__} cannot be copied ({why}), and a run works on a "
+            "copy; take torch.nn.utils.parametrizations instead of weight_norm or spectral_norm of "
+            "torch.nn.utils, and keep open files, locks and generators outside of the model"
+        ) from error
+
+
 class Net:
     """A module whose trainable parameters are the pieces of a vector x (d,).
 
@@ -96,7 +109,7 @@ class Net:
                 f"{type(module).__name__} has lazy layers without shapes; "
                 "call it once on a batch before you hand it over"
             )
-        self.module = swap(copy.deepcopy(module)).to(dtype=dtype)
+        self.module = swap(_copied(module)).to(dtype=dtype)
         trained = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         if not trained:
             raise DataError(

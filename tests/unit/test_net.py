@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.errors import DataError
+from fedloom import Experiment, FedAvg
+from fedloom.data import digits, iid
+from fedloom.errors import ConfigError, DataError
 from fedloom.net import Net, Variables
 
 
@@ -156,3 +158,21 @@ def test_start_from_takes_any_name_of_a_tied_weight():
 def test_variables_are_nothing_but_x():
     net = Net(Variables(torch.tensor([1.0, 2.0])))
     assert torch.equal(net(net.init(), torch.zeros(3, 1)), torch.tensor([[1.0, 2.0]] * 3))
+
+
+def test_a_model_that_cannot_be_copied_is_refused_in_words() -> None:
+    with pytest.warns(FutureWarning):
+        old = nn.utils.weight_norm(nn.Linear(3, 2))
+    with pytest.raises(ConfigError, match=r"the model Linear cannot be copied .* parametrizations"):
+        Net(old)
+    new = Net(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
+    assert new.layout.d == 2 + 2 + 6
+
+
+def test_a_model_that_cannot_be_sent_to_workers_is_refused_in_words() -> None:
+    made = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 10)))
+    run = Experiment(
+        algorithm=FedAvg(), model=made, data=digits(iid(4)), rounds=1, engine="workers:2"
+    )
+    with pytest.raises(ConfigError, match=r"cannot be sent .* engine = serial, or vectorised"):
+        run.run()

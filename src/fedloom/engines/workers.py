@@ -79,7 +79,17 @@ class Workers:
         self._board = Board()
         module = net.export(net.init(), net.init_buffers())
         chunk = None if self._vectorised is None else self.chunk
-        self._post = self._board.post((plan, fed, module, chunk))
+        try:
+            self._post = self._board.post((plan, fed, module, chunk))
+        except OSError:  # the memory is full
+            raise
+        except Exception as error:  # whatever a user's part raises that is no copy of itself
+            why = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"engine workers sends method, data and model to other processes, and one of them "
+                f"cannot be sent ({type(error).__name__}: {why}); take engine = serial, or "
+                "vectorised, which train them here"
+            ) from error
         self._start()
 
     def _start(self) -> None:
