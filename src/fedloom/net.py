@@ -81,7 +81,7 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:  # whatever the user's parts raise
-        why = str(error).partition(".")[0]
+        why = str(error).partition(". ")[0]
         raise ConfigError(
             f"the model {type(module).__name__} cannot be copied ({why}), and a run works on a "
             "copy; take torch.nn.utils.parametrizations instead of weight_norm or spectral_norm of "

@@ -427,3 +427,15 @@ def test_a_cosine_lasts_as_long_as_the_run_unless_it_says_otherwise() -> None:
 
     assert rounds("local.schedule=cosine", "rounds=70") == 70
     assert rounds("local.schedule=cosine", "rounds=70", "local.schedule.rounds=30") == 30
+
+
+def test_a_new_codec_drops_the_feedback_that_went_with_the_old_one() -> None:
+    def compress(*changes: str) -> dict[str, object]:
+        return dict(resolve("cfedavg_fashion", changes).values.get("compress", {}))
+
+    assert compress()["feedback"] == "residual"
+    assert compress("compress=none") == {}
+    assert compress("compress=fedpaq:7")["feedback"] == "forget"
+    assert compress("compress=dropping:0.1")["feedback"] == "residual"
+    assert compress("compress=qsgd", "compress.feedback=ef21")["feedback"] == "ef21"
+    assert compress("compress.feedback=ef21")["feedback"] == "ef21"

@@ -17,7 +17,7 @@ from ..schedules import SCHEDULES
 from ..servers import SERVERS
 from ..views import VIEWS
 from ..zoo import ALGORITHMS
-from .tables import known
+from .tables import NOTHING, known
 
 __all__ = ["ALIASES", "REGISTRIES", "Makers", "apply", "is_short", "named_table", "parse_override"]
 
@@ -128,6 +128,8 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if old.get("name") == name:
         return
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
+    if path == "compress" and (name == NOTHING or kept.get("feedback") == _usual(old)):
+        kept.pop("feedback", None)  # it went with the old codec
     if path.startswith("compress") and isinstance(name, str) and is_short(name):
         try:
             name, options = named_codec(name)
@@ -138,6 +140,11 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if path == "data.partition" and make is not None:  # every partition is of `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}
     place[key] = {"name": name, **kept}
+
+
+def _usual(codec: Mapping[str, Any]) -> str:
+    """The feedback that goes with a codec unless another one is asked for."""
+    return str(getattr(MAKERS.get(str(codec.get("name"))), "feedback", "residual"))
 
 
 def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:
