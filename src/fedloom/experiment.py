@@ -310,11 +310,11 @@ class Experiment:
                 loop.engine.close()
 
     def _rounds(self, loop: Loop, progress: bool) -> Result:
-        shown = (
-            Progress(f"{self.label}, seed {self.seed}", self.rounds, loop.headline, loop.round)
-            if progress
-            else None
-        )
+        shown = None
+        if progress:
+            label, sent = f"{self.label}, seed {self.seed}", loop.ledger.bytes_up
+            sent += loop.ledger.bytes_down
+            shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
         if shown is not None:
             loop.on_round.append(shown.update)
             shown.start()

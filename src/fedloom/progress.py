@@ -16,12 +16,15 @@ def say(line: str) -> None:
 
 
 class Progress:
-    """Shows rounds, time left, the headline metric, traffic and clients per second."""
+    """Shows rounds, time left, the headline metric, traffic and clients per second.
 
-    def __init__(self, label: str, rounds: int, metric: str, done: int = 0) -> None:
+    done, sent: rounds and bytes of the run before it went on.
+    """
+
+    def __init__(self, label: str, rounds: int, metric: str, done: int = 0, sent: int = 0) -> None:
         self._label, self._rounds, self._metric, self._done = label, rounds, metric, done
         self._bar: Any = None
-        self._score, self._bytes, self._clients = "", 0, 0
+        self._score, self._bytes, self._clients = "", sent, 0
         self._started = time.monotonic()
         self._said = 0.0
 

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
+from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_model
 
 from fedloom import Experiment, FedAvg
+from fedloom.cli.__main__ import cli
 from fedloom.cli.dry import measure
-from fedloom.cli.export import architecture, call, script
+from fedloom.cli.script import architecture, call, script
 from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp
@@ -55,6 +56,43 @@ def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> No
 def test_a_name_becomes_a_folder_whatever_is_in_it(fedloom: Fedloom) -> None:
     fedloom("run", "name=../my run", *SMALL, "--quiet")
     assert Path("runs/my-run-fedavg-seed0/summary.json").exists()
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_same_command_with_seeds_goes_on(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ("run", *SMALL, "--seeds", 2, "--out", "both", "--quiet")
+    rounds, calls = Experiment._rounds, []
+
+    def stop(self: Experiment, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return rounds(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "_rounds", stop)
+        stopped = CliRunner().invoke(cli, [str(a) for a in line], prog_name="fedloom")
+    assert stopped.exit_code == 130
+    assert "fedloom resume both/seed1" in stopped.output
+    first = Path("both/seed0/summary.json").stat().st_mtime_ns
+    assert "'both/seed0' is finished" in fedloom(*line).output
+    assert Path("both/seed0/summary.json").stat().st_mtime_ns == first
+    assert summary("both/seed1")["finished"]
+    assert "something else" in fedloom(*line, "local.lr=0.3", code=2).output
+
+
+@pytest.mark.usefixtures("plain")
+def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> None:
+    def shown(text: str) -> list[str]:
+        return [
+            line.split("accuracy")[1].split()[1:3] for line in text.splitlines() if "/4 " in line
+        ]
+
+    whole = shown(fedloom("run", *SMALL, "rounds=4", "--out", "a").output)
+    fedloom("run", *SMALL, "rounds=3", "--out", "b")
+    assert shown(fedloom("resume", "b", "rounds=4").output)[-1] == whole[-1]
 
 
 @pytest.mark.usefixtures("plain")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import Result
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_model
 from torch import nn
 
-from fedloom.cli.export import architecture
+from fedloom.cli.script import architecture, script
 from fedloom.data import digits, iid
 from fedloom.models import MultiExit, resnet18
 from fedloom.report import load_run
@@ -126,6 +126,21 @@ def test_residual_blocks_and_exits_are_written_as_python() -> None:
         shapes = {k: v.shape for k, v in module.state_dict().items()}
         assert {k: v.shape for k, v in made.state_dict().items()} == shapes
         made.load_state_dict(module.state_dict())
-        if module is small:
-            inputs = torch.ones(1, 2)
-            assert torch.equal(made.eval()(inputs), module.eval()(inputs))
+
+
+@pytest.mark.parametrize("ends", ["head", "exit"])
+def test_blocks_of_our_own_are_exported_with_torch_alone(ends: str, tmp_path: Path) -> None:
+    from fedloom.models import Residual
+
+    stages = {"a": nn.Sequential(Residual(nn.Linear(2, 2)), nn.Linear(2, 3)), "b": nn.Tanh()}
+    stages |= {"head": nn.Linear(3, 2)} if ends == "head" else {}
+    want = MultiExit(
+        stages, {"a": nn.Linear(3, 2)} | ({} if ends == "head" else {"b": nn.Linear(3, 2)})
+    )
+    save_model(want, str(tmp_path / "export.safetensors"))
+    text = script(architecture(want), "export.safetensors", "safetensors", tmp_path, 3)
+    assert "fedloom" not in text
+    (tmp_path / "export.py").write_text(text)
+    made = runpy.run_path(str(tmp_path / "export.py"))["model"]
+    inputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(made(inputs), want.eval()(inputs))

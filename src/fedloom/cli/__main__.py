@@ -57,6 +57,7 @@ class Commands(click.Group):
 def _say(error: Exception) -> int:
     """Print one line about an error -> exit code."""
     if isinstance(error, click.exceptions.Abort):
+        click.echo("interrupted", err=True)
         return 130
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "fedloom"

@@ -9,10 +9,12 @@ import click
 
 from fedloom.errors import CheckpointError, ConfigError
 
+from .script import architecture, call, script
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["architecture", "call", "export_command", "script"]
+__all__ = ["export_command"]
 
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 
@@ -59,9 +61,9 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
         )
     code = out.with_suffix(".py")
     built = None if module is None else architecture(module)
-    # what was cut, or got statistics, is as no recipe makes it; else it is shortest by its name
+    # what was cut, or got statistics, is as no recipe makes it; else it can go by its name
     uncut = module is not None and (capacity is None or _alike(module, named))
-    if uncut and (built is None or _ours(built)):
+    if uncut and built is None:
         built = call(run)
     text = script(built, out.name, kind, run, round)
     _write(out, weights, kind)
@@ -163,111 +165,3 @@ def _write_text(out: Path, text: str) -> None:
     from fedloom.files import write_atomic
 
     write_atomic(out, text)
-
-
-def script(built: str | None, file: str, kind: str, run: Path, round: int) -> str:
-    """Python that makes the model, by the expression `built`, and loads the file."""
-    lines = [f'"""The model of {run.name} after round {round}."""', ""]
-    own = built is not None and built.startswith("MODELS")
-    ours = (
-        [] if built is None or own else [k for k in ("MultiExit", "Residual") if f"{k}(" in built]
-    )
-    if built is not None and not own:
-        lines.append("from collections import OrderedDict")
-    lines += ["from pathlib import Path", ""]
-    if kind == "state_dict":
-        lines.append("import torch")
-    else:
-        lines.append("from safetensors.torch import load_model")
-    if own:
-        lines += ["", "from fedloom.models import MODELS", "", f"model = {built}"]
-    elif built is not None:
-        lines += ["from torch import nn"]
-        lines += ["", f"from fedloom.models import {', '.join(ours)}"] if ours else []
-        lines += ["", f"model = {built}"]
-    else:
-        lines += ["", "model = ...  # the nn.Module that the run was started with"]
-    lines.append(f'file = Path(__file__).with_name("{file}")')
-    if kind == "state_dict":
-        lines.append("model.load_state_dict(torch.load(file, weights_only=True))")
-    else:
-        lines.append("load_model(model, file)")
-    return "\n".join([*lines, "model.eval()", ""])
-
-
-def _ours(built: str) -> list[str]:
-    """Which of our blocks a model is built of."""
-    return [name for name in ("MultiExit", "Residual") if f"{name}(" in built]
-
-
-def call(run: Path) -> str:
-    """Python that makes the model that a run's configuration names."""
-    from fedloom.config import from_run
-    from fedloom.config.tables import live
-
-    table = from_run(run).values["model"]
-    options = live({k: v for k, v in table.items() if k != "name"})
-    return f'MODELS["{table["name"]}"]({", ".join(f"{k}={v!r}" for k, v in options.items())})'
-
-
-def architecture(module: nn.Module, indent: str = "") -> str | None:
-    """Python that makes a module of torch's own layers in Sequentials and in our blocks; None for
-    any other.
-
-    >>> from torch import nn
-    >>> architecture(nn.Linear(2, 1))
-    'nn.Linear(in_features=2, out_features=1, bias=True)'
-    """
-    from torch import nn
-
-    from fedloom.models import MultiExit, Residual
-
-    kind, inner = type(module), indent + "    "
-    if kind is Residual or kind is MultiExit:
-        return _block(module, indent)
-    if kind is nn.Sequential:
-        parts = [(name, architecture(child, inner)) for name, child in module.named_children()]
-        if any(part is None for _, part in parts):
-            return None
-        body = "\n".join(f'{inner}("{name}", {part}),' for name, part in parts)
-        return f"nn.Sequential(OrderedDict([\n{body}\n{indent}]))"
-    own = kind.__module__.startswith("torch.nn.modules")
-    if not own or getattr(nn, kind.__name__, None) is not kind or list(module.children()):
-        return None
-    text = f"nn.{module!r}"
-    return text if _makes(text, module) else None
-
-
-def _block(module: Any, indent: str) -> str | None:
-    """Python that makes a residual block, or a model with exits."""
-    from fedloom.models import Residual
-
-    inner = indent + "    "
-    if isinstance(module, Residual):
-        body = architecture(module.body, inner)
-        other = "None" if module.shortcut is None else architecture(module.shortcut, inner)
-        if body is None or other is None:
-            return None
-        return f"Residual(\n{inner}{body},\n{inner}{other},\n{indent})"
-    deeper, tables = inner + "    ", []
-    for names, prefix in ((module.stages, ""), (module.exits, "exit_")):
-        parts = {n: architecture(module.get_submodule(prefix + n), deeper) for n in names}
-        if None in parts.values():
-            return None
-        rows = "\n".join(f'{deeper}"{n}": {part},' for n, part in parts.items())
-        tables.append(f"{inner}{{\n{rows}\n{inner}}},")
-    return "MultiExit(\n" + "\n".join(tables) + f"\n{indent})"
-
-
-def _makes(text: str, module: nn.Module) -> bool:
-    """Say whether this text makes such a module: a layer's repr need not be its constructor."""
-    from torch import nn
-
-    try:
-        made = eval(text, {"nn": nn})
-    except Exception:  # a repr may be any text: what cannot be made from it is exported otherwise
-        return False
-    shapes = {k: v.shape for k, v in module.state_dict().items()}
-    return (
-        repr(made) == repr(module) and {k: v.shape for k, v in made.state_dict().items()} == shapes
-    )

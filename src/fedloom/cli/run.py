@@ -26,7 +26,10 @@ INTERRUPTED = 130
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
 @click.option(
-    "--seeds", type=click.IntRange(min=1), default=1, help="Runs, with seeds from `seed`."
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Runs, with seeds from `seed`; the same command goes on after a stop.",
 )
 def run_command(
     settings: tuple[str, ...], out: str | None, quiet: bool, dry_run: bool, seeds: int
@@ -54,11 +57,12 @@ def run_command(
     seed = int(first.values["seed"])
     configs = [first, *(resolve(source, [*changes, f"seed={seed + i}"]) for i in range(1, seeds))]
     folders = [_folder(c, out, seeds > 1) for c in configs]
-    for folder in folders[1:]:  # the first one's own check comes at once, these hours later
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"'{folder}' exists and is not empty; choose another --out")
-    for config, folder in zip(configs, folders, strict=True):
-        start(config, folder, quiet)
+    states = [_state(c, f) for c, f in zip(configs, folders, strict=True)] if seeds > 1 else ["new"]
+    for config, folder, state in zip(configs, folders, states, strict=True):
+        if state == "finished":
+            click.echo(f"'{folder}' is finished", err=True)
+        else:
+            (start if state == "new" else go_on)(config, folder, quiet)
     if seeds > 1 and not quiet:
         _compare(folders)
 
@@ -142,6 +146,25 @@ def _folder(config: Config, out: str | None, several: bool) -> Path:
     if out is None:
         return run_folder(v["name"], config.algorithm, v["seed"])
     return Path(out) / f"seed{v['seed']}" if several else Path(out)
+
+
+def _state(config: Config, folder: Path) -> str:
+    """ "new", "begun" or "finished" run of this configuration, so that the same command with
+    --seeds goes on. Raises ConfigError for a folder that holds anything else.
+    """
+    from fedloom.sweep import state_of
+
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return "new"
+    if (folder / "config.toml").is_file():
+        from fedloom.config import from_run
+
+        values, free = from_run(folder).values, ("engine",)
+        if all(values.get(k) == config.values.get(k) for k in {*values, *config.values} - {*free}):
+            return state_of(folder)
+    raise ConfigError(
+        f"'{folder}' exists, and holds something else than this run; choose another --out"
+    )
 
 
 def _compare(folders: Sequence[Path]) -> None:
