@@ -1,0 +1,97 @@
+"""Error feedback conserves in whole runs: of every coded field of every method, what the server
+read and what the client still keeps add up to what the client computed, through absences and a
+resume.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom import Saving
+from fedloom.codecs import MAKERS, make_codec
+from fedloom.link import Link, Residual, Via
+from fedloom.loop import Loop
+from fedloom.zoo import ALGORITHMS, make_algorithm
+from tiny import small
+
+D = 102
+CODECS = {name: make() for name, make in MAKERS.items()} | {
+    "strom": make_codec("strom:0.05"),
+    "threshold": make_codec("threshold:0.02"),
+    "dropping, natural": make_codec("dropping:0.5|natural"),
+    "top, signs": make_codec("topk:0.1,layer|sign"),
+}
+KEEPING = {name: codec for name, codec in CODECS.items() if not codec.unfit(D)}
+Sums = dict[tuple[int, str], Tensor]
+
+
+class Watch:
+    """Adds up what clients computed and what the server read, and keeps the last loop."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.computed: Sums = defaultdict(lambda: torch.zeros(D, dtype=torch.float64))
+        self.read: Sums = defaultdict(lambda: torch.zeros(D, dtype=torch.float64))
+        self.loop: Any = None
+        deliver, run = Link.deliver, Loop.run
+
+        def delivered(link: Link, up: Any, state: Any, view: Any, seed: int, *place: Any) -> Any:
+            before = {name: getattr(up, name).clone() for name in link.up}
+            got = deliver(link, up, state, view, seed, *place)
+            for name, value in before.items():
+                self.computed[place[-1], name] += value
+                self.read[place[-1], name] += getattr(got[0], name)
+            return got
+
+        def ran(loop: Loop, rounds: int) -> None:
+            self.loop = loop
+            run(loop, rounds)
+
+        patch.setattr(Link, "deliver", delivered)
+        patch.setattr(Loop, "run", ran)
+
+    def left(self, client: int, name: str) -> Tensor:
+        """What a client still keeps of a field."""
+        memory = self.loop.memory.get([client])
+        found: Tensor = getattr(memory[client].link, name).e
+        return found
+
+
+def conserves(algorithm: Any, codec: Any, folder: Path, patch: pytest.MonkeyPatch) -> Watch:
+    """Four rounds of 4 of 7 clients, stopped after the second."""
+    watch = Watch(patch)
+
+    def experiment(rounds: int) -> Any:
+        saving = Saving(rounds=1, seconds=None)
+        link = Via(codec, Residual())
+        return small(algorithm, torch.float64, rounds=rounds, compress=link, saving=saving)
+
+    experiment(2).run(folder)
+    experiment(4).resume(folder)
+    assert {name for _, name in watch.computed} == set(algorithm.linear)
+    for (client, name), total in watch.computed.items():
+        found = watch.read[client, name] + watch.left(client, name)
+        torch.testing.assert_close(found, total, rtol=0, atol=1e-12)
+    return watch
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_conserves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = make_codec("topk:0.1")
+    watch = conserves(make_algorithm(name), codec, tmp_path / "run", monkeypatch)
+    assert any(bool(watch.left(*key).any()) for key in watch.computed), "something was held back"
+    assert len({client for client, _ in watch.computed}) > 4, "not the same clients every round"
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_every_codec_conserves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conserves(make_algorithm("scaffold"), KEEPING[name], tmp_path / "run", monkeypatch)
+
+
+def test_what_grows_without_bound_is_left_out() -> None:
+    assert set(CODECS) - set(KEEPING) <= {"qsgd", "fedpaq"}
