@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algorithm import Job, Round
+from ..algorithm import Job, LocalSGD, Round
 from ..dropout import seeded
 from ..errors import ClientError, NotFiniteError
 from ..net import Net
@@ -89,6 +89,9 @@ class Client:
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
         self._later = False  # whether answers are looked through when they are summed
+        kind = type(plan.algorithm)
+        usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
+        self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of nobody
 
     # ------------------------------------------------------------------------------------ a range
     def run_range(
@@ -220,12 +223,15 @@ class Client:
         counted: Any = weight if rule is None else weight * rule.covered(up.delta)
         if self._rows is not None:
             counted = counted * self._owned(self._rows, share.view, i).to(up.delta.dtype)
+        uniform = uniform_of(self.plan.algorithm, up, done.job)
+        # new memory, which the sums may write into; a plain answer's own is new already
+        mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
         part = rec(
             n=1.0,
             mass=weight,
             weight=counted,
-            delta=counted * up.delta,  # new memory, which the sums may write into
-            uniform=uniform_of(self.plan.algorithm, up, done.job),
+            delta=mul(up.delta, counted),
+            uniform=uniform,
             buffers=weight * mine if mine.numel() else mine,
         )
         if rule is not None and self.plan.algorithm.means:
