@@ -130,7 +130,7 @@ def test_who_has_just_left_is_forgotten_if_that_is_asked_for():
         (lambda: Turnover(active=True), "whole number, got True"),
         (lambda: Turnover(active=2, every=0), "every must be"),
         (lambda: Turnover(active=2, replace=1.5), r"replace must be in \[0, 1\] or none, got 1.5"),
-        (lambda: Turnover(active=2, forget=3), "forget must be one of"),
+        (lambda: Turnover(active=2, forget=3), "forget must be true or false"),
         (lambda: cohorts(20), "turnover.active must be from 1 to the 20 clients.*got 250"),
         (lambda: cohorts(500, 251), "from 1 to the 250 clients there are, got 251"),
         (lambda: cohorts(500, [[0]]), "keep one of them"),
