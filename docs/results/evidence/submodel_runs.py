@@ -11,13 +11,15 @@ from fedloom.recipes import RECIPES
 from .lines import Line, script
 from .numbers import Difference, difference, first_round, mean
 
-__all__ = ["PARTS", "Part", "deciding", "needs", "size_name"]
+__all__ = ["PARTS", "WINDOW", "Part", "deciding", "needs", "size_name"]
 
 PARTS = {
     "main": "Fashion-MNIST, four sizes",
     "five": "Fashion-MNIST, five sizes",
     "cifar": "CIFAR-10, a small network, four sizes",
 }
+COLUMNS = {"local": "local_accuracy", "global": "test_accuracy"}
+WINDOW = 10  # evaluations: FIARSE does not say which one it reports; ours are ten rounds apart
 FREE = ("engine", "device", "checkpoint", "memory")  # where and how a run is computed
 
 
@@ -98,25 +100,40 @@ class Part:
         found = {s for m in self.there for x in self.runs(m).values() for s in x["sizes"]["global"]}
         return sorted(found - {"mean"}, key=float)
 
-    def values(self, method: str, kind: str, size: str) -> dict[int, float]:
-        """{seed: accuracy after the last round}; kind: "local" or "global"; size: or "mean"."""
+    def values(self, method: str, kind: str, size: str, last: int = 1) -> dict[int, float]:
+        """{seed: accuracy after the last round, or the mean of so many evaluations until then};
+        kind: "local" or "global"; size: or "mean".
+        """
+        if last > 1:
+            return self._lately(method, f"{COLUMNS[kind]}@{size}", last)
         found = {s: x["sizes"][kind].get(size) for s, x in self.runs(method).items()}
         return {s: float(v) for s, v in found.items() if v is not None}
 
-    def gap(self, method: str, other: str, kind: str, size: str) -> Difference | None:
-        """One method less another, seed by seed."""
-        return difference(self.values(method, kind, size), self.values(other, kind, size))
+    def _lately(self, method: str, column: str, last: int) -> dict[int, float]:
+        out = {}
+        for seed, curve in zip(self.runs(method), self.curves(method, column), strict=True):
+            values = [curve[t] for t in sorted(curve)]
+            if len(values) >= last:
+                out[seed] = sum(values[-last:]) / last
+        return out
 
-    def average(self, method: str, kind: str, size: str) -> float | None:
+    def gap(
+        self, method: str, other: str, kind: str, size: str, last: int = 1
+    ) -> Difference | None:
+        """One method less another, seed by seed."""
+        ours, theirs = (self.values(m, kind, size, last) for m in (method, other))
+        return difference(ours, theirs)
+
+    def average(self, method: str, kind: str, size: str, last: int = 1) -> float | None:
         """The mean over the seeds."""
-        return mean(list(self.values(method, kind, size).values()))
+        return mean(list(self.values(method, kind, size, last).values()))
 
     def curves(self, method: str, column: str) -> list[dict[int, float]]:
         """The seeds' {round: value} of a column such as test_accuracy@0.25."""
         found: list[Mapping[str, float]] = [
             x["curves"].get(column, {}) for x in self.runs(method).values()
         ]
-        return [{int(t): float(v) for t, v in c.items()} for c in found]
+        return [{int(t): float(v) for t, v in c.items() if v is not None} for c in found]
 
     def clients(self, method: str) -> list[float]:
         """The local accuracy of every client of every seed, each with its own size."""

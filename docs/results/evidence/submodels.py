@@ -9,7 +9,7 @@ from .numbers import mean
 from .page import MISSING, Page, Plot, mib, points_of, seeds_cell, table
 from .submodel_claims import claims
 from .submodel_plots import by_round, explored, histograms, unseen
-from .submodel_runs import PARTS, Part, size_name
+from .submodel_runs import PARTS, WINDOW, Part, size_name
 
 __all__ = ["make"]
 
@@ -44,13 +44,13 @@ def state(parts: Sequence[Part]) -> str:
     return "\n".join(out)
 
 
-def accuracies(part: Part, kind: str) -> str:
-    """One row for each method: the sizes and their mean."""
+def accuracies(part: Part, kind: str, last: int = 1) -> str:
+    """One row for each method: the sizes and their mean, of the last evaluation or of so many."""
     columns = [*part.sizes, "mean"]
     head = ["method", "seeds", *(f"size {size_name(s)}" for s in part.sizes), "mean"]
     rows = []
     for method in part.there:
-        cells = [seeds_cell(list(part.values(method, kind, s).values())) for s in columns]
+        cells = [seeds_cell(list(part.values(method, kind, s, last).values())) for s in columns]
         rows.append([method, str(len(part.runs(method))), *cells])
     return table(head, rows)
 
@@ -86,7 +86,7 @@ def _rounds(part: Part, method: str, size: str) -> str:
     return text if len(known) == len(found) else f"{text} ({len(known)}/{len(found)})"
 
 
-def square(part: Part) -> str:
+def square(part: Part, last: int = 1) -> str:
     """The ablation: local and global mean, and what each adds to Pruning-Greedy."""
     head = ["method", "re-masking", "factor", "local mean", "less neither", "global mean"]
     rows = []
@@ -95,10 +95,10 @@ def square(part: Part) -> str:
             continue
         cells = []
         for kind in ("local", "global"):
-            cells.append(seeds_cell(list(part.values(method, kind, "mean").values())))
+            cells.append(seeds_cell(list(part.values(method, kind, "mean", last).values())))
             base = SQUARE[0][0]
-            less = points_of(part.gap(method, base, kind, "mean")) if method != base else ""
-            cells.append(less)
+            gap = part.gap(method, base, kind, "mean", last) if method != base else None
+            cells.append("" if gap is None else points_of(gap))
         rows.append([method, masks, factor, *cells])
     return table([*head, "less neither"], rows, texts=3)
 
@@ -107,9 +107,14 @@ def section(part: Part) -> list[str | Plot]:
     """All of a part."""
     out: list[str | Plot] = [f"## {PARTS[part.name]}", LEGEND, "### Local accuracy"]
     out += [accuracies(part, "local"), "### Global accuracy", accuracies(part, "global")]
+    out += [f"### Local accuracy, mean of the last {WINDOW} evaluations"]
+    out += [accuracies(part, "local", WINDOW)]
+    out += [f"### Global accuracy, mean of the last {WINDOW} evaluations"]
+    out += [accuracies(part, "global", WINDOW)]
     out += ["### Messages and rounds", traffic(part)]
     if sum(bool(part.runs(m)) for m, _, _ in SQUARE) > 1:
-        out += ["### Re-masking and bias factor", square(part)]
+        out += ["### Re-masking and bias factor", "After the last round:", square(part)]
+        out += [f"Means of the last {WINDOW} evaluations:", square(part, WINDOW)]
     out += by_round(part)
     out += histograms(part)
     out += unseen(part)
