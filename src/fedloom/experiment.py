@@ -227,6 +227,7 @@ class Experiment:
             self.devices,
         )
         check_singles(net, fed, plan.rule, self._cohorts)
+        fed.check_devices()
         check_evaluation(self.evaluation, plan.rule is not None, next(iter(metrics.values()), None))
         check_rate(self.local, self.rounds)
         return Loop(

@@ -119,6 +119,11 @@ class Federation:
                     "with drop_last: it would never train; use drop_last = false or a smaller batch"
                 )
 
+    def check_devices(self) -> None:
+        """Raise ConfigError for speeds that no device has."""
+        if self.devices is not None:
+            _ = self._speeds
+
     @functools.cached_property
     def _speeds(self) -> list[float]:
         assert self.devices is not None

@@ -33,6 +33,11 @@ SMALL = ("rounds=2", "local.epochs=1")
         (["run", "model.classes=3"], "labels go up to 9"),
         (["run", "local.drop_last=true", "local.batch=40"], "fewer than local.batch"),
         (["run", "model=logistic"], "model.inputs=64"),
+        (
+            ["run", "model.classes=99999999999999999999"],
+            "command line, [model]: mlp cannot be made",
+        ),
+        (["run", "devices=lognormal", "devices.sigma=1e12"], "steps a second"),
         (["run", "evaluate.target=95"], "give 0.95 for 95 %"),
         (["run", "compress=topk:2"], "command line, [compress]: TopK.ratio"),
         (["run", "compress.down=topk:2"], "command line, [compress]: TopK.ratio"),

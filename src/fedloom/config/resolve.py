@@ -24,7 +24,7 @@ from ..evaluation import Evaluation
 from ..experiment import Experiment
 from ..local import Local
 from ..loop import Saving
-from ..models import MODELS
+from ..models import make_model
 from ..net import Net
 from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
@@ -171,9 +171,9 @@ class Config:
         return Net(self._model(), getattr(torch, self.values["dtype"]))
 
     def _model(self) -> nn.Module:
+        name, options = self._named("model")
         with self._blame("model"):
-            made: nn.Module = self._make("model", MODELS)
-        return made
+            return make_model(name, **options)
 
     def data(self) -> FederatedData:
         """The data, dealt to the clients.

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
+from fedloom.errors import ConfigError, FedloomError, did_you_mean
 from fedloom.models.blocks import Residual
 from fedloom.models.exits import MultiExit, with_exits
 from fedloom.models.lstm import LSTM
@@ -61,6 +63,7 @@ __all__ = [
     "logistic",
     "lstm_language_model",
     "lstm_shakespeare",
+    "make_model",
     "mlp",
     "resnet18",
     "resnet18_fedsmoo",
@@ -70,3 +73,16 @@ __all__ = [
     "with_exits",
     "with_statistics",
 ]
+
+
+def make_model(name: str, **options: Any) -> nn.Module:
+    """A model by its name. Raises ConfigError, also for sizes that no memory holds."""
+    if name not in MODELS:
+        raise ConfigError(f"unknown model '{name}'; {did_you_mean(name, MODELS)}")
+    try:
+        return MODELS[name](**options)
+    except (TypeError, RuntimeError, MemoryError) as error:
+        if isinstance(error, FedloomError):
+            raise
+        why = str(error).partition("\n")[0]
+        raise ConfigError(f"{name} cannot be made with {options}: {why}") from error
