@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from fedloom.cli.costs import costs
 from fedloom.compatibility import as_markdown
 from fedloom.config import page as settings
+from fedloom.config.reference import shown
 from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -287,11 +288,6 @@ def page(name: str) -> str:
     out += ["", "What it goes with: [compatibility](../compatibility.md).", "", "## Proof"]
     out += [*listed(proofs_of(name)), "", "And [what every method goes through](README.md)."]
     return "\n".join(out) + "\n"
-
-
-def shown(value: Any) -> str:
-    """A default as it stands in a configuration."""
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def index() -> str:

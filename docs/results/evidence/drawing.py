@@ -75,7 +75,9 @@ def panels(
             continue
         own = _draw(axes, grid[i], grid[i].x or x, ys[i // across], leftmost=i % across == 0)
         if own_legends:
-            axes.legend(list(own.values()), list(own), fontsize=7.5, loc="lower right")
+            lines, names = list(own.values()), list(own)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3}
+            axes.legend(lines, names, fontsize=7, frameon=False, **below)
         legend |= own
     for i, (axes, panel) in enumerate(zip(cells, grid, strict=False)):
         _limit(axes, panel.x or x, ys[i // across])

@@ -32,9 +32,7 @@ class FAFED(LocalSGD):
     alpha: float = hyper(
         0.1, low=0, high=1, source="experiments: {0.1, 0.9}; ours: 0.9 is steadier"
     )
-    beta: float = hyper(
-        0.9, low=0, high=1, open_high=True, source="experiments: {0.1, 0.9}; ours: 0.9 is steadier"
-    )
+    beta: float = hyper(0.9, low=0, high=1, open_high=True, source="experiments: {0.1, 0.9}")
     rho: float = hyper(0.01, low=0, open_low=True, source="experiments: 0.01")
     c: float | None = hyper(None, low=0, optional=True, source="Theorem 2; None: alpha is constant")
     ext: float = hyper(1.0, low=0, high=1, source="1: the paper; 0.95: the authors' code")

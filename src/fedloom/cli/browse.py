@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -178,6 +177,7 @@ def _words(what: Any) -> str:
 
 # ------------------------------------------------------------------------------------ one of a kind
 def _algorithm(name: str, make: Any) -> str:
+    from fedloom.config.reference import shown
     from fedloom.zoo import make_algorithm, options
 
     from .costs import costs
@@ -196,7 +196,7 @@ def _algorithm(name: str, make: Any) -> str:
     out = [_words(make), f"  {note}", table(rows)]
     known = options(name)
     if known:
-        lines = [[f"algorithm.{o.name}", _shown(o.default), o.allowed, o.source] for o in known]
+        lines = [[f"algorithm.{o.name}", shown(o.default), o.allowed, o.source] for o in known]
         out.append("  Options:\n" + table([["key", "default", "allowed", "source"], *lines]))
     else:
         out.append("  It has no options.")
@@ -230,39 +230,19 @@ def _model(name: str, make: Any) -> str:
     return f"{_callable(name, make, 'model')}\n\n  With these defaults:\n{sizes}"
 
 
-def _callable(name: str, make: Any, table_name: str = "") -> str:
-    """A docstring, and the options with their defaults; with range and source where there are."""
+def _callable(name: str, make: Any, path: str = "") -> str:
+    """A docstring, and the options of the table at this path; with sources where there are."""
+    from fedloom.config.reference import options_of
+
     from .output import table
 
-    lines, rules = [], _rules(make)
-    if table_name:
-        for key, parameter in inspect.signature(make).parameters.items():
-            if key == "partition":  # a table of its own
-                continue
-            needed = parameter.default is inspect.Parameter.empty
-            line = [f"{table_name}.{key}", "needed" if needed else _shown(parameter.default)]
-            rule = rules.get(key)
-            lines.append([*line, *([rule.range_text(), rule.source] if rule else ["", ""])])
-    text = _words(make)
-    if lines:
-        heads = ["key", "default", "allowed", "source"]
-        width = 4 if rules else 2
-        text += "\n\n  Options:\n" + table([line[:width] for line in [heads, *lines]])
-    return text
-
-
-def _rules(make: Any) -> dict[str, Any]:
-    """The ranges of a dataclass's fields."""
-    fields = dataclasses.fields(make) if dataclasses.is_dataclass(make) else ()
-    return {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return str(list(value))
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    options, text = options_of(path, name) if path else [], _words(make)
+    if not options:
+        return text
+    width = 4 if any(o.about for o in options) else 3
+    lines = [[o.key, o.default, o.allowed, o.about] for o in options]
+    rows = [line[:width] for line in [["key", "default", "allowed", "source"], *lines]]
+    return f"{text}\n\n  Options:\n{table(rows)}"
 
 
 def _settings(name: str, what: Any) -> str:
@@ -278,8 +258,8 @@ def _optimiser(name: str, what: Any) -> str:
     return f"{_words(what)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
 
 
-def _in_table(table_name: str) -> Callable[[str, Any], str]:
-    return lambda name, make: _callable(name, make, table_name)
+def _in_table(path: str) -> Callable[[str, Any], str]:
+    return lambda name, make: _callable(name, make, path)
 
 
 _SINGULAR = {

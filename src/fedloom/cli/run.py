@@ -159,8 +159,8 @@ def _state(config: Config, folder: Path) -> str:
     if (folder / "config.toml").is_file():
         from fedloom.config import from_run
 
-        values, free = from_run(folder).values, ("engine",)
-        if all(values.get(k) == config.values.get(k) for k in {*values, *config.values} - {*free}):
+        kept, asked = from_run(folder).values, config.values
+        if all(kept.get(k) == asked.get(k) for k in {*kept, *asked} - {"engine"}):
             return state_of(folder)
     raise ConfigError(
         f"'{folder}' exists, and holds something else than this run; choose another --out"

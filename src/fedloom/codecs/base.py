@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import check_ranges, hyper
-from ..errors import DataError, NotFiniteError, WireError
+from ..errors import AuthorError, DataError, NotFiniteError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
 
@@ -213,12 +213,17 @@ class Codec(ABC):
         return torch.sub(p, self.decode(message, layout, p.dtype), out=p)
 
     def where(self, message: Rec) -> tuple[int, bytes]:
-        """The places of the values of a codec that `chooses`: an index coding, and its block."""
-        raise NotImplementedError("a codec that chooses has a where() and a there() of its own")
+        """The places of the values of a codec that `chooses`: an index coding, and its block.
+
+        Raises AuthorError unless it is overridden: only codecs that choose are asked.
+        """
+        raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a where()")
 
     def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
-        """The message of where() without its values. Raises WireError for a damaged block."""
-        raise NotImplementedError("a codec that chooses has a where() and a there() of its own")
+        """The message of where() without its values. Raises WireError for a damaged block,
+        AuthorError unless it is overridden.
+        """
+        raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a there()")
 
     def most(self, d: int) -> int:
         """The largest number of values that a message about d coordinates holds."""

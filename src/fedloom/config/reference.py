@@ -25,7 +25,16 @@ from .overrides import NESTED, REGISTRIES
 from .settings import Checkpoint, Memory, Settings
 from .tables import known
 
-__all__ = ["EXTRA", "OPTIMISERS", "TABLES", "Setting", "Table", "options_of", "settings_in"]
+__all__ = [
+    "EXTRA",
+    "OPTIMISERS",
+    "TABLES",
+    "Setting",
+    "Table",
+    "options_of",
+    "settings_in",
+    "shown",
+]
 
 # local.optimiser
 OPTIMISERS: dict[str, str] = {
@@ -190,7 +199,7 @@ def settings_in(name: str) -> list[Setting]:
         return [
             Setting(
                 path + key,
-                _MADE.get(key, _default(f.default)),
+                _MADE.get(key, shown(f.default)),
                 _kind(f.annotation),
                 table.words[key],
             )
@@ -208,14 +217,14 @@ def options_of(path: str, name: str) -> list[Setting]:
 
 
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:
-    rules, shown, hints = _rules(make), inspect.signature(make).parameters, get_type_hints(make)
+    rules, given, hints = _rules(make), inspect.signature(make).parameters, get_type_hints(make)
     out = []
     for key in known(make, skip):
         rule = rules.get(key)
         bound = rule.range_text() if rule else "any"
         allowed = _kind(hints.get(key)) if bound == "any" else bound
         about = rule.source if rule else ""
-        out.append(Setting(prefix + key, _default(shown[key].default), allowed, about))
+        out.append(Setting(prefix + key, shown(given[key].default), allowed, about))
     return out
 
 
@@ -225,7 +234,7 @@ def _rules(make: Any) -> dict[str, Hyper]:
     return {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
 
 
-def _default(value: Any) -> str:
+def shown(value: Any) -> str:
     """A default as TOML has it."""
     if value in (inspect.Parameter.empty, PydanticUndefined):
         return "needed"
