@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from fedloom.config import from_run, resolve
+from fedloom.errors import FedloomError
 
 HERE = Path(__file__).resolve().parent
 LINES, RUNS = HERE / "compression.jsonl", Path("runs/compression")
@@ -107,4 +109,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FedloomError as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on", file=sys.stderr)
+        raise SystemExit(130) from None

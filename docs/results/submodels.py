@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,6 @@ if __name__ == "__main__":
         main()
     except FedloomError as error:
         raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on", file=sys.stderr)
+        raise SystemExit(130) from None

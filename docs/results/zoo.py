@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,3 +253,6 @@ if __name__ == "__main__":
         main()
     except FedloomError as error:
         raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on", file=sys.stderr)
+        raise SystemExit(130) from None
