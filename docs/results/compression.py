@@ -96,9 +96,10 @@ def main() -> None:
     parser.add_argument("--engine", default="workers:2")
     options = parser.parse_args()
     done = finished()
-    for name, (recipe, changes) in plan().items():
-        if not all(word in name for word in options.only):
-            continue
+    chosen = {k: v for k, v in plan().items() if all(word in k for word in options.only)}
+    if not chosen:
+        parser.error(f"no run has {' '.join(options.only)} in its name; --list names them")
+    for name, (recipe, changes) in chosen.items():
         if options.list or name in done:
             print(f"{'done' if name in done else 'open'}  {name}: {recipe} {' '.join(changes)}")
             continue

@@ -228,6 +228,9 @@ def main() -> None:
     options = parser.parse_args()
     share, shares = map(int, options.share.split("/"))
     part = PARTS[options.part]
+    unknown = [n for n in options.only if n not in part.methods]
+    if unknown:
+        parser.error(f"no method {unknown[0]!r} in this part; there are {', '.join(part.methods)}")
     names = [n for n in part.methods if not options.only or n in options.only][share - 1 :: shares]
     if options.list:
         told(names, options.part)
