@@ -87,7 +87,7 @@ def _whole(part: Part) -> Claim:
     size = part.sizes[-1]
     close = part.gap(OURS, ROLLING, "global", size)
     near = None if close is None else abs(close.mean) <= NEAR
-    cases = [Case(f"less {ROLLING}", said(near), points_of(close) if close else "")]
+    cases = [Case(f"{OURS} less {ROLLING}", said(near), points_of(close) if close else "")]
     for ours in (OURS, ROLLING):
         for static in (m for m in STATIC if m in part.planned):
             gap = part.gap(ours, static, "global", size)
