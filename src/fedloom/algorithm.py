@@ -45,7 +45,9 @@ class Round(NamedTuple):
     """What the engine tells the server about a round."""
 
     round: int  # 0, 1, ...
-    rate: float  # answers / N, so that rate * (mean over the answers) = (their sum) / N
+    # answers / N, so that rate * (mean over the answers) = (their sum) / N; with sub-models (d,),
+    # of a coordinate's holders
+    rate: Num
     lr: float  # local rate of the round's last step
 
 
@@ -121,6 +123,8 @@ class Algorithm(ABC):
     # linear: fields of `up` that reach the server only through means: a link may compress them
     # increments: those of `linear` that are changes, of which the server keeps the sum: EF21 of the
     #   sum is a residual of the changes, and its mean of all clients would count old ones again
+    # added: those of `linear` that a client adds to its own memory as well: what never reaches the
+    #   server leaves its sum and the clients' apart for good
     # approximate: vectors of broadcast() of which clients may hold an approximation: a link may
     #   compress them
     # means: the fields of uniform(), what the server needs of a cohort beside delta
@@ -134,6 +138,7 @@ class Algorithm(ABC):
     # ahead: clients start along the server's own last move: no optimiser may change that move
     linear: ClassVar[tuple[str, ...]] = ("delta",)
     increments: ClassVar[tuple[str, ...]] = ()
+    added: ClassVar[tuple[str, ...]] = ()
     approximate: ClassVar[tuple[str, ...]] = ("x",)
     means: ClassVar[tuple[str, ...]] = ()
     partial: ClassVar[bool] = True

@@ -108,6 +108,6 @@ class Curve:
         """As the papers write it: the round, or "1000+" if it was not reached within 1000
         rounds.
         """
-        if self.target is None:
+        if self.target is None or not self.at:  # nobody has looked for it
             return ""
         return str(self.reached["round"]) if self.reached else f"{rounds}+"

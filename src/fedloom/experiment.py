@@ -29,6 +29,7 @@ from .fitting import (
     check_rate,
     check_rows,
     check_singles,
+    check_sums,
     device_of,
     on_device,
     takes_channels_last,
@@ -230,6 +231,7 @@ class Experiment:
         fed.check_devices()
         check_evaluation(self.evaluation, plan.rule is not None, next(iter(metrics.values()), None))
         check_rate(self.local, self.rounds)
+        check_sums(plan, fed, self.turnover is not None and self.turnover.forget)
         return Loop(
             plan=plan,
             fed=fed,

@@ -24,7 +24,7 @@ from .metrics import accuracy
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError
 from .objectives.base import by_class
-from .plan import Federation
+from .plan import Federation, Plan
 from .views.base import Rule, check_capacity
 
 __all__ = [
@@ -120,6 +120,34 @@ def _hint(module: nn.Module, inputs: Tensor) -> str:
     )
 
 
+def check_sums(plan: Plan, fed: Federation, forgets: bool) -> None:
+    """Warn of settings under which a method does not go where its paper says."""
+    alg = plan.algorithm
+    lost = [name for name in plan.link.losing if name in alg.added]
+    if lost:
+        _log.warning(
+            "%s without feedback: clients add '%s' to their own memory, the server adds what is "
+            "left of it, and the two drift apart: the run ends at another point. Take "
+            "compress.feedback=residual",
+            alg.method,
+            lost[0],
+        )
+    if forgets and alg.added:
+        _log.warning(
+            "%s and turnover.forget: what clients have added to the server's sum stays in it when "
+            "they are forgotten; with turnover.forget=false they go on where they were",
+            alg.method,
+        )
+    unequal = len({fed.weight(i) for i in range(fed.population)}) > 1
+    if unequal and alg.means and not (alg.added or alg.normalises):
+        _log.warning(
+            "%s averages %s plainly, as its paper does, and the models by examples, of which "
+            "clients have different numbers: it minimises neither mean; take weighting=uniform",
+            alg.method,
+            " and ".join(alg.means),
+        )
+
+
 def check_rate(local: Local, rounds: int) -> None:
     """Warn of rounds in which nobody learns, because the schedule has ended before the run."""
     if rounds < 1 or local.rate(rounds - 1, 0) != 0:
@@ -155,7 +183,7 @@ def try_capacity(rule: Rule, level: float, net: Net) -> None:
     rule remarks on it is a warning.
     """
     check_capacity(rule, level)
-    if rule.cuts and net.buffer_layout.d and level < 1:
+    if net.buffer_layout.d and level < 1:
         raise CompositionError(
             f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
             f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "

@@ -154,6 +154,15 @@ class Link:
         return self.up
 
     @property
+    def losing(self) -> tuple[str, ...]:
+        """The fields of which something may get lost for good: a codec, and no feedback."""
+        return tuple(
+            name
+            for name, via in self._vias.items()
+            if type(via.feedback) is Forget and via.codec.delta(_ANY) != 0
+        )
+
+    @property
     def mirrored(self) -> bool:
         """Say whether the server keeps the mean of what the clients keep."""
         return any(isinstance(via.feedback, EF21) for via in self._vias.values())

@@ -19,7 +19,7 @@ from .engines.base import Engine, Score, one_thread
 from .engines.client import RangeResult, Stats
 from .engines.guard import at_server
 from .engines.statistics import evaluate_normed, keeps_no_statistics
-from .engines.sums import means, root
+from .engines.sums import means, rate, rested, root
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
 from .interrupts import undisturbed
@@ -29,7 +29,7 @@ from .net import Net
 from .plan import Federation, Plan
 from .rows import bytes_of, put, skipped, squares
 from .rundir import RunDirectory, State
-from .sizes import Sizes
+from .sizes import Sizes, holding
 from .vector import Rec, Vec, rec, tree
 
 __all__ = ["Loop"]
@@ -180,11 +180,12 @@ class Loop:
         longest = max((s.steps for s in answers.stats), default=1)
         if total is not None:  # else nobody answered: the server stays as it was
             up, buffers = means(total)
-            rate = float(total.n) / self.fed.population
-            share = total.mass / self._all_weights
-            up, self.at_link = self.plan.link.arrive(up, self.at_link, share, rate)
-            rnd = Round(t, rate, local.rate(t, max(longest - 1, 0)))
-            self.srv = at_server(self.plan.algorithm, "server_step", t, self.srv, up, rnd)
+            share, answered = total.mass / self._all_weights, total.n / self.fed.population
+            up, self.at_link = self.plan.link.arrive(up, self.at_link, share, answered)
+            part = rate(total, self.fed.population, self._holding)
+            rnd = Round(t, part, local.rate(t, max(longest - 1, 0)))
+            srv = at_server(self.plan.algorithm, "server_step", t, self.srv, up, rnd)
+            self.srv = rested(srv, self.srv, total)
             self.buffers = buffers
         else:
             _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
@@ -290,6 +291,11 @@ class Loop:
         return math.fsum(map(self.fed.weight, range(self.fed.population)))
 
     @functools.cached_property
+    def _holding(self) -> Vec | None:
+        needed = self.plan.algorithm.means  # else nobody asks
+        return holding(self.plan.rule, self.fed, self.net, self._sent()) if needed else None
+
+    @functools.cached_property
     def _held_out(self) -> tuple[Any, Any] | None:
         data = self.fed.data
         if data.validation is None or not len(data.validation):
@@ -348,11 +354,14 @@ class Loop:
             self.sizes.restore(getattr(learnt, "sizes", None), self._sent(), self.round)
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
-        target, higher = self.curve.target, self.curve.higher_is_better
+        asked = self.curve
         self.curve = Curve(**state.extra["curve"])
-        self.curve.higher_is_better = higher
-        if target != self.curve.target:
-            self.curve.aim(target, self._means())
+        if asked.ema != self.curve.ema:
+            told = "evaluate.ema stays %g: the moving averages until now were made with it"
+            _log.warning(told, self.curve.ema)
+        self.curve.higher_is_better = asked.higher_is_better
+        if asked.target != self.curve.target:
+            self.curve.aim(asked.target, self._means())
         self.logged = len(self.history)
 
     def _means(self) -> Iterator[tuple[int, float, int, float]]:

@@ -265,14 +265,16 @@ class Net:
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Inside, layers such as dropout and batch norm are in evaluation mode; afterwards every
-        layer is in the mode it was in.
+        layer is in the mode it was in. The scaler of a slice stays on: a teacher has it too.
         """
         # cuDNN differentiates recurrent layers in training mode only; without dropout the mode
         # changes nothing else about them
         changed = [
             m
             for m in self.module.modules()
-            if m.training and not (isinstance(m, nn.RNNBase) and m.dropout == 0)
+            if m.training
+            and not (isinstance(m, nn.RNNBase) and m.dropout == 0)
+            and not getattr(m, "trained_with", False)  # what training multiplies by, a teacher too
         ]
         for m in changed:
             m.training = False
@@ -326,7 +328,7 @@ class Net:
         if block.overwrites and isinstance(inputs, Tensor):
             inputs = inputs.clone()  # what came before is read again: by another path, by a loss
         child = self.module.get_submodule(block.name)
-        if x is self._live or not block.places:
+        if (x is self._live and id(x) not in pieces) or not block.places:
             return child(inputs)
         if id(x) not in pieces:
             pieces[id(x)] = self.layout.pieces(x)

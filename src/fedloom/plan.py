@@ -146,6 +146,11 @@ class Federation:
         """The share of the model that a client can hold."""
         return self.capacities[client] if self.capacities else 1.0
 
+    @functools.cached_property
+    def parted(self) -> bool:
+        """Whether some clients hold a part of the model only."""
+        return any(capacity != 1 for capacity in self.capacities)
+
     def weight(self, client: int) -> float:
         """The aggregation weight of a client's answer."""
         return float(self._sizes[client]) if self.weighting == "examples" else 1.0

@@ -169,7 +169,7 @@ class CubeRoot(Schedule):
     `epoch` steps (the authors' text runs: FAFED with local.lr = 1, STEM with 20).
     """
 
-    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: w = 1")
+    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: 1, first step u = 1")
     unit: str = hyper(
         "step", choices=("step", "round", "epoch"), source="step: the paper; epoch: its text runs"
     )

@@ -4,6 +4,8 @@ that size, and which coordinates the sizes have explored.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +24,7 @@ from .vector import Rec, Vec, rec
 from .views.base import Rule, View
 from .views.layers import unscaled
 
-__all__ = ["Sizes", "client_values", "mean_of", "part_of", "text"]
+__all__ = ["Sizes", "client_values", "holding", "mean_of", "part_of", "text"]
 
 
 def text(capacity: float) -> str:
@@ -44,8 +46,22 @@ def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[
     """A view of this capacity after so many rounds, and its module with these weights: a smaller
     one, or the whole one with zeros; in evaluation mode, of plain layers.
     """
-    view = rule.view(x, net, capacity, Round(round, float("nan"), float("nan")))
+    view = rule.view(x, net, capacity, Round(round, math.nan, math.nan))
     return view, unscaled((view.net or net).export(view.seen(view.take(x))))
+
+
+def holding(rule: Rule | None, fed: Federation, net: Net, x: Vec) -> Vec | None:
+    """How many of all clients hold each coordinate, (d,); None where it is not the same in all
+    rounds, or where everybody holds everything.
+    """
+    if rule is None or not (rule.fixed and fed.parted):
+        return None
+    held = torch.zeros_like(x)
+    capacities = Counter(map(fed.capacity, range(fed.population)))
+    for capacity, clients in capacities.items():
+        view = rule.view(x, net, capacity, Round(0, math.nan, math.nan))
+        held[... if view.held is None else view.held] += clients
+    return held
 
 
 def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[float | None], str]:
@@ -127,7 +143,7 @@ class Sizes:
     def _view(self, x: Vec, capacity: float, round: int) -> View:
         if capacity in self._kept:
             return self._kept[capacity]
-        view = self.rule.view(x, self.net, capacity, Round(round, float("nan"), float("nan")))
+        view = self.rule.view(x, self.net, capacity, Round(round, math.nan, math.nan))
         if self.rule.fixed:
             self._kept[capacity] = view
         return view

@@ -12,9 +12,10 @@ from fedloom import Local
 from fedloom.data import from_clients
 from fedloom.net import Variables
 from fedloom.objectives import Function
+from fedloom.vector import leaves
 from fedloom.views import Importance, Rule, behind_mask, whole
 from fedloom.zoo import make_algorithm
-from tiny import A, B, models, quadratics
+from tiny import A, B, models, quadratics, trace
 
 CLIENTS = [0.5, 0.5, 1.0, 1.0]  # the first two hold only the first coordinate
 METHODS = {
@@ -51,6 +52,76 @@ def test_a_coordinate_goes_the_way_of_its_holders(method):
     two = models(quadratics(make_algorithm(name, **options), local=local, data=alone), 12)
     np.testing.assert_allclose(mixed[:, 1], two[:, 1], rtol=0, atol=1e-12)
     assert np.abs(two[-1, 1]) > 0.1  # it would be no test otherwise
+
+
+class Changing(First):
+    """The same for a rule that does not promise it: anybody may hold anything one day."""
+
+    fixed = False
+
+
+@pytest.mark.parametrize("rule", [First(), Changing()])
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "fedavg"])
+def test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders(method, rule):
+    name, options = method.partition(",")[0], METHODS[method]
+    makes = {"cohort": 2, "submodel": rule, "capacities": CLIENTS, "weighting": "uniform"}
+    for seed in (0, 1):
+        run = quadratics(make_algorithm(name, **options), **makes, seed=seed)
+        end = models(run, 1200)[-1]
+        both = (A * B).sum(0)[0] / A.sum(0)[0], (A[2:] * B[2:]).sum(0)[1] / A[2:].sum(0)[1]
+        np.testing.assert_allclose(end, both, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "field", "own"), [("scaffold", "c", "c"), ("feddyn", "h", "h"), ("feddc", "g", "g")]
+)
+@pytest.mark.parametrize("rule", [Importance(), First()])
+def test_what_the_server_adds_up_stays_the_mean_of_the_clients_own(method, field, own, rule):
+    run = quadratics(
+        make_algorithm(method), cohort=2, submodel=rule, capacities=CLIENTS, weighting="uniform"
+    )
+    for loop in trace(run, 9):
+        there = loop.memory.get(range(4))
+        each = [getattr(row.alg, own) for row in there.values()]
+        total = torch.stack(each).sum(0) if each else torch.zeros(2, dtype=torch.float64)
+        # over its holders, where they are the same in all rounds; else over all
+        count = torch.tensor([4.0, 2.0 if rule.fixed else 4.0], dtype=torch.float64)
+        torch.testing.assert_close(getattr(loop.srv, field), total / count, rtol=0, atol=1e-12)
+
+
+def test_fednova_counts_the_steps_of_those_who_hold_a_coordinate():
+    # with another client of more steps beside, a coordinate of its own goes as it does alone
+    local = Local(epochs=2, lr=0.1, batch=1)
+    makes = {"local": local, "weighting": "uniform"}
+    mixed = models(
+        quadratics(
+            make_algorithm("fednova"),
+            (5, 5, 1, 2),
+            submodel=First(),
+            capacities=CLIENTS,
+            **makes,
+        ),
+        6,
+    )
+    pairs = [(np.tile(A[i], (n, 1)), np.tile(B[i], (n, 1))) for i, n in ((2, 1), (3, 2))]
+    alone = from_clients(pairs, dtype=torch.float64)
+    two = models(quadratics(make_algorithm("fednova"), data=alone, **makes), 6)
+    np.testing.assert_allclose(mixed[:, 1], two[:, 1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedavgm", "fedacg", "fedadam", "feddyn", "feddc", "fednova"])
+def test_a_coordinate_nobody_held_stays_as_it_was(method):
+    # whatever the server remembers of it: as in a federation in which nobody answers
+    run = quadratics(make_algorithm(method), cohort=1, submodel=First(), capacities=CLIENTS)
+    before, rested = None, 0
+    for loop in trace(run, 30):
+        if before is not None and loop.cohorts.of(loop.round - 1)[0] < 2:
+            for v, old in zip(leaves(loop.srv), before, strict=True):
+                if isinstance(v, torch.Tensor) and v.shape == (2,):
+                    assert torch.equal(v[1], old[1])
+            rested += 1
+        before = list(leaves(loop.srv))
+    assert 5 < rested < 25
 
 
 def test_a_coordinate_that_few_hold_is_not_slower_with_scaffold():

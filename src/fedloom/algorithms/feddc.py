@@ -24,6 +24,7 @@ class FedDC(LocalSGD):
     approximate = ("x", "g")
     linear = ("delta", "dg")
     increments = ("dg",)
+    added = ("delta", "dg")
     means = ("h", "dg")
     sums = True
     alpha: float = hyper(0.01, low=0, source="0.01: the authors' code for CIFAR; FedACG")

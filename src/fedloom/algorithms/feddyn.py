@@ -21,6 +21,7 @@ class FedDyn(LocalSGD):
     """
 
     means = ("h",)
+    added = ("delta",)
     alpha: float = hyper(
         0.1, low=0, open_low=True, source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO"
     )

@@ -24,6 +24,7 @@ class FedSMOO(LocalSGD):
     approximate = ("x", "s")
     linear = ("delta", "s")
     means = ("h", "s")
+    added = ("delta",)
     perturbs = True
     rho: float = hyper(0.1, low=0, source="Table 5: {0.01, 0.1, 1}; 0 is no perturbation")
     beta: float = hyper(

@@ -21,6 +21,7 @@ class Scaffold(FedAvg):
     approximate = ("x", "c")
     linear = ("delta", "dc")
     increments = ("dc",)
+    added = ("dc",)
     means = ("dc",)
     sums = True
     option: int = hyper(

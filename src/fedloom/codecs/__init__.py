@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError, did_you_mean
@@ -41,6 +41,7 @@ __all__ = [
     "Zstd",
     "make_codec",
     "named_codec",
+    "usual_feedback",
 ]
 
 ZSTD = "zstd"
@@ -96,6 +97,20 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
             raise ConfigError(f"codec '{text}': '{key}' {said}")
         values[key] = _value(value)
     return name, values
+
+
+def usual_feedback(codec: Mapping[str, Any]) -> str:
+    """The feedback that goes with a codec, given as its name and options, unless another one is
+    asked for.
+
+    >>> usual_feedback({"name": "chain", "of": "fedpaq|zstd"}), usual_feedback({"name": "topk"})
+    ('forget', 'residual')
+    """
+    stages = [stage.strip() for stage in str(codec.get("of", codec.get("name"))).split("|")]
+    if stages[-1] == ZSTD:
+        stages.pop()
+    name = stages[0].partition(":")[0] if len(stages) == 1 else ""
+    return str(getattr(MAKERS.get(name), "feedback", "residual"))
 
 
 def _made(text: str) -> Codec:

@@ -140,6 +140,8 @@ class Zstd(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # nothing more is lost, so nothing more is remembered
+        object.__setattr__(self, "feedback", self.inner.feedback)
         if not isinstance(self.level, int):
             raise ConfigError(f"Zstd.level must be a whole number, got {self.level!r}")
         if isinstance(self.inner, Zstd):

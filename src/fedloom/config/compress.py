@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..codecs import MAKERS, Codec, Dense, named_codec
+from ..codecs import MAKERS, Codec, Dense, named_codec, usual_feedback
 from ..errors import ConfigError, did_you_mean
 from ..feedback import FEEDBACKS, Forget
 from ..link import Link, Via
@@ -43,7 +43,7 @@ def settings_of(raw: Mapping[str, Any], named: Named, origin: Origin) -> dict[st
     feedback = table.pop("feedback", None)
     values = named({"compress": table}, "compress", origin)
     if feedback is None:
-        feedback = getattr(MAKERS[values["name"]], "feedback", "residual")
+        feedback = usual_feedback(values)
     if feedback not in FEEDBACKS:
         where, hint = origin.of("compress.feedback"), did_you_mean(str(feedback), FEEDBACKS)
         raise ConfigError(f"{where}: unknown feedback '{feedback}'; {hint}")

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..codecs import MAKERS, named_codec
+from ..codecs import MAKERS, named_codec, usual_feedback
 from ..data import PARTITIONS, SOURCES
 from ..devices import DEVICES
 from ..errors import ConfigError
@@ -128,7 +128,7 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if old.get("name") == name:
         return
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
-    if path == "compress" and (name == NOTHING or kept.get("feedback") == _usual(old)):
+    if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
         kept.pop("feedback", None)  # it went with the old codec
     if path.startswith("compress") and isinstance(name, str) and is_short(name):
         try:
@@ -140,11 +140,6 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
     if path == "data.partition" and make is not None:  # every partition is of `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}
     place[key] = {"name": name, **kept}
-
-
-def _usual(codec: Mapping[str, Any]) -> str:
-    """The feedback that goes with a codec unless another one is asked for."""
-    return str(getattr(MAKERS.get(str(codec.get("name"))), "feedback", "residual"))
 
 
 def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:

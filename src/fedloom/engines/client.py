@@ -234,8 +234,12 @@ class Client:
             uniform=uniform,
             buffers=weight * mine if mine.numel() else mine,
         )
-        if rule is not None and self.plan.algorithm.means:
-            part = rec(**part._asdict(), holders=torch.ones_like(up.delta))
+        if self.fed.parted and self.plan.algorithm.means:
+            held = torch.ones_like(up.delta)
+            shares = {
+                k: held * v for k, v in uniform._asdict().items() if not isinstance(v, Tensor)
+            }
+            part = rec(**part._asdict(), holders=held, shares=rec(**shares))
         if mine.numel():
             sent["buffers"] = mine.nbytes
         memory = memory._replace(link=state, last=float(round))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..vector import Rec, leaves, rec, tree
 
-__all__ = ["Node", "means", "push", "push_rows", "ranges", "root"]
+__all__ = ["Node", "means", "push", "push_rows", "ranges", "rate", "rested", "root"]
 
 Node = tuple[int, int, Any]
 
@@ -110,7 +110,8 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
     """Sums -> what server_step sees, and the mean of the models' buffers.
 
     delta and buffers are averaged by weight, the rest plainly: with sub-models, each coordinate
-    over those who hold it, as if nobody else were there.
+    over those who hold it, as if nobody else were there. A number of uniform() is then a vector
+    too, its mean over a coordinate's holders, and over all where there are none.
     """
     weight = total.weight
     if isinstance(weight, Tensor):  # per coordinate: 0 where nobody who answered holds it
@@ -121,8 +122,43 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
     uniform = tree(lambda v: v / total.n, total.uniform)
     if "holders" in total._fields:
         some = total.holders.clamp_min(1)  # where nobody holds it, the sum is 0
-        uniform = tree(lambda v: v / (some if isinstance(v, Tensor) else total.n), total.uniform)
+        own = {k: v / some for k, v in total.uniform._asdict().items() if isinstance(v, Tensor)}
+        for name, v in total.shares._asdict().items():
+            own[name] = torch.where(total.holders > 0, v / some, getattr(uniform, name))
+        uniform = uniform._replace(**own)
     return rec(delta=delta, **uniform._asdict()), total.buffers / total.mass
+
+
+def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
+    """What a mean over the answers is multiplied by to become a part of the mean over all clients:
+    answers / N. With sub-models (d,): those who answered over all who hold a coordinate, `holding`;
+    where that changes from round to round (None), over N.
+
+    >>> two = rec(n=2.0, holders=torch.tensor([2.0, 1.0, 0.0]))
+    >>> rate(two, 8, torch.tensor([8.0, 4.0, 0.0]))
+    tensor([0.2500, 0.2500, 0.0000])
+    >>> rate(rec(n=2.0), 8, None)
+    0.25
+    """
+    if "holders" not in total._fields:
+        return float(total.n) / population
+    part: Tensor = total.holders / (population if holding is None else holding.clamp_min(1))
+    return part
+
+
+def rested(srv: Rec, before: Rec, total: Rec) -> Rec:
+    """srv, with all that it knows of a coordinate as before where nobody who answered holds it: a
+    federation of its holders would not have moved.
+    """
+    held = total.holders if "holders" in total._fields else total.weight
+    if not isinstance(held, Tensor) or bool((held > 0).all()):
+        return srv
+
+    def one(new: Any, old: Any) -> Any:
+        fits = isinstance(new, Tensor) and new.shape == held.shape and isinstance(old, Tensor)
+        return torch.where(held > 0, new, old) if fits else new
+
+    return tree(one, srv, before)
 
 
 def finite(part: Rec) -> bool:

@@ -131,7 +131,7 @@ class Rule:
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
     pure. grad(), move() and covered() may run for many clients at once under vmap: no branch on
     tensor values, no shape that depends on them. The rest runs outside. Capacity 1 must give
-    whole(), so that the base algorithm stays as it is, bit for bit.
+    whole(), so that the base algorithm stays as it is, bit for bit, unless the rule is `ordered`.
     """
 
     # cuts: the views have nets of their own, whose layers keep their shapes

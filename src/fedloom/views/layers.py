@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Scaled(nn.Module):
 
     share: float = 1.0
     always: bool = False
+    trained_with: ClassVar[bool] = True  # see Net.evaluating
 
     def forward(self, inputs: Tensor) -> Tensor:
         out: Tensor = super().forward(inputs)

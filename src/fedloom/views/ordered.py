@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..algorithm import hyper
+from ..blocks import Block
 from ..dropout import choice
 from ..errors import ConfigError
 from ..net import Net, logits_of
@@ -34,21 +35,33 @@ class OrderedNet(Net):
         self.parts = parts
         self.draws = True
 
-    def raw(self, x: Vec, inputs: Any) -> Any:
+    def _left(self, x: Vec) -> list[Tensor] | None:
+        """What this step leaves of the parameters x, in pieces; None: all of it."""
         drawn = choice(len(self.parts)) if self.module.training else None
         if drawn is None:
-            return super().raw(x, inputs)
+            return None
         row = drawn.to(self.parts.device).reshape(1)
         part = self.parts.index_select(0, row)[0]
         # the handle of a loss stands for the module's own parameters, which are differentiated
         pieces = self.params if x is self._live else self.layout.pieces(x)
-        left = [
+        return [
             torch.where(kept, piece, 0.0)
             for kept, piece in zip(self.layout.pieces(part), pieces, strict=True)
         ]
+
+    def raw(self, x: Vec, inputs: Any) -> Any:
+        left = self._left(x)
+        if left is None:
+            return super().raw(x, inputs)
         return functional_call(
             self.module, dict(zip(self.layout.names, left, strict=True)), (inputs,)
         )
+
+    def _run(self, block: Block, x: Vec, inputs: Any, pieces: dict[int, list[Tensor]]) -> Any:
+        left = self._left(x) if id(x) not in pieces else None
+        if left is not None:
+            pieces[id(x)] = left
+        return super()._run(block, x, inputs, pieces)
 
     def full(self, x: Vec, inputs: Any) -> Any:
         return logits_of(super().raw(x, inputs))

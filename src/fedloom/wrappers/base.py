@@ -14,6 +14,7 @@ __all__ = ["Wrapper"]
 _DECLARED = (
     "linear",
     "increments",
+    "added",
     "approximate",
     "means",
     "partial",

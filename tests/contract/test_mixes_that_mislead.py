@@ -1,0 +1,143 @@
+"""Mixes of parts that each work alone, and together would be another method than the name says."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Evaluation, Experiment
+from fedloom.algorithm import Round
+from fedloom.codecs import TopK, make_codec
+from fedloom.cohorts import Turnover
+from fedloom.dropout import choice, seeded
+from fedloom.errors import CompositionError
+from fedloom.link import Forget, Residual, Via, via
+from fedloom.net import Net
+from fedloom.objectives import MOON, FedDecorr, FedMLB, FedNTD
+from fedloom.vector import rec
+from fedloom.views import Importance, Ordered, Width
+from fedloom.zoo import make_algorithm
+from tiny import quadratics, small
+
+NOW = Round(0, 1.0, 0.1)
+
+
+def net(*hidden: int) -> Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        layers = [nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)]
+        return Net(nn.Sequential(*layers).double())
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(1)
+    inputs = torch.randn(9, 6, generator=g, dtype=torch.float64)
+    return inputs, torch.randint(0, 4, (9,), generator=g)
+
+
+# --------------------------------------------------------------------------------- ordered dropout
+@pytest.mark.parametrize("objective", [MOON(), FedDecorr(), FedMLB()], ids=lambda o: o.name)
+def test_a_loss_that_walks_through_the_blocks_trains_the_drawn_part_only(objective):
+    view = Ordered(widths=(0.25, 1.0)).view(None, net(), 0.25, NOW)
+    part = view.net
+    x = torch.full_like(part.init(), 0.1) + part.init()
+    mem = objective.init(rec(counts=torch.ones(4, dtype=torch.float64), d=len(x)))
+    if mem:
+        mem = mem._replace(prev=-x, seen=torch.ones_like(mem.seen))
+    part.train()
+    for seed in range(20):
+        with seeded(seed):
+            drawn = int(choice(len(part.parts)))
+            total = objective.mean(part, part.live(x), batch(), x.clone(), mem)
+            found = torch.autograd.grad(total, part.params)
+        outside = torch.cat([g.flatten() for g in found])[part.parts[drawn] == 0]
+        assert drawn == len(part.parts) - 1 or (len(outside) and not outside.any())
+
+
+# ------------------------------------------------------------------------------------- the scaler
+@pytest.mark.parametrize("capacity", [1 / 4, 1 / 16])
+def test_a_teacher_that_is_the_pupil_teaches_nothing_whatever_the_scaler(capacity):
+    view = Width(scaler=True).view(None, net(), capacity, NOW)
+    part, x = view.net, view.take(rec(x=net().init())).x
+    part.train()
+    pupil = FedNTD(beta=1.0)  # of this form, the distance alone
+    pull = torch.autograd.grad(
+        pupil.mean(part, part.live(x), batch(), x.clone(), rec()), part.params
+    )
+    assert max(float(g.abs().max()) for g in pull) < 1e-12
+    assert all(m.training for m in part.module.modules())
+
+
+def test_a_mask_and_running_statistics_are_refused_as_a_slice_is():
+    run = Experiment(
+        algorithm=make_algorithm("fedavg"),
+        model=nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+        data=small(make_algorithm("fedavg"), torch.float32).data,
+        submodel=Importance(),
+        capacities=[0.5, 1.0],
+        rounds=1,
+    )
+    with pytest.raises(CompositionError, match="running statistics"):
+        run.build()
+
+
+# ------------------------------------------------------------------- what is lost is lost for good
+@pytest.mark.parametrize("method", ["scaffold", "feddyn", "feddc", "fedsmoo"])
+def test_a_sum_that_loses_something_is_said(method, caplog):
+    for feedback, told in ((Forget(), True), (Residual(), False)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "fedloom"):
+            quadratics(make_algorithm(method), compress=Via(TopK(ratio=0.5), feedback)).build()
+        assert ("feedback=residual" in caplog.text) == told
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        caplog.clear()
+        quadratics(make_algorithm("fedavg"), compress=Via(TopK(ratio=0.5), Forget())).build()
+        quadratics(make_algorithm(method), compress=Via(TopK(ratio=1.0), Forget())).build()
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_turnover_that_forgets_says_what_stays_behind(forget, caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        quadratics(make_algorithm("scaffold"), turnover=Turnover(active=3, forget=forget)).build()
+    assert ("turnover.forget" in caplog.text) == forget
+
+
+@pytest.mark.parametrize("method", ["fafed", "stem", "fedcm", "mofedsam", "fednova", "scaffold"])
+def test_two_kinds_of_means_in_one_method_are_said(method, caplog):
+    two = method in ("fafed", "stem", "fedcm", "mofedsam")
+    for copies, weighting in (
+        ((1, 2, 3, 4), "examples"),
+        ((1, 2, 3, 4), "uniform"),
+        ((2,) * 4, "examples"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "fedloom"):
+            quadratics(make_algorithm(method), copies, weighting=weighting).build()
+        said = two and weighting == "examples" and len(set(copies)) > 1
+        assert ("weighting=uniform" in caplog.text) == said
+
+
+def test_bytes_that_are_compressed_again_change_no_feedback():
+    pytest.importorskip("zstandard")
+    assert make_codec("fedpaq|zstd").feedback == "forget"
+    assert type(via("fedpaq|zstd").feedback) is Forget
+    assert type(via("topk:0.1|zstd").feedback) is Residual
+
+
+# --------------------------------------------------------------------------------- the evaluation
+def test_a_target_that_nobody_looked_for_is_not_missed():
+    run = quadratics(make_algorithm("fedavg"), evaluation=Evaluation(every=0, target=1.0), rounds=3)
+    assert run.run().summary["rounds_to_target_text"] == ""
+
+
+def test_another_factor_of_the_average_is_said_to_come_too_late(tmp_path, caplog):
+    settings = {"rounds": 2, "evaluation": Evaluation(ema=0.9)}
+    quadratics(make_algorithm("fedavg"), **settings).run(tmp_path / "run")
+    settings |= {"rounds": 3, "evaluation": Evaluation(ema=0.5)}
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        quadratics(make_algorithm("fedavg"), **settings).resume(tmp_path / "run")
+    assert "evaluate.ema stays 0.9" in caplog.text
