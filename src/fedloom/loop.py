@@ -293,7 +293,7 @@ class Loop:
     @functools.cached_property
     def _holding(self) -> Vec | None:
         needed = self.plan.algorithm.means  # else nobody asks
-        return holding(self.plan.rule, self.fed, self.net, self._sent()) if needed else None
+        return holding(self.plan.rule, self.fed, self.net) if needed else None
 
     @functools.cached_property
     def _held_out(self) -> tuple[Any, Any] | None:

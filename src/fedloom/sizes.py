@@ -50,12 +50,13 @@ def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[
     return view, unscaled((view.net or net).export(view.seen(view.take(x))))
 
 
-def holding(rule: Rule | None, fed: Federation, net: Net, x: Vec) -> Vec | None:
+def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
     """How many of all clients hold each coordinate, (d,); None where it is not the same in all
     rounds, or where everybody holds everything.
     """
     if rule is None or not (rule.fixed and fed.parted):
         return None
+    x = net.init()
     held = torch.zeros_like(x)
     capacities = Counter(map(fed.capacity, range(fed.population)))
     for capacity, clients in capacities.items():

@@ -49,7 +49,10 @@ def test_the_target_is_reached_once_on_the_average():
     # averages: .2, (.1 + .45)/.75 = .667 after debiasing by 1 - .5^t
     assert curve.reached == {"round": 2, "bytes": 200, "seconds": 2.0}
     assert curve.rounds_to_target(5) == "2"
-    assert Curve(ema=0.5, target=0.99).rounds_to_target(1000) == "1000+"
+    missed = Curve(ema=0.5, target=0.99)
+    assert missed.rounds_to_target(1000) == ""  # nobody has looked
+    missed.add(1000, 0.2, 0, 0.0)
+    assert missed.rounds_to_target(1000) == "1000+"
     assert Curve(ema=0.5).rounds_to_target(10) == ""
 
 

@@ -39,7 +39,8 @@ class Importance(Rule):
 
     whose factor lies in (1, 1.5]. A weight that falls below tau stops where it is, unless the
     method adds something to the gradient (prox, a control variate); momentum_mask = "update" stops
-    it then too. Several values equal to tau are all held: only ties make a part larger than its capacity.
+    it then too. Several values equal to tau are all held: only ties make a part larger than its
+    capacity.
 
     Maskable are weights with two or more axes and the biases of Linear layers. Norms, other biases
     and scalars are held by everybody and not counted in n. Override maskable() for another choice.
