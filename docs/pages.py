@@ -26,6 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PROOFS = ("tests/closed_form", "tests/golden", "tests/contract", "tests/system/test_costs.py")
 WORDS = {"naive_adaptive": ("naive", "naive_adaptive")}  # what tests call a method, beside its name
 
+# what the digits need to be learnt with a method, where its name is not enough
+RUN = {
+    "fafed": "algorithm=fafed weighting=uniform local.lr=0.01",
+}
+
 # relatives of a method, as `fedloom run` takes them; a test resolves every line
 LINES: dict[str, list[tuple[str, str]]] = {
     "fedacg": [
@@ -282,7 +287,14 @@ def page(name: str) -> str:
         [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.source] for o in options(name)
     ]
     out += grid(["key", "default", "allowed", "source"], lines) if lines else ["It has none."]
-    out += ["", "## Run it", "", "```sh", f"fedloom run digits algorithm={name}", "```"]
+    out += [
+        "",
+        "## Run it",
+        "",
+        "```sh",
+        f"fedloom run digits {RUN.get(name, f'algorithm={name}')}",
+        "```",
+    ]
     if relatives := LINES.get(name):
         out += ["", *grid(["", "line"], [[w, f"`fedloom run {text}`"] for w, text in relatives])]
     out += ["", "What it goes with: [compatibility](../compatibility.md).", "", "## Proof"]

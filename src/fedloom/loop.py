@@ -40,9 +40,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Saving:
-    """checkpoint_every: seconds between checkpoints, or None; every_rounds alike; keep: how many
-    stay.
-    """
+    """seconds: between checkpoints, or None; rounds: alike, in rounds; keep: how many stay."""
 
     rounds: int | None = None
     seconds: float | None = 60.0
@@ -341,6 +339,10 @@ class Loop:
         assert self.folder is not None
         state = self.folder.load(self.memory, self.net.device)
         if state is None:
+            if self.folder.rounds.exists() and self.folder.rounds.stat().st_size:
+                _log.warning(
+                    "'%s' has no checkpoint yet: begins again at round 1", self.folder.path
+                )
             self.folder.rewind(0, -1)
             self.begin()
             return

@@ -120,7 +120,7 @@ def plan(
     by: str = "validation",
 ) -> list[Trial]:
     """Every run of a sweep, all configurations checked. Seeds count from the recipe's own; out is
-    runs/sweep-NAME if nothing is said.
+    runs/sweep-NAME if nothing is said, runs/sweep-NAME-METHOD for another method than the recipe's.
 
     by: "validation" holds out a tenth of the training data if the recipe holds out nothing.
     Raises ConfigError for whatever is wrong with any of them.
@@ -131,7 +131,10 @@ def plan(
             "nothing to try: give a setting several values, as in local.lr=0.03,0.1,0.3"
         )
     first = resolve(source, [*shared, *(f"{k}={v[0]}" for k, v in axes.items())]).values
-    folder = Path(out) if out is not None else Path("runs") / f"sweep-{first['name']}"
+    name = f"sweep-{first['name']}"
+    if any(word.startswith(("algorithm=", "algorithm.name=")) for word in shared):
+        name += f"-{first['algorithm']['name']}"  # methods are tuned one after the other
+    folder = Path(out) if out is not None else Path("runs") / name
     if by == "validation" and not first["evaluate"].get("validation"):
         shared = [*shared, f"evaluate.validation={VALIDATION}"]
     trials = []

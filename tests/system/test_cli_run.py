@@ -201,6 +201,9 @@ def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
         ["FedACG", "1"],
     ]
     assert "rounds to 1 %" in table
+    for command in ("compare", "report"):
+        said = fedloom(command, "one", "--target", 95, code=2).output
+        assert "give 0.95 for 95 %" in said
     assert len(Path("a/b.csv").read_text().splitlines()) == 3
     assert fedloom("compare", "one", "--markdown").output.startswith("| algorithm | seeds |")
 

@@ -29,5 +29,26 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch,
     assert re.search(r"0\.\d+", capsys.readouterr().out)  # an accuracy, or a few
 
 
+def test_the_python_page_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(code("python")))
+    end = runpy.run_path(str(script))
+    assert end["result"].last > 0.7 and end["again"].last > 0.7
+    assert (tmp_path / "runs" / "labels" / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_builds_passes_the_check(page, tmp_path):
+    import fedloom
+
+    script = tmp_path / "own.py"
+    script.write_text(next(block for block in code(page) if block.startswith("# my_")))
+    made = runpy.run_path(str(script))
+    part = [v for v in made.values() if isinstance(v, type) and v.__module__ == "<run_path>"][-1]
+    fedloom.check(part)
+
+
 def test_every_such_page_is_among_them():
     assert {p.stem for p in DOCS.glob("write-*.md")} == set(PAGES)

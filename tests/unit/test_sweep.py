@@ -49,7 +49,7 @@ def test_every_combination_and_seed_is_a_run() -> None:
     ]
     assert seen == [(m, lr, s) for m in (0.8, 0.9) for lr in (0.03, 0.1, 0.3) for s in (4, 5)]
     assert all(t.config.values["seed"] == t.seed for t in trials)
-    assert all(t.folder.parent == Path("runs/sweep-digits") for t in trials)
+    assert all(t.folder.parent == Path("runs/sweep-digits-fedacg") for t in trials)
     assert plan("digits", GRID, out="here")[0].folder.parent == Path("here")
 
 
@@ -158,3 +158,9 @@ def test_the_state_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("{")
     with pytest.raises(CheckpointError, match="remove the folder"):
         state_of(tmp_path)
+
+
+def test_another_method_has_a_folder_of_its_own():
+    words = ["local.lr=0.05,0.1", "rounds=3"]
+    for more, name in ((["algorithm=fedacg"], "sweep-digits-fedacg"), ([], "sweep-digits")):
+        assert {t.folder.parent.name for t in plan("digits", [*words, *more])} == {name}

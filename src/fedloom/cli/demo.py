@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +81,8 @@ def _bring(config: Config, folder: Path) -> None:
     try:
         (experiment.resume if there else experiment.run)(folder, progress=True)
     except KeyboardInterrupt:
-        click.echo("\ninterrupted; go on with: fedloom demo (what is done stays)", err=True)
+        typed = shlex.join(["fedloom", *sys.argv[1:]])
+        click.echo(f"\ninterrupted; go on with: {typed} (what is done stays)", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 

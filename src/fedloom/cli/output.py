@@ -59,7 +59,7 @@ def summarise(result: Result) -> str:
         best = f"{human_value(s['best']['value'], unit)} best (round {s['best']['round']})"
         average = f"{human_value(s['last_ema'], unit)} moving average"
         lines.append((metric, ", ".join([last, best, *([average] if s["last_ema"] else [])])))
-    if s["target"] is not None:
+    if s["target"] is not None and s["rounds_to_target_text"]:
         cost = human_bytes(s["bytes_to_target"])
         reached = f" ({cost}, {human_seconds(s['seconds_to_target'])})"
         goal = f"to {human_target(s['target'], unit)}"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from fedloom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.report.load import Run
 
 __all__ = ["compare_command", "report_command"]
 
@@ -26,10 +33,19 @@ def compare_command(
 
     from .output import expand, fitted
 
-    rows = comparison(group_runs(load_run(path) for path in expand(runs)), target)
+    loaded = [load_run(path) for path in expand(runs)]
+    _check_target(target, loaded)
+    rows = comparison(group_runs(loaded), target)
     if csv is not None:
         write_atomic(csv, as_csv(rows).encode())
     click.echo(as_markdown(rows).rstrip() if markdown else fitted(rows))
+
+
+def _check_target(target: float | None, runs: Sequence[Run]) -> None:
+    if target is None or all(run.metric.unit != "share" for run in runs) or 0 <= target <= 1:
+        return
+    hint = f"; give {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+    raise ConfigError(f"--target {target:g}: accuracy is a share between 0 and 1{hint}")
 
 
 @click.command("report")
@@ -42,11 +58,13 @@ def report_command(runs: tuple[str, ...], out: Path | None, target: float | None
     It needs no network to open. For a single run the default place is its own folder. A folder of
     runs stands for all runs in it.
     """
-    from fedloom.report import write_report
+    from fedloom.report import load_run, write_report
 
     from .output import expand
 
     paths = expand(runs)
+    if target is not None:
+        _check_target(target, [load_run(path) for path in paths])
     if out is None:
         out = (paths[0] if len(paths) == 1 else Path()) / "report.html"
     elif out.is_dir():

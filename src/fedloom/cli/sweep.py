@@ -27,7 +27,7 @@ _BY = {
 @click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]")
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs of each combination.  [default: 1]")
 @click.option("--by", type=click.Choice(tuple(_BY)), default="validation", show_default=True)
-@click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME]")
+@click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME, or -NAME-METHOD]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the table.")
 def sweep_command(
     settings: tuple[str, ...], seeds: int | None, by: str, out: str | None, quiet: bool
@@ -95,7 +95,13 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
         raise ConfigError(f"no run of the sweep finished: {rows[0].failures[0]}")
     metric = load_run(done[0].folder).metric
     best = best_of(rows, seeds, by, metric.higher_is_better)
-    head = [*rows[0].choice, "seeds", f"validation {metric.name}", f"test {metric.name}", ""]
+    head = [
+        *rows[0].choice,
+        "seeds",
+        f"validation {metric.name}",
+        f"test {metric.name}, average",
+        "",
+    ]
     lines = [_line(row, metric, row is best) for row in rows]
     click.echo(table([head, *lines]))
     for row in rows:
