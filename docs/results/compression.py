@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from evidence.command import as_command
+
 from fedloom.config import from_run, resolve
-from fedloom.errors import FedloomError
 
 HERE = Path(__file__).resolve().parent
 LINES, RUNS = HERE / "compression.jsonl", Path("runs/compression")
@@ -110,10 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedloomError as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on", file=sys.stderr)
-        raise SystemExit(130) from None
+    as_command(main)

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from evidence.command import as_command
+
 from fedloom.config import Config, resolve
 from fedloom.describe import digest
-from fedloom.errors import FedloomError
 from fedloom.rundir import RunDirectory
 
 LOG = Path(__file__).with_name("submodels.jsonl")
@@ -126,10 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedloomError as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on", file=sys.stderr)
-        raise SystemExit(130) from None
+    as_command(main)

@@ -20,15 +20,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evidence.command import as_command
+
 from fedloom.config import resolve
 from fedloom.describe import digest
-from fedloom.errors import FedloomError
 from fedloom.recipes import RECIPES
 from fedloom.sweep import Trial, plan, run_trial
 
@@ -252,10 +252,4 @@ def told(names: list[str], part: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedloomError as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on", file=sys.stderr)
-        raise SystemExit(130) from None
+    as_command(main)

@@ -10,6 +10,7 @@ from typing import Any
 
 from .algorithm import check_ranges, hyper
 from .capacities import share_of
+from .errors import ConfigError
 
 __all__ = ["Curve", "Evaluation"]
 
@@ -54,6 +55,13 @@ class Evaluation:
         """Say whether the sizes of sub-models are evaluated after this round (counted from 1)."""
         every = self.every if self.sizes_every is None else self.sizes_every
         return every > 0 and round % every == 0
+
+
+def check_share(value: float, name: str) -> None:
+    """Raise ConfigError for a target that no accuracy reaches, or all do."""
+    if not 0 <= value <= 1:
+        hint = f"; give {value / 100:g} for {value:g} %" if 1 < value <= 100 else ""
+        raise ConfigError(f"{name}: accuracy is a share between 0 and 1{hint}")
 
 
 @dataclass

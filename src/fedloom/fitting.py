@@ -18,7 +18,7 @@ from .cohorts import Cohorts
 from .data import FederatedData
 from .engines.base import evaluation_batch
 from .errors import CompositionError, ConfigError, DataError
-from .evaluation import Evaluation
+from .evaluation import Evaluation, check_share
 from .local import Local
 from .metrics import accuracy
 from .net import Net
@@ -166,11 +166,8 @@ def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> Non
     for a target that an accuracy, if the headline metric is ours, cannot reach.
     """
     target = evaluation.target
-    if headline is accuracy and target is not None and not 0 <= target <= 1:
-        hint = f"; give {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
-        raise ConfigError(
-            f"evaluate.target = {target:g}: accuracy is a share between 0 and 1{hint}"
-        )
+    if headline is accuracy and target is not None:
+        check_share(target, f"evaluate.target = {target:g}")
     if parted:
         return
     for key in ("sizes", "sizes_every"):
@@ -288,7 +285,12 @@ def weights_of(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
 
     try:
         return load_file(source)
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
+        raise DataError(
+            f"weights '{source}' are no safetensors file ({error}); of a file that torch.save "
+            "wrote give what torch.load gives"
+        ) from None
+    except OSError as error:
         raise DataError(f"weights '{source}' cannot be read: {error}") from None
 
 

@@ -86,7 +86,7 @@ class Link:
     """up: {field: Via}, or one Via for every field in the algorithm's `linear`.
 
     down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
-    loses stays at the server (see downlink.py).
+    loses stays at the server (see downlink.py). Names are as good: Link("topk:0.01", "int8").
     EF21 of a method's `increments` is a Residual: that is EF21 of what they add up to.
     Fields that are not named travel dense and cost what `wire` says: these are not packed where
     nothing needs their bytes.
@@ -103,8 +103,14 @@ class Link:
     (tensor([ 0., -5.,  0.,  0.]), tensor([1., 0., 2., 0.]))
     """
 
-    up: Mapping[str, Via] | Via = field(default_factory=dict)
-    down: Mapping[str, Codec] | Codec | None = None
+    up: Mapping[str, Via] | Via | str = field(default_factory=dict)
+    down: Mapping[str, Codec] | Codec | str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.up, str):
+            object.__setattr__(self, "up", via(self.up))
+        if isinstance(self.down, str):
+            object.__setattr__(self, "down", make_codec(self.down))
 
     def settled(self, algorithm: Algorithm, rule: Any = None, d: int | None = None) -> Link:
         """-> the same link with its fields spelled out.
@@ -113,6 +119,7 @@ class Link:
         what only small models can do is refused. Raises CompositionError for parts that have no
         meaning together.
         """
+        assert not isinstance(self.up, str) and not isinstance(self.down, str)  # see __post_init__
         linear = algorithm.linear
         up = dict.fromkeys(linear, self.up) if isinstance(self.up, Via) else dict(self.up)
         for name, via in up.items():
@@ -129,7 +136,7 @@ class Link:
     @property
     def codes_down(self) -> Mapping[str, Codec]:
         """The codec of every field that is coded on its way down."""
-        if isinstance(self.down, Codec):
+        if isinstance(self.down, Codec | str):
             raise ConfigError("a Link with one codec down must be settled(algorithm) first")
         return self.down or {}
 
@@ -149,7 +156,7 @@ class Link:
 
     @property
     def _vias(self) -> Mapping[str, Via]:
-        if isinstance(self.up, Via):
+        if isinstance(self.up, Via | str):
             raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
         return self.up
 

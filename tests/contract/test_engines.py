@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -32,10 +33,10 @@ LOCAL = Local(
 )
 
 
-def ends(case, dtype, engine):
+def ends(case, dtype, engine, local=LOCAL):
     """Everything that a run has learnt, and its history."""
     name, options = CASES[case]
-    experiment = small(make_algorithm(name, **options), dtype, local=LOCAL, engine=engine)
+    experiment = small(make_algorithm(name, **options), dtype, local=local, engine=engine)
     loop = [*trace(experiment, 4)][-1]
     memory = loop.memory.get(range(loop.fed.population))
     return loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict())
@@ -96,7 +97,7 @@ def test_vectorised_agrees_with_serial_in_float64(case, chunk):
 @pytest.mark.parametrize("case", CASES)
 def test_in_float32_vectorised_stays_within_the_documented_bound(case):
     one, other = ends(case, torch.float32, "vectorised:3"), serially(case, torch.float32)
-    bound = 1e-3 if case == "fafed" else 1e-5  # as above
+    bound = 1e-3 if case == "fafed" else 1e-5
     torch.testing.assert_close(one[0].x, other[0].x, rtol=0, atol=bound)
 
 
@@ -115,9 +116,10 @@ def test_serial_has_the_bits_of_a_naive_loop(case, dtype):
 
 @pytest.mark.parametrize("case", CASES)
 def test_float32_and_float64_are_the_same_method(case):
-    one, other = serially(case, torch.float32)[0], serially(case, torch.float64)[0]
-    bound = 1e-3 if case == "fafed" else 2e-4  # as above
-    torch.testing.assert_close(one.x.double(), other.x, rtol=0, atol=bound)
+    # FAFED divides by sqrt(v) + 0.01: at the others' rate rounding grows with every round
+    local = dataclasses.replace(LOCAL, lr=0.01) if case == "fafed" else LOCAL
+    one, other = (ends(case, dtype, "serial", local)[0] for dtype in DTYPES)
+    torch.testing.assert_close(one.x.double(), other.x, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,6 +12,7 @@ from fedloom import Evaluation, Experiment
 from fedloom.algorithm import Round
 from fedloom.codecs import TopK, make_codec
 from fedloom.cohorts import Turnover
+from fedloom.data import from_clients
 from fedloom.dropout import choice, seeded
 from fedloom.errors import CompositionError
 from fedloom.link import Forget, Residual, Via, via
@@ -141,3 +142,31 @@ def test_another_factor_of_the_average_is_said_to_come_too_late(tmp_path, caplog
     with caplog.at_level(logging.WARNING, "fedloom"):
         quadratics(make_algorithm("fedavg"), **settings).resume(tmp_path / "run")
     assert "evaluate.ema stays 0.9" in caplog.text
+
+
+def test_bytes_of_a_field_leave_the_exchange_before_round_one_out(tmp_path):
+    from fedloom.report import group_runs, load_run
+    from fedloom.report.charts import field_bytes
+
+    run = quadratics(make_algorithm("fafed"), rounds=3, cohort=2, weighting="uniform")
+    result = run.run(tmp_path / "run")
+    (group,) = group_runs([load_run(tmp_path / "run")])
+    found = {(f.direction, f.field): f for f in field_bytes(group)}
+    assert found["up", "delta"].each == found["down", "x"].each == 16  # two doubles
+    assert found["up", "delta"].total == 3 * 2 * 16
+    assert found["down", "x"].total == 3 * 2 * 16 + 4 * 16 == result.ledger.down["x"]
+
+
+def test_an_unfinished_run_of_a_loss_is_not_called_accuracy(tmp_path):
+    from fedloom.report import load_run
+
+    site = (torch.randn(6, 3), torch.randn(6, 1))
+    Experiment(
+        algorithm=make_algorithm("fedavg"),
+        model=nn.Linear(3, 1),
+        data=from_clients([site, site], test=site),
+        rounds=2,
+    ).run(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    metric = load_run(tmp_path / "run").metric
+    assert (metric.name, metric.higher_is_better, metric.unit) == ("loss", False, "")

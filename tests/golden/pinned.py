@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedloom import Evaluation, Experiment, Local
@@ -41,6 +42,18 @@ def data() -> Any:
     own = digits(dirichlet(0.3, clients=20))
     parts = {name: getattr(own, name).double() for name in ("inputs", "test_inputs")}
     return dataclasses.replace(own, **parts)
+
+
+def start() -> torch.nn.Module:
+    """A network whose first weights are the same on every processor: torch's own draws are rounded
+    as its vectors are long.
+    """
+    made, draws = mlp(64, (24,), 10).double(), np.random.default_rng(5)
+    with torch.no_grad():
+        for p in made.parameters():
+            bound = p.shape[-1] ** -0.5
+            p.copy_(torch.from_numpy(draws.uniform(-bound, bound, tuple(p.shape))))
+    return made
 
 
 def runs() -> dict[str, Callable[[], Parts]]:
@@ -81,7 +94,7 @@ def experiment(name: str) -> Experiment:
     """The run of this name: three rounds, a quarter of the clients, serial, float64."""
     settings: Parts = {
         "algorithm": make_algorithm("fedavg"),
-        "model": lambda: mlp(64, (24,), 10),
+        "model": start,
         "data": data(),
         "rounds": 3,
         "cohort": 5,

@@ -13,8 +13,7 @@ def test_a_run_ends_where_it_ended(name):
     known = pinned()
     assert name in known, f"it is new: pin it with `{RENEW} '{name}'`"
     found = numbers(name)
-    # processors with vectors of another length draw first weights that differ by 1e-8
-    assert found == {k: pytest.approx(v, rel=1e-6) for k, v in known[name].items()}, (
+    assert found == {k: pytest.approx(v, rel=1e-9) for k, v in known[name].items()}, (
         f"if it is meant to: `{RENEW} '{name}'`, and a line in the changelog under Results"
     )
 

@@ -101,3 +101,9 @@ def test_other_metrics_are_another_run(tmp_path: Path) -> None:
     experiment(metrics={"right": right}).run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="metrics differ"):
         experiment(metrics={"wrong": right}, rounds=3).resume(tmp_path / "run")
+
+
+def test_weights_that_torch_saved_are_said_to_be_no_safetensors_file(tmp_path):
+    torch.save(mlp(64).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(DataError, match=r"give what torch\.load gives"):
+        experiment(weights=tmp_path / "w.pt").net()

@@ -13,7 +13,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.errors import CompositionError, ConfigError, DataError, WireError
 from fedloom.layout import Layout
-from fedloom.link import EF21, Forget, Link, Residual, Via, Whole
+from fedloom.link import EF21, Forget, Link, Residual, Via, Whole, via
 from fedloom.rng import generator
 from fedloom.storage import freeze, thaw
 from fedloom.vector import fields, leaves, rec
@@ -346,3 +346,11 @@ def test_levels_with_a_factor_of_one_or_more_would_make_feedback_grow():
     assert residual(RandomDropping(ratio=0.1, scaled=True)) > 1e3
     assert residual(RandomDropping(ratio=0.1)) < 30
     assert math.isfinite(residual(TopK(ratio=0.1)))
+
+
+def test_names_are_as_good_as_codecs():
+    from fedloom.codecs import Int8
+
+    assert Link("topk:0.1", down="int8") == Link(via("topk:0.1"), down=Int8())
+    with pytest.raises(ConfigError, match="unknown codec"):
+        Link("topq:0.1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,9 +80,17 @@ def _bring(config: Config, folder: Path) -> None:
     try:
         (experiment.resume if there else experiment.run)(folder, progress=True)
     except KeyboardInterrupt:
-        typed = shlex.join(["fedloom", *sys.argv[1:]])
-        click.echo(f"\ninterrupted; go on with: {typed} (what is done stays)", err=True)
+        click.echo(f"\ninterrupted; go on with: {_typed()} (what is done stays)", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _typed() -> str:
+    """The command as it was given."""
+    context, words = click.get_current_context(), ["fedloom", "demo"]
+    for name, value in context.params.items():
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)
 
 
 def _folder(out: Path, configs: dict[str, Config]) -> Path:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedloom.errors import ConfigError
-
 if TYPE_CHECKING:
     from fedloom.report.load import Run
 
@@ -42,10 +40,10 @@ def compare_command(
 
 
 def _check_target(target: float | None, runs: Sequence[Run]) -> None:
-    if target is None or all(run.metric.unit != "share" for run in runs) or 0 <= target <= 1:
-        return
-    hint = f"; give {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
-    raise ConfigError(f"--target {target:g}: accuracy is a share between 0 and 1{hint}")
+    if target is not None and any(run.metric.unit == "share" for run in runs):
+        from fedloom.evaluation import check_share
+
+        check_share(target, f"--target {target:g}")
 
 
 @click.command("report")

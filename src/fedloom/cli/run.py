@@ -61,8 +61,13 @@ def run_command(
     for config, folder, state in zip(configs, folders, states, strict=True):
         if state == "finished":
             click.echo(f"'{folder}' is finished", err=True)
-        else:
+            continue
+        try:
             (start if state == "new" else go_on)(config, folder, quiet)
+        except click.exceptions.Exit:
+            if seeds > 1:
+                click.echo("the same command goes on with it, and with the other seeds", err=True)
+            raise
     if seeds > 1 and not quiet:
         _compare(folders)
 

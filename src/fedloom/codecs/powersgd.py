@@ -21,6 +21,11 @@ __all__ = ["PowerSGD"]
 _RANK = struct.Struct("<H")
 
 
+def _drawn(n: int, draw: torch.Generator) -> Tensor:
+    """n normal numbers (n,), float32: drawn as doubles, they are the same on every processor."""
+    return torch.randn(n, generator=draw, dtype=torch.float64).float()
+
+
 class PowerSGD(Codec):
     """Send a layer's matrix M (n, m) = (outputs, the rest) as P (n, r) and Q (m, r), M ~ P Q^T.
 
@@ -71,7 +76,7 @@ class PowerSGD(Codec):
 
     def init(self, layout: Layout, seed: int) -> Rec:
         first = [
-            torch.randn(m * self.rank, generator=generator(seed, "powersgd", name))
+            _drawn(m * self.rank, generator(seed, "powersgd", name))
             for name, m in self._starts(layout)
         ]
         return rec(Q=torch.cat([torch.empty(0), *first]))
@@ -80,7 +85,7 @@ class PowerSGD(Codec):
         p = checked(p, layout)
         sizes = [m * self.rank for _, m in self._starts(layout)]
         if len(state.Q) != sum(sizes):
-            state = rec(Q=torch.randn(sum(sizes), generator=draw))
+            state = rec(Q=_drawn(sum(sizes), draw))
         old, sent, kept = iter(torch.split(state.Q.cpu(), sizes)), [p[:0]], [p[:0]]
         for part, nm in zip(torch.split(p, layout.sizes), self.shapes(layout), strict=True):
             if nm is None:

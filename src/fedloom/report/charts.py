@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .load import Floats, Group, Ints
+from .load import Floats, Group, Ints, Run
 from .style import Picture, Style, figure, plain, shorten
 from .tables import human_bytes, human_value
 
@@ -30,7 +30,9 @@ _NAMED = 30  # classes up to which each is named
 
 @dataclass(frozen=True)
 class FieldBytes:
-    """Bytes of one message field, means over the seeds: in total and per client and round."""
+    """Bytes of one message field, means over the seeds: in total and per client and round. A method
+    that asks everybody before round 1 has these bytes in the total only.
+    """
 
     direction: str
     field: str
@@ -40,13 +42,14 @@ class FieldBytes:
 
 def field_bytes(group: Group) -> list[FieldBytes]:
     """Read the bytes per field from the ledgers of the seeds that count, down before up."""
-    ledgers = [run.ledger for run in group.counted if run.ledger]
+    runs = [run for run in group.counted if run.ledger]
+    ledgers = [run.ledger for run in runs]
     found = []
     for direction in ("down", "up"):
         for field in dict.fromkeys(f for one in ledgers for f in one.get(direction, {})):
             totals = [float(one.get(direction, {}).get(field, 0)) for one in ledgers]
-            visits = [float(one.get("client_rounds") or 0) for one in ledgers]
-            each = [t / v for t, v in zip(totals, visits, strict=True) if v]
+            found_each = (_each(run, direction, field) for run in runs)
+            each = [one for one in found_each if one is not None]
             found.append(
                 FieldBytes(
                     direction,
@@ -56,6 +59,16 @@ def field_bytes(group: Group) -> list[FieldBytes]:
                 )
             )
     return found
+
+
+def _each(run: Run, direction: str, field: str) -> float | None:
+    """Bytes of a field for one client in one round; of a log without fields, by the ledger."""
+    sent, clients = run.columns.get(f"bytes_{direction}.{field}"), run.columns.get("cohort")
+    if clients is not None and any(c.startswith("bytes_down.") for c in run.columns):
+        visits = float(np.nansum(clients))
+        return float(np.nansum(sent)) / visits if sent is not None and visits else None
+    visits = float(run.ledger.get("client_rounds") or 0)
+    return float(run.ledger.get(direction, {}).get(field, 0)) / visits if visits else None
 
 
 def partition_charts(groups: Sequence[Group]) -> list[Picture]:

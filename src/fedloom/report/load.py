@@ -324,7 +324,8 @@ def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric
     name = said.get("name")
     if not name:
         measured = (key.removeprefix("test_") for key in columns if key.startswith("test_"))
-        name = next((key for key in measured if key != "loss" and not key.endswith("_ema")), None)
+        found = [key for key in measured if not key.endswith("_ema")]
+        name = next((key for key in found if key != "loss"), found[0] if found else None)
     name = str(name or "accuracy")
     return Metric(
         name,

@@ -1,0 +1,21 @@
+"""A script that runs what is missing, as a command: one line about what went wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from fedloom.errors import FedloomError
+
+__all__ = ["as_command"]
+
+
+def as_command(main: Callable[[], None]) -> None:
+    """Call main. Raises SystemExit: 1 with the reason, 130 after Ctrl-C."""
+    try:
+        main()
+    except FedloomError as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on", file=sys.stderr)
+        raise SystemExit(130) from None
