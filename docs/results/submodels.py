@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
+from evidence.lines import made_by
 
 from fedloom.config import Config, resolve
 from fedloom.describe import digest
@@ -99,7 +100,7 @@ def go(about: dict[str, Any], config: Config, folder: Path) -> dict[str, Any]:
     curves = {k: kept(dict(zip(*result.curve(k), strict=True))) for k in every}
     clients = json.loads((RunDirectory(folder).path / "clients.json").read_text("utf-8"))
     own = {"clients": clients["submodel"], "curves": curves}
-    return about | {k: result.summary[k] for k in keep} | own
+    return about | {k: result.summary[k] for k in keep} | own | made_by()
 
 
 def main() -> None:

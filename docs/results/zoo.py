@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
+from evidence.lines import made_by
 
 from fedloom.config import resolve
 from fedloom.describe import digest
@@ -169,7 +170,7 @@ def record(method: str, part: str, stage: str, trial: Trial) -> dict[str, Any]:
         line["why"] = (trial.folder / "failure.txt").read_text(encoding="utf-8").strip()
     else:
         line |= _numbers(trial.folder)
-    line["date"] = datetime.date.today().isoformat()
+    line |= {"date": datetime.date.today().isoformat(), **made_by()}
     with LINES.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
     print(f"done  {method}, {part}, {stage}, seed {trial.seed}, {dict(trial.choice)}", flush=True)

@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 from fedloom.errors import FedloomError
 
+from .lines import made_by
+
 __all__ = ["as_command"]
 
 
 def as_command(main: Callable[[], None]) -> None:
     """Call main. Raises SystemExit: 1 with the reason, 130 after Ctrl-C."""
+    made_by()  # of the code as it is now
     try:
         main()
     except FedloomError as error:

@@ -1,4 +1,4 @@
-"""compression.md: CFedAvg's figures in small."""
+"""compression.md: curves, bytes and error norms, as in CFedAvg's Figures 2, 4, 7 and 9."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def fashion(runs: Runs) -> list[str | Plot]:
     """Accuracy and training loss by round, with feedback, and with and without."""
     out: list[str | Plot] = []
     for name, ways, says in (
-        ("rounds", FEEDBACK, "with error feedback (Figures 1 and 4)"),
-        ("feedback", WITHOUT, "with and without error feedback (Figures 6 and 7)"),
+        ("rounds", FEEDBACK, "with error feedback (as in Figure 4)"),
+        ("feedback", WITHOUT, "with and without error feedback (as in Figure 7)"),
     ):
         found = [(p, w) for p in CLASSES for w in ways if runs.fashion(p, w)]
         if found:
@@ -84,7 +84,7 @@ def errors(runs: Runs) -> list[str | Plot]:
         return panels(grid, ROUNDS, Axis("mean over the clients", log=True), across=len(ways))
 
     alt = "Mean squared norms of the clients' updates and of what feedback keeps, by round"
-    return [Plot("compression-errors", f"{alt} (Figures 3, 8 and 9)", draw)]
+    return [Plot("compression-errors", f"{alt} (as in Figure 9)", draw)]
 
 
 def uplink(runs: Runs) -> list[str | Plot]:
@@ -106,7 +106,7 @@ def uplink(runs: Runs) -> list[str | Plot]:
         return panels(grid, x, ACCURACY, across=len(shown))
 
     alt = "Test accuracy against the model sizes that a client has sent, nominal and in true bytes"
-    return [Plot("compression-uplink", f"{alt} (Figure 2)", draw)]
+    return [Plot("compression-uplink", f"{alt} (as in Figure 2, without its baseline)", draw)]
 
 
 def fedpaq(runs: Runs) -> list[str | Plot]:

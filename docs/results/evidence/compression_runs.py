@@ -10,7 +10,18 @@ from fedloom.recipes import RECIPES
 from .lines import Line, script
 from .numbers import mean, points, roughness, still_growing
 
-__all__ = ["CLASSES", "FEEDBACK", "PLAIN", "Runs", "by_uplink", "label", "needs", "sent", "share"]
+__all__ = [
+    "CLASSES",
+    "FEEDBACK",
+    "PLAIN",
+    "Runs",
+    "by_both_ways",
+    "by_uplink",
+    "label",
+    "needs",
+    "sent",
+    "share",
+]
 
 CLASSES = (1, 2, 5)
 PLAIN = "uncompressed"
@@ -117,6 +128,12 @@ def sent(line: Line) -> float:
     """
     answers = clients(line) * line["rounds"]
     return float(line["bytes_up"] / (answers * 4 * line["parameters"]))
+
+
+def by_both_ways(line: Line) -> dict[float, float]:
+    """{model sizes that one client has sent and received, in true bytes: accuracy}."""
+    each = sent(line) * (1 + line["bytes_down"] / line["bytes_up"])
+    return {each * t: v for t, v in points(line["curve"], "test_accuracy").items()}
 
 
 def by_uplink(line: Line, true: bool, key: str = "test_accuracy") -> dict[float, float]:

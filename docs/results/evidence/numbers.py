@@ -1,4 +1,4 @@
-"""What is computed from curves: moving averages, roughness, differences of seeds, where one is."""
+"""What is computed from curves: moving averages, roughness, where one is at a given x."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from fedloom.report.series import mean, sd
 __all__ = [
     "WINDOW",
     "Band",
-    "Difference",
     "at_or_before",
     "band",
-    "difference",
     "first_round",
     "mean",
     "points",
@@ -28,7 +26,6 @@ __all__ = [
 ]
 
 WINDOW = 5  # evaluations of the moving mean that a curve's roughness is measured against
-NOISE = 0.01  # of shares: what two runs with one seed may differ by for no reason
 GROWTH = 1.05  # by how much the last fifth must lie above the fifth before to be called growing
 
 
@@ -135,38 +132,3 @@ def band(curves: Sequence[Mapping[Any, float]]) -> Band | None:
     rows = [[c[x] for c in curves] for x in shared]
     means = tuple(sum(r) / len(r) for r in rows)
     return Band(tuple(shared), means, tuple(map(min, rows)), tuple(map(max, rows)), len(curves))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One method less another, seed by seed: its mean, its standard deviation (None for one seed)
-    and the number of seeds that both have.
-    """
-
-    mean: float
-    sd: float | None
-    seeds: int
-
-    @property
-    def clear(self) -> bool:
-        """Say whether it is more than twice its standard error from zero; of one seed, whether it
-        is more than a point (of shares).
-        """
-        if self.sd is None:
-            return abs(self.mean) > NOISE
-        return abs(self.mean) > 2 * self.sd / math.sqrt(self.seeds)
-
-
-def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """{seed: value} of two methods -> the difference over the seeds that both have; None of none.
-
-    Paired: runs with the same seed have the same clients, data and start.
-
-    >>> difference({0: 3.0, 1: 5.0}, {0: 1.0, 1: 1.0, 2: 9.0})
-    Difference(mean=3.0, sd=1.4142135623730951, seeds=2)
-    """
-    shared = sorted(set(ours) & set(theirs))
-    if not shared:
-        return None
-    found = [ours[s] - theirs[s] for s in shared]
-    return Difference(sum(found) / len(found), sd(found), len(found))

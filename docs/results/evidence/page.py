@@ -12,7 +12,8 @@ from fedloom.report.style import png
 from fedloom.report.support import write_atomic
 from fedloom.report.tables import MISSING, human_value
 
-from .numbers import Difference, mean, sd
+from .numbers import mean, sd
+from .seeds import NOISE, Difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,17 +24,21 @@ __all__ = [
     "Claim",
     "Page",
     "Plot",
+    "Verdict",
+    "all_of",
     "claims_table",
     "judged",
     "mib",
+    "p_text",
     "per_cent",
     "points_of",
     "said",
     "seeds_cell",
     "table",
+    "tested",
 ]
 
-Verdict = Literal["yes", "no", "undecided", "open"]
+Verdict = Literal["yes", "no", "undecided", "not judged", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
@@ -81,18 +86,32 @@ def said(seen: bool | None) -> Verdict:
     return "open" if seen is None else "yes" if seen else "no"
 
 
-def judged(found: Difference | None) -> Verdict:
-    """Whether a difference of shares is above zero; undecided where it may be noise: within twice
-    its standard error, or of one seed within a point.
+def judged(found: Difference | None, beside: float = 0.0, noise: float = NOISE) -> Verdict:
+    """Whether a difference is above a value; undecided where that may be chance: Student's t over
+    the seeds, two-sided, p of 0.05 and more; of one seed, which has no test, within `noise`.
 
     >>> judged(Difference(0.02, 0.001, 3)), judged(Difference(-0.02, 0.05, 3)), judged(None)
     ('yes', 'undecided', 'open')
     >>> judged(Difference(0.009, None, 1)), judged(Difference(-0.011, None, 1))
     ('undecided', 'no')
+    >>> judged(Difference(0.02, 0.001, 3), beside=0.1)
+    'no'
     """
     if found is None:
         return "open"
-    return said(found.mean > 0) if found.clear else "undecided"
+    return said(found.mean > beside) if found.clear(beside, noise) else "undecided"
+
+
+def all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """What several verdicts say together: no if one does, yes if all do.
+
+    >>> all_of(["yes", "no"]), all_of(["yes", "yes"]), all_of(["yes", "undecided"]), all_of([])
+    ('no', 'yes', 'undecided', 'open')
+    """
+    for word in ("no", "open", "not judged", "undecided"):
+        if word in verdicts:
+            return word
+    return "yes" if verdicts else "open"
 
 
 @dataclass(frozen=True)
@@ -140,13 +159,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) ->
     return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], marks, *cells[1:]))
 
 
-def claims_table(claims: Sequence[Claim]) -> str:
-    """The claims, where they stand, whether they were seen, and the numbers that say so."""
+def claims_table(claims: Sequence[Claim], one_seed: bool = False) -> str:
+    """The claims, where they stand, whether they were seen, and the numbers that say so. one_seed:
+    the verdicts say what single runs did, and nothing was tested.
+    """
     rows = []
     for claim in claims:
         cells = [f"{c.of}: {c.numbers}" if c.of else c.numbers for c in claim.cases if c.numbers]
         rows.append([claim.says, claim.source, claim.verdict, "; ".join(cells) or MISSING])
-    return table(["claim", "where", "seen here", "numbers"], rows, texts=4)
+    seen = "seen in one run each" if one_seed else "seen here"
+    return table(["claim", "where", seen, "numbers"], rows, texts=4)
 
 
 def per_cent(value: float | None) -> str:
@@ -176,6 +198,27 @@ def points_of(found: Difference | None) -> str:
     if found is None:
         return MISSING
     return f"{100 * found.mean:+.2f}" + ("" if found.sd is None else f" ± {100 * found.sd:.2f}")
+
+
+def p_text(p: float | None) -> str:
+    """A p-value, three decimals.
+
+    >>> p_text(0.0467), p_text(0.00004), p_text(None)
+    ('0.047', '< 0.001', '-')
+    """
+    if p is None:
+        return MISSING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def tested(found: Difference | None) -> str:
+    """A difference of shares in points, and the p of its test where it has one.
+
+    >>> tested(Difference(0.01, 0.01, 3)), tested(Difference(-0.012, None, 1))
+    ('+1.00 ± 1.00, p 0.225', '-1.20')
+    """
+    p = None if found is None else found.p()
+    return points_of(found) + ("" if p is None else f", p {p_text(p)}")
 
 
 def mib(n: float | None) -> str:

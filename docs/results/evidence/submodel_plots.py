@@ -1,4 +1,4 @@
-"""submodels.md: FIARSE's Figures 2 to 8 in small."""
+"""submodels.md: curves, histograms, unseen sizes and exploration, as in FIARSE's Figures 2 to 7."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ def explored(part: Part) -> list[str | Plot]:
         "size took part, and the share of its part that the last round replaced."
     )
     alt = f"{PARTS[part.name]}: exploration and model difference of FIARSE by round and size"
-    plot = Plot(f"submodels-{part.name}-explored", f"{alt} (Figures 7 and 8)", draw)
+    plot = Plot(f"submodels-{part.name}-explored", f"{alt} (as in Figure 7)", draw)
     return ["### Exploration and model difference", words, plot]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from fedloom.recipes import RECIPES
 
 from .lines import Line, script
-from .numbers import Difference, difference, first_round, mean
+from .numbers import first_round, mean
+from .seeds import Difference, difference
 
 __all__ = ["PARTS", "WINDOW", "Part", "deciding", "needs", "size_name"]
 
@@ -124,6 +126,19 @@ class Part:
         ours, theirs = (self.values(m, kind, size, last) for m in (method, other))
         return difference(ours, theirs)
 
+    def effect(
+        self, with_it: Sequence[str], without: Sequence[str], kind: str, last: int = 1
+    ) -> Difference | None:
+        """What an idea adds: the mean of the methods with it less that of those without it, seed by
+        seed, of the mean over the sizes; None while one of them has no run.
+        """
+        sides = []
+        for methods in (with_it, without):
+            found = [self.values(m, kind, "mean", last) for m in methods]
+            shared = set.intersection(*map(set, found))
+            sides.append({s: math.fsum(f[s] for f in found) / len(found) for s in shared})
+        return difference(*sides)
+
     def average(self, method: str, kind: str, size: str, last: int = 1) -> float | None:
         """The mean over the seeds."""
         return mean(list(self.values(method, kind, size, last).values()))
@@ -137,8 +152,14 @@ class Part:
 
     def clients(self, method: str) -> list[float]:
         """The local accuracy of every client of every seed, each with its own size."""
-        found: list[Any] = [v for x in self.runs(method).values() for v in x["clients"]["values"]]
-        return [float(v) for v in found if v is not None]
+        return [v for values in self.clients_by_seed(method).values() for v in values]
+
+    def clients_by_seed(self, method: str) -> dict[int, list[float]]:
+        """{seed: the local accuracy of every client}."""
+        found: dict[int, list[Any]] = {
+            s: x["clients"]["values"] for s, x in self.runs(method).items()
+        }
+        return {s: [float(v) for v in values if v is not None] for s, values in found.items()}
 
     def unseen(self, method: str) -> list[dict[float, float]]:
         """The seeds' {size: accuracy on the common test set}: sizes trained or not."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .lines import Line, script
 from .numbers import mean
-from .page import MISSING, Page, Plot, mib, per_cent, points_of, seeds_cell, table
+from .page import MISSING, Page, Plot, mib, p_text, per_cent, points_of, seeds_cell, table
 from .zoo_claims import claims, papers
 from .zoo_plots import plots
 from .zoo_runs import BASE, SEEDS, Zoo, gradients, words_of
@@ -16,7 +16,7 @@ __all__ = ["make"]
 
 def results(zoo: Zoo, part: str) -> str:
     """One row for each method that has a finished or failed run."""
-    head = ["method", "tuned", "seeds", "EMA, last", f"less {BASE}", "last", "best"]
+    head = ["method", "tuned", "seeds", "EMA, last", f"less {BASE}", "p", "last", "best"]
     target = 75 if part == "fafed" else 80  # in the part's recipe
     head += [f"rounds to {target} %", f"MiB to {target} %", "MiB in all", f"EMA at {BASE}'s MiB"]
     head += ["gradients", "s per round", "failed"]
@@ -35,7 +35,7 @@ def _row(zoo: Zoo, name: str, part: str) -> list[str]:
         f"{zoo.tried(name)[0].rpartition('.')[2]} {zoo.chosen(name)}",
         str(len(runs)),
         seeds_cell([x["last_ema"] for x in runs]),
-        "" if name == BASE else points_of(zoo.gap(name, BASE, part)),
+        *_beside(zoo, name, part),
         seeds_cell([x["last"]["value"] for x in runs]),
         seeds_cell([x["best"]["value"] for x in runs]),
         *_target(runs),
@@ -45,6 +45,14 @@ def _row(zoo: Zoo, name: str, part: str) -> list[str]:
         MISSING if times is None else f"{times:.2f}",
         f"{failed} of {len(every)}" if failed else "",
     ]
+
+
+def _beside(zoo: Zoo, name: str, part: str) -> tuple[str, str]:
+    """The difference from FedAvg and its p; of FedAvg nothing."""
+    if name == BASE:
+        return "", ""
+    gap = zoo.gap(name, BASE, part)
+    return points_of(gap), p_text(gap.p() if gap else None)
 
 
 def _target(runs: Sequence[Line]) -> tuple[str, str]:
@@ -149,8 +157,9 @@ def make(lines: Sequence[Line], words: str) -> Page:
 
 LEGEND = (
     "Accuracies in per cent on the whole test set, mean ± standard deviation over the seeds; "
-    "*EMA* is the debiased moving average (0.9 per round), on which rounds to 80 % are read; "
-    f"*less {BASE}* is paired by seed, in points; MiB count up and down, all clients, "
+    "*EMA* is the debiased moving average (0.9 per round), on which rounds to the target are read; "
+    f"*less {BASE}* is paired by seed, in points, and *p* is Student's, two-sided, not corrected "
+    "for the number of rows; MiB count up and down, all clients, "
     f"*at {BASE}'s MiB*: when as much was sent as {BASE} does in all; *gradients* "
     "are those of a batch per local step (MOON's, FedNTD's and FedMLB's need further passes "
     "through the network, which only the time shows); seconds are medians on a shared machine. "

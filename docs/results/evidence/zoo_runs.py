@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.cli.costs import costs
+from fedloom.recipes import RECIPES
 from fedloom.zoo import make_algorithm
 
 from .lines import Line, script
-from .numbers import Difference, at_or_before, difference, mean, smoothed
+from .numbers import at_or_before, mean, smoothed
+from .seeds import Difference, difference
 
-__all__ = ["BASE", "PARTS", "SEEDS", "Zoo", "gradients", "needs", "words_of"]
+__all__ = ["BASE", "OWN_RATE", "PARTS", "SEEDS", "Zoo", "gradients", "needs", "words_of"]
 
-BASE, SEEDS = "FedAvg", 3
+BASE, OWN_RATE, SEEDS = "FedAvg", "FedAvg, rate of its own", 3
+NUISANCES = ("weight_decay", "clip")  # settings of no method: alike, or the methods do not compare
 PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
 FAFED = "FAFED's own experiment, 20 clients of five classes, all take part"
 
@@ -109,6 +112,26 @@ class Zoo:
         ]
         return max(scored)[2] if scored and len(lines) == len(values) else None
 
+    def variants(self, name: str) -> list[str]:
+        """A method and what it is with a second alpha."""
+        return [n for n in self.methods if n == name or n.startswith(f"{name}, alpha")]
+
+    def unequal(self, name: str, other: str = BASE) -> str:
+        """The nuisance settings in which two methods' runs differ, as words; empty if they do not:
+        then a difference of accuracy is one of the methods.
+        """
+        ours, theirs = (self._nuisances(n) for n in (name, other))
+        return "; ".join(
+            f"{key} {ours[key]} against {theirs[key]}" for key in ours if ours[key] != theirs[key]
+        )
+
+    def _nuisances(self, name: str) -> dict[str, str]:
+        local = RECIPES[script("zoo").PARTS[self.tuned].recipe]()["local"]
+        chosen = f"{self.tried(name)[0]}={self.chosen(name)}"
+        set_to = dict(c.split("=", 1) for c in (*self.methods[name].changes, chosen))
+        found = {k: set_to.get(f"local.{k}", local.get(k, "none")) for k in NUISANCES}
+        return {k: v if v == "none" else f"{float(v):g}" for k, v in found.items()}
+
     def variant(self, name: str) -> str:
         """A method with the better alpha by the held-out data, where both were tuned."""
 
@@ -116,8 +139,7 @@ class Zoo:
             line = self.tuning(n).get(self.chosen(n) or "", {})
             return float(line.get("last_validation") or 0.0)
 
-        names = [n for n in self.methods if n == name or n.startswith(f"{name}, alpha")]
-        return max(names, key=score, default=name)
+        return max(self.variants(name), key=score, default=name)
 
     def finals(self, name: str, part: str) -> dict[int, Line]:
         """{seed: line} with the chosen value, finished or failed; of one made twice the later, and

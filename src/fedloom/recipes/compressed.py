@@ -10,7 +10,7 @@ __all__ = ["cfedavg_fashion", "cfedavg_mnist", "fedacg_fedpaq"]
 
 
 def cfedavg_fashion() -> dict[str, Any]:
-    """CFedAvg's Figures 1 and 4 to 9 in small: Fashion-MNIST, 20 clients, all take part.
+    """CFedAvg on Fashion-MNIST in small (its Figures 4, 7 and 9): 20 clients, all take part.
 
     FAFED's small network, one local epoch of batch 64 at 0.1, 100 rounds, one class per client
     (data.partition.classes=2, 5), the largest hundredth of the values with feedback. Uncompressed:
