@@ -107,8 +107,8 @@ def make(lines: Sequence[Line], words: str) -> Page:
         for p in shown:
             parts += [f"### p={p}: {p} class{'es' if p > 1 else ''} per client", ways(runs, p)]
         parts += ["### By round", *fashion(runs)]
-        parts += ["### At equal uplink", UPLINK, budgets(runs), *uplink(runs)]
         parts += ["### At equal bytes, both ways", BOTH_WAYS, both_ways(runs)]
+        parts += ["### At equal uplink", UPLINK, budgets(runs), *uplink(runs)]
         if norms := errors(runs):
             parts += ["### Error norms", *norms]
     quantised = [n for n in runs.plan if n.startswith(("fedavg", "fedacg"))]

@@ -68,7 +68,9 @@ def commit(folder: Path) -> str | None:
 def _git(folder: Path, *words: str) -> str:
     """What git prints; nothing if it fails or is not there."""
     try:
-        ran = subprocess.run(["git", "--no-optional-locks", *words], cwd=folder, capture_output=True, text=True)
+        ran = subprocess.run(
+            ["git", "--no-optional-locks", *words], cwd=folder, capture_output=True, text=True
+        )
     except OSError:
         return ""
     return ran.stdout.strip() if ran.returncode == 0 else ""

@@ -1,0 +1,273 @@
+"""Verdicts of the result pages: Student's t by hand, what is not judged, and the sentences that are
+written by hand against the committed lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from results_lines import RESULTS, load, sub_line, zoo_line, zoo_lines
+
+PAGES = load("results_pages", RESULTS / "pages.py")
+SEEDS, PAGE, LINES, ZOO_RUNS, SUBMODELS, COMPRESSION = (
+    importlib.import_module(f"evidence.{name}")
+    for name in ("seeds", "page", "lines", "zoo_runs", "submodel_runs", "compression_runs")
+)
+Difference = SEEDS.Difference
+
+
+# -------------------------------------------------------------------------------------- Student's t
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [
+        (1.0, 1, 0.5),  # Cauchy: 1 - 2 atan(1) / pi
+        (12.706, 1, 0.05),
+        (2.0, 2, 1 - 2 / math.sqrt(6)),
+        (4.303, 2, 0.05),
+        (3.182, 3, 0.05),
+        (2.776, 4, 0.05),
+        (2.571, 5, 0.05),
+        (9.925, 2, 0.01),
+    ],
+)
+def test_p_is_that_of_the_tables(t: float, freedom: int, p: float) -> None:
+    assert SEEDS.student_p(t, freedom) == pytest.approx(p, abs=1e-4)
+    assert SEEDS.student_p(-t, freedom) == SEEDS.student_p(t, freedom)
+
+
+def test_three_seeds_need_four_point_three_standard_errors() -> None:
+    # differences of 1, 2 and 3 points: mean 2, sd 1, t = 2 sqrt(3) = 3.46, which two standard
+    # errors would have called clear; p = 1 - t / sqrt(2 + t^2) = 1 - sqrt(12 / 14)
+    found = SEEDS.difference({0: 0.81, 1: 0.82, 2: 0.83}, {0: 0.80, 1: 0.80, 2: 0.80})
+    assert found.mean == pytest.approx(0.02)
+    assert found.sd == pytest.approx(0.01)
+    assert found.p() == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-9)
+    assert PAGE.judged(found) == "undecided"
+    edge = 4.3027 / math.sqrt(3)
+    assert Difference(0.01 * edge * 1.001, 0.01, 3).clear()
+    assert not Difference(-0.01 * edge * 0.999, 0.01, 3).clear()
+    assert PAGE.judged(Difference(-0.01 * edge * 1.001, 0.01, 3)) == "no"
+
+
+def test_one_seed_has_no_p() -> None:
+    assert Difference(0.5, None, 1).p() is None
+    assert PAGE.tested(Difference(0.5, None, 1)) == "+50.00"
+
+
+def test_a_bound_is_tested_and_not_only_the_mean() -> None:
+    # 11 points, sd 8: "at least 10" is undecided, and so is "at most"
+    assert PAGE.judged(Difference(0.11, 0.08, 3), 0.10) == "undecided"
+    assert PAGE.judged(Difference(0.11, 0.001, 3), 0.10) == "yes"
+    assert PAGE.judged(Difference(0.05, 0.001, 3), 0.10) == "no"
+
+
+# ------------------------------------------------------------------------------ what is not judged
+def zoo_of(lines: list[dict[str, Any]]) -> Any:
+    return ZOO_RUNS.Zoo(LINES.script("zoo").METHODS, lines)
+
+
+def test_another_weight_decay_is_said_and_no_sign_claimed(tmp_path: Path) -> None:
+    key, name = "local.weight_decay", "FedCM, alpha 0.1"
+    lines = [
+        zoo_line(name, "tuning", key, v, last_validation=a)
+        for v, a in (("0.0001", 0.9), ("0.0003", 0.8), ("0.001", 0.7))
+    ]
+    lines += [zoo_line(name, "final", key, "0.0001", seed=s, last_ema=0.99) for s in range(3)]
+    (tmp_path / "zoo.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in zoo_lines() + lines))
+    (row, *_) = [
+        r
+        for r in PAGES.page("zoo", tmp_path).text().splitlines()
+        if r.startswith("| FedCM, alpha 0.1 | +1.18 |")
+    ]
+    assert row.endswith("| not judged: weight_decay 0.0001 against 0.001 |")
+
+
+def test_settings_that_are_no_methods_are_compared() -> None:
+    zoo = zoo_of(zoo_lines())
+    assert zoo.unequal("FAFED") == "clip none against 10"
+    assert zoo.unequal("FAFED", "STEM") == ""
+    assert zoo.unequal("FedACG") == ""
+
+
+def test_fewest_rounds_in_every_seed_means_every_seed() -> None:
+    # means 20 and 30, but level in the second seed
+    lines = []
+    for seed, (ours, theirs) in enumerate(((20, 40), (20, 20), (20, 30))):
+        for method, at in (("FIARSE", ours), ("HeteroFL", theirs)):
+            line = sub_line(method, seed, 0.8, [f"submodel={method.lower()}"])
+            line["curves"]["test_accuracy@0.25"] = {"10": 0.1, str(at): 0.9}
+            lines.append(line)
+    part = SUBMODELS.Part("main", lines)
+    claims = importlib.import_module("evidence.submodel_claims")
+    (case,) = claims._rounds(part).cases
+    assert case.verdict == "open", "two rules have no run"
+    for rule, own in (("FedRolex", ["submodel=fedrolex"]), ("ScaleFL", None)):
+        own = own or LINES.script("submodels").PARTS["main"][0][rule]
+        for seed in range(3):
+            line = sub_line(rule, seed, 0.8, own)
+            line["curves"]["test_accuracy@0.25"] = {"10": 0.1}
+            lines.append(line)
+    (case,) = claims._rounds(SUBMODELS.Part("main", lines)).cases
+    assert case.verdict == "no"
+
+
+# ------------------------------------------------------------------------- what a line says of code
+def test_lines_say_version_and_commit(tmp_path: Path) -> None:
+    import fedloom
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]
+        ran = subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.strip()
+
+    package = tmp_path / "src" / "fedloom"
+    results = tmp_path / "docs" / "results"
+    for folder in (package, results):
+        folder.mkdir(parents=True)
+    (package / "__init__.py").write_text("x = 1\n")
+    (results / "zoo.jsonl").write_text("{}\n")
+    assert LINES.commit(package) is None
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    head = git("rev-parse", "HEAD")
+    assert LINES.commit(package) == head
+    with (results / "zoo.jsonl").open("a") as file:
+        file.write("{}\n")  # a finished run changes the lines, not the code
+    assert LINES.commit(package) == head
+    (package / "__init__.py").write_text("x = 2\n")
+    assert LINES.commit(package) == f"{head}+dirty"
+    installed = tmp_path / ".venv" / "fedloom"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").touch()
+    assert LINES.commit(installed) is None
+    found = LINES.made_by()
+    assert list(found) == ["version", "commit"]
+    assert found["version"] == fedloom.__version__
+
+
+def test_old_lines_without_them_are_valid(tmp_path: Path) -> None:
+    old = zoo_lines()[0]
+    new = zoo_lines()[1] | {"version": "0.1.0", "commit": None}
+    assert "commit" not in old
+    (tmp_path / "zoo.jsonl").write_text(f"{json.dumps(old)}\n{json.dumps(new)}\n")
+    assert len(LINES.read(tmp_path / "zoo.jsonl", ZOO_RUNS.needs)) == 2
+
+
+# -------------------------------------------------------------- sentences that are written by hand
+@functools.cache
+def committed() -> tuple[Any, Any, Any, Any]:
+    """The zoo, FAFED's own experiment, the compressed runs and the four sizes, from the lines."""
+    lines = LINES.read(RESULTS / "zoo.jsonl", ZOO_RUNS.needs)
+    own = ZOO_RUNS.Zoo(LINES.script("zoo").OF_FAFED, lines, "fafed", ("fafed",))
+    coded = LINES.read(RESULTS / "compression.jsonl", COMPRESSION.needs)
+    sizes = LINES.read(RESULTS / "submodels.jsonl", SUBMODELS.needs)
+    return zoo_of(lines), own, COMPRESSION.Runs(coded), SUBMODELS.Part("main", sizes)
+
+
+def words(name: str) -> str:
+    folder = RESULTS if name == "README" else RESULTS / "words"
+    return " ".join((folder / f"{name}.md").read_text(encoding="utf-8").split())
+
+
+def by_hand(values: list[float]) -> float:
+    """p of three differences, as in a textbook: 1 - |t| / sqrt(2 + t^2)."""
+    middle = sum(values) / 3
+    variance = sum((v - middle) ** 2 for v in values) / 2
+    t = abs(middle) / math.sqrt(variance / 3)
+    return 1 - t / math.sqrt(2 + t * t)
+
+
+def test_sentences_on_fedacg_and_fedsmoo() -> None:
+    zoo, text, front = committed()[0], words("zoo"), words("README")
+    table = importlib.import_module("evidence.published").ZOO
+    for own, clear in (("FedACG", 7), ("FedSMOO", 7)):
+        (column,) = [c for c in table if c.own == own]
+        rivals = [zoo.variant(n) for n in column.values if n != own]
+        gaps = {
+            n: [zoo.emas(own, "dirichlet")[s] - v for s, v in zoo.emas(n, "dirichlet").items()]
+            for n in rivals
+        }
+        behind = {n for n, g in gaps.items() if by_hand(g) < 0.05 and sum(g) > 0}
+        assert len(behind) == clear
+        if own == "FedACG":
+            assert set(rivals) - behind == {"FedDyn", "FedDC", "FedLC", "FedMLB", "FedAdam"}
+        else:
+            assert set(rivals) == behind
+    assert "undecided against FedDyn, FedDC, FedLC, FedMLB and FedAdam" in text
+    correction = zoo.gap("FedSMOO", "FedSpeed")
+    assert f"{100 * correction.mean:.2f}" == "0.12" and not correction.clear()
+    assert "0.12 points" in text and "0.12 points (undecided" in front
+    gain = zoo.gap(ZOO_RUNS.OWN_RATE, "FedAvg")
+    assert f"{100 * gain.mean:.2f}" == "0.92" and not gain.clear()
+    lost = {
+        n
+        for column in table
+        for n in column.values
+        if n != "FedAvg"
+        and not zoo.unequal(n)
+        and zoo.gap(n, "FedAvg").mean > 0
+        and zoo.gap(n, "FedAvg").clear()
+        and not zoo.gap(n, ZOO_RUNS.OWN_RATE).clear()
+    }
+    assert lost == {"FedAvgM", "FedDyn", "FedLC", "FedNTD", "MOON"}
+    assert "(FedAvgM, FedDyn, FedLC, FedNTD and MOON)" in text
+
+
+def test_sentences_on_fafed() -> None:
+    own, text, front = committed()[1], words("zoo"), words("README")
+    ours = "FAFED, alpha 0.9"
+    for rival in ("FedAvg", "SCAFFOLD", "STEM, alpha 0.9"):
+        assert PAGE.judged(own.gap(ours, rival)) == "yes"
+    lead = own.gap(ours, "FedAdam")
+    assert PAGE.tested(lead) == "-0.75 ± 0.29, p 0.047"
+    assert "0.75 points below FedAdam (p 0.047)" in front and "0.75 points above it" in text
+    equal = dict(enumerate(own.at_equal_bytes(ours, "fafed")))
+    behind = SEEDS.difference(equal, own.emas("FedAvg", "fafed"))
+    assert PAGE.tested(behind).startswith("-0.92") and behind.clear()
+    assert "0.92 below FedAvg (p 0.016)" in text and "0.92 points below FedAvg" in front
+    assert PAGE.judged(own.gap("FAFED", "FedAvg")) == "undecided"
+
+
+def test_sentences_on_compression() -> None:
+    runs, text = committed()[2], words("compression")
+    to_target = {w: runs.fashion(5, w)["bytes_to_target"] for w in COMPRESSION.FEEDBACK[:3]}
+    assert [PAGE.mib(v) for v in to_target.values()] == ["16.2", "15.9", "30.9"]
+    assert "Top-k .9 needs 15.9 MiB, no compression 16.2, and Top-k .99 30.9" in text
+    numbers = importlib.import_module("evidence.numbers")
+    for way, leads in (("topk .9", (4.5, 2.4, 2.1)), ("topk .99", (-1.1, 2.3, 1.7))):
+        for p, lead in zip(COMPRESSION.CLASSES, leads, strict=True):
+            ours, plain = (
+                numbers.at_or_before(COMPRESSION.by_both_ways(runs.fashion(p, w)), 60.0)
+                for w in (way, COMPRESSION.PLAIN)
+            )
+            assert 100 * (ours - plain) == pytest.approx(lead, abs=0.05)
+    assert "4.5, 2.4 and 2.1 points ahead" in text and "1.1 behind, 2.3 and 1.7 ahead" in text
+    page = (RESULTS / "compression.md").read_text(encoding="utf-8")
+    (mnist,) = [x for x in page.splitlines() if x.startswith("| MNIST, CFedAvg's network, p=1")]
+    assert "| yes 1, undecided 1 |" in mnist and "last values 88.18 against 70.77" in mnist
+
+
+def test_sentences_on_sub_models() -> None:
+    part, text, front = committed()[3], words("submodels"), words("README")
+    masks = ("FIARSE", "re-masking alone"), ("factor alone", "Pruning-Greedy")
+    for last, shown in ((10, "+0.46"), (1, "-0.59")):
+        gap = part.effect(*masks, "global", last)
+        assert PAGE.tested(gap).startswith(shown)
+        assert PAGE.judged(gap) == "undecided"
+        assert shown in front and shown[1:] in text
+    scale = part.runs("ScaleFL")[0]
+    held = scale["sizes"]["held"]
+    shares = [f"{100 * held[s]['all'] / scale['parameters']:.2f}" for s in part.sizes[:2]]
+    assert shares == ["1.44", "2.14"]
+    assert "1.44 % of the model at a budget of 1/64" in text and "2.14 % at both 4 and 16 %" in text
+    assert [part.rounds_to(m, "0.25")[2] for m in ("HeteroFL", "FIARSE")] == [20, 20]
+    assert PAGE.judged(part.gap("FIARSE", "HeteroFL", "global", part.sizes[0])) == "yes"
