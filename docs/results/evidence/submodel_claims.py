@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+
+from fedloom.report.tables import fixed
 
 from .numbers import band, mean, skewness
 from .page import Case, Claim, claims_table, judged, per_cent, points_of, said
@@ -148,9 +151,9 @@ def _fall(curves: Sequence[Mapping[int, float]], parts: int) -> tuple[float, flo
         values = [curve[t] for t in sorted(curve)]
         length = len(values) // parts
         if length:
-            firsts.append(sum(values[:length]) / length)
-            lasts.append(sum(values[-length:]) / length)
-    return (sum(firsts) / len(firsts), sum(lasts) / len(lasts)) if firsts else None
+            firsts.append(math.fsum(values[:length]) / length)
+            lasts.append(math.fsum(values[-length:]) / length)
+    return (math.fsum(firsts) / len(firsts), math.fsum(lasts) / len(lasts)) if firsts else None
 
 
 def _explored(part: Part) -> Iterator[Claim]:
@@ -160,7 +163,7 @@ def _explored(part: Part) -> Iterator[Claim]:
         name = f"size {size_name(size)}"
         growth = [_gains(c) for c in part.curves(OURS, f"explored@{size}") if len(c) > 2]
         gain = _fall(growth, 2)
-        numbers = "" if gain is None else f"{100 * gain[0]:+.3f}, then {100 * gain[1]:+.3f}"
+        numbers = "" if gain is None else ", then ".join(fixed(100 * g, 3, "+") for g in gain)
         less = None if gain is None else gain[1] < gain[0]
         slow.append(Case(name, said(less), numbers))
         fall = _fall(part.curves(OURS, f"replaced@{size}"), 5)

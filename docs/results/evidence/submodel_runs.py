@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,7 @@ class Part:
         for seed, curve in zip(self.runs(method), self.curves(method, column), strict=True):
             values = [curve[t] for t in sorted(curve)]
             if len(values) >= last:
-                out[seed] = sum(values[-last:]) / last
+                out[seed] = math.fsum(values[-last:]) / last
         return out
 
     def gap(
