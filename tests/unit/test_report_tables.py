@@ -18,6 +18,7 @@ from fedloom.report.tables import (
     as_markdown,
     as_text,
     comparison,
+    fixed,
     human_bytes,
     human_seconds,
 )
@@ -35,6 +36,25 @@ def groups_of(folder: Path, target: float | None = None) -> list[Group]:
     ]
     paths.append(fake_run(folder / "b", [0.1, 0.2], algorithm="fedacg", label="FedACG"))
     return group_runs(map(load_run, paths))
+
+
+def test_halfway_is_decimal_and_goes_away_from_zero() -> None:
+    ten = [0.859745 + 0.000001 * i for i in range(11)]  # their mean is 0.85975, but for a bit
+    for order in (ten, ten[::-1], ten[5:] + ten[:5]):
+        assert fixed(100 * sum(order) / 11, 2) == "85.98"
+    assert fixed(100 * 0.88625, 2) == "88.63"  # the next float is 88.625 itself: "even" is .62
+    assert fixed(-0.125, 2) == "-0.13"
+    assert fixed(0.12, 1, "+") == "+0.1"
+    assert [fixed(v, 1) for v in (0.0, math.nan, -math.inf)] == ["0.0", "nan", "-inf"]
+    for value in (0.1, 2.34567, 99.994, 1 / 3, 1e11 + 0.3, -0.001, 1e300):  # where nothing is halfway
+        assert fixed(value, 2) == f"{value:.2f}"
+
+
+def test_what_has_no_finite_sum_has_no_finite_mean() -> None:
+    assert series.mean([1e308, 1e308]) == math.inf
+    assert math.isnan(series.mean([math.inf, -math.inf]) or 0.0)
+    assert series.sd([0.0, 1e200]) == math.inf
+    assert series.sd([1e308, 1e308, 1.0]) is not None
 
 
 def test_means_and_the_sample_deviation(tmp_path: Path) -> None:

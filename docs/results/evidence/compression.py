@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedloom.report.tables import fixed
+
 from .compression_claims import BUDGETS, claims
 from .compression_plots import errors, fashion, fedpaq, mnist, uplink
 from .compression_runs import CLASSES, FEEDBACK, Runs, by_both_ways, by_uplink, label, sent, share
@@ -30,7 +32,7 @@ def _row(name: str, line: Line, against: Line | None) -> list[str]:
     return [
         name,
         per_cent(line["last_ema"]),
-        less if isinstance(less, str) else f"{100 * less:+.2f}",
+        less if isinstance(less, str) else fixed(100 * less, 2, "+"),
         per_cent(line["last"]["value"]),
         per_cent(line["best"]["value"]),
         line["rounds_to_target_text"] or MISSING,

@@ -60,7 +60,7 @@ def roughness(curve: Mapping[int, float], window: int = WINDOW) -> float | None:
     values = [100 * curve[t] for t in sorted(curve)]
     side = window // 2
     inner = range(side, len(values) - side)
-    middles = {i: sum(values[i - side : i + side + 1]) / (2 * side + 1) for i in inner}
+    middles = {i: math.fsum(values[i - side : i + side + 1]) / (2 * side + 1) for i in inner}
     return mean([(values[i] - m) ** 2 for i, m in middles.items()])
 
 
@@ -72,9 +72,9 @@ def skewness(values: Sequence[float]) -> float | None:
     """
     if not values:
         return None
-    middle = sum(values) / len(values)
-    second = sum((v - middle) ** 2 for v in values) / len(values)
-    third = sum((v - middle) ** 3 for v in values) / len(values)
+    middle = math.fsum(values) / len(values)
+    second = math.fsum((v - middle) ** 2 for v in values) / len(values)
+    third = math.fsum((v - middle) ** 3 for v in values) / len(values)
     return third / second**1.5 if second > 0 else None
 
 
@@ -101,10 +101,10 @@ def still_growing(curve: Mapping[int, float]) -> tuple[float, bool] | None:
     fifth = len(values) // 5
     if fifth < 2:
         return None
-    before = sum(values[-2 * fifth : -fifth])
+    before = math.fsum(values[-2 * fifth : -fifth])
     if before <= 0:
         return None
-    ratio = sum(values[-fifth:]) / before
+    ratio = math.fsum(values[-fifth:]) / before
     return ratio, ratio > GROWTH
 
 
@@ -130,5 +130,5 @@ def band(curves: Sequence[Mapping[Any, float]]) -> Band | None:
     if not shared:
         return None
     rows = [[c[x] for c in curves] for x in shared]
-    means = tuple(sum(r) / len(r) for r in rows)
+    means = tuple(math.fsum(r) / len(r) for r in rows)
     return Band(tuple(shared), means, tuple(map(min, rows)), tuple(map(max, rows)), len(curves))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fedloom.report.style import png
 from fedloom.report.support import write_atomic
-from fedloom.report.tables import MISSING, human_value
+from fedloom.report.tables import MISSING, fixed, human_value
 
 from .numbers import mean, sd
 from .seeds import NOISE, Difference
@@ -177,7 +177,7 @@ def per_cent(value: float | None) -> str:
     >>> per_cent(0.8123), per_cent(None)
     ('81.23', '-')
     """
-    return MISSING if value is None else f"{100 * value:.2f}"
+    return MISSING if value is None else fixed(100 * value, 2)
 
 
 def seeds_cell(values: Sequence[float | None]) -> str:
@@ -197,7 +197,8 @@ def points_of(found: Difference | None) -> str:
     """
     if found is None:
         return MISSING
-    return f"{100 * found.mean:+.2f}" + ("" if found.sd is None else f" ± {100 * found.sd:.2f}")
+    beside = "" if found.sd is None else f" ± {fixed(100 * found.sd, 2)}"
+    return fixed(100 * found.mean, 2, "+") + beside
 
 
 def p_text(p: float | None) -> str:
@@ -208,7 +209,7 @@ def p_text(p: float | None) -> str:
     """
     if p is None:
         return MISSING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return "< 0.001" if p < 0.001 else fixed(p, 3)
 
 
 def tested(found: Difference | None) -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from fedloom.report.tables import fixed
+
 from .numbers import band, mean, sd, skewness
 from .page import (
     Case,
@@ -190,7 +192,7 @@ def _histograms(part: Part) -> Claim:
         # of one seed: 1.96 standard errors of a normal sample's skewness
         noise = 1.96 * (6 / min(map(len, by_seed))) ** 0.5
         verdict = judged(Difference(to_the_left, sd(skews), len(skews)), noise=noise)
-        cases.append(Case(method, verdict, f"{middle:+.2f}"))
+        cases.append(Case(method, verdict, fixed(middle, 2, "+")))
     says = "Clients' accuracies have a tail to the left, but for FedRolex (skewness)"
     return Claim(says, "Figures 2 and 5", cases)
 
@@ -224,7 +226,7 @@ def _explored(part: Part) -> Iterator[Claim]:
         name = f"size {size_name(size)}"
         growth = [_gains(c) for c in part.curves(OURS, f"explored@{size}") if len(c) > 2]
         gain = _falls(_ends(growth, 2))
-        numbers = "" if gain is None else f"{100 * gain[1]:+.3f}, then {100 * gain[2]:+.3f}"
+        numbers = "" if gain is None else ", then ".join(fixed(100 * g, 3, "+") for g in gain[1:])
         slow.append(Case(name, judged(gain and gain[0], noise=0.0), numbers))
         replaced = _ends(part.curves(OURS, f"replaced@{size}"), 5)
         fall = _falls(replaced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fedloom.report.style import Style, numbered
@@ -69,7 +70,7 @@ def histograms(part: Part) -> list[str | Plot]:
         return steps(grid, [_look(part, m) for m in methods], seeds)
 
     ends = "; ".join(
-        f"{m} {per_cent(sum(part.clients(m)) / len(part.clients(m)))}" for m in methods
+        f"{m} {per_cent(math.fsum(part.clients(m)) / len(part.clients(m)))}" for m in methods
     )
     alt = f"{PARTS[part.name]}: clients by local accuracy, bins of five points, mean of the seeds"
     name = f"submodels-{part.name}-clients"

@@ -116,7 +116,7 @@ class Part:
         for seed, curve in zip(self.runs(method), self.curves(method, column), strict=True):
             values = [curve[t] for t in sorted(curve)]
             if len(values) >= last:
-                out[seed] = sum(values[-last:]) / last
+                out[seed] = math.fsum(values[-last:]) / last
         return out
 
     def gap(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fedloom.report.tables import fixed
+
 from .numbers import mean, roughness
 from .page import (
     MISSING,
@@ -165,7 +167,9 @@ def _smooth(zoo: Zoo) -> Claim:
     if gap is None or ours is None or theirs is None:
         return Claim(says, source, [Case("", "open")])
     momenta = " and ".join(f"{zoo.chosen(n)}" for n in ("FedACG", "FedAvgM"))
-    numbers = f"{ours:.2f} against {theirs:.2f}, p {p_text(gap.p())}, with momentum {momenta}"
+    numbers = (
+        f"{fixed(ours, 2)} against {fixed(theirs, 2)}, p {p_text(gap.p())}, with momentum {momenta}"
+    )
     numbers += " (there 2.26 against 10.30, both with 0.85)"
     return Claim(says, source, [Case("", judged(gap, noise=0.0), numbers)])
 

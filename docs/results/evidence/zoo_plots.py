@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedloom.report.style import Style, numbered
+from fedloom.report.tables import fixed
 
 from .drawing import Axis, Panel, Trace, dots, panels
 from .numbers import Band, band, mean
@@ -41,9 +42,8 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
     if not zoo.ranked(part):
         return []
     words, short = words_of(part), "" if part == "dirichlet" else f"-{part}"
-    last = ", ".join(
-        f"{n} {100 * (mean(list(zoo.emas(n, part).values())) or 0):.1f}" for n in zoo.ranked(part)
-    )
+    ends = {n: mean(list(zoo.emas(n, part).values())) or 0.0 for n in zoo.ranked(part)}
+    last = ", ".join(f"{n} {fixed(100 * end, 1)}" for n, end in ends.items())
     out: list[str | Plot] = [
         Plot(
             f"zoo-rounds{short}",

@@ -152,8 +152,8 @@ def _tests(data: FederatedData, labelled: bool) -> Tests:
     if labelled and sizes.any():
         assert data.classes is not None
         cells = lists.owners() * data.classes + data.test_targets[lists.indices]
-        counts = np.bincount(cells.numpy(), minlength=data.population * data.classes)
-        counts, own = counts.reshape(data.population, -1), sizes > 0
+        flat = np.bincount(cells.numpy(), minlength=data.population * data.classes)
+        counts, own = flat.reshape(data.population, -1), sizes > 0
         mine = data.label_counts().numpy()[own]
         p = mine / mine.sum(axis=1, keepdims=True)
         q = counts[own] / sizes[own, None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,7 +83,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     (1.5, None)
     """
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return _total(known) / len(known) if known else None
 
 
 def sd(values: Sequence[float | None]) -> float | None:
@@ -94,8 +95,20 @@ def sd(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
-    middle = sum(known) / len(known)
-    return float((sum((value - middle) ** 2 for value in known) / (len(known) - 1)) ** 0.5)
+    middle = _total(known) / len(known)
+    away = [value - middle for value in known]
+    return math.sqrt(_total(d * d for d in away) / (len(known) - 1))
+
+
+def _total(values: Iterable[float]) -> float:
+    """The sum: to the last bit, as what sum() gives differs from Python 3.12 on; infinite or NaN
+    where it is not finite.
+    """
+    known = list(values)
+    try:
+        return math.fsum(known)
+    except (OverflowError, ValueError):  # beyond the largest float, or inf - inf
+        return sum(known)
 
 
 def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from .load import Group, Run
@@ -17,6 +18,7 @@ __all__ = [
     "as_markdown",
     "as_text",
     "comparison",
+    "fixed",
     "human_bytes",
     "human_seconds",
     "human_size",
@@ -28,6 +30,21 @@ __all__ = [
 Row = dict[str, Any]
 MISSING = "-"  # what a cell without a value shows
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def fixed(value: float, places: int, sign: str = "") -> str:
+    """Write a number with so many decimals; halfway goes away from zero. sign: "+" shows both.
+
+    Halfway is what a person would call so: a float is off by its last digits, and they depend on
+    how it was added up.
+
+    >>> fixed(0.125, 2), fixed(82.455, 2), fixed(1.1 * 1.1 - 1.205, 2, "+"), fixed(math.inf, 2)
+    ('0.13', '82.46', '+0.01', 'inf')
+    """
+    if not abs(value) < 1e12:  # such floats have few decimals or none; nor has NaN
+        return f"{value:{sign}.{places}f}"
+    decimal = Decimal(f"{value:.{places + 8}f}")
+    return f"{decimal.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):{sign}f}"
 
 
 def human_bytes(n: float | None) -> str:
@@ -78,7 +95,7 @@ def human_value(value: float | None, unit: str, spread: float | None = None) -> 
     if value is None:
         return MISSING
     if unit == "share":
-        middle, beside, after = f"{100 * value:.2f}", f"{100 * (spread or 0):.2f}", " %"
+        middle, beside, after = fixed(100 * value, 2), fixed(100 * (spread or 0), 2), " %"
     else:
         middle, beside, after = f"{value:.4g}", f"{spread or 0:.2g}", f" {unit}" if unit else ""
     return f"{middle}{'' if spread is None else f' ± {beside}'}{after}"
