@@ -1,35 +1,52 @@
-# make demo      the main job on data that ships in a dependency, about a minute after installation
-# make test      formatting, lints, types and the fast tests: what CI runs
-# make test-all  the same and the slow tests
-# make check     formatting, lints, types
-# make format    let ruff put things in order
-# make bench     the speed claims, each with its command
-# make docs      the pages that are made from the code: algorithms, compatibility
-# make results   the pages that are made from the committed runs, and their pictures
+# make demo          the main job on data that ships in a dependency, about a minute after installation
+# make test          formatting, lints, types and the fast tests: what CI runs
+# make test-all      the same and the slow tests
+# make test-brief    the same with a minute's choice of the fast tests
+# make test-pythons  make test with every Python at hand of those that pyproject.toml names
+# make test-newest   make test with the newest versions of everything that pyproject.toml allows
+# make check         formatting, lints, types
+# make format        let ruff put things in order
+# make bench         the speed claims, each with its command
+# make docs          the pages that are made from the code: algorithms, compatibility
+# make results       the pages that are made from the committed runs, and their pictures
+# make lock          requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
+#
+# Everything is installed into VENV, in the versions of requirements/lock.txt. TORCH says which PyTorch:
+#   TORCH=auto  the default: as cpu, or as cuda if no such build can be reached
+#   TORCH=cpu   without CUDA, 0.2 GB to fetch and 0.8 GB on disk, or nothing
+#   TORCH=cuda  what the package index has: on Linux with CUDA, 2.7 GB to fetch and 4.7 GB on disk
+# make test PYTHON=python3.13 VENV=.venv-3.13 uses another Python, in an environment of its own.
 VENV ?= .venv
 PYTHON ?= python3
+TORCH ?= auto
 RUN = $(VENV)/bin
+LOCK = requirements/lock.txt
+INSTALLED = $(VENV)/installed-$(TORCH)
+NEWEST = .venv-newest
+CODE = src tests examples benchmarks docs requirements
 
-.PHONY: demo test test-all check format bench docs results clean
+.PHONY: demo test test-all test-brief test-pythons test-newest check format bench docs results lock clean
 
-# CPU torch first: a bare "torch" would fetch gigabytes of CUDA libraries.
-$(VENV)/installed: pyproject.toml
+# PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
+$(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
-	$(RUN)/python -c "import torch" 2>/dev/null || $(RUN)/pip install --quiet torch==2.13.0
-	$(RUN)/pip install --quiet -e ".[dev]"
+	rm -f $(VENV)/installed*
+	$(RUN)/python requirements/get_torch.py $(TORCH)
+	$(RUN)/pip install --quiet -c $(LOCK) hatchling editables
+	$(RUN)/pip install --quiet -c $(LOCK) --no-build-isolation -e ".[dev]"
 	touch $@
 
-demo: $(VENV)/installed
+demo: $(INSTALLED)
 	$(RUN)/fedloom demo
 
-check: $(VENV)/installed
-	$(RUN)/ruff format --check src tests examples benchmarks docs
-	$(RUN)/ruff check src tests examples benchmarks docs
+check: $(INSTALLED)
+	$(RUN)/ruff format --check $(CODE)
+	$(RUN)/ruff check $(CODE)
 	$(RUN)/mypy
 
-format: $(VENV)/installed
-	$(RUN)/ruff format src tests examples benchmarks docs
-	$(RUN)/ruff check --fix src tests examples benchmarks docs
+format: $(INSTALLED)
+	$(RUN)/ruff format $(CODE)
+	$(RUN)/ruff check --fix $(CODE)
 
 test: check
 	$(RUN)/pytest -n 2 --dist loadfile -m "not slow"
@@ -37,7 +54,25 @@ test: check
 test-all: check
 	$(RUN)/pytest
 
-bench: $(VENV)/installed
+# The layers, the data, every closed form, and the pages: what another Python or library would change.
+test-brief: check
+	$(RUN)/pytest -n 2 --dist loadfile -m "not slow" $(BRIEF)
+
+test-pythons:
+	@failed=; pythons=$$($(PYTHON) requirements/pythons.py) || exit 1; for python in $$pythons; do \
+		version=$$($$python -c "import sys; print('%d.%d' % sys.version_info[:2])"); \
+		echo "Python $$version: $$python"; \
+		$(MAKE) test PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed with Python$$failed"; exit 1; }
+
+test-newest:
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python requirements/get_torch.py $(TORCH) --newest
+	$(NEWEST)/bin/pip install --quiet -e ".[dev]"
+	touch $(NEWEST)/installed-$(TORCH)
+	$(MAKE) test VENV=$(NEWEST)
+
+bench: $(INSTALLED)
 	$(RUN)/python benchmarks/overhead.py
 	$(RUN)/python benchmarks/workers.py
 	$(RUN)/python benchmarks/vectorised.py
@@ -47,11 +82,19 @@ bench: $(VENV)/installed
 	$(RUN)/python benchmarks/submodels.py
 	$(RUN)/python benchmarks/imports.py
 
-docs: $(VENV)/installed
+docs: $(INSTALLED)
 	$(RUN)/python docs/pages.py
 
-results: $(VENV)/installed
+results: $(INSTALLED)
 	$(RUN)/python docs/results/pages.py
 
+# One set of versions for every Python and machine; no hashes, as a build of PyTorch without CUDA
+# that an index or a machine has of its own has another one.
+lock:
+	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv; }
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--extra dev --output-file $(LOCK) pyproject.toml requirements/held.in
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache

@@ -46,7 +46,7 @@ def test_halfway_is_decimal_and_goes_away_from_zero() -> None:
     assert fixed(-0.125, 2) == "-0.13"
     assert fixed(0.12, 1, "+") == "+0.1"
     assert [fixed(v, 1) for v in (0.0, math.nan, -math.inf)] == ["0.0", "nan", "-inf"]
-    for value in (0.1, 2.34567, 99.994, 1 / 3, 1e11 + 0.3, -0.001, 1e300):  # where nothing is halfway
+    for value in (0.1, 2.34567, 99.994, 1 / 3, 1e11 + 0.3, -0.001, 1e300):  # none is halfway
         assert fixed(value, 2) == f"{value:.2f}"
 
 
