@@ -6,18 +6,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import timeit
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from fedloom.engines import shared
+from fedloom.algorithms import Scaffold
+from fedloom.engines import Workers, pulse, shared, workers
 from fedloom.engines.shared import Board, load
-from tiny import environment
+from fedloom.errors import WorkerError
+from tiny import environment, small, timeless, weights
 
 
 # --------------------------------------------------------------------------- boards of other owners
@@ -113,3 +122,214 @@ def test_a_run_in_another_pid_namespace_leaves_a_board_alone():
         assert load(post) == "something"
     finally:
         board.close()
+
+
+# ------------------------------------------------------------------------- workers that stand still
+class Standing(nn.Module):
+    """Stops its own process, or waits for what never comes; a folder says how often."""
+
+    def __init__(self, mark, times, how="stops"):
+        super().__init__()
+        self.line, self.mark, self.times = nn.Linear(5, 3), str(mark), times
+        self.how, self.parent = how, os.getpid()
+
+    def forward(self, x):
+        if os.getpid() != self.parent and len(os.listdir(self.mark)) < self.times:
+            (Path(self.mark) / str(os.getpid())).touch()
+            if self.how == "stops":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            else:
+                threading.Event().wait()
+        return self.line(x)
+
+
+def standing(folder, engine, *how, **changes):
+    folder.mkdir()
+    torch.manual_seed(1)
+    return small(Scaffold(), engine=engine, rounds=3, model=Standing(folder, *how), **changes)
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """The limits of silence, for tests. Processes that start still have long for it."""
+    for name, value in {"POLL": 0.1, "SILENCE": 2.0, "TIMES": 2, "COMPUTING": 100}.items():
+        monkeypatch.setattr(pulse, name, value)
+
+
+@pytest.mark.usefixtures("shortened")
+def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog):
+    whole = standing(tmp_path / "none", "serial", 0).run()
+    end = standing(tmp_path / "one", "workers:2", 1).run()
+    (worker,) = os.listdir(tmp_path / "one")
+    said = rf"worker process {worker} has shown no sign of life for [\d.]+ s, in client"
+    assert re.search(rf"{said}s? [\d, ]+ of round 1; it is replaced", caplog.text)
+    assert weights(end.model) == weights(whole.model)
+    assert timeless(end.history) == timeless(whole.history)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(worker), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shortened")
+def test_a_part_that_waits_for_ever_stops_the_run_with_one_line(tmp_path):
+    out = tmp_path / "run"
+    saving = {"on_round": [lambda row: mark(tmp_path / "all")]}
+    whole = standing(tmp_path / "none", "serial", 0).run()
+
+    def mark(folder):
+        for file in folder.iterdir():
+            file.unlink()
+
+    with pytest.raises(WorkerError, match=r"stood still 3 times .* engine = serial") as caught:
+        standing(tmp_path / "all", "workers:1", 10**6, "waits", **saving).run(out)
+    assert "\n" not in str(caught.value)
+    end = standing(tmp_path / "again", "workers:1", 0).resume(out)
+    assert weights(end.model) == weights(whole.model)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shortened")
+def test_workers_that_are_stopped_between_rounds_are_replaced(tmp_path, caplog):
+    def stop(row):
+        if row["round"] == 2:
+            while len(experiment.engine._watch._pulses()) < 2:
+                time.sleep(0.02)  # until both have begun
+            for process in experiment.engine._executor._processes.values():
+                os.kill(process.pid, signal.SIGSTOP)
+
+    whole = small(Scaffold(), rounds=3).run()
+    experiment = small(Scaffold(), rounds=3, engine=Workers(2), on_round=[stop])
+    end = experiment.run()
+    assert "no worker has taken one up" in caplog.text
+    assert weights(end.model) == weights(whole.model)
+
+
+def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypatch):
+    from loky import ProcessPoolExecutor
+
+    def half_a_result():
+        import gc
+        import struct
+
+        for each in gc.get_objects():
+            if type(each).__name__ == "SimpleQueue":
+                os.write(each._writer.fileno(), struct.pack("!i", 1000) + b"only the beginning")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(workers, "_PATIENCE", 0.3)
+    engine = Workers(1)
+    engine._executor = ProcessPoolExecutor(max_workers=1)
+    future = engine._executor.submit(half_a_result)
+    (process,) = engine._executor._processes.values()
+    while (Path("/proc") / str(process.pid) / "stat").read_text().split()[2] != "T":
+        time.sleep(0.02)
+    engine.close()
+    assert not process.is_alive() and future.exception() is not None
+
+
+# ----------------------------------------------------------------------------------- how it is seen
+class Scene:
+    """Workers whose signs of life a test writes, and a clock."""
+
+    def __init__(self, folder, workers=1):
+        self.folder, self.now, self.spent = folder, 0.0, 0
+        self.watch = pulse.Watch(folder, workers)
+
+    def beats(self, count, task=1, worker=7):
+        words = struct.pack(pulse._FORMAT, count, task, int(1000 * self.spent))
+        (self.folder / f"pulse.{worker}").write_bytes(words)
+
+    def wait(self, seconds, computing=0.0):
+        """What is seen within these seconds, of which a share is spent on a processor."""
+        for _ in range(seconds):
+            self.now, self.spent = self.now + 1, self.spent + computing
+            if computing:
+                count, task, _ = self.watch._pulses()[7]
+                self.beats(count, task)
+            if still := self.watch.look():
+                return still
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    made = []
+
+    def make(**options):
+        monkeypatch.setattr(time, "monotonic", lambda: made[0].now if made else 0.0)
+        made.append(Scene(tmp_path, **options))
+        return made[0]
+
+    return make
+
+
+def test_a_worker_is_given_a_minute(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(61) is None
+    assert seen.wait(1) == pulse.Still(7, 1, 61.0)
+
+
+def test_a_worker_is_given_twenty_times_the_slowest_step(scene):
+    seen = scene()
+    for count in range(5):
+        seen.beats(count)
+        assert seen.wait(10) is None
+    assert seen.watch.slowest == 10
+    assert seen.wait(191) is None
+    assert seen.wait(1) == pulse.Still(7, 1, 201.0)
+
+
+def test_a_long_first_step_that_computes_is_given_ten_minutes(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(601, computing=0.05) is None
+    assert seen.wait(1, computing=0.05) == pulse.Still(7, 1, 601.0)
+
+
+def test_what_a_worker_wrote_late_is_no_computing(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(1, computing=0.9) is None
+    assert seen.wait(61) == pulse.Still(7, 1, 61.0)
+
+
+def test_a_worker_without_a_task_may_be_silent_but_not_for_ever(scene):
+    seen = scene(workers=2)
+    seen.beats(1, task=0)
+    seen.beats(1, task=2, worker=8)
+    seen.wait(1)
+    for count in range(2, 30):
+        seen.beats(count, task=2, worker=8)
+        assert seen.wait(30) is None
+    seen.beats(99, task=0, worker=8)
+    limit = pulse.TIMES * 30
+    assert seen.wait(limit + 1) is None
+    assert seen.wait(1) == pulse.Still(None, 0, limit + 1)
+
+
+def test_processes_that_are_starting_are_given_ten_minutes(scene):
+    seen = scene(workers=2)
+    seen.beats(1, task=0)
+    assert seen.wait(601) is None
+    assert seen.wait(1).worker is None
+
+
+def test_a_stop_of_the_parent_is_nobodys_silence(scene):
+    seen = scene()
+    seen.beats(1)
+    for _ in range(20):
+        assert seen.wait(1) is None
+        seen.now += 3600  # Ctrl-Z
+    assert seen.watch.look() is None
+
+
+def test_a_beat_is_cheap(tmp_path):
+    before = pulse._words
+    try:
+        pulse.begin(tmp_path)
+        assert min(timeit.repeat(pulse.beat, number=10_000, repeat=5)) < 1e-6 * 10_000
+        (count,) = (words[0] for words in pulse.Watch(tmp_path, 1)._pulses().values())
+        assert count == 50_000
+    finally:
+        pulse._words = before
