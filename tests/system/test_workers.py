@@ -20,12 +20,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
+from fedloom import FedAvg
 from fedloom.algorithms import Scaffold
-from fedloom.engines import Workers, pulse, shared, workers
+from fedloom.cli.__main__ import cli
+from fedloom.cli.dry import estimate, measure
+from fedloom.config import from_run, resolve
+from fedloom.engines import Workers, auto, pulse, shared, workers
 from fedloom.engines.shared import Board, load
-from fedloom.errors import WorkerError
+from fedloom.errors import ConfigError, WorkerError
 from tiny import environment, small, timeless, weights
 
 
@@ -333,3 +338,89 @@ def test_a_beat_is_cheap(tmp_path):
         assert count == 50_000
     finally:
         pulse._words = before
+
+
+# -------------------------------------------------------------------------------------- how many
+def on(monkeypatch, count):
+    """A machine with so many processors."""
+    monkeypatch.setattr(workers, "processors", lambda: count)
+
+
+@pytest.mark.parametrize("engine", ["workers:9", "workers:9+vectorised:5", "workers:1000"])
+def test_more_workers_than_the_processors_carry_are_refused(engine, monkeypatch):
+    on(monkeypatch, 2)
+    with pytest.raises(ConfigError, match="at most 8 workers here, 4 for each of 2") as caught:
+        small(FedAvg(), engine=engine).build()
+    assert engine in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"command line: .* at most 8 workers here"):
+        resolve("digits", [f"engine={engine}"])
+    assert small(FedAvg(), engine="workers:8").build().engine.text == "workers:8"
+    on(monkeypatch, 300)
+    assert small(FedAvg(), engine=engine).build().engine.text == engine
+
+
+def test_an_engine_made_in_python_is_refused_before_it_starts_anything(monkeypatch):
+    on(monkeypatch, 1)
+    monkeypatch.setattr(workers, "Board", lambda: pytest.fail("begun"))
+    loop = small(FedAvg()).build()
+    with pytest.raises(ConfigError, match="at most 4 workers here"):
+        Workers(5).open(loop.plan, loop.fed, loop.net)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cohort", "started"),
+    [
+        ("workers:6", 4, 4),
+        ("workers:6", [[0], [1, 2, 3], [4]], 3),
+        ("workers:6+vectorised:2", 4, 2),
+        ("workers:6", 0.99, 6),
+        ("workers", 4, 4),
+    ],
+)
+def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
+    engine, cohort, started, monkeypatch, caplog
+):
+    on(monkeypatch, 6)
+    loop = small(FedAvg(), engine=engine, cohort=cohort).build()
+    loop.engine.settle(loop.plan, loop.fed, loop.net)
+    assert loop.engine.workers == started
+    said = f"keeps {started} workers busy" in caplog.text
+    assert said == (started < 6 and engine != "workers")  # who gave no number is told nothing
+    assert loop.engine.text == ("workers:6" if engine == "workers" else engine)
+
+
+@pytest.mark.parametrize("engine", ["workers:2", "workers:2+vectorised:4", "auto"])
+def test_a_dry_run_starts_no_processes(engine, monkeypatch):
+    monkeypatch.setattr(Workers, "_start", lambda self: pytest.fail("started"))
+    monkeypatch.setattr(auto, "processors", lambda: 2)
+    config = resolve("digits", [f"engine={engine}", "rounds=100000", "local.epochs=1"])
+    text = estimate(config, 1)
+    if engine == "auto":
+        assert "not workers:2: a dry run starts no processes" in text
+    else:
+        assert "2 processes" in text and "not started here" in text
+    plain = engine.partition("+")[2] or "serial"
+    if engine != "auto":
+        one, other = (
+            measure(resolve("digits", [f"engine={e}", "local.epochs=1"]).experiment())
+            for e in (engine, plain)
+        )
+        assert (one.up, one.down, one.client_rounds) == (other.up, other.down, other.client_rounds)
+        assert (one.workers, other.workers) == (2, 0)
+        assert one.resident > 2 * other.resident
+
+
+def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_workers(
+    tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    resolve("digits", ["rounds=2", "local.epochs=1"]).experiment().run(run)
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace('"serial"', '"workers:64"'))
+    on(monkeypatch, 2)
+    (run / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="at most 8 workers"):
+        from_run(run).experiment().resume(run)
+    assert from_run(run, ["engine=workers:2"]).experiment().build().engine.workers == 2
+    done = CliRunner().invoke(cli, ["export", str(run), "--out", str(tmp_path / "x.safetensors")])
+    assert done.exit_code == 0, done.output

@@ -33,11 +33,14 @@ from .base import (
 from .chunks import Chunks, default_chunk
 from .client import Client, RangeResult
 from .pulse import Still, Watch
+from .serial import Serial
 from .shared import Board, dumps, load, loads
 from .sums import push, ranges
-from .vectorised import refuse_module
+from .vectorised import Vectorised, refuse_module
 
 __all__ = ["Workers"]
+
+PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 3  # of a round in which workers die or stand still
@@ -59,7 +62,8 @@ class Workers:
     def __init__(self, workers: int | None = None, vectorised: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
-        self.workers = workers or processors()
+        self.workers = self._number = workers or processors()
+        self._given, self._clients = workers is not None, 0
         self.chunk, self._vectorised = vectorised or 1, vectorised
         self._executor: Any = None
         self._board: Board | None = None
@@ -68,11 +72,25 @@ class Workers:
     @property
     def text(self) -> str:
         """As a configuration writes it."""
-        first, chunk = f"workers:{self.workers}", self._vectorised
+        first, chunk = f"workers:{self._number}", self._vectorised
         return first if chunk is None else f"{first}+vectorised" + (f":{chunk}" if chunk else "")
 
-    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Put plan, data and model into shared memory, and start the processes."""
+    def fit(self, clients: int) -> None:
+        """Take no more processes than cohorts of so many clients keep busy. Raises ConfigError for
+        more than a machine of this size should run.
+        """
+        self._clients, most = clients, PER_PROCESSOR * processors()
+        if self._number > most:
+            raise ConfigError(
+                f"engine '{self.text}': at most {most} workers here, {PER_PROCESSOR} for each of "
+                f"{processors()} processors; 'workers' takes one for each"
+            )
+
+    def settle(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Find the numbers of processes and of clients at once; nothing is started. Raises
+        ConfigError for what this engine cannot run.
+        """
+        self.fit(self._clients)
         if net.device.type != "cpu":
             raise ConfigError(
                 f"engine workers runs on CPUs, and the model is on {net.device}; "
@@ -82,6 +100,24 @@ class Workers:
         if self._vectorised is not None:
             refuse_module(net.module)
             self.chunk = self._vectorised or default_chunk(plan, fed, net)
+        self.workers = self._number
+        busy = -(-self._clients // self.chunk)  # a range of a cohort is whole chunks
+        if 0 < busy < self.workers:
+            if self._given:
+                _log.warning(
+                    "engine = %s: the largest cohort, of %d, keeps %d workers busy; no more are "
+                    "started",
+                    *(self.text, self._clients, busy),
+                )
+            self.workers = busy
+
+    def alone(self) -> Serial | Vectorised:
+        """The engine that computes the same in this process."""
+        return Serial() if self._vectorised is None else Vectorised(self.chunk)
+
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Put plan, data and model into shared memory, and start the processes."""
+        self.settle(plan, fed, net)
         self._board = Board()
         module = net.export(net.init(), net.init_buffers())
         chunk = None if self._vectorised is None else self.chunk
