@@ -175,9 +175,6 @@ class _Tasks:
     def submit(self, task: Any, *arguments: Any) -> Any:
         return self._pool.submit(on_plan, self._post, os.getpid(), task, *arguments)
 
-    def shutdown(self, **options: Any) -> None:
-        """The processes belong to the session."""
-
 
 class Shared(Workers):
     """The engine `workers` on processes that many tests share: starting them takes seconds."""
@@ -188,3 +185,6 @@ class Shared(Workers):
 
     def _start(self) -> None:
         self._executor = _Tasks(self._pool, self._post)
+
+    def _end(self) -> None:
+        """The processes belong to the session."""

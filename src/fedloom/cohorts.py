@@ -150,6 +150,23 @@ class Cohorts:
             return sum(map(len, self.size)) / len(self.size) / self.population
         return self.size if isinstance(self.size, float) else self.size / self.there
 
+    @property
+    def largest(self) -> int:
+        """The most clients that a round can have.
+
+        >>> [Cohorts(size, 10).largest for size in (0.25, 4, [[1], [2, 3]])]
+        [3, 4, 2]
+        """
+        if isinstance(self.size, Sequence):
+            return max(map(len, self.size))
+        if self.sampling == "bernoulli":
+            return self.there
+        return (
+            self.size
+            if isinstance(self.size, int)
+            else max(round_half_up(self.size * self.there), 1)
+        )
+
     def present(self, round: int) -> list[int]:
         """Who is there in a round (counted from 0), sorted."""
         if self.turnover is None:
@@ -195,9 +212,8 @@ class Cohorts:
             raise ConfigError(
                 f"cohort = {self.size}: nobody of {n} clients was drawn in 1000 tries"
             )
-        count = self.size if isinstance(self.size, int) else max(round_half_up(self.size * n), 1)
         order = torch.randperm(n, generator=generator(self.seed, "cohort", round))
-        return sorted(there[i] for i in order[:count].tolist())
+        return sorted(there[i] for i in order[: self.largest].tolist())
 
 
 def round_half_up(value: float) -> int:

@@ -11,7 +11,7 @@ allowed, what to do.
     |-- ClientError (RuntimeError)       one client's round failed; names algorithm, client, round
     |-- AuthorError (RuntimeError)       a user's own part breaks a rule; engines add where
     |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be used
-    `-- WorkerError (RuntimeError)       worker processes that keep dying
+    `-- WorkerError (RuntimeError)       worker processes that keep dying or standing still
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CheckpointError(FedloomError, RuntimeError):
 
 
 class WorkerError(FedloomError, RuntimeError):
-    """Worker processes died again and again."""
+    """Worker processes died or stood still again and again."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from .cohorts import Cohorts, Turnover
 from .data import FederatedData
 from .describe import describe, fingerprint
 from .devices import Devices
-from .engines import Choice, choose, make_engine
+from .engines import Choice, Workers, choose, make_engine
 from .engines.base import Engine
 from .errors import CheckpointError, CompositionError, ConfigError
 from .evaluation import Curve, Evaluation
@@ -252,7 +252,10 @@ class Experiment:
         if self.engine == "auto":
             self.choice = choose(plan, fed, net, self._cohorts.of(0), self.rounds)
             self.engine = self.choice.engine
-        return make_engine(self.engine) if isinstance(self.engine, str) else self.engine
+        engine = make_engine(self.engine) if isinstance(self.engine, str) else self.engine
+        if isinstance(engine, Workers):
+            engine.fit(self._cohorts.largest)
+        return engine
 
     # ------------------------------------------------------------------------------------- to run
     def run(self, out: str | Path | None = None, progress: bool = False) -> Result:

@@ -328,7 +328,7 @@ def test_workers_that_keep_dying_are_an_error_of_one_line(tmp_path):
 
 def test_nothing_is_left_in_shared_memory(tmp_path, engine_of):
     def mine():
-        return list(Path("/dev/shm").glob(f"fedloom-{os.getpid()}-*"))
+        return list(Path("/dev/shm").glob(f"fedloom.board-{os.getpid()}-*"))
 
     before = mine()
     experiment(engine_of("workers:2"), rounds=2).run()

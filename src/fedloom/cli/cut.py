@@ -45,7 +45,9 @@ def cut_out(
     net.start_from(weights)
     view, module = part_of(rule, net, net.init(), capacity, round)
     if keeps_no_statistics(module):
-        module = with_statistics(module, samples(config.experiment().build().fed))
+        experiment = config.experiment()
+        experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
+        module = with_statistics(module, samples(experiment.build().fed))
     held = net.layout.d if view.held is None else len(view.held)
     words = f"{rule.name} at capacity {capacity:g}: {held:,} of {net.layout.d:,} parameters"
     return module.cpu(), _mask(view, net.layout), words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 import time
@@ -38,6 +37,7 @@ class Cost:
     memory_all: int  # if every client took part
     resident: int
     parameters: int
+    workers: int  # processes that the run starts beside its own
 
 
 def estimate(config: Config, seeds: int) -> str:
@@ -73,6 +73,9 @@ def estimate(config: Config, seeds: int) -> str:
         ),
     ]
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
+    if cost.workers:
+        beside = f"not started here: the times are one process's, shared among {cost.workers}"
+        rows.insert(0, ["engine", f"{cost.workers} processes", beside])
     if experiment.choice is not None:
         rows.insert(0, ["engine", experiment.choice.engine, f"auto: {experiment.choice}"])
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
@@ -85,15 +88,18 @@ def measure(experiment: Experiment) -> Cost:
     """Train clients of round 1 and evaluate: two of them, or as many as the engine runs at once, or
     all if that takes seconds only.
 
-    Nothing is written, and nothing of it stays.
+    Nothing is written, no process is started, and nothing of it stays.
     """
+    from fedloom.engines.base import processors
+
+    _choose(experiment)
     loop = experiment.build()
+    workers = _alone(loop)
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
         loop.begin()
-        at_once = math.prod(getattr(loop.engine, name, 1) for name in ("workers", "chunk"))
         cohort = loop.cohorts.of(0)
-        sample = cohort[: max(2, at_once)]
+        sample = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
         _train(loop, sample)  # the first time costs what no other does
         answers, training = _train(loop, sample)
         if training * len(cohort) / len(sample) < _SHORT:  # then what a round costs shows as well
@@ -104,7 +110,32 @@ def measure(experiment: Experiment) -> Cost:
         evaluation = time.perf_counter() - started
     finally:
         loop.engine.close()
-    return _cost(experiment, loop, answers, training, evaluation)
+    shared = max(1, min(workers, processors()))
+    return _cost(experiment, loop, answers, training / shared, evaluation / shared, workers)
+
+
+def _choose(experiment: Experiment) -> None:
+    """Let "auto" choose among the engines of this process."""
+    from fedloom.engines import choose
+
+    if experiment.engine == "auto":
+        experiment.engine = "serial"
+        loop = experiment.build()
+        cohort, rounds = loop.cohorts.of(0), experiment.rounds
+        experiment.choice = choose(loop.plan, loop.fed, loop.net, cohort, rounds, processes=False)
+        experiment.engine = experiment.choice.engine
+
+
+def _alone(loop: Loop) -> int:
+    """Let an engine of this process stand in for one that starts others -> how many it starts."""
+    from fedloom.engines import Workers
+
+    engine = loop.engine
+    if not isinstance(engine, Workers):
+        return 0
+    engine.settle(loop.plan, loop.fed, loop.net)
+    loop.engine = engine.alone()
+    return engine.workers
 
 
 def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
@@ -116,7 +147,12 @@ def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
 
 
 def _cost(
-    experiment: Experiment, loop: Loop, answers: RangeResult, training: float, evaluation: float
+    experiment: Experiment,
+    loop: Loop,
+    answers: RangeResult,
+    training: float,
+    evaluation: float,
+    workers: int,
 ) -> Cost:
     from fedloom.vector import rec
 
@@ -144,8 +180,9 @@ def _cost(
         + loop.buffers.nbytes,
         memory_row=row,
         memory_all=row * loop.fed.population,
-        resident=_resident(experiment, loop, row),
+        resident=_resident(experiment, loop, row, workers),
         parameters=loop.net.layout.d,
+        workers=workers,
     )
 
 
@@ -155,12 +192,13 @@ def _nbytes(record: Any) -> int:
     return sum(nbytes(record).values())
 
 
-def _resident(experiment: Experiment, loop: Loop, row: int) -> int:
-    """This process and its workers at their largest, and the client memory that will come."""
+def _resident(experiment: Experiment, loop: Loop, row: int, workers: int) -> int:
+    """This process at its largest, as many workers, which have the data in common, and the client
+    memory that will come.
+    """
     unit = 1 if sys.platform == "darwin" else 1024  # what ru_maxrss counts in
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    workers = getattr(loop.engine, "workers", 0)
-    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    child = max(0, own - loop.fed.data.inputs.nbytes)
     memory = row * loop.fed.population
     if experiment.resident_bytes is not None:
         memory = min(memory, experiment.resident_bytes)

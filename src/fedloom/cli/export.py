@@ -120,6 +120,7 @@ def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.
     from fedloom.memory import ClientMemory
     from fedloom.rundir import RunDirectory
 
+    experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
     loop = experiment.build()
     folder = RunDirectory(run)
     state = folder.load(ClientMemory(folder.memory_folder), loop.net.device)

@@ -18,7 +18,7 @@ from ..capacities import levels_of
 from ..cohorts import Turnover
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
 from ..devices import DEVICES
-from ..engines import make_engine, same_bits
+from ..engines import Workers, make_engine, same_bits
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..evaluation import Evaluation
 from ..experiment import Experiment
@@ -226,7 +226,9 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     raw, said, name = load(source)
     raw.setdefault("name", name)
-    return _complete(raw, said, overrides)
+    config = _complete(raw, said, overrides)
+    _engine(config.values["engine"], config.origin, here=True)
+    return config
 
 
 def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -290,12 +292,18 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
         if found := _plain(raw, table, model(), origin):
             values[table] = found
     check_device(values["device"], origin)
+    _engine(values["engine"], origin)
+    return Config(values, origin)
+
+
+def _engine(text: str, origin: Origin, here: bool = False) -> None:
+    """Check an engine's name; here: also that this machine may run it."""
     try:
-        if values["engine"] != "auto":
-            make_engine(values["engine"])
+        engine = None if text == "auto" else make_engine(text)
+        if here and isinstance(engine, Workers):
+            engine.fit(0)
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
-    return Config(values, origin)
 
 
 def _method(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:

@@ -61,11 +61,18 @@ def _shown(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def choose(plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int) -> Choice:
+def choose(
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    cohort: list[int],
+    rounds: int,
+    processes: bool = True,
+) -> Choice:
     """Measure the candidates on a typical cohort; rounds: how long the run will be.
 
     A candidate that cannot run the method is left out with its reason. Processes are started only
-    for a run that is long enough to pay for them.
+    for a run that is long enough to pay for them, and not at all without `processes`.
     """
     trial = _Trial(plan, fed, net, cohort)
     trial.take("serial", Serial)
@@ -75,11 +82,13 @@ def choose(plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int
     fits = min(default_chunk(plan, fed, net, WIDEST), len(cohort))
     for chunk in sorted({min(fits, 32), fits}):
         trial.take(f"vectorised:{chunk}", functools.partial(Vectorised, chunk))
-    many = processors()
+    many = min(processors(), len(cohort))
     if many > 1 and net.device.type == "cpu":
         name, lasts = f"workers:{many}", rounds * min(trial.seconds.values(), default=0.0)
         if lasts < WORTH:
             trial.left_out[name] = f"the run lasts about {_shown(lasts)}, too short to start them"
+        elif not processes:
+            trial.left_out[name] = "a dry run starts no processes; the run itself measures them"
         else:
             trial.take(name, functools.partial(Workers, many))
             chunk = min(fits, -(-len(cohort) // (2 * many)))

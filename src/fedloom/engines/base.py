@@ -19,6 +19,7 @@ from ..net import Net, logits_of
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec, aligned
 from .client import RangeResult
+from .pulse import beat
 
 __all__ = ["Engine", "Score", "evaluate_range", "keep_memory", "one_thread"]
 
@@ -162,6 +163,7 @@ def evaluate_range(
     with torch.no_grad():
         size = evaluation_batch(targets)
         for a in range(0, len(inputs), size):
+            beat()
             batch = fed.data.ready(inputs[a : a + size])
             batch = fed.formatted(aligned(batch))
             wanted = aligned(targets[a : a + size])

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import AuthorError, ClientError, FedloomError
 from .guard import in_words
+from .pulse import beat
 
 __all__ = ["Explained"]
 
@@ -22,7 +23,7 @@ class Explained:
         self.method, self.client, self.round = method, client, round
 
     def __enter__(self) -> None:
-        pass
+        beat()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, MemoryError):

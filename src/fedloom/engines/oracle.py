@@ -15,6 +15,7 @@ from ..objectives import Objective
 from ..plan import Plan
 from ..vector import Rec, Vec, leaves
 from ..views.base import View
+from .pulse import beat
 
 __all__ = ["NOTHING", "Buffers", "Gradient", "check_point", "storage", "storages"]
 
@@ -138,6 +139,7 @@ class Gradient:
 
     def _pieces(self, x: Vec) -> tuple[Sequence[Tensor | None], Tensor | None]:
         """The gradient layer by layer, and that of x itself where the loss uses it directly."""
+        beat()
         seed_torch(self.seed, x)
         # the two contexts cost more than all else here: only those who need them pay
         if self.net.draws or not torch.is_grad_enabled():

@@ -12,6 +12,7 @@ import io
 import os
 import pickle
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from torch import Tensor
 from ..vector import aligned, as_bytes
 
 __all__ = ["Board", "dumps", "load", "loads"]
+
+# not "fedloom-": versions before this one remove what begins so and has a number that they do not
+# know, though its owner may live in another container
+_PREFIX = "fedloom.board-"
 
 _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
 
@@ -115,13 +120,18 @@ def load(path: str) -> Any:
 
 
 class Board:
-    """A folder in shared memory where one process posts objects that others load()."""
+    """A folder in shared memory where one process posts objects that others load().
+
+    Its owner holds a lock on it, which ends with the owner however it ends: a folder that nobody
+    holds is left over, and the next board removes it. A process number would not do, since it means
+    another process, or none, in another container that shares the memory.
+    """
 
     def __init__(self) -> None:
         home = "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
         root = Path(home or tempfile.gettempdir())
         _sweep(root)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"fedloom-{os.getpid()}-", dir=root))
+        self.folder, self._lock = _held(root)
         self._posts = 0
 
     def post(self, value: Any) -> str:
@@ -140,16 +150,49 @@ class Board:
             file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Take everything down."""
+        """Take everything down; may be called twice."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _held(root: Path) -> tuple[Path, int | None]:
+    """A new folder and the descriptor that locks it, None where there are no such locks."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
+        if sys.platform == "win32":
+            return folder, None
+        try:
+            opened = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # swept before it was locked
+            continue
+        _locked(opened, wait=True)  # a sweep may have been faster
+        if folder.exists():
+            return folder, opened
+        os.close(opened)
+
+
+def _locked(folder: int, wait: bool) -> bool:
+    """Lock an open folder, and say whether it was done: not if somebody else holds it, or on a file
+    system without locks.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _sweep(root: Path) -> None:
-    """Remove the boards of processes that were killed."""
-    for folder in root.glob("fedloom-*-*"):
-        with contextlib.suppress(OSError, ValueError):
-            owner = int(folder.name.split("-")[1])
-            try:
-                os.kill(owner, 0)
-            except ProcessLookupError:
+    """Remove this user's boards that nobody holds."""
+    if sys.platform == "win32":
+        return
+    for folder in root.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            if os.fstat(opened).st_uid == os.getuid() and _locked(opened, wait=False):
                 shutil.rmtree(folder, ignore_errors=True)
+            os.close(opened)

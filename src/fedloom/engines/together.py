@@ -21,6 +21,7 @@ from .answers import uniform_of
 from .client import Client, Done, Share
 from .guard import counters
 from .oracle import check_point
+from .pulse import beat
 
 __all__ = ["NeedsFullError", "Together", "Trained"]
 
@@ -202,6 +203,7 @@ class Together:
             return value
 
         def plain(x: Vec) -> Vec:
+            beat()
             check_point(x, self.view)
             self.calls += 1
             g, value = grad_and_value(mean)(x)

@@ -9,7 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from ..errors import ConfigError, WorkerError
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
+from . import pulse
 from .base import (
     Score,
     add,
@@ -29,21 +32,27 @@ from .base import (
 )
 from .chunks import Chunks, default_chunk
 from .client import Client, RangeResult
+from .pulse import Still, Watch
+from .serial import Serial
 from .shared import Board, dumps, load, loads
 from .sums import push, ranges
-from .vectorised import refuse_module
+from .vectorised import Vectorised, refuse_module
 
 __all__ = ["Workers"]
 
+PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
+
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3  # of a round in which workers die
+_ATTEMPTS = 3  # of a round in which workers die or stand still
+_PATIENCE = 5.0  # seconds for processes to end in good order
 _PIECES = 4  # ranges per worker: more balance better, and hand on more partial sums
 
 
 class Workers:
     """A pool of processes that lives as long as the run; data and messages lie in shared memory.
 
-    A worker that dies is replaced, and the round is repeated. vectorised: every worker computes its
+    A worker that dies or stands still (see pulse.py) is replaced, and what was lost is repeated.
+    vectorised: every worker computes its
     clients in chunks, of this many clients (0: as many as fit, see Vectorised); the bits are those
     of the vectorised engine with these chunks.
     """
@@ -53,7 +62,8 @@ class Workers:
     def __init__(self, workers: int | None = None, vectorised: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
-        self.workers = workers or processors()
+        self.workers = self._number = workers or processors()
+        self._given, self._clients = workers is not None, 0
         self.chunk, self._vectorised = vectorised or 1, vectorised
         self._executor: Any = None
         self._board: Board | None = None
@@ -62,11 +72,25 @@ class Workers:
     @property
     def text(self) -> str:
         """As a configuration writes it."""
-        first, chunk = f"workers:{self.workers}", self._vectorised
+        first, chunk = f"workers:{self._number}", self._vectorised
         return first if chunk is None else f"{first}+vectorised" + (f":{chunk}" if chunk else "")
 
-    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Put plan, data and model into shared memory, and start the processes."""
+    def fit(self, clients: int) -> None:
+        """Take no more processes than cohorts of so many clients keep busy. Raises ConfigError for
+        more than a machine of this size should run.
+        """
+        self._clients, most = clients, PER_PROCESSOR * processors()
+        if self._number > most:
+            raise ConfigError(
+                f"engine '{self.text}': at most {most} workers here, {PER_PROCESSOR} for each of "
+                f"{processors()} processors; 'workers' takes one for each"
+            )
+
+    def settle(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Find the numbers of processes and of clients at once; nothing is started. Raises
+        ConfigError for what this engine cannot run.
+        """
+        self.fit(self._clients)
         if net.device.type != "cpu":
             raise ConfigError(
                 f"engine workers runs on CPUs, and the model is on {net.device}; "
@@ -76,6 +100,24 @@ class Workers:
         if self._vectorised is not None:
             refuse_module(net.module)
             self.chunk = self._vectorised or default_chunk(plan, fed, net)
+        self.workers = self._number
+        busy = -(-self._clients // self.chunk)  # a range of a cohort is whole chunks
+        if 0 < busy < self.workers:
+            if self._given:
+                _log.warning(
+                    "engine = %s: the largest cohort, of %d, keeps %d workers busy; no more are "
+                    "started",
+                    *(self.text, self._clients, busy),
+                )
+            self.workers = busy
+
+    def alone(self) -> Serial | Vectorised:
+        """The engine that computes the same in this process."""
+        return Serial() if self._vectorised is None else Vectorised(self.chunk)
+
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Put plan, data and model into shared memory, and start the processes."""
+        self.settle(plan, fed, net)
         self._board = Board()
         module = net.export(net.init(), net.init_buffers())
         chunk = None if self._vectorised is None else self.chunk
@@ -90,10 +132,13 @@ class Workers:
                 f"cannot be sent ({type(error).__name__}: {why}); take engine = serial, or "
                 "vectorised, which train them here"
             ) from error
+        self._watch = Watch(self._board.folder, self.workers)
         self._start()
 
     def _start(self) -> None:
         from loky import ProcessPoolExecutor
+
+        self._watch.begin(anew=True)
 
         self._executor = ProcessPoolExecutor(
             max_workers=self.workers,
@@ -105,7 +150,7 @@ class Workers:
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
-        """Train a cohort. Raises WorkerError when workers keep dying."""
+        """Train a cohort. Raises WorkerError when workers keep dying or standing still."""
         assert self._board is not None
         size = self.chunk  # ranges are whole chunks, so that their number changes no bit
         costs = [self._fed.cost(i) for i in cohort]
@@ -113,12 +158,13 @@ class Workers:
         cuts = [(a * size, b * size) for a, b in ranges(costs, _PIECES * self.workers)]
         post = self._board.post((msg, buffers))
 
-        def submit(a: int, b: int) -> Any:
+        def task(a: int, b: int) -> _Task:
             mine = {i: memories[i] for i in cohort[a:b] if i in memories}
-            return self._executor.submit(_train, post, dumps(mine), cohort[a:b], round, a)
+            what = f"{_listed(cohort[a:b])} of round {round + 1}"
+            return _Task(what, _train, (post, dumps(mine), cohort[a:b], round, a))
 
         try:
-            parts: list[RangeResult] = self._repeat(lambda: [submit(a, b) for a, b in cuts])
+            parts: list[RangeResult] = self._all([task(a, b) for a, b in cuts])
         finally:
             self._board.remove(post)
         return _joined(parts)
@@ -129,11 +175,12 @@ class Workers:
         post = self._board.post((x, buffers))
         cuts = ranges([1.0] * len(clients), _PIECES * self.workers)
 
-        def submit(a: int, b: int) -> Any:
-            return self._executor.submit(_probe, post, clients[a:b], a)
+        def task(a: int, b: int) -> _Task:
+            what = f"{_listed(clients[a:b])} before round 1"
+            return _Task(what, _probe, (post, clients[a:b], a))
 
         try:
-            return _joined(self._repeat(lambda: [submit(a, b) for a, b in cuts]))
+            return _joined(self._all([task(a, b) for a, b in cuts]))
         finally:
             self._board.remove(post)
 
@@ -147,43 +194,123 @@ class Workers:
         data, batches = self._posted[held][1], -(-len(inputs) // size)
         model = self._board.post((x, buffers))
 
-        def submit(a: int, b: int) -> Any:
-            first, end = a * size, b * size
-            return self._executor.submit(_score, model, data, first, end)
+        def task(a: int, b: int) -> _Task:
+            return _Task("an evaluation", _score, (model, data, a * size, b * size))
 
         cuts = ranges([1.0] * batches, 2 * self.workers)
         try:
-            parts = self._repeat(lambda: [submit(a, b) for a, b in cuts])
+            parts = self._all([task(a, b) for a, b in cuts])
         finally:
             self._board.remove(model)
         return add([score for part in parts for score in part])
 
-    def _repeat(self, submit: Callable[[], list[Any]]) -> list[Any]:
-        """The results of these tasks, in order; all again with new processes if one died."""
+    def _all(self, tasks: list[_Task]) -> list[Any]:
+        """The results of these tasks, in order. What is lost with a worker is computed again, in
+        new processes.
+        """
         from loky.process_executor import BrokenProcessPool
 
+        found: dict[int, Any] = {}
         for attempt in range(1, _ATTEMPTS + 1):
+            futures: dict[int, Any] = {}
             try:
-                return [loads(future.result()) for future in submit()]
+                self._watch.begin()
+                for k, task in enumerate(tasks):
+                    if k not in found:
+                        futures[k] = self._executor.submit(_take, k + 1, task.do, task.arguments)
+                for k, future in futures.items():
+                    found[k] = loads(self._result(future))
+                return [found[k] for k in range(len(tasks))]
             except BrokenProcessPool as error:
-                cause = str(error).splitlines()[0]
-                _log.warning("a worker died (attempt %d of %d): %s", attempt, _ATTEMPTS, cause)
-                self._executor.shutdown(wait=True, kill_workers=True)
-                self._start()
+                kind, what = "died", f"a worker died: {str(error).splitlines()[0]}"
+            except _StillError as error:
+                kind, what = "stood still", _said(error.args[0], tasks)
+            _log.warning("%s (attempt %d of %d)", what, attempt, _ATTEMPTS)
+            for k, future in futures.items():
+                if k not in found and future.done() and future.exception() is None:
+                    found[k] = loads(future.result())
+            self._end()
+            self._start()
         raise WorkerError(
-            f"workers died {_ATTEMPTS} times in the same round; is there memory enough for "
-            f"{self.workers} of them? try engine = serial or fewer workers"
+            f"workers {kind} {_ATTEMPTS} times in the same round ({what}); {self._advice(kind)}"
+        )
+
+    def _result(self, future: Any) -> bytes:
+        """What a task gives, once it is done. Raises _StillError."""
+        while not wait([future], pulse.POLL).done:
+            if still := self._watch.look():
+                raise _StillError(still)
+        result: bytes = future.result()
+        return result
+
+    def _advice(self, kind: str) -> str:
+        if kind == "died":
+            return (
+                f"is there memory enough for {self.workers} of them? try engine = serial or fewer "
+                "workers"
+            )
+        return (
+            "does a part of your own wait for something that never comes? engine = serial waits "
+            "however long it takes"
         )
 
     def close(self) -> None:
         """End the processes and free the shared memory."""
         if self._executor is not None:
-            self._executor.shutdown(wait=True, kill_workers=True)
+            self._end()
             self._executor = None
         if self._board is not None:
             self._board.close()
             self._board = None
         self._posted.clear()
+
+    def _end(self) -> None:
+        """End the processes, whatever they do."""
+        executor = self._executor
+        processes = list((executor._processes or {}).values())
+        results, manager = executor._result_queue, executor._executor_manager_thread
+        executor.shutdown(wait=False, kill_workers=True)
+        if manager is None:
+            return
+        manager.join(_PATIENCE)
+        if manager.is_alive():  # it reads a result of which a worker that stands still wrote half
+            for process in processes:
+                if process.is_alive():
+                    os.kill(process.pid, signal.SIGKILL)
+            results._writer.close()
+            manager.join()
+
+
+class _Task(NamedTuple):
+    """What a worker does: to be said, and done."""
+
+    what: str
+    do: Callable[..., bytes]
+    arguments: tuple[Any, ...]
+
+
+class _StillError(Exception):
+    """A worker stands still; holds a pulse.Still."""
+
+
+def _said(still: Still, tasks: list[_Task]) -> str:
+    seconds = f"{still.seconds:.3g} s"
+    if still.worker is None:
+        return f"tasks wait, and no worker has taken one up for {seconds}; all workers are replaced"
+    return (
+        f"worker process {still.worker} has shown no sign of life for {seconds}, in "
+        f"{tasks[still.task - 1].what}; it is replaced, and what is unfinished begins anew"
+    )
+
+
+def _listed(clients: list[int]) -> str:
+    """Clients by their numbers, at most five of them.
+
+    >>> _listed([4]), _listed(list(range(9)))
+    ('client 4', 'clients 0, 1, 2, 3, 4 and 4 more')
+    """
+    some, more = ", ".join(map(str, clients[:5])), len(clients) - 5
+    return f"client{'s' * (len(clients) > 1)} {some}" + (f" and {more} more" if more > 0 else "")
 
 
 def _joined(parts: list[RangeResult]) -> RangeResult:
@@ -205,6 +332,7 @@ def _begin(post: str, parent: int) -> None:
     """Make this process a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    pulse.begin(Path(post).parent)
     torch.set_num_threads(1)
     keep_memory()
     plan, fed, module, chunk = load(post)
@@ -223,9 +351,10 @@ def _settle() -> None:
 
 
 def _follow(parent: int) -> None:
-    """End with the parent, also when it is killed."""
+    """End with the parent, also when it is killed. Writes what this process spends, meanwhile."""
     while os.getppid() == parent:
-        time.sleep(0.5)
+        pulse.tick()
+        time.sleep(pulse.TICK)
     os._exit(3)
 
 
@@ -234,6 +363,15 @@ def _loaded(kind: str, post: str) -> Any:
     if _HERE["loaded"].get(kind, (None, None))[0] != post:
         _HERE["loaded"][kind] = (post, load(post))
     return _HERE["loaded"][kind][1]
+
+
+def _take(number: int, do: Callable[..., bytes], arguments: tuple[Any, ...]) -> bytes:
+    """Do a task, so that it is seen which one."""
+    pulse.take(number)
+    try:
+        return do(*arguments)
+    finally:
+        pulse.take(0)
 
 
 def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> bytes:

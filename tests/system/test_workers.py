@@ -1,0 +1,426 @@
+"""Worker processes and the memory that they share: nobody else's is touched, one that stands still
+is replaced, and no more are started than is of use.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import timeit
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from fedloom import FedAvg
+from fedloom.algorithms import Scaffold
+from fedloom.cli.__main__ import cli
+from fedloom.cli.dry import estimate, measure
+from fedloom.config import from_run, resolve
+from fedloom.engines import Workers, auto, pulse, shared, workers
+from fedloom.engines.shared import Board, load
+from fedloom.errors import ConfigError, WorkerError
+from tiny import environment, small, timeless, weights
+
+
+# --------------------------------------------------------------------------- boards of other owners
+def hold(told):
+    """In another process: a board, until somebody ends this process."""
+    board = Board()
+    told.send((str(board.folder), board.post("something")))
+    signal.pause()
+
+
+@pytest.fixture
+def other():
+    """Another process with a board -> the process, the board's folder and a post on it."""
+    context = multiprocessing.get_context("fork")
+    told, tell = context.Pipe(duplex=False)
+    process = context.Process(target=hold, args=(tell,))
+    process.start()
+    folder, post = told.recv()
+    yield process, Path(folder), post
+    process.kill()
+    process.join()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_board_is_swept_when_its_owner_has_died_and_not_before(other, monkeypatch):
+    def unknown(pid, number):
+        raise ProcessLookupError  # as in another PID namespace
+
+    process, folder, post = other
+    monkeypatch.setattr(os, "kill", unknown)
+    Board().close()
+    assert load(post) == "something"
+    monkeypatch.undo()
+    process.kill()
+    process.join()
+    Board().close()
+    assert not folder.exists()
+
+
+def test_what_is_not_a_board_of_this_user_is_left_alone(other, monkeypatch, tmp_path):
+    process, folder, _ = other
+    process.kill()
+    process.join()
+    (tmp_path / "kept").touch()
+    link = folder.with_name("fedloom.board-link")
+    older = folder.with_name("fedloom-999999999-of_another_version")
+    link.symlink_to(tmp_path)
+    older.mkdir()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getuid", lambda: -1)
+            Board().close()
+        assert folder.exists()
+        Board().close()
+        assert not folder.exists()
+        assert link.is_symlink() and (tmp_path / "kept").exists() and older.exists()
+    finally:
+        link.unlink()
+        older.rmdir()
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(monkeypatch):
+    made, make = [], tempfile.mkdtemp
+
+    def swept(**options):
+        made.append(make(**options))
+        if len(made) < 3:
+            shared._sweep(Path(made[-1]).parent)
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    board = Board()
+    assert [Path(folder).exists() for folder in made] == [False, False, True]
+    assert board.folder == Path(made[-1])
+    board.close()
+    board.close()
+
+
+@pytest.mark.slow
+def test_a_run_in_another_pid_namespace_leaves_a_board_alone():
+    apart = ["unshare", "--pid", "--fork", "--map-root-user", "--user"]
+    if os.getuid() == 0:
+        apart = apart[:3]
+    try:
+        subprocess.run([*apart, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no PID namespace may be made here")
+    board = Board()
+    try:
+        post = board.post("something")
+        code = "from fedloom.engines.shared import Board; Board().close()"
+        subprocess.run([*apart, sys.executable, "-c", code], check=True, env=environment())
+        assert load(post) == "something"
+    finally:
+        board.close()
+
+
+# ------------------------------------------------------------------------- workers that stand still
+class Standing(nn.Module):
+    """Stops its own process, or waits for what never comes; a folder says how often."""
+
+    def __init__(self, mark, times, how="stops"):
+        super().__init__()
+        self.line, self.mark, self.times = nn.Linear(5, 3), str(mark), times
+        self.how, self.parent = how, os.getpid()
+
+    def forward(self, x):
+        if os.getpid() != self.parent and len(os.listdir(self.mark)) < self.times:
+            (Path(self.mark) / str(os.getpid())).touch()
+            if self.how == "stops":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            else:
+                threading.Event().wait()
+        return self.line(x)
+
+
+def standing(folder, engine, *how, **changes):
+    folder.mkdir()
+    torch.manual_seed(1)
+    return small(Scaffold(), engine=engine, rounds=3, model=Standing(folder, *how), **changes)
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """The limits of silence, for tests. Processes that start still have long for it."""
+    for name, value in {"POLL": 0.1, "SILENCE": 2.0, "TIMES": 2, "COMPUTING": 100}.items():
+        monkeypatch.setattr(pulse, name, value)
+
+
+@pytest.mark.usefixtures("shortened")
+def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog):
+    whole = standing(tmp_path / "none", "serial", 0).run()
+    end = standing(tmp_path / "one", "workers:2", 1).run()
+    (worker,) = os.listdir(tmp_path / "one")
+    said = rf"worker process {worker} has shown no sign of life for [\d.]+ s, in client"
+    assert re.search(rf"{said}s? [\d, ]+ of round 1; it is replaced", caplog.text)
+    assert weights(end.model) == weights(whole.model)
+    assert timeless(end.history) == timeless(whole.history)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(worker), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shortened")
+def test_a_part_that_waits_for_ever_stops_the_run_with_one_line(tmp_path):
+    out = tmp_path / "run"
+    saving = {"on_round": [lambda row: mark(tmp_path / "all")]}
+    whole = standing(tmp_path / "none", "serial", 0).run()
+
+    def mark(folder):
+        for file in folder.iterdir():
+            file.unlink()
+
+    with pytest.raises(WorkerError, match=r"stood still 3 times .* engine = serial") as caught:
+        standing(tmp_path / "all", "workers:1", 10**6, "waits", **saving).run(out)
+    assert "\n" not in str(caught.value)
+    end = standing(tmp_path / "again", "workers:1", 0).resume(out)
+    assert weights(end.model) == weights(whole.model)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shortened")
+def test_workers_that_are_stopped_between_rounds_are_replaced(tmp_path, caplog):
+    def stop(row):
+        if row["round"] == 2:
+            while len(experiment.engine._watch._pulses()) < 2:
+                time.sleep(0.02)  # until both have begun
+            for process in experiment.engine._executor._processes.values():
+                os.kill(process.pid, signal.SIGSTOP)
+
+    whole = small(Scaffold(), rounds=3).run()
+    experiment = small(Scaffold(), rounds=3, engine=Workers(2), on_round=[stop])
+    end = experiment.run()
+    assert "no worker has taken one up" in caplog.text
+    assert weights(end.model) == weights(whole.model)
+
+
+def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypatch):
+    from loky import ProcessPoolExecutor
+
+    def half_a_result():
+        import gc
+        import struct
+
+        for each in gc.get_objects():
+            if type(each).__name__ == "SimpleQueue":
+                os.write(each._writer.fileno(), struct.pack("!i", 1000) + b"only the beginning")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(workers, "_PATIENCE", 0.3)
+    engine = Workers(1)
+    engine._executor = ProcessPoolExecutor(max_workers=1)
+    future = engine._executor.submit(half_a_result)
+    (process,) = engine._executor._processes.values()
+    while (Path("/proc") / str(process.pid) / "stat").read_text().split()[2] != "T":
+        time.sleep(0.02)
+    engine.close()
+    assert not process.is_alive() and future.exception() is not None
+
+
+# ----------------------------------------------------------------------------------- how it is seen
+class Scene:
+    """Workers whose signs of life a test writes, and a clock."""
+
+    def __init__(self, folder, workers=1):
+        self.folder, self.now, self.spent = folder, 0.0, 0
+        self.watch = pulse.Watch(folder, workers)
+
+    def beats(self, count, task=1, worker=7):
+        words = struct.pack(pulse._FORMAT, count, task, int(1000 * self.spent))
+        (self.folder / f"pulse.{worker}").write_bytes(words)
+
+    def wait(self, seconds, computing=0.0):
+        """What is seen within these seconds, of which a share is spent on a processor."""
+        for _ in range(seconds):
+            self.now, self.spent = self.now + 1, self.spent + computing
+            if computing:
+                count, task, _ = self.watch._pulses()[7]
+                self.beats(count, task)
+            if still := self.watch.look():
+                return still
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    made = []
+
+    def make(**options):
+        monkeypatch.setattr(time, "monotonic", lambda: made[0].now if made else 0.0)
+        made.append(Scene(tmp_path, **options))
+        return made[0]
+
+    return make
+
+
+def test_a_worker_is_given_a_minute(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(61) is None
+    assert seen.wait(1) == pulse.Still(7, 1, 61.0)
+
+
+def test_a_worker_is_given_twenty_times_the_slowest_step(scene):
+    seen = scene()
+    for count in range(5):
+        seen.beats(count)
+        assert seen.wait(10) is None
+    assert seen.watch.slowest == 10
+    assert seen.wait(191) is None
+    assert seen.wait(1) == pulse.Still(7, 1, 201.0)
+
+
+def test_a_long_first_step_that_computes_is_given_ten_minutes(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(601, computing=0.05) is None
+    assert seen.wait(1, computing=0.05) == pulse.Still(7, 1, 601.0)
+
+
+def test_what_a_worker_wrote_late_is_no_computing(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(1, computing=0.9) is None
+    assert seen.wait(61) == pulse.Still(7, 1, 61.0)
+
+
+def test_a_worker_without_a_task_may_be_silent_but_not_for_ever(scene):
+    seen = scene(workers=2)
+    seen.beats(1, task=0)
+    seen.beats(1, task=2, worker=8)
+    seen.wait(1)
+    for count in range(2, 30):
+        seen.beats(count, task=2, worker=8)
+        assert seen.wait(30) is None
+    seen.beats(99, task=0, worker=8)
+    limit = pulse.TIMES * 30
+    assert seen.wait(limit + 1) is None
+    assert seen.wait(1) == pulse.Still(None, 0, limit + 1)
+
+
+def test_processes_that_are_starting_are_given_ten_minutes(scene):
+    seen = scene(workers=2)
+    seen.beats(1, task=0)
+    assert seen.wait(601) is None
+    assert seen.wait(1).worker is None
+
+
+def test_a_stop_of_the_parent_is_nobodys_silence(scene):
+    seen = scene()
+    seen.beats(1)
+    for _ in range(20):
+        assert seen.wait(1) is None
+        seen.now += 3600  # Ctrl-Z
+    assert seen.watch.look() is None
+
+
+def test_a_beat_is_cheap(tmp_path):
+    before = pulse._words
+    try:
+        pulse.begin(tmp_path)
+        assert min(timeit.repeat(pulse.beat, number=10_000, repeat=5)) < 1e-6 * 10_000
+        (count,) = (words[0] for words in pulse.Watch(tmp_path, 1)._pulses().values())
+        assert count == 50_000
+    finally:
+        pulse._words = before
+
+
+# -------------------------------------------------------------------------------------- how many
+def on(monkeypatch, count):
+    """A machine with so many processors."""
+    monkeypatch.setattr(workers, "processors", lambda: count)
+
+
+@pytest.mark.parametrize("engine", ["workers:9", "workers:9+vectorised:5", "workers:1000"])
+def test_more_workers_than_the_processors_carry_are_refused(engine, monkeypatch):
+    on(monkeypatch, 2)
+    with pytest.raises(ConfigError, match="at most 8 workers here, 4 for each of 2") as caught:
+        small(FedAvg(), engine=engine).build()
+    assert engine in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"command line: .* at most 8 workers here"):
+        resolve("digits", [f"engine={engine}"])
+    assert small(FedAvg(), engine="workers:8").build().engine.text == "workers:8"
+    on(monkeypatch, 300)
+    assert small(FedAvg(), engine=engine).build().engine.text == engine
+
+
+def test_an_engine_made_in_python_is_refused_before_it_starts_anything(monkeypatch):
+    on(monkeypatch, 1)
+    monkeypatch.setattr(workers, "Board", lambda: pytest.fail("begun"))
+    loop = small(FedAvg()).build()
+    with pytest.raises(ConfigError, match="at most 4 workers here"):
+        Workers(5).open(loop.plan, loop.fed, loop.net)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cohort", "started"),
+    [
+        ("workers:6", 4, 4),
+        ("workers:6", [[0], [1, 2, 3], [4]], 3),
+        ("workers:6+vectorised:2", 4, 2),
+        ("workers:6", 0.99, 6),
+        ("workers", 4, 4),
+    ],
+)
+def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
+    engine, cohort, started, monkeypatch, caplog
+):
+    on(monkeypatch, 6)
+    loop = small(FedAvg(), engine=engine, cohort=cohort).build()
+    loop.engine.settle(loop.plan, loop.fed, loop.net)
+    assert loop.engine.workers == started
+    said = f"keeps {started} workers busy" in caplog.text
+    assert said == (started < 6 and engine != "workers")  # who gave no number is told nothing
+    assert loop.engine.text == ("workers:6" if engine == "workers" else engine)
+
+
+@pytest.mark.parametrize("engine", ["workers:2", "workers:2+vectorised:4", "auto"])
+def test_a_dry_run_starts_no_processes(engine, monkeypatch):
+    monkeypatch.setattr(Workers, "_start", lambda self: pytest.fail("started"))
+    monkeypatch.setattr(auto, "processors", lambda: 2)
+    config = resolve("digits", [f"engine={engine}", "rounds=100000", "local.epochs=1"])
+    text = estimate(config, 1)
+    if engine == "auto":
+        assert "not workers:2: a dry run starts no processes" in text
+    else:
+        assert "2 processes" in text and "not started here" in text
+    plain = engine.partition("+")[2] or "serial"
+    if engine != "auto":
+        one, other = (
+            measure(resolve("digits", [f"engine={e}", "local.epochs=1"]).experiment())
+            for e in (engine, plain)
+        )
+        assert (one.up, one.down, one.client_rounds) == (other.up, other.down, other.client_rounds)
+        assert (one.workers, other.workers) == (2, 0)
+        assert one.resident > 2 * other.resident
+
+
+def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_workers(
+    tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    resolve("digits", ["rounds=2", "local.epochs=1"]).experiment().run(run)
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace('"serial"', '"workers:64"'))
+    on(monkeypatch, 2)
+    (run / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="at most 8 workers"):
+        from_run(run).experiment().resume(run)
+    assert from_run(run, ["engine=workers:2"]).experiment().build().engine.workers == 2
+    done = CliRunner().invoke(cli, ["export", str(run), "--out", str(tmp_path / "x.safetensors")])
+    assert done.exit_code == 0, done.output
