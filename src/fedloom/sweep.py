@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from .engines import bits_of
 from .errors import CheckpointError, ClientError, ConfigError, FedloomError
 from .files import write_atomic
 from .rundir import RunDirectory
+from .vector import average
 
 __all__ = [
     "Row",
@@ -261,7 +263,12 @@ def _mean(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     there = [v for v in values if v is not None]
     if not there or len(there) < len(values):
         return None
-    return statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None
+    if len(there) < 2:
+        return average(there), None
+    try:
+        return average(there), statistics.stdev(there)
+    except (OverflowError, ValueError, AttributeError):  # of numbers that a diverged run gives
+        return average(there), math.nan
 
 
 def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool = True) -> Row | None:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["Num", "Rec", "Vec", "clip", "fields", "leaves", "rec", "tree", "unit", "zeros"]
+__all__ = [
+    "Num",
+    "Rec",
+    "Vec",
+    "average",
+    "clip",
+    "fields",
+    "leaves",
+    "rec",
+    "total",
+    "tree",
+    "unit",
+    "zeros",
+]
 
 Vec = Tensor  # one-dimensional, of the length of the model (or of the part that a client holds)
 Num = Any  # a float, or a 0-d tensor where clients are computed together
@@ -88,6 +102,31 @@ def fields(record: Any, prefix: str = "") -> dict[str, Any]:
     for name, value in zip(record._fields, record, strict=True):
         out |= fields(value, f"{prefix}.{name}" if prefix else name)
     return out
+
+
+def total(values: Iterable[float]) -> float:
+    """math.fsum, and where no double holds the sum inf or nan in place of an exception.
+
+    >>> total([0.1] * 10), total([1e308, 1e308])
+    (1.0, inf)
+    """
+    values = list(values)
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # an intermediate sum; inf - inf
+        return sum(values)
+
+
+def average(values: Sequence[float]) -> float:
+    """The mean of doubles; of finite ones it is finite, whatever their sum is.
+
+    >>> average([1.0, 2.0]), average([1e308, 1e308])
+    (1.5, 1e+308)
+    """
+    try:
+        return math.fsum(values) / len(values)
+    except (OverflowError, ValueError):
+        return total(v / len(values) for v in values)
 
 
 zeros = torch.zeros_like

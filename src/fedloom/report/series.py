@@ -95,7 +95,8 @@ def sd(values: Sequence[float | None]) -> float | None:
     if len(known) < 2:
         return None
     middle = sum(known) / len(known)
-    return float((sum((value - middle) ** 2 for value in known) / (len(known) - 1)) ** 0.5)
+    gaps = [value - middle for value in known]  # ** 2 would raise where the square is infinite
+    return float((sum(gap * gap for gap in gaps) / (len(known) - 1)) ** 0.5)
 
 
 def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:
