@@ -249,7 +249,7 @@ class Loop:
             if self.folder is not None:
                 self.folder.append_round(row)
             self.logged = len(self.history)
-            if said := self._watch.see(row):
+            for said in self._watch.see(row):
                 _log.warning(said)
         for call in [*(self.on_evaluation if scores else ()), *self.on_round]:
             call(row)

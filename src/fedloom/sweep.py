@@ -271,7 +271,7 @@ def _mean(values: Sequence[float | None]) -> tuple[float, float | None] | None:
         return average(there), math.nan
 
 
-def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool = True) -> Row | None:
+def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool | None = True) -> Row | None:
     """The best combination, of those whose every seed has finished; None if there is none."""
     whole = [row for row in rows if row.seeds == seeds and row.value(by) is not None]
     pick = max if higher else min

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .metrics import accuracy
+from .metrics import accuracy, is_whole
 from .plan import Federation
 from .vector import average
 
@@ -28,13 +28,15 @@ class Watch:
         if ours and classes is not None and classes > 1 and tests is not None and len(tests):
             share = 1 / classes
             self._guess = share + 2 * math.sqrt(share * (1 - share) / len(tests))
+        self._metrics = fed.metrics
         self._start: float | None = None
         self._worse = 0
         self._guesses: list[float] = []  # the losses since the accuracy is that of a guess
         self._said: set[str] = set()
 
-    def see(self, row: Mapping[str, Any]) -> str | None:
-        """-> what is to be said after this row, if anything."""
+    def see(self, row: Mapping[str, Any]) -> list[str]:
+        """-> what is to be said after this row."""
+        out = []
         loss, measured = row["train_loss"], row.get("test_accuracy")
         if loss is not None:
             self._start = loss if self._start is None else self._start
@@ -44,19 +46,32 @@ class Watch:
             new = [*self._guesses, loss or self._start or 0.0] if at_chance else []
             self._guesses = new[-EVALUATIONS:]
         if self._worse >= ROUNDS and self._first("worse"):
-            return (
+            out.append(
                 f"round {row['round']}: the run diverges: train_loss is {loss:.3g}, at the start "
                 f"it was {self._start:.3g}; lower local.lr, or set local.clip"
             )
         fallen = average(self._guesses or [0.0]) < FALLEN * (self._start or 0.0)
         if len(self._guesses) >= EVALUATIONS and not fallen and self._first("guesses"):
-            return (
+            out.append(
                 f"round {row['round']}: the accuracy was at chance in {EVALUATIONS} evaluations on "
                 "end, and train_loss has not fallen; try another local.lr, and look at the data"
             )
-        return None
+        for name, metric in self._metrics.items():
+            value = row.get(f"test_{name}")
+            if value is not None and math.isnan(value) and self._first(f"nan of {name}"):
+                out.append(f"round {row['round']}: metric '{name}' is nan{_why(metric)}")
+        return out
 
     def _first(self, what: str) -> bool:
         new = what not in self._said
         self._said.add(what)
         return new
+
+
+def _why(metric: Any) -> str:
+    if is_whole(metric):
+        return " on the whole set"
+    return (
+        " in a batch of the evaluation; what is no mean over examples needs all of them: give an "
+        "object with update() and compute()"
+    )

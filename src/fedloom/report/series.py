@@ -51,10 +51,12 @@ def last(run: Run, column: str) -> float | None:
 
 
 def best(run: Run) -> float | None:
-    """Give the best measured value of the run's metric over all rounds, NaN passed over."""
+    """Give the best measured value of the run's metric over all rounds, NaN passed over; None if
+    nobody knows what is better.
+    """
     values = measured(run, run.metric.column)[1]
     values = values[np.isfinite(values)]
-    if not values.size:
+    if not values.size or run.metric.higher_is_better is None:
         return None
     return float(values.max() if run.metric.higher_is_better else values.min())
 
