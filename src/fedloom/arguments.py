@@ -21,6 +21,7 @@ from .evaluation import Evaluation
 from .link import Link, Via, via
 from .local import Local
 from .loop import Saving
+from .metrics import is_whole
 from .objectives import Objective
 from .views.base import Rule
 
@@ -86,10 +87,14 @@ def metrics_of(given: Any) -> dict[str, Callable[..., Any]] | None:
     """Metrics by name; one function alone goes by its own. Raises ConfigError."""
     if given is None:
         return None
-    if callable(given):
+    if callable(given) or is_whole(given):
         given = {str(getattr(given, "__name__", type(given).__name__)): given}
-    if not isinstance(given, Mapping) or not all(map(callable, given.values())):
-        raise ConfigError(f"metrics must be {{name: f(outputs, targets)}}, got {given!r}")
+    usable = isinstance(given, Mapping) and all(callable(m) or is_whole(m) for m in given.values())
+    if not usable:
+        raise ConfigError(
+            "metrics must be {name: f(outputs, targets)}, or objects with update() and compute(), "
+            f"got {given!r}"
+        )
     return {str(name): metric for name, metric in given.items()}
 
 

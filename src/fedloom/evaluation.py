@@ -75,7 +75,7 @@ class Curve:
 
     ema: float
     target: float | None = None
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True  # None: nobody knows, and nothing is better
     total: float = 0.0
     weight: float = 0.0
     at: int = 0
@@ -110,6 +110,8 @@ class Curve:
 
     def better(self, a: float, b: float) -> bool:
         """Say whether a is better than b."""
+        if self.higher_is_better is None:
+            return False
         return a > b if self.higher_is_better else a < b
 
     def rounds_to_target(self, rounds: int) -> str:

@@ -28,9 +28,12 @@ from .fitting import (
     check_fit,
     check_rate,
     check_rows,
+    check_shapes,
     check_singles,
     check_sums,
+    check_targets,
     device_of,
+    direction,
     on_device,
     takes_channels_last,
     try_capacity,
@@ -40,7 +43,7 @@ from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
 from .memory import ClientMemory
-from .metrics import LOWER_IS_BETTER, default_metrics
+from .metrics import default_metrics
 from .net import Net
 from .objectives import CrossEntropy, Objective, SquaredError, UserLoss
 from .plan import Federation, Plan
@@ -67,7 +70,9 @@ class Experiment:
     turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline, or one function; f gives a
-    value per example, or the batch's mean. submodel, capacities: which part of the model a client
+    value per example, or the batch's mean, and is averaged over examples; an object with update()
+    and compute() is measured on the whole set. higher_is_better: of the headline, where nobody
+    knows. submodel, capacities: which part of the model a client
     holds: a rule, and levels dealt out in turn, one per client, {level: share of the clients}, or a
     file with one per client; "1/4" is as good as 0.25.
     compress: how answers travel, and messages (Link.down); "topk:0.01" is short. devices: how fast
@@ -213,9 +218,8 @@ class Experiment:
         data = on_device(self.data, net.device)
         if metrics is None:
             metrics = default_metrics(self.objective, data)
-        higher = self.higher_is_better
-        if higher is None:
-            higher = next(iter(metrics), "loss") not in LOWER_IS_BETTER
+        check_targets(self.data, self.loss is None)
+        check_shapes(net, data, self.objective, metrics)
         plan = self.plan()
         fed = Federation(
             data,
@@ -229,7 +233,9 @@ class Experiment:
         )
         check_singles(net, fed, plan.rule, self._cohorts)
         fed.check_devices()
-        check_evaluation(self.evaluation, plan.rule is not None, next(iter(metrics.values()), None))
+        name = next(iter(metrics), "loss")
+        higher = direction(self.evaluation.target, name, metrics.get(name), self.higher_is_better)
+        check_evaluation(self.evaluation, plan.rule is not None, metrics.get(name))
         check_rate(self.local, self.rounds)
         check_sums(plan, fed, self.turnover is not None and self.turnover.forget)
         return Loop(

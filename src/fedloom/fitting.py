@@ -20,10 +20,11 @@ from .engines.base import evaluation_batch
 from .errors import CompositionError, ConfigError, DataError
 from .evaluation import Evaluation, check_share
 from .local import Local
-from .metrics import accuracy
-from .net import Net
+from .metrics import accuracy, higher_is_better, is_whole
+from .net import Net, logits_of
 from .objectives import CrossEntropy, Objective, SquaredError
 from .objectives.base import by_class
+from .pairs import check_pairs
 from .plan import Federation, Plan
 from .views.base import Rule, check_capacity
 
@@ -32,8 +33,11 @@ __all__ = [
     "check_fit",
     "check_rate",
     "check_rows",
+    "check_shapes",
     "check_singles",
+    "check_targets",
     "device_of",
+    "direction",
     "on_device",
     "takes_channels_last",
     "try_capacity",
@@ -108,6 +112,46 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
         _check_classes(outputs, targets, data.classes)
 
 
+def check_targets(data: FederatedData, taken: bool) -> None:
+    """Raise DataError for classes in the form of numbers, if the loss is `taken` by the targets'
+    type; warn where most of the data is held out.
+    """
+    y = data.targets
+    rows = taken and y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1
+    if rows and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
+        raise DataError(
+            f"the targets are floats of shape {list(y.shape)} with one 1 in every row: for "
+            "classes give targets.argmax(1), for a regression on them loss=SquaredError()"
+        )
+    held = 0 if data.validation is None else len(data.validation)
+    everything = held + len(data.clients.indices)
+    if 2 * held > everything:
+        share = data.about.get("validation", {}).get("share", held / everything)
+        _log.warning(
+            "evaluate.validation = %g holds out %d of %d training samples; 0.1 is usual",
+            share,
+            held,
+            everything,
+        )
+
+
+def check_shapes(
+    net: Net, data: FederatedData, objective: Objective, metrics: Mapping[str, Any]
+) -> None:
+    """Try the loss and the metrics where outputs and targets have as many values in other shapes.
+    Raises DataError if one compares every output with every target.
+    """
+    index = data.clients.indices[:3].repeat(3)[:3].to(data.inputs.device)
+    inputs, targets = data.ready(data.inputs[index]), data.targets[index]
+    net.train(False)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = logits_of(net(net.init(), inputs))
+        check_pairs("the loss", lambda o, t: objective.score(o, (inputs, t)), outputs, targets)
+        for name, metric in metrics.items():
+            call = copy.deepcopy(metric).update if is_whole(metric) else metric
+            check_pairs(f"metric '{name}'", call, outputs, targets)
+
+
 def _hint(module: nn.Module, inputs: Tensor) -> str:
     """What to change, where the first layer is linear and of another width than an example."""
     layers = (m for m in module.modules() if not list(m.children()) and list(m.parameters(False)))
@@ -173,6 +217,23 @@ def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> Non
     for key in ("sizes", "sizes_every"):
         if getattr(evaluation, key) not in ((), None):
             _log.warning("evaluate.%s has no effect: without a sub-model all hold all of it", key)
+
+
+def direction(target: float | None, name: str, metric: Any, said: bool | None) -> bool | None:
+    """Whether the headline metric is better higher: said, or known. Raises ConfigError where nobody
+    knows, and a target needs it.
+    """
+    higher = higher_is_better(name, metric) if said is None else said
+    if higher is not None:
+        return higher
+    text = (
+        f"nothing says whether the metric '{name}' is better higher or lower; give "
+        "higher_is_better=True or higher_is_better=False"
+    )
+    if target is not None:
+        raise ConfigError(f"evaluate.target = {target:g}: {text}")
+    _log.warning("%s: until then no value is the best", text)
+    return None
 
 
 def try_capacity(rule: Rule, level: float, net: Net) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from . import downlink
-from .algorithm import Round
+from .arithmetic import average
 from .cohorts import Cohorts
 from .engines.base import Engine, Score, one_thread
 from .engines.client import RangeResult, Stats
 from .engines.guard import at_server
 from .engines.statistics import evaluate_normed, keeps_no_statistics
-from .engines.sums import means, rate, rested, root
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
 from .interrupts import undisturbed
@@ -29,8 +28,10 @@ from .net import Net
 from .plan import Federation, Plan
 from .rows import bytes_of, put, skipped, squares
 from .rundir import RunDirectory, State
-from .sizes import Sizes, holding
-from .vector import Rec, Vec, rec, tree
+from .sizes import Sizes
+from .stepping import Asked, Learnt, Step
+from .vector import Rec, Vec, rec
+from .watch import Watch
 
 __all__ = ["Loop"]
 
@@ -132,9 +133,9 @@ class Loop:
             return None
         started, everybody = time.perf_counter(), self.cohorts.present(0)
         answers = self.engine.probe(x, self.buffers, everybody)
-        total = root(answers.nodes)
+        up = self._step.probed(self.engine, x, self.buffers, answers)
         self.ledger.add(answers.stats, time.perf_counter() - started)
-        return tree(lambda v: v / total.n, total.up)
+        return up
 
     # --------------------------------------------------------------------------------- the rounds
     def run(self, rounds: int) -> None:
@@ -151,13 +152,16 @@ class Loop:
                     memories = self.memory.get(cohort)
                 try:
                     msg, at_down = self.message()
-                    answers = self.engine.round(msg, self.buffers, memories, cohort, self.round)
+                    asked = Asked(msg, self.buffers, memories, cohort, self.round)
+                    now = Learnt(self.srv, self.at_link, self.buffers)
+                    answers = self.engine.round(*asked)
+                    answers, learnt = self._step.checked(self.engine, now, asked, answers)
                 except FedloomError:
                     self.save()  # what the rounds before this one have learnt is not lost
                     raise
                 missed = downlink.away(memories, cohort, self.round)
                 with undisturbed():
-                    self._commit(_billed(answers, at_down, missed), started)
+                    self._commit(_billed(answers, at_down, missed), learnt, started)
                     self.at_down = at_down
                 self._finish_row(rounds)
                 if self._save_due(last_save):
@@ -171,22 +175,12 @@ class Loop:
             raise
         self.save(final=True)
 
-    def _commit(self, answers: RangeResult, started: float) -> None:
-        """The server's part: the only place where what is learnt changes."""
+    def _commit(self, answers: RangeResult, learnt: Learnt, started: float) -> None:
+        """The only place where what is learnt changes."""
         t, local = self.round, self.fed.local
-        total = root(answers.nodes)
-        longest = max((s.steps for s in answers.stats), default=1)
-        if total is not None:  # else nobody answered: the server stays as it was
-            up, buffers = means(total)
-            share, answered = total.mass / self._all_weights, total.n / self.fed.population
-            up, self.at_link = self.plan.link.arrive(up, self.at_link, share, answered)
-            part = rate(total, self.fed.population, self._holding)
-            rnd = Round(t, part, local.rate(t, max(longest - 1, 0)))
-            srv = at_server(self.plan.algorithm, "server_step", t, self.srv, up, rnd)
-            self.srv = rested(srv, self.srv, total)
-            self.buffers = buffers
-        else:
+        if not any(s.answered for s in answers.stats):
             _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
+        self.srv, self.at_link, self.buffers = learnt
         self.memory.put(answers.memories)
         seconds = time.perf_counter() - started
         before = dict(self.ledger.down), dict(self.ledger.up)
@@ -202,7 +196,7 @@ class Loop:
                 "cohort": len(answers.stats),
                 "answered": len(losses),
                 **skipped(answers.stats, t + 1),
-                "train_loss": math.fsum(losses) / len(losses) if losses else None,
+                "train_loss": average(losses) if losses else None,
                 "steps": sum(s.steps for s in answers.stats),
                 "gradients": sum(s.gradients for s in answers.stats),
                 **bytes_of("down", self.ledger.down, before[0]),
@@ -256,6 +250,8 @@ class Loop:
             if self.folder is not None:
                 self.folder.append_round(row)
             self.logged = len(self.history)
+            for said in self._watch.see(row):
+                _log.warning(said)
         for call in [*(self.on_evaluation if scores else ()), *self.on_round]:
             call(row)
 
@@ -285,13 +281,12 @@ class Loop:
         return self.sizes.scores(self.engine, x, self.buffers, self.round, whole)
 
     @functools.cached_property
-    def _all_weights(self) -> float:
-        return math.fsum(map(self.fed.weight, range(self.fed.population)))
+    def _watch(self) -> Watch:
+        return Watch(self.fed)
 
     @functools.cached_property
-    def _holding(self) -> Vec | None:
-        needed = self.plan.algorithm.means  # else nobody asks
-        return holding(self.plan.rule, self.fed, self.net) if needed else None
+    def _step(self) -> Step:
+        return Step(self.plan, self.fed, self.net)
 
     @functools.cached_property
     def _held_out(self) -> tuple[Any, Any] | None:
@@ -365,6 +360,8 @@ class Loop:
         if asked.target != self.curve.target:
             self.curve.aim(asked.target, self._means())
         self.logged = len(self.history)
+        for row in self.history:  # what was said is not said again
+            self._watch.see(row)
 
     def _means(self) -> Iterator[tuple[int, float, int, float]]:
         """Of every evaluation so far: round, moving average, bytes and seconds until then."""

@@ -1,26 +1,86 @@
 """What is measured beside the loss; any function of outputs and targets will do.
 
-A metric may also have `weight(targets) -> (B,)`, how much each example counts in the mean, and
-`final(mean) -> float`, what is made of the mean.
+A function is a mean over examples: it is asked batch by batch. It may also have `weight(targets) ->
+(B,)`, how much each example counts in the mean, and `final(mean) -> float`, what is made of the
+mean. An object with `update(outputs, targets)` and `compute()`, as those of torchmetrics, is
+measured on the whole set: a copy of it, reset() where it has that. Either may say whether it is
+better higher, by an attribute `higher_is_better`.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from .data import FederatedData
+from .errors import DataError
 from .objectives import Objective
 from .objectives.base import by_class, example_mean
 
-__all__ = ["LOWER_IS_BETTER", "Perplexity", "TokenAccuracy", "accuracy", "default_metrics"]
+__all__ = [
+    "Perplexity",
+    "TokenAccuracy",
+    "Whole",
+    "accuracy",
+    "default_metrics",
+    "higher_is_better",
+    "is_whole",
+]
 
-LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity")
+HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2")
+LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity")
+
+
+def higher_is_better(name: str, metric: Any = None) -> bool | None:
+    """What a metric says itself, or what is known of these very names; None: nobody knows.
+
+    >>> [higher_is_better(name) for name in ("accuracy", "mae", "error_rate")]
+    [True, False, None]
+    """
+    said = getattr(metric, "higher_is_better", None)
+    if said is not None:
+        return bool(said)
+    return True if name in HIGHER_IS_BETTER else False if name in LOWER_IS_BETTER else None
+
+
+def is_whole(metric: Any) -> bool:
+    """Say whether a metric is an object that is measured on a whole set."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute"))
+
+
+class Whole:
+    """Those of some metrics that are measured on a whole set, about to begin with one."""
+
+    def __init__(self, metrics: Mapping[str, Any]) -> None:
+        self._own = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
+        for metric in self._own.values():
+            if callable(reset := getattr(metric, "reset", None)):
+                reset()
+
+    def update(self, outputs: Any, targets: Tensor) -> None:
+        """One more batch; on the CPU, where such objects keep what they gather."""
+        for metric in self._own.values():
+            metric.update(outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu())
+
+    def values(self) -> dict[str, float]:
+        """What they are, by name. Raises DataError for what is no number."""
+        return {name: _number(name, metric.compute()) for name, metric in self._own.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, Real):
+        return float(value)
+    got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise DataError(f"metric '{name}': compute() gave {got}; it must give one number")
 
 
 def accuracy(outputs: Any, targets: Any) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .algorithm import Algorithm
+from .arithmetic import total
 from .data import FederatedData
 from .devices import Devices
 from .errors import CompositionError, ConfigError, DataError
@@ -32,8 +33,9 @@ class Plan:
     """The four axes of a method: algorithm (with its local parts around it, see Local.around),
     objective, rule (which coordinates a client holds; None: all) and link (how answers travel).
 
-    nonfinite: of an answer that is not finite, "stop" raises ClientError naming client and round;
-    "skip" leaves it out of the means and lets its client keep the memory it had.
+    nonfinite: of an answer that is not finite, or with which the server would not be, "stop" raises
+    ClientError naming client and round; "skip" leaves it out of the means and lets its client keep
+    the memory it had.
     """
 
     algorithm: Algorithm
@@ -69,7 +71,7 @@ class Plan:
         method divides by them.
         """
         rates, alg = [local.rate(round, k) for k in range(steps)], self.algorithm
-        divides = alg.sums and not alg.recursive and not math.fsum(rates)
+        divides = alg.sums and not alg.recursive and not total(rates)
         if divides or (alg.normalises and not rates[0]):
             raise ConfigError(
                 f"{alg.method} divides by the local rates, and in round {round + 1} local.lr times "

@@ -98,9 +98,9 @@ def _write(
 def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
     name, curve, ledger = f"test_{loop.headline}", loop.curve, loop.ledger
     seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
-    best = None
+    best, known = None, curve.higher_is_better is not None
     for at, value in seen:
-        if best is None or curve.better(value, best[1]):
+        if known and (best is None or curve.better(value, best[1])):
             best = (at, value)
     averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}

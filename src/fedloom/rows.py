@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from .arithmetic import average
 from .engines.base import Score
 from .engines.client import Stats
 
@@ -40,7 +40,7 @@ def squares(stats: list[Stats]) -> dict[str, float]:
     found = [s.squares for s in stats if s.squares is not None]
     if not found:
         return {}
-    means = [math.fsum(v) / len(found) for v in zip(*found, strict=True)]
+    means = [average(v) for v in zip(*found, strict=True)]
     return {"delta_square": means[0], "residual_square": means[1]}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .algorithm import Round
 from .data import FederatedData
-from .engines.base import Engine, Score, add, evaluate_range, final, one_thread
+from .engines.base import Engine, Score, final, one_thread, score_of
 from .engines.statistics import evaluate_normed, keeps_no_statistics
 from .evaluation import Evaluation
 from .net import Net
@@ -72,6 +72,8 @@ def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[
     test set's value per class, weighted by the client's label shares: what a test set with its own
     label distribution would give on average.
     """
+    if not len(score.each):  # of the whole set alone
+        return [None] * data.population, "not measured"
     if data.test_clients is not None:
         sets = [data.test_clients.of(i) for i in range(data.population)]
         own = [(score.each[s] * score.share[s], score.share[s]) for s in sets]
@@ -232,7 +234,7 @@ class Sizes:
             if inner.buffer_layout.d == len(buffers):
                 inner.load_buffers(buffers)
             if not self.normed:
-                return add(evaluate_range(self.plan, self.fed, inner, part, *on))
+                return score_of(self.plan, self.fed, inner, part, [on])
             by = (self.evaluation.statistics, own)
             return evaluate_normed(self.plan, self.fed, inner, part, on, *by)
 

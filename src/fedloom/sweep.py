@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .arithmetic import average
 from .config import Config, parse_override, resolve
 from .describe import digest
 from .engines import bits_of
@@ -261,10 +263,15 @@ def _mean(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     there = [v for v in values if v is not None]
     if not there or len(there) < len(values):
         return None
-    return statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None
+    if len(there) < 2:
+        return average(there), None
+    try:
+        return average(there), statistics.stdev(there)
+    except (OverflowError, ValueError, AttributeError):  # of numbers that a diverged run gives
+        return average(there), math.nan
 
 
-def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool = True) -> Row | None:
+def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool | None = True) -> Row | None:
     """The best combination, of those whose every seed has finished; None if there is none."""
     whole = [row for row in rows if row.seeds == seeds and row.value(by) is not None]
     pick = max if higher else min

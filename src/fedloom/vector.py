@@ -10,7 +10,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["Num", "Rec", "Vec", "clip", "fields", "leaves", "rec", "tree", "unit", "zeros"]
+__all__ = [
+    "Num",
+    "Rec",
+    "Vec",
+    "clip",
+    "fields",
+    "leaves",
+    "rec",
+    "tree",
+    "unit",
+    "zeros",
+]
 
 Vec = Tensor  # one-dimensional, of the length of the model (or of the part that a client holds)
 Num = Any  # a float, or a 0-d tensor where clients are computed together

@@ -217,6 +217,7 @@ def test_a_loss_and_metrics_may_be_lambdas(engine, engine_of):
         },
         engine=engine_of(engine),
         evaluation=Evaluation(target=0.1),
+        higher_is_better=True,
     ).run()
     x, y = plane(30, 99)
     with torch.no_grad():

@@ -16,8 +16,8 @@ from tiny import SOURCE, environment
 # A name stands for a module or for a whole package, whose modules may import each other. Everything
 # else comes from a lower layer.
 LAYERS = {
-    0: ["_version", "errors", "files", "rng", "vector"],
-    1: ["blocks", "capacities", "dropout", "layout", "storage", "wire"],
+    0: ["_version", "arithmetic", "errors", "files", "rng", "vector"],
+    1: ["blocks", "capacities", "dropout", "layout", "pairs", "storage", "wire"],
     2: ["algorithm", "net"],
     3: [
         "cohorts",
@@ -35,15 +35,16 @@ LAYERS = {
     5: ["algorithms", "link", "local", "metrics", "servers"],
     6: ["mixtures", "plan"],
     7: ["engines", "zoo"],
-    8: ["compatibility", "describe", "ledger", "progress", "rows", "sizes"],
-    9: ["loop"],
-    10: ["arguments", "fitting", "result"],
-    11: ["experiment"],
-    12: ["checks", "recipes", "report"],
-    13: ["config"],
-    14: ["sweep"],
-    15: ["cli"],
-    16: ["__main__"],
+    8: ["compatibility", "describe", "ledger", "progress", "rows", "sizes", "watch"],
+    9: ["stepping"],
+    10: ["loop"],
+    11: ["arguments", "fitting", "result"],
+    12: ["experiment"],
+    13: ["checks", "recipes", "report"],
+    14: ["config"],
+    15: ["sweep"],
+    16: ["cli"],
+    17: ["__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}
 PATHS = sorted(SOURCE.rglob("*.py"))

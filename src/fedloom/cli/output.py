@@ -56,9 +56,13 @@ def summarise(result: Result) -> str:
     lines = [("rounds", f"{s['rounds']}, {human_seconds(s['seconds_per_round'])} each")]
     if s["last"]:
         last = f"{human_value(s['last']['value'], unit)} last"
-        best = f"{human_value(s['best']['value'], unit)} best (round {s['best']['round']})"
+        best = ""
+        if s["best"]:
+            best = f"{human_value(s['best']['value'], unit)} best (round {s['best']['round']})"
         average = f"{human_value(s['last_ema'], unit)} moving average"
-        lines.append((metric, ", ".join([last, best, *([average] if s["last_ema"] else [])])))
+        lines.append(
+            (metric, ", ".join(filter(None, [last, best, average if s["last_ema"] else ""])))
+        )
     if s["target"] is not None and s["rounds_to_target_text"]:
         cost = human_bytes(s["bytes_to_target"])
         reached = f" ({cost}, {human_seconds(s['seconds_to_target'])})"

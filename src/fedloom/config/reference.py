@@ -80,9 +80,10 @@ TABLES: dict[str, Table] = {
             "sampling": "fixed: exactly that many, drawn without replacement; bernoulli: each "
             "client by itself, with that probability",
             "weighting": "of the answers in the mean: by the clients' examples, or all the same",
-            "nonfinite": "an answer that is not finite ends the run, or is left out and said",
-            "engine": "serial, workers:N (processes, at most 4 per processor), vectorised:N (N clients "
-            "at once), workers:2+vectorised:50, or auto, which measures them first",
+            "nonfinite": "an answer that is not finite, or makes the server so, ends "
+            "the run, or is left out and said",
+            "engine": "serial, workers:N (processes, at most 4 per processor), vectorised:N (N "
+            "clients at once), workers:2+vectorised:50, or auto, which measures them first",
             "device": "auto takes a GPU if there is one; cpu, cuda, cuda:1",
             "dtype": "of the model and the numbers sent",
             "channels_last": "memory order of pictures; none: where it is faster",

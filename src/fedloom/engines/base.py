@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
@@ -15,20 +15,21 @@ import torch
 from torch import Tensor
 
 from ..errors import ClientError, DataError, FedloomError
+from ..metrics import Whole, is_whole
 from ..net import Net, logits_of
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec, aligned
 from .client import RangeResult
 from .pulse import beat
 
-__all__ = ["Engine", "Score", "evaluate_range", "keep_memory", "one_thread"]
+__all__ = ["Engine", "Score", "evaluate_range", "keep_memory", "one_thread", "score_of"]
 
 EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
 
 
 class Score(NamedTuple):
     """Sums over examples: the loss, and every metric with its weights. each, share: the first
-    metric and its weights, example by example; empty without one.
+    metric and its weights, example by example; empty without one, or if it is of the whole set.
     """
 
     examples: int
@@ -153,10 +154,47 @@ def _weight(metric: Any, targets: Tensor) -> Tensor:
     return weight
 
 
+def score_of(
+    plan: Plan, fed: Federation, net: Net, x: Vec, parts: Iterable[tuple[Tensor, Tensor]]
+) -> Score:
+    """The score of a model on inputs and targets, in parts, with the metrics that are measured on
+    the whole of it. The caller has loaded the buffers.
+    """
+    whole = Whole(fed.metrics)
+    total = add([s for part in parts for s in evaluate_range(plan, fed, net, x, *part, whole)])
+    with _told(plan):
+        found = whole.values()
+    both, ones = total.values | found, total.weights | dict.fromkeys(found, 1.0)
+    names = [k for k in fed.metrics if k in both]
+    return total._replace(values={k: both[k] for k in names}, weights={k: ones[k] for k in names})
+
+
+@contextmanager
+def _told(plan: Plan) -> Iterator[None]:
+    """Whatever a user's metric raises, as an error of ours."""
+    try:
+        yield
+    except FedloomError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
+
+
 def evaluate_range(
-    plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    x: Vec,
+    inputs: Tensor,
+    targets: Tensor,
+    whole: Whole | None = None,
 ) -> list[Score]:
-    """One Score per evaluation batch, in order. The caller has loaded the buffers."""
+    """One Score per evaluation batch, in order, of the metrics that are functions; the others in
+    `whole` see every batch. The caller has loaded the buffers.
+    """
+    functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
+    headline = next(iter(fed.metrics), "")
     scores = []
     net.train(False)
     net.bind(x)
@@ -168,22 +206,18 @@ def evaluate_range(
             batch = fed.formatted(aligned(batch))
             wanted = aligned(targets[a : a + size])
             outputs, count = logits_of(net.module(batch)), len(batch)
-            try:
+            with _told(plan):
                 loss = plan.objective.score(outputs, (batch, wanted))
-                values = {k: f(outputs, wanted) for k, f in fed.metrics.items()}
-            except FedloomError:
-                raise
-            except Exception as error:  # whatever a user's metric raises
-                why = f"{type(error).__name__}: {error}"
-                raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
+                values = {k: f(outputs, wanted) for k, f in functions.items()}
+                if whole is not None:
+                    whole.update(outputs, wanted)
             each = {k: per_example(v, count, f"metric '{k}'").double() for k, v in values.items()}
-            share = {k: _weight(f, wanted).double() for k, f in fed.metrics.items()}
+            share = {k: _weight(f, wanted).double() for k, f in functions.items()}
             total = float(per_example(loss, count, "the loss").double().sum())
             sums = {k: float((v * share[k]).sum()) for k, v in each.items()}
             mass = {k: float(v.sum()) for k, v in share.items()}
-            first = next(iter(each), "")
             none = torch.empty(0)
-            shown = each.get(first, none), share.get(first, none)
+            shown = each.get(headline, none), share.get(headline, none)
             scores.append(Score(count, total, sums, mass, *shown))
     return scores
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Job, LocalSGD, Round
+from ..arithmetic import average, total
 from ..dropout import seeded
 from ..errors import ClientError, NotFiniteError
 from ..net import Net
@@ -121,7 +122,7 @@ class Client:
                     if has_buffers:
                         done = done._replace(buffers=share.net.buffers())
                     self.take_in(out, done, share, place, i, round)
-            sums = [total for _, _, total in out.nodes if total is not None]
+            sums = [part for _, _, part in out.nodes if part is not None]
             if not self._later or all(map(finite, sums)):
                 break
             self._later = False  # again, each answer by itself: whose was it?
@@ -284,7 +285,7 @@ class Client:
         rates = self.plan.rates(fed.local, round, len(indices))
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
         fixed = (fed.weight(i), float(len(indices)))
-        later = (math.fsum(rates), float(round))
+        later = (total(rates), float(round))
         full = lambda x, obj=obj: self._full(x, share, obj, i, round)
         end = (float(memory.last), full, fed.relative_size(i), self.kept(view))
         job = Job(*fixed, rates[0], *later, 0.0, *end)
@@ -374,4 +375,4 @@ def _mean_loss(losses: Sequence[Tensor]) -> float:
     if not losses:
         return 0.0
     values = torch.stack(list(losses)).tolist() if losses[0].is_cuda else map(float, losses)
-    return math.fsum(values) / len(losses)
+    return average(list(values))

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
-from .base import Score, add, evaluate_range, keep_memory, one_thread
+from .base import Score, keep_memory, one_thread, score_of
 from .client import Client, RangeResult
 
 __all__ = ["Serial"]
@@ -40,7 +40,7 @@ class Serial:
         """The loss and the metrics of a model on data."""
         with one_thread():
             self._net.load_buffers(buffers)
-            return add(evaluate_range(self._plan, self._fed, self._net, x, inputs, targets))
+            return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
 
     def close(self) -> None:
         """Nothing to let go of."""

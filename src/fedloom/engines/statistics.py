@@ -15,7 +15,7 @@ from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import generator
 from ..vector import Vec
-from .base import EVALUATION_BATCH, Score, add, evaluate_range
+from .base import EVALUATION_BATCH, Score, score_of
 
 __all__ = ["evaluate_by_batches", "evaluate_settled", "keeps_no_statistics", "samples"]
 
@@ -43,7 +43,7 @@ def evaluate_settled(
     3.2); x (m,) is of this net.
     """
     settled = Net(with_statistics(net.export(x), samples(fed)))
-    return add(evaluate_range(plan, fed, settled, settled.init(), inputs, targets))
+    return score_of(plan, fed, settled, settled.init(), [(inputs, targets)])
 
 
 def evaluate_normed(
@@ -73,13 +73,8 @@ def evaluate_by_batches(
     """
     size = fed.local.batch or EVALUATION_BATCH
     batches = _batches(_test_sets(fed, len(inputs), own), size)
-    total = add(
-        [
-            score
-            for index in batches
-            for score in evaluate_range(plan, fed, net, x, inputs[index], targets[index])
-        ]
-    )
+    parts = ((inputs[index], targets[index]) for index in batches)
+    total = score_of(plan, fed, net, x, parts)
     back = torch.cat(batches).argsort()
     each, share = (v[back] if len(v) else v for v in (total.each, total.share))
     return total._replace(each=each, share=share)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from ..algorithm import Job
+from ..arithmetic import average, total
 from ..dropout import seeded
 from ..rng import key, substream
 from ..vector import Rec, Vec, rec, tree
@@ -38,7 +38,7 @@ class Trained:
         self._work, self._own, self._obj = work, own, obj
         means = None if losses is None else losses.tolist()
         self.losses = [
-            0.0 if means is None else math.fsum(means[r][:n]) / n for r, n in enumerate(work.steps)
+            0.0 if means is None else average(means[r][:n]) for r, n in enumerate(work.steps)
         ]
 
     def memory(self, r: int) -> Rec:
@@ -60,7 +60,7 @@ class Trained:
         n, rates = work.steps[r], work.rates[r]
         up = tree(lambda v: v[r].clone() if isinstance(v, Tensor) else v, self.up)
         i = work.group[r]
-        fixed = (work.fed.weight(i), float(n), rates[-1], math.fsum(rates), float(work.round))
+        fixed = (work.fed.weight(i), float(n), rates[-1], total(rates), float(work.round))
         end = (float(n - 1), float(work.old[i].last), None, work.fed.relative_size(i))
         job = Job(*fixed, *end)
         up = up._replace(weight=float(up.weight))
@@ -110,7 +110,7 @@ class Together:
         self.lr = torch.tensor(rates, dtype=dtype, device=device)
         numbers = [
             (
-                *(self.fed.weight(i), float(n), 0.0, math.fsum(r), float(round), 0.0),
+                *(self.fed.weight(i), float(n), 0.0, total(r), float(round), 0.0),
                 *(memories[i].last, self.fed.relative_size(i)),
             )
             for i, n, r in zip(group, self.steps, self.rates, strict=True)

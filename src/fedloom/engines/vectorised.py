@@ -14,7 +14,7 @@ from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
 from .ahead import Ahead
-from .base import Score, add, evaluate_range, keep_memory, one_thread, processors
+from .base import Score, keep_memory, one_thread, processors, score_of
 from .chunks import Chunks, default_chunk
 from .client import RangeResult
 
@@ -90,7 +90,7 @@ class Vectorised:
         """The loss and the metrics of a model on data."""
         with one_thread():
             self._net.load_buffers(buffers)
-            return add(evaluate_range(self._plan, self._fed, self._net, x, inputs, targets))
+            return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
 
     def close(self) -> None:
         """Let the thread that fetches batches end."""

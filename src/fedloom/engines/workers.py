@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, WorkerError
+from ..metrics import is_whole
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
@@ -29,6 +30,7 @@ from .base import (
     keep_memory,
     one_thread,
     processors,
+    score_of,
 )
 from .chunks import Chunks, default_chunk
 from .client import Client, RangeResult
@@ -96,7 +98,7 @@ class Workers:
                 f"engine workers runs on CPUs, and the model is on {net.device}; "
                 "give device = cpu, or engine = serial"
             )
-        self._fed = fed
+        self._plan, self._fed, self._net = plan, fed, net
         if self._vectorised is not None:
             refuse_module(net.module)
             self.chunk = self._vectorised or default_chunk(plan, fed, net)
@@ -185,8 +187,15 @@ class Workers:
             self._board.remove(post)
 
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
-        """The loss and the metrics of a model on data; the batches are shared out."""
+        """The loss and the metrics of a model on data; the batches are shared out, but for metrics
+        of the whole set: what an object has gathered cannot be put together by others, so all is
+        evaluated here.
+        """
         assert self._board is not None
+        if any(map(is_whole, self._fed.metrics.values())):
+            with one_thread():
+                self._net.load_buffers(buffers)
+                return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
         held = (id(inputs), id(targets))
         if held not in self._posted:
             self._posted[held] = ((inputs, targets), self._board.post((inputs, targets)))

@@ -139,7 +139,7 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
     if not rows:
         return None
     metric = rows[0][0].metric
-    worst = 10 if metric.higher_is_better else 90  # a tenth of the clients fares worse
+    worst = 90 if metric.higher_is_better is False else 10  # a tenth of the clients fares worse
     up = 100.0 if metric.unit == "share" else 1.0
     together = np.concatenate([values for _, values in rows]) * up
     bins = np.histogram_bin_edges(together, bins=min(30, max(8, int(together.size**0.5 * 2))))

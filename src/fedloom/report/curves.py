@@ -134,7 +134,7 @@ def _metric_curve(
     if target is not None:
         handles.append(axes.axhline(target * up, color="#666666", lw=1.0, ls=(0, (1, 2))))
         labels.append(f"target {human_target(target, metric.unit)}")
-    if not metric.higher_is_better and _wide(curve for _, curve in drawn):
+    if metric.higher_is_better is False and _wide(curve for _, curve in drawn):
         axes.set_yscale("log")
     unit = "%" if metric.unit == "share" else metric.unit
     name = metric.name.replace("_", " ")

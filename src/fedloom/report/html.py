@@ -215,8 +215,10 @@ def _name(run: Run, table: str) -> str:
 
 
 def _metric(run: Run) -> str:
-    better = "higher" if run.metric.higher_is_better else "lower"
-    return f"{run.metric.name.replace('_', ' ')} ({better} is better)"
+    name = run.metric.name.replace("_", " ")
+    if run.metric.higher_is_better is None:
+        return name
+    return f"{name} ({'higher' if run.metric.higher_is_better else 'lower'} is better)"
 
 
 def _target(run: Run) -> str:

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.errors import CheckpointError
+from fedloom.errors import CheckpointError, ConfigError
+from fedloom.metrics import higher_is_better
 
 __all__ = ["Group", "Metric", "Run", "flatten", "group_runs", "load_run", "show_value"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Only for runs without summary.json, which otherwise says it.
-_LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity", "nll")
 _SHARES = ("accuracy", "balanced_accuracy", "f1", "error")
 # What may differ between the runs of one group.
 _PER_RUN = ("seed", "name")
@@ -33,7 +32,7 @@ class Metric:
     """What a run is judged by; a unit of "share" is shown in per cent."""
 
     name: str
-    higher_is_better: bool
+    higher_is_better: bool | None  # None: nobody knows
     unit: str
 
     @property
@@ -48,6 +47,11 @@ class Metric:
 
     def reached(self, values: Floats, target: float) -> NDArray[np.bool_]:
         """Say for each value whether it is as good as the target (never for NaN)."""
+        if self.higher_is_better is None:
+            raise ConfigError(
+                f"nothing says whether the metric '{self.name}' is better higher or lower, which a "
+                "target needs; run it with higher_is_better=True or False"
+            )
         return values >= target if self.higher_is_better else values <= target
 
 
@@ -329,7 +333,7 @@ def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric
     name = str(name or "accuracy")
     return Metric(
         name,
-        bool(said.get("higher_is_better", name not in _LOWER_IS_BETTER)),
+        said["higher_is_better"] if "higher_is_better" in said else higher_is_better(name),
         str(said.get("unit") or ("share" if name in _SHARES else "")),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedloom.arithmetic import total
 
 from .load import Floats, Group, Run
 
@@ -52,10 +54,12 @@ def last(run: Run, column: str) -> float | None:
 
 
 def best(run: Run) -> float | None:
-    """Give the best measured value of the run's metric over all rounds, NaN passed over."""
+    """Give the best measured value of the run's metric over all rounds, NaN passed over; None if
+    nobody knows what is better.
+    """
     values = measured(run, run.metric.column)[1]
     values = values[np.isfinite(values)]
-    if not values.size:
+    if not values.size or run.metric.higher_is_better is None:
         return None
     return float(values.max() if run.metric.higher_is_better else values.min())
 
@@ -83,7 +87,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     (1.5, None)
     """
     known = [value for value in values if value is not None]
-    return _total(known) / len(known) if known else None
+    return total(known) / len(known) if known else None
 
 
 def sd(values: Sequence[float | None]) -> float | None:
@@ -95,20 +99,9 @@ def sd(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
-    middle = _total(known) / len(known)
+    middle = total(known) / len(known)
     away = [value - middle for value in known]
-    return math.sqrt(_total(d * d for d in away) / (len(known) - 1))
-
-
-def _total(values: Iterable[float]) -> float:
-    """The sum: to the last bit, as what sum() gives differs from Python 3.12 on; infinite or NaN
-    where it is not finite.
-    """
-    known = list(values)
-    try:
-        return math.fsum(known)
-    except (OverflowError, ValueError):  # beyond the largest float, or inf - inf
-        return sum(known)
+    return math.sqrt(total(d * d for d in away) / (len(known) - 1))
 
 
 def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:

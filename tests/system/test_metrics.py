@@ -1,0 +1,253 @@
+"""Metrics that could be silently wrong: shapes that broadcast, values of a set, directions."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedloom import Evaluation, Experiment, FedAvg, Local
+from fedloom.data import from_clients
+from fedloom.errors import ConfigError, DataError
+from fedloom.objectives import SquaredError
+from fedloom.report import comparison, group_runs, load_run
+from fedloom.views import Width
+from tiny import small
+
+ENGINES = ["serial", "workers:2", "vectorised:2"]
+
+
+def line(n: int, seed: int):
+    """Inputs (n, 3) and one number each, (n,): a model with one output gives (n, 1)."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(n, 3)).astype("float32")
+    return x, (x @ np.array([1.0, -2.0, 0.5])).astype("float32")
+
+
+def regression(**changes):
+    settings = {
+        "algorithm": FedAvg(),
+        "model": lambda: nn.Linear(3, 1),
+        "data": from_clients([line(n, n) for n in (4, 6, 9)], test=line(30, 99)),
+        "rounds": 2,
+        "local": Local(epochs=1, batch=3, lr=0.05),
+        "device": "cpu",
+    }
+    return Experiment(**(settings | changes))
+
+
+# ---------------------------------------------------------------------------------------- shapes
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda o, t: (o - t).abs().mean(),
+        lambda o, t: (torch.sigmoid(o) - t.clamp(0, 1)).square(),
+        lambda o, t: ((o > 0) == (t > 0)).float().mean(),
+        lambda o, t: F.l1_loss(o, t),
+        nn.MSELoss(),
+    ],
+)
+@pytest.mark.parametrize("part", ["metrics", "loss"])
+def test_outputs_that_meet_every_target_are_refused(f, part):
+    says = r"(metric 'f'|the loss).*outputs of shape \[n, 1\].*targets of shape \[n\].*\[n, n\]"
+    with pytest.raises(DataError, match=says):
+        regression(**{part: {"f": f} if part == "metrics" else f}, higher_is_better=False).build()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda o, t: (o.squeeze(1) - t).abs().mean(),
+        lambda o, t: (o - t[:, None]).abs(),
+        lambda o, t: (o.view_as(t) - t).abs(),
+        lambda o, t: ((t[:, None] > t) & (o > o.T)).float().mean(),
+        lambda o, t: torch.cdist(o, t[:, None]).mean(),
+        lambda o, t: (o[:, 0] - t).abs(),
+    ],
+)
+def test_those_who_look_after_the_shapes_are_let_through(f):
+    row = regression(metrics={"f": f}, higher_is_better=False).run().history[-1]
+    assert row["test_f"] >= 0
+    regression(loss=lambda o, t: (o.squeeze(1) - t).square()).build()
+
+
+# ------------------------------------------------------------------------------ of the whole set
+class Auc:
+    """The area under the ROC curve, by ranks; in the protocol of torchmetrics."""
+
+    higher_is_better = True
+
+    def __init__(self):
+        self.scores, self.labels = [torch.tensor([9.0])], [torch.tensor([0])]  # of nobody
+
+    def reset(self):
+        self.scores, self.labels = [], []
+
+    def update(self, preds, target):
+        self.scores.append(preds[:, 1] - preds[:, 0])
+        self.labels.append(target)
+
+    def compute(self):
+        z, y = torch.cat(self.scores), torch.cat(self.labels)
+        return (z[y == 1][:, None] > z[y == 0]).float().mean()
+
+
+def auc_function(outputs, targets):
+    own = Auc()
+    own.reset()
+    own.update(outputs, targets)
+    return own.compute()
+
+
+def sorted_test():
+    """1,100 test examples sorted by class: the first and the last batch of 500 have one class."""
+    draw = np.random.default_rng(2)
+
+    def sample(labels):
+        return (labels[:, None] + draw.normal(size=(len(labels), 3))).astype("float32"), labels
+
+    pairs = [sample(draw.integers(0, 2, n)) for n in (10, 14, 20)]
+    return from_clients(pairs, test=sample(np.arange(1100) // 550))
+
+
+def classified(**changes):
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(6.0).view(2, 3) / 6)
+        model.bias.zero_()
+    parts = {"data": sorted_test(), "model": model, "metrics": {"auc": Auc()}, "rounds": 3}
+    return small(FedAvg(), **(parts | {"cohort": 2} | changes))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_object_is_measured_on_the_whole_set(engine, engine_of):
+    made = engine if engine.startswith("vec") else engine_of(engine)
+    asked = Auc()
+    metrics = {"auc": asked, "accuracy": lambda o, t: (o.argmax(1) == t).float()}
+    result = classified(engine=made, metrics=metrics).run()
+    data = sorted_test()
+    with torch.no_grad():
+        z = result.model(data.test_inputs)
+    row = result.history[-1]
+    assert row["test_auc"] == pytest.approx(float(auc_function(z, data.test_targets)), abs=1e-12)
+    right = (z.argmax(1) == data.test_targets).float().mean()
+    assert row["test_accuracy"] == pytest.approx(float(right))
+    assert list(row).index("test_auc") < list(row).index("test_accuracy")
+    assert result.summary["metric"] == {"name": "auc", "higher_is_better": True, "unit": ""}
+    assert result.clients == [None] * 3
+    assert asked.labels[0].tolist() == [0]  # the user's own object is left alone
+
+
+def test_a_run_with_an_object_goes_on_with_the_same_numbers(tmp_path):
+    whole = classified(rounds=4).run()
+    classified(rounds=2).run(tmp_path / "run")
+    again = classified(rounds=4).resume(tmp_path / "run")
+    for a, b in zip(whole.history, again.history, strict=True):
+        assert a | {"seconds": 0} == b | {"seconds": 0}
+
+
+def test_sub_models_are_measured_with_objects_too():
+    parts = {"submodel": Width(), "capacities": [0.5, 1.0, 1.0]}
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    row = classified(model=model, **parts).run().history[-1]
+    assert 0 <= row["test_auc@0.5"] <= 1 and row["test_auc@1"] == row["test_auc"]
+
+
+def test_a_function_that_gives_nan_on_a_batch_is_said_once(caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        classified(metrics={"auc": auc_function}).run()
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 1 and "round 1: metric 'auc' is nan" in said[0]
+    assert "update() and compute()" in said[0]
+
+
+def test_compute_gives_one_number():
+    class Odd(Auc):
+        def compute(self):
+            return torch.ones(2)
+
+    with pytest.raises(DataError, match=r"metric 'auc': compute\(\) gave shape \[2\]"):
+        classified(metrics={"auc": Odd()}).run()
+
+
+# ------------------------------------------------------------------------------------- direction
+def error_rate(outputs, targets):
+    return (outputs.argmax(1) != targets).float()
+
+
+def test_an_unknown_direction_is_asked_for_where_it_is_needed():
+    says = r"'error_rate' is better.*higher_is_better=False"
+    with pytest.raises(ConfigError, match=says):
+        small(FedAvg(), metrics=error_rate, evaluation=Evaluation(target=0.1)).build()
+
+
+def test_without_a_direction_there_is_no_best(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        result = small(FedAvg(), metrics=error_rate).run(tmp_path / "run")
+    assert result.best is None and result.last is not None
+    assert result.summary["metric"]["higher_is_better"] is None
+    assert len(caplog.records) == 1 and "error_rate" in caplog.text
+    run = load_run(tmp_path / "run")
+    assert run.metric.higher_is_better is None
+    assert comparison(group_runs([run]))
+    with pytest.raises(ConfigError, match=r"'error_rate' is better.*higher_is_better"):
+        comparison(group_runs([run]), 0.5)
+
+
+def test_a_direction_may_be_given_or_be_the_metrics_own(tmp_path):
+    result = small(FedAvg(), metrics=error_rate, higher_is_better=False).run()
+    assert result.best == min(r["test_error_rate"] for r in result.history)
+
+    class Rate:
+        higher_is_better = False
+
+        def __call__(self, outputs, targets):
+            return error_rate(outputs, targets)
+
+    again = small(FedAvg(), metrics={"error_rate": Rate()}, evaluation=Evaluation(target=0.9)).run()
+    assert again.best == result.best and again.summary["rounds_to_target"] is not None
+
+
+def test_old_folders_keep_what_they_said(tmp_path):
+    small(FedAvg(), metrics=error_rate, higher_is_better=True).run(tmp_path / "run")
+    assert load_run(tmp_path / "run").metric.higher_is_better is True
+    file = tmp_path / "run" / "summary.json"
+    summary = json.loads(file.read_text())
+    del summary["metric"]["higher_is_better"]
+    file.write_text(json.dumps(summary))
+    assert load_run(tmp_path / "run").metric.higher_is_better is None
+
+
+# ------------------------------------------------------------------------------------- also seen
+def test_one_hot_targets_are_not_taken_for_numbers():
+    def hot(n, seed):
+        x, y = line(n, seed)
+        return x, np.eye(3, dtype="float32")[np.digitize(y, [-1, 1])]
+
+    data = from_clients([hot(n, n) for n in (4, 6, 9)])
+    parts = {"data": data, "model": lambda: nn.Linear(3, 3)}
+    with pytest.raises(DataError, match=r"one 1 in every row.*argmax\(1\).*loss=SquaredError"):
+        regression(**parts).build()
+    regression(**parts, loss=SquaredError()).build()
+
+
+def test_holding_out_most_of_the_data_is_said(caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        small(FedAvg(), evaluation=Evaluation(validation=0.9999)).build()
+    assert len(caplog.records) == 1
+    assert "evaluate.validation = 0.9999 holds out 36 of 43 training samples" in caplog.text
+
+
+def test_a_report_of_a_metric_without_a_direction(tmp_path):
+    from fedloom.cli.output import summarise
+    from fedloom.report import write_report
+
+    result = small(FedAvg(), metrics=error_rate).run(tmp_path / "run")
+    assert "best" not in summarise(result)
+    page = write_report([load_run(tmp_path / "run")], tmp_path / "report.html").read_text()
+    assert "is better" not in page

@@ -1,0 +1,231 @@
+"""What a finite answer may do to the server: the new state is looked at before it replaces the
+old.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+
+from fedloom import FedAvg, Local
+from fedloom.algorithms import Scaffold
+from fedloom.arithmetic import average, total
+from fedloom.codecs import TopK
+from fedloom.errors import ClientError
+from fedloom.link import Residual, Via
+from fedloom.vector import leaves, rec
+from fedloom.wrappers import ServerAdam, ServerOpt
+from tiny import small, trace
+
+ENGINES = ["serial", "workers:2", "vectorised:2"]
+COHORTS = [[0, 4, 5], [1, 4, 6], [0, 2, 3, 4, 6]]
+
+
+class Attack(Scaffold):
+    """Client 4, who has 11 samples, sends one huge entry in rounds 1 and 3."""
+
+    huge = 1e38
+
+    def finish(self, x, loc, msg, mem, job):
+        up, mem = super().finish(x, loc, msg, mem, job)
+        now = torch.as_tensor((job.weight == 11.0) & (job.round != 1))
+        spike = torch.zeros_like(x).index_fill(0, torch.tensor([3]), self.huge)
+        return up._replace(delta=up.delta + torch.where(now, spike, 0.0)), mem
+
+
+def made(name, engine_of):
+    return name if name.startswith("vec") else engine_of(name)
+
+
+def attacked(algorithm, engine, **changes):
+    return small(algorithm, cohort=COHORTS, rounds=3, engine=engine, **changes)
+
+
+def peaceful(engine, **changes):
+    """The same federation where client 4 is not asked in the rounds of the attack."""
+    cohorts = [COHORTS[0][::2], COHORTS[1], [0, 2, 3, 6]]
+    return small(Scaffold(), cohort=cohorts, rounds=3, engine=engine, **changes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_huge_finite_answer_is_left_out(engine, engine_of):
+    """The round is that of a cohort without the client: server, memories and the log."""
+    told = [*trace(attacked(Attack(), made(engine, engine_of), nonfinite="skip"), 3)][-1]
+    want = [*trace(peaceful(made(engine, engine_of), nonfinite="skip"), 3)][-1]
+    assert torch.equal(told.srv.x, want.srv.x) and torch.equal(told.srv.c, want.srv.c)
+    for i in range(7):
+        mine, theirs = (loop.memory.get([i]).get(i) for loop in (told, want))
+        assert all(map(torch.equal, leaves(mine.alg), leaves(theirs.alg)))
+        assert mine.last == theirs.last
+    assert [row.get("skipped") for row in told.history] == [[4], None, [4]]
+    assert [row["answered"] for row in told.history] == [2, 3, 4]
+    assert [row["cohort"] for row in told.history] == [3, 3, 5]
+    assert told.ledger.client_rounds == 11 and told.ledger.answers == 9
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_made_the_server_not_finite_is_named_and_what_was_learnt_stays(
+    engine, engine_of, tmp_path
+):
+    class Later(Attack):
+        def finish(self, x, loc, msg, mem, job):
+            return super().finish(x, loc, msg, mem, job._replace(round=job.round + 1))
+
+    run = attacked(Later(), made(engine, engine_of))
+    with pytest.raises(ClientError, match=r"client 4, round 2: its answer is 100 % of .*'x'"):
+        run.run(tmp_path / "run")
+    saved = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["00000001"]
+
+
+def test_a_second_moment_that_overflows_is_caught_though_the_mean_is_finite():
+    """1e20 has a finite float32, its square has none."""
+
+    class Square(FedAvg):
+        def finish(self, x, loc, msg, mem, job):
+            up, mem = super().finish(x, loc, msg, mem, job)
+            return up._replace(delta=up.delta + 1e21 * (job.weight == 11.0)), mem
+
+    for mode in ("stop", "skip"):
+        adam = ServerOpt(inner=Square(), opt=ServerAdam())
+        run = small(adam, cohort=COHORTS, rounds=3, nonfinite=mode)
+        if mode == "stop":
+            with pytest.raises(ClientError, match=r"client 4, round 1: .*the server's '.*v'"):
+                run.run()
+            continue
+        loop = [*trace(run, 3)][-1]
+        assert all(bool(torch.isfinite(v).all()) for v in leaves(loop.srv) if hasattr(v, "shape"))
+        assert [row["skipped"] for row in loop.history] == [[4]] * 3
+
+
+def test_the_residual_of_a_client_that_was_left_out_stays_as_it_was():
+    """Error feedback would send the huge answer's rest in the next round."""
+    link = Via(TopK(ratio=0.1), Residual())
+    run = small(
+        Attack(), cohort=[[1, 4], [0, 4], [1, 4]], rounds=3, nonfinite="skip", compress=link
+    )
+    loops = [loop.memory.get([4]).get(4) for loop in trace(run, 3)]
+    assert loops[1] is None
+    assert torch.equal(loops[2].link.delta.e, loops[3].link.delta.e)
+
+
+class Broken(FedAvg):
+    """Its server divides by zero in round 2, whoever answers."""
+
+    def server_step(self, srv, up, rnd):
+        x = srv.x + up.delta
+        return rec(x=x / 0 if rnd.round == 1 else x)
+
+
+def test_nobody_is_blamed_for_what_the_server_does_by_itself(caplog):
+    with pytest.raises(ClientError, match=r"Broken: round 2: .*'x'.*no client's answer stands out"):
+        small(Broken()).run()
+    loops = [(loop.srv.x, loop.memory) for loop in trace(small(Broken(), nonfinite="skip"), 4)]
+    assert torch.equal(loops[1][0], loops[2][0]) and not torch.equal(loops[2][0], loops[3][0])
+    assert "round 2: the server's 'x' would not be finite whoever is left out" in caplog.text
+
+
+def test_a_state_that_was_not_finite_before_is_the_methods_own_affair():
+    class Best(FedAvg):
+        def server_init(self, x, up):
+            return rec(x=x, best=math.inf)
+
+    assert len(small(Best()).run().history) == 4
+
+
+def test_a_finite_run_asks_nobody_twice(monkeypatch):
+    """The check of a round that is well is one look at the server's vectors."""
+    from fedloom.engines import Serial
+
+    asked, real = [], Serial.round
+    monkeypatch.setattr(Serial, "round", lambda self, *a: asked.append(a[3]) or real(self, *a))
+    small(Scaffold(), nonfinite="skip").run()
+    assert len(asked) == 4
+
+
+# ------------------------------------------------------------------------------- sums of doubles
+def test_sums_of_doubles_that_no_double_holds():
+    assert total([1e308, 1e308]) == math.inf
+    assert math.isnan(total([math.inf, -math.inf]))
+    assert average([1e308, 1e308]) == 1e308
+    assert math.isnan(average([math.inf, -math.inf]))
+    assert total([0.1] * 10) == 1.0
+
+
+def test_losses_whose_sum_overflows_are_a_line_of_the_log():
+    """A loss of 1.5e308 at every step of every client: the mean is that, their sum is nothing."""
+    run = small(
+        FedAvg(),
+        torch.float64,
+        loss=lambda outputs, targets: outputs.sum() * 0 + 1.5e308,
+        metrics={},
+        rounds=1,
+        nonfinite="skip",
+    )
+    result = run.run()
+    assert result.history[0]["train_loss"] == pytest.approx(1.5e308)
+
+
+# --------------------------------------------------------------------------------- it is said once
+def test_a_run_that_diverges_says_so_once(caplog):
+    """Squared error at a rate that is a little too high: forty rounds, ever larger, one line."""
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        result = small(
+            FedAvg(),
+            torch.float64,
+            loss=lambda o, t: (o - 5.0 * t[:, None]).square().mean(1),
+            model=torch.nn.Linear(5, 3).double(),
+            local=Local(epochs=1, batch=4, lr=1.0),
+            rounds=40,
+        ).run()
+    assert result.history[-1]["train_loss"] > 1e6 * result.history[0]["train_loss"]
+    said = [r.getMessage() for r in caplog.records if "diverges" in r.getMessage()]
+    assert len(said) == 1 and "lower local.lr" in said[0]
+
+
+def test_accuracy_at_chance_for_long_is_said_once(caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        small(FedAvg(), local=Local(steps=1, batch=4, lr=1e-9), rounds=40, data=balanced()).run()
+    said = [r.getMessage() for r in caplog.records if "at chance" in r.getMessage()]
+    assert len(said) == 1 and said[0].startswith("round 20: ")
+
+
+def test_a_run_that_learns_says_nothing(caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        small(FedAvg(), rounds=40).run()
+    assert not caplog.records
+
+
+def balanced():
+    """Labels that have nothing to do with the inputs."""
+    from fedloom.data import from_clients
+
+    draw = torch.Generator().manual_seed(1)
+    sets = [(torch.randn(n, 5, generator=draw), torch.arange(n) % 3) for n in (30, 30, 30, 30, 90)]
+    return from_clients([(x.numpy(), y.numpy()) for x, y in sets[:-1]], test=sets[-1])
+
+
+def test_the_exchange_before_round_1_has_a_finite_mean():
+    class Probing(FedAvg):
+        probes = True
+
+        def probe(self, x, grad):
+            return rec(c=torch.full_like(x, 3e38) + 0 * grad(x))
+
+        def server_init(self, x, up):
+            return rec(x=x)
+
+    with pytest.raises(ClientError, match=r"client \d: its answer before round 1 is 14 % of a sum"):
+        small(Probing()).run()
+
+
+@pytest.mark.parametrize("values", [[1e200, -1e200], [math.inf, 1.0], [1e308, 1e308, -1e308]])
+def test_means_and_deviations_of_seeds_that_diverged_are_no_exceptions(values):
+    from fedloom.report.series import mean, sd
+    from fedloom.sweep import _mean
+
+    assert mean(values) is not None and sd(values) is not None
+    assert _mean(values) is not None
