@@ -226,9 +226,7 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     raw, said, name = load(source)
     raw.setdefault("name", name)
-    config = _complete(raw, said, overrides)
-    _engine(config.values["engine"], config.origin, here=True)
-    return config
+    return _complete(raw, said, overrides, here=True)
 
 
 def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -266,7 +264,9 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> Config:
+def _complete(
+    given: dict[str, Any], source: str, overrides: Sequence[str], here: bool = False
+) -> Config:
     raw = copy.deepcopy(given)
     decay = raw["local"].pop("decay", None) if isinstance(raw.get("local"), dict) else None
     if decay is not None:
@@ -292,18 +292,13 @@ def _complete(given: dict[str, Any], source: str, overrides: Sequence[str]) -> C
         if found := _plain(raw, table, model(), origin):
             values[table] = found
     check_device(values["device"], origin)
-    _engine(values["engine"], origin)
-    return Config(values, origin)
-
-
-def _engine(text: str, origin: Origin, here: bool = False) -> None:
-    """Check an engine's name; here: also that this machine may run it."""
     try:
-        engine = None if text == "auto" else make_engine(text)
-        if here and isinstance(engine, Workers):
+        engine = None if values["engine"] == "auto" else make_engine(values["engine"])
+        if here and isinstance(engine, Workers):  # a run that is there may be of another machine
             engine.fit(0)
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
+    return Config(values, origin)
 
 
 def _method(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
