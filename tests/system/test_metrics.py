@@ -249,5 +249,5 @@ def test_a_report_of_a_metric_without_a_direction(tmp_path):
 
     result = small(FedAvg(), metrics=error_rate).run(tmp_path / "run")
     assert "best" not in summarise(result)
-    page = write_report([load_run(tmp_path / "run")], tmp_path / "report.html").read_text()
+    page = write_report(tmp_path / "run", tmp_path / "report.html").read_text()
     assert "is better" not in page
