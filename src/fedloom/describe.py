@@ -21,7 +21,7 @@ from .data import FederatedData
 from .engines import bits_of
 from .engines.base import processors
 from .errors import CheckpointError
-from .files import write_atomic
+from .files import remedy, write_atomic
 from .rundir import RunDirectory
 from .vector import as_bytes
 
@@ -215,7 +215,7 @@ def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     except OSError as error:
         raise CheckpointError(
             f"the run directory '{folder.path}' cannot be written: {error.strerror or error}; "
-            "make room, or choose another folder"
+            f"{remedy(error)}, or choose another folder"
         ) from error
 
 

@@ -22,6 +22,7 @@ from .engines.statistics import evaluate_normed, keeps_no_statistics
 from .engines.sums import means, rate, rested, root
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
+from .files import remedy
 from .interrupts import undisturbed
 from .ledger import Ledger
 from .memory import ClientMemory
@@ -327,7 +328,7 @@ class Loop:
         except OSError as error:
             message = (
                 f"the checkpoint after round {self.round} could not be written: "
-                f"{error.strerror or error}; the one before it is whole: make room, then "
+                f"{error.strerror or error}; the one before it is whole: {remedy(error)}, then "
                 f"`fedloom resume {self.folder.path}`"
             )
             if final:
