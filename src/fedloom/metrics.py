@@ -7,7 +7,7 @@ A metric may also have `weight(targets) -> (B,)`, how much each example counts i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .data import FederatedData
-from .objectives import Objective
+from .objectives import Objective, SquaredError
 from .objectives.base import by_class, example_mean
 
-__all__ = ["LOWER_IS_BETTER", "Perplexity", "TokenAccuracy", "accuracy", "default_metrics"]
+__all__ = ["LOWER_IS_BETTER", "Perplexity", "TokenAccuracy", "accuracy", "default_metrics", "told"]
 
 LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "perplexity")
 
@@ -81,6 +81,23 @@ class Perplexity(Tokens):
     def final(mean: float) -> float:
         """The mean loss of a token -> the perplexity; infinite where a float cannot hold it."""
         return math.exp(mean) if mean < 700 else math.inf
+
+
+def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
+    """What a run is judged by, fit for JSON: the kind of its first metric, or of its loss where it
+    has none; None for a function of the user's, which no file can hold.
+
+    >>> from .objectives import SquaredError
+    >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
+    ({'kind': 'accuracy'}, {'kind': 'squared error'})
+    """
+    first = next(iter(metrics.values()), None)
+    if first is accuracy:
+        return {"kind": "accuracy"}
+    for kind, name in ((TokenAccuracy, "token accuracy"), (Perplexity, "perplexity")):
+        if type(first) is kind:
+            return {"kind": name, "ignore": first.ignore}
+    return {"kind": "squared error"} if not metrics and type(objective) is SquaredError else None
 
 
 def default_metrics(
