@@ -18,10 +18,12 @@ import torch
 
 from ._version import __version__
 from .data import FederatedData
+from .data.raw import recipe
 from .engines import bits_of
 from .engines.base import processors
 from .errors import CheckpointError
-from .files import write_atomic
+from .files import remedy, write_atomic
+from .metrics import told
 from .rundir import RunDirectory
 from .vector import as_bytes
 
@@ -215,7 +217,7 @@ def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     except OSError as error:
         raise CheckpointError(
             f"the run directory '{folder.path}' cannot be written: {error.strerror or error}; "
-            "make room, or choose another folder"
+            f"{remedy(error)}, or choose another folder"
         ) from error
 
 
@@ -231,6 +233,9 @@ def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
             "counts": data.label_counts().tolist() if labels else None,
             "sizes": data.sizes.tolist(),
             "class_names": list(data.class_names),
+            # what an export needs, also where the data are not at hand any more
+            "inputs": recipe(data.raw, data.transform, data.inputs),
+            "metric": told(loop.fed.metrics, loop.plan.objective),
         },
     )
     folder.write_json("environment.json", environment())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["checksum", "sync_folder", "write_atomic"]
+__all__ = ["checksum", "reason", "remedy", "sync_folder", "write_atomic"]
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
@@ -20,7 +22,11 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         if callable(content):
+            part.touch()
+            mode = stat.S_IMODE(part.stat().st_mode)  # what the umask leaves to a new file
             content(part)
+            if stat.S_IMODE(part.stat().st_mode) != mode:  # safetensors makes files of its own
+                part.chmod(mode)
         else:
             part.write_bytes(content.encode() if isinstance(content, str) else content)
         with open(part, "rb+") as f:
@@ -31,6 +37,25 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
             part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def reason(error: OSError) -> str:
+    """What the system refused, and at which file where it says so.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "a/b"))
+    "No such file or directory: 'a/b'"
+    """
+    said = error.strerror or str(error) or type(error).__name__
+    return f"{said}: '{error.filename}'" if error.filename else said
+
+
+def remedy(error: OSError) -> str:
+    """What to do about a file that could not be written; only a full disk or quota needs room.
+
+    >>> remedy(OSError(errno.ENOSPC, "No space left on device")), remedy(OSError(errno.EIO, "I/O"))
+    ('make room', 'mend that')
+    """
+    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
 
 
 def checksum(path: Path) -> str:

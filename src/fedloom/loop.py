@@ -21,6 +21,7 @@ from .engines.guard import at_server
 from .engines.statistics import evaluate_normed, keeps_no_statistics
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
+from .files import remedy
 from .interrupts import undisturbed
 from .ledger import Ledger
 from .memory import ClientMemory
@@ -322,7 +323,7 @@ class Loop:
         except OSError as error:
             message = (
                 f"the checkpoint after round {self.round} could not be written: "
-                f"{error.strerror or error}; the one before it is whole: make room, then "
+                f"{error.strerror or error}; the one before it is whole: {remedy(error)}, then "
                 f"`fedloom resume {self.folder.path}`"
             )
             if final:

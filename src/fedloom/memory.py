@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .errors import CheckpointError
-from .files import checksum
+from .files import checksum, remedy
 from .storage import freeze, thaw, write_tensors
 from .vector import Rec, leaves
 
@@ -84,7 +84,7 @@ class ClientMemory:
                 except OSError as error:
                     raise CheckpointError(
                         f"client memory cannot be written to '{self._folder}': "
-                        f"{error.strerror or error}; make room, then resume the run"
+                        f"{error.strerror or error}; {remedy(error)}, then resume the run"
                     ) from error
             for i in self._oldest():
                 self._bytes -= _size(self._rows.pop(i))

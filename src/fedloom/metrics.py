@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .data import FederatedData
 from .errors import DataError
-from .objectives import Objective
+from .objectives import Objective, SquaredError
 from .objectives.base import by_class, example_mean
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "default_metrics",
     "higher_is_better",
     "is_whole",
+    "told",
 ]
 
 HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2")
@@ -141,6 +142,23 @@ class Perplexity(Tokens):
     def final(mean: float) -> float:
         """The mean loss of a token -> the perplexity; infinite where a float cannot hold it."""
         return math.exp(mean) if mean < 700 else math.inf
+
+
+def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
+    """What a run is judged by, fit for JSON: the kind of its first metric, or of its loss where it
+    has none; None for a function of the user's, which no file can hold.
+
+    >>> from .objectives import SquaredError
+    >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
+    ({'kind': 'accuracy'}, {'kind': 'squared error'})
+    """
+    first = next(iter(metrics.values()), None)
+    if first is accuracy:
+        return {"kind": "accuracy"}
+    for kind, name in ((TokenAccuracy, "token accuracy"), (Perplexity, "perplexity")):
+        if type(first) is kind:
+            return {"kind": name, "ignore": first.ignore}
+    return {"kind": "squared error"} if not metrics and type(objective) is SquaredError else None
 
 
 def default_metrics(

@@ -12,7 +12,7 @@ from torch import nn
 
 from .describe import engine_text, group
 from .errors import CheckpointError
-from .files import write_atomic
+from .files import remedy, write_atomic
 from .ledger import Ledger
 from .rundir import RunDirectory
 from .sizes import client_values, text
@@ -77,7 +77,7 @@ def finish(exp: Experiment, loop: Loop) -> Result:
         except OSError as error:
             raise CheckpointError(
                 f"the results cannot be written to '{folder.path}': {error.strerror or error}; "
-                f"make room, then `fedloom resume {folder.path}`"
+                f"{remedy(error)}, then `fedloom resume {folder.path}`"
             ) from error
     path = None if folder is None else folder.path
     return Result(loop.history, module.cpu(), loop.ledger, summary, loop.srv, clients, path)

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from .errors import CheckpointError, ConfigError
-from .files import checksum, sync_folder, write_atomic
+from .files import checksum, remedy, sync_folder, write_atomic
 from .memory import ClientMemory
 from .storage import freeze, thaw, write_tensors
 from .vector import Rec, Vec
@@ -141,7 +141,7 @@ class RunDirectory:
         except OSError as error:
             raise CheckpointError(
                 f"'{self.rounds}' cannot be written: {error.strerror or error}; "
-                f"make room, then `fedloom resume {self.path}`"
+                f"{remedy(error)}, then `fedloom resume {self.path}`"
             ) from error
 
     def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:

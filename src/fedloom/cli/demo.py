@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedloom.errors import FedloomError
+from fedloom.errors import CheckpointError, FedloomError
 
 if TYPE_CHECKING:
     from fedloom.config import Config
@@ -70,7 +70,7 @@ def _bring(config: Config, folder: Path) -> None:
     """Make a finished run be in a folder: there already, gone on with, or run."""
     from fedloom.report import load_run
 
-    from .run import INTERRUPTED
+    from .run import INTERRUPTED, stopped
 
     there = (folder / "config.toml").is_file()
     if there and load_run(folder).finished:
@@ -82,6 +82,8 @@ def _bring(config: Config, folder: Path) -> None:
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted; go on with: {_typed()} (what is done stays)", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
+    except OSError as error:
+        raise CheckpointError(stopped(folder, error)) from error
 
 
 def _typed() -> str:
@@ -119,15 +121,17 @@ def _fits(folder: Path, config: Config) -> bool:
 
 
 def _illustrate(out: Path, names: list[str]) -> None:
-    from fedloom.errors import ConfigError
-    from fedloom.report import group_runs, load_run, save_curves, write_report
+    from .output import say_undrawn
 
     folders = [out / name for name in names]
     try:
+        from fedloom.report import group_runs, load_run, save_curves, write_report
+
         pictures = save_curves(group_runs(map(load_run, folders)), out / "pictures")
         title = "Four federated methods on handwritten digits"
         report = write_report(folders, out / "report.html", title=title)
-    except ConfigError as error:  # the report's libraries are not installed
-        click.echo(f"no pictures, no report: {error}", err=True)
+    except Exception as error:
+        folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
+        say_undrawn(error, f"fedloom report {folder} --out {page}")
         return
     click.echo(f"report    {report.resolve()}\npictures  {pictures[0].parent.resolve()}")

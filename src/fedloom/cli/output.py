@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import CheckpointError, ConfigError
+from fedloom.errors import CheckpointError
 
 if TYPE_CHECKING:
     from fedloom.result import Result
 
-__all__ = ["expand", "fitted", "free_folder", "illustrate", "run_folder", "summarise", "table"]
+__all__ = [
+    "expand",
+    "fitted",
+    "free_folder",
+    "illustrate",
+    "run_folder",
+    "say_undrawn",
+    "summarise",
+    "table",
+]
 
 # headings of the comparison, the first to go first
 _DROPPABLE = (
@@ -93,17 +103,32 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
 
 
 def illustrate(run: Path) -> Path | None:
-    """Save a run's pictures and its report in its folder -> the report; None without the
-    libraries.
+    """Save a run's pictures and its report in its folder -> the report; None where they cannot be
+    drawn, which is said in a line.
     """
-    from fedloom.report import load_run, save_curves, write_report
-
     try:
+        from fedloom.report import load_run, save_curves, write_report
+
         save_curves(load_run(run), run / "pictures")
         return write_report(run, run / "report.html")
-    except ConfigError as error:  # the report's libraries are not installed
-        click.echo(f"no pictures, no report: {error}", err=True)
+    except Exception as error:
+        say_undrawn(error, f"fedloom report {shlex.quote(str(run))}")
         return None
+
+
+def say_undrawn(error: Exception, later: str) -> None:
+    """Say why there are no pictures, and with which command to draw them later.
+
+    Whatever a drawing library raises, what was trained is whole: no reason to fail.
+    """
+    from fedloom.errors import FedloomError
+
+    known = isinstance(error, FedloomError)
+    why = " ".join(str(error if known else f"{type(error).__name__}: {error}").split())
+    click.echo(
+        f"pictures or the report are missing: {why} (the results are whole; later: {later})",
+        err=True,
+    )
 
 
 def expand(paths: Iterable[str]) -> list[Path]:

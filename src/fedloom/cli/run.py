@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fedloom.config import Config
 
-__all__ = ["go_on", "resume_command", "run_command", "sorted_out", "start"]
+__all__ = ["go_on", "resume_command", "run_command", "sorted_out", "start", "stopped"]
 
 INTERRUPTED = 130
 
@@ -108,22 +108,28 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         experiment = config.experiment()
         begin = experiment.run if fresh else experiment.resume
         result = begin(folder, progress=not quiet)
-        if not quiet:
-            click.echo(f"{experiment.label}, seed {experiment.seed}\n{summarise(result)}")
-        report = illustrate(folder)
     except KeyboardInterrupt:
         click.echo(f"\n{_interrupted(folder)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except OSError as error:
-        raise CheckpointError(
-            f"'{folder}' cannot be written ({error.strerror or error}); "
-            f"make room, then `fedloom resume {folder}`"
-        ) from error
+        raise CheckpointError(stopped(folder, error)) from error
+    if not quiet:
+        click.echo(f"{experiment.label}, seed {experiment.seed}\n{summarise(result)}")
+    report = illustrate(folder)
     if quiet:
         click.echo(str(folder))
         return
     click.echo(f"  run in {folder}" + (f", report in {report}" if report else ""))
     click.echo(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
+
+
+def stopped(folder: Path, error: OSError) -> str:
+    """What the system refused: a file may as well be another's that vanished as one of the run."""
+    from fedloom.files import reason, remedy
+
+    again = f", then `fedloom resume {quote(str(folder))}`"
+    there = (folder / "config.toml").is_file()
+    return f"the run stopped ({reason(error)}); {remedy(error)}{again if there else ''}"
 
 
 def _interrupted(folder: Path) -> str:

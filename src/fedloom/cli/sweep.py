@@ -42,6 +42,7 @@ def sweep_command(
     recipe says otherwise); --by test is the papers' way. The same command goes on after any stop:
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128].
     """
+    from fedloom.files import reason, remedy
     from fedloom.sweep import check_all, plan, results, run_trial
 
     from .run import sorted_out
@@ -56,14 +57,15 @@ def sweep_command(
             state = run_trial(trial, progress=not quiet)
             if not quiet:
                 click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
+        _tell(trials, results(trials), seeds, by, folder)
     except KeyboardInterrupt:
         click.echo("\ninterrupted; the same command goes on, finished runs are kept", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except OSError as error:
         raise CheckpointError(
-            f"'{folder}' cannot be written ({error.strerror or error}); make room and repeat"
+            f"the sweep in '{folder}' stopped ({reason(error)}); {remedy(error)} and repeat: "
+            "finished runs are kept"
         ) from error
-    _tell(trials, results(trials), seeds, by, folder)
 
 
 def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedloom.data.federated import FederatedData
 from fedloom.data.natural import Natural
 from fedloom.data.ragged import Partition, Ragged
+from fedloom.data.raw import Raw
 from fedloom.data.transform import Transform
 from fedloom.errors import DataError
 
@@ -37,6 +38,7 @@ class Arrays:
     by: str = "owners"
     class_names: tuple[str, ...] = ()
     transform: Transform | None = None
+    raw: Raw | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def deal(self, partition: Partition, seed: int) -> FederatedData:
@@ -66,6 +68,7 @@ class Arrays:
             class_names=self.class_names,
             about=about | {"partition": partition.about(), "seed": seed},
             transform=self.transform,
+            raw=self.raw,
         )
 
     def _split(self, partition: Partition, seed: int) -> Ragged:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedloom.data.checks import check_arrays, check_indices, check_lists, kind
 from fedloom.data.ragged import Ragged, read_arrays
+from fedloom.data.raw import Raw
 from fedloom.data.transform import Transform
 from fedloom.errors import DataError
 from fedloom.rng import generator
@@ -35,8 +36,9 @@ class FederatedData:
     indices per client; lists may overlap.
     test_clients: indices into the test arrays per client (a list may be empty).
     validation: indices into inputs that no client holds. about: source, partition and seed, fit
-    for JSON, which go into the run directory. Tensors are shared, never copied: treat them as
-    constants. Raises DataError for anything that does not fit (`validate`).
+    for JSON, which go into the run directory. raw: how the inputs were made of what is published;
+    an exported model brings it along. Tensors are shared, never copied: treat them as constants.
+    Raises DataError for anything that does not fit (`validate`).
 
     >>> data = FederatedData(
     ...     name="two", inputs=torch.rand(5, 2), targets=torch.tensor([0, 1, 1, 0, 2]),
@@ -56,6 +58,7 @@ class FederatedData:
     class_names: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     transform: Transform | None = None
+    raw: Raw | None = None
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""

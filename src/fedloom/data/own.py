@@ -29,6 +29,7 @@ from fedloom.data.columns import (
 from fedloom.data.federated import FederatedData
 from fedloom.data.natural import natural
 from fedloom.data.ragged import Partition
+from fedloom.data.raw import Columns, Raw, Words
 from fedloom.data.transform import Images
 from fedloom.errors import DataError, did_you_mean
 
@@ -67,17 +68,25 @@ def table(
     if text is not None and inputs:
         raise DataError("inputs and text are both given; keep one of them")
 
+    raw: Raw = Columns(tuple(names))
+    if text is None:
+        columns = [numbers_of(part, names) for part in tables]
+    else:
+        columns, raw = _texts(tables, text, length, vocabulary)
+    about = {"target": target}
+    return _dealt(Path(path).stem, tables, columns, target, client, partition, seed, about, raw=raw)
+
+
+def _texts(
+    tables: Sequence[Table], name: str, length: int, vocabulary: int
+) -> tuple[list[Tensor], Words]:
+    """A column of texts of every table as words by number, by the words of the first table."""
     known: Any = vocabulary
     columns = []
     for part in tables:
-        if text is None:
-            columns.append(numbers_of(part, names))
-        else:
-            made, known = texts_of(part, text, length, known)
-            columns.append(made)
-    return _dealt(
-        Path(path).stem, tables, columns, target, client, partition, seed, {"target": target}
-    )
+        made, known = texts_of(part, name, length, known)
+        columns.append(made)
+    return columns, Words(known, length)
 
 
 def _read(path: Path) -> Table:
@@ -106,6 +115,7 @@ def _dealt(
     seed: int,
     details: dict[str, Any],
     transform: Images | None = None,
+    raw: Raw | None = None,
 ) -> FederatedData:
     """Deal the rows of a training table and perhaps a test table."""
     targets, classes = labels_of(tables[0], target)
@@ -135,6 +145,7 @@ def _dealt(
         by="clients",
         class_names=() if classes is None else classes.names,
         transform=transform,
+        raw=raw,
         details=details,
     )
     return arrays.deal(natural() if partition is None else partition, seed)
@@ -173,7 +184,7 @@ def hugging_face(
     whole = _from_hub(path, config)
     tables = [_hub_table(whole, path, name, chosen) for name in splits]
     _check_columns(tables[0], target, client, partition)
-    columns = _columns(tables, inputs, length, vocabulary)
+    columns, raw = _columns(tables, inputs, length, vocabulary)
     transform = None
     if columns[0].dtype == torch.uint8:
         grey = (0.5,) * columns[0].shape[1]
@@ -181,21 +192,18 @@ def hugging_face(
         transform = Images(mean=shift, std=scale, rotate=rotate, crop=crop, flip=flip)
     details: dict[str, Any] = {"split": split, "inputs": inputs, "target": target}
     name = Path(path).name
-    return _dealt(name, tables, columns, target, client, partition, seed, details, transform)
+    return _dealt(name, tables, columns, target, client, partition, seed, details, transform, raw)
 
 
-def _columns(tables: Sequence[Table], name: str, length: int, vocabulary: int) -> list[Tensor]:
+def _columns(
+    tables: Sequence[Table], name: str, length: int, vocabulary: int
+) -> tuple[list[Tensor], Raw | None]:
     """A column of every table: pictures as uint8, texts as words by number, numbers as they are."""
     if holds_pictures(tables[0].of(name)):
-        return [pictures_of(part, name) for part in tables]
+        return [pictures_of(part, name) for part in tables], None
     if not isinstance(tables[0].of(name)[0], str):
-        return [numbers_of(part, [name]) for part in tables]
-    known: Any = vocabulary
-    columns = []
-    for part in tables:
-        made, known = texts_of(part, name, length, known)
-        columns.append(made)
-    return columns
+        return [numbers_of(part, [name]) for part in tables], Columns((name,))
+    return _texts(tables, name, length, vocabulary)
 
 
 def _from_hub(path: str, config: str | None) -> Any:

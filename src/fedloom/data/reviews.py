@@ -13,8 +13,9 @@ from fedloom.data.assemble import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.fetch import PublishedFile, data_root, fetch, fetch_archive
 from fedloom.data.ragged import Partition
+from fedloom.data.raw import Raw, Subwords, Words
 from fedloom.data.reading import read_rows
-from fedloom.data.words import by_frequency, padded, subwords
+from fedloom.data.words import by_frequency, subwords
 from fedloom.errors import DataError
 
 __all__ = [
@@ -209,10 +210,11 @@ def tokenised(
     """
     length, size, tokeniser = how
     about: dict[str, object] = {"length": length}
+    raw: Raw
     if tokeniser == "words":
-        vocabulary = by_frequency(train.texts, size)
-        inputs, tests = (padded(part.texts, vocabulary, length) for part in (train, test))
-        known = len(vocabulary)
+        words = Words(by_frequency(train.texts, size), length)
+        inputs, tests = (words.store(part.texts) for part in (train, test))
+        raw, known = words, len(words.vocabulary)
     elif size != _WORDS:
         raise DataError(
             f"vocabulary = {size} is for words; tokeniser '{tokeniser}' has its own; drop one"
@@ -221,7 +223,7 @@ def tokenised(
         (inputs, known), (tests, _) = (
             subwords(part.texts, tokeniser, length) for part in (train, test)
         )
-        about["tokeniser"] = tokeniser
+        about["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
     return Arrays(
         name=name,
         inputs=inputs,
@@ -229,5 +231,6 @@ def tokenised(
         test_inputs=tests,
         test_targets=torch.tensor(test.labels),
         class_names=tuple(class_names),
+        raw=raw,
         details={**about, "vocabulary": known, **(details or {})},
     )

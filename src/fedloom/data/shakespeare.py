@@ -15,6 +15,7 @@ from fedloom.data.fetch import data_root
 from fedloom.data.leaf import SPLITS, User, leaf_files, leaf_users
 from fedloom.data.prepared import New, prepared
 from fedloom.data.ragged import Partition
+from fedloom.data.raw import Characters
 from fedloom.data.transform import Tokens
 from fedloom.errors import DataError
 
@@ -93,6 +94,7 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
         by="roles",
         class_names=tuple(ALPHABET),
         transform=Tokens(),
+        raw=Characters(ALPHABET),
         details={"length": LENGTH} | ({"test_samples": test_samples} if test_samples else {}),
     )
 

@@ -25,6 +25,7 @@ from fedloom.data.own import hugging_face, table
 from fedloom.data.partition import dirichlet
 from fedloom.data.pictures import tiny_imagenet
 from fedloom.data.ragged import Partition
+from fedloom.data.raw import Pixels
 from fedloom.data.reviews import ag_news, sst2
 from fedloom.data.shakespeare import shakespeare
 from fedloom.data.wikitext import wikitext2
@@ -130,7 +131,8 @@ def digits(
             "the digits come with scikit-learn, which is missing; pip install fedloom[digits]"
         ) from error
     bunch = load_digits()
-    images = torch.from_numpy(bunch.images / 16).to(torch.float32).unsqueeze(1)
+    raw = Pixels(16)
+    images = raw.store(bunch.images).unsqueeze(1)
     labels = torch.from_numpy(np.asarray(bunch.target, dtype=np.int64))
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(10):
@@ -146,6 +148,7 @@ def digits(
         test_inputs=images[test],
         test_targets=labels[test],
         class_names=tuple("0123456789"),
+        raw=raw,
         details={"scale": "1/16", "test_share": test_share},
     )
     return arrays.deal(dirichlet(0.3, clients=50) if partition is None else partition, seed)
@@ -214,7 +217,7 @@ def _load(
     data_dir: str | os.PathLike[str] | None,
     download: bool,
 ) -> FederatedData:
-    folder = data_root(data_dir) / kind.folder
+    folder, raw = data_root(data_dir) / kind.folder, Pixels(255, kind.mean, kind.std)
     paths = [fetch(file, folder, download) for file in kind.files]
     train, labels, test, test_labels = (_decoded(path) for path in paths)
     for images, targets, path in ((train, labels, paths[0]), (test, test_labels, paths[2])):
@@ -225,13 +228,14 @@ def _load(
             )
     arrays = Arrays(
         name=kind.name,
-        inputs=_normalised(train, kind),
+        inputs=raw.store(train).unsqueeze(1),
         targets=check_labels(_labels(labels), 10, paths[1]),
-        test_inputs=_normalised(test, kind),
+        test_inputs=raw.store(test).unsqueeze(1),
         test_targets=check_labels(_labels(test_labels), 10, paths[3]),
         owners=_writers(kind, labels, partition, data_dir, download),
         by="writers",
         class_names=kind.class_names,
+        raw=raw,
         details={"mean": kind.mean, "std": kind.std},
     )
     return arrays.deal(partition, seed)
@@ -277,8 +281,3 @@ def _decoded_once(path: Path, mtime: int, size: int) -> np.ndarray[Any, np.dtype
     array = read_idx(path)
     array.flags.writeable = False
     return array
-
-
-def _normalised(images: np.ndarray[Any, np.dtype[Any]], kind: IdxSet) -> Tensor:
-    values = torch.from_numpy(images.astype(np.float32)).unsqueeze(1)
-    return values.div_(255).sub_(kind.mean).div_(kind.std)

@@ -14,8 +14,9 @@ from fedloom.data.assemble import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.fetch import PublishedFile, data_root, fetch_archive
 from fedloom.data.ragged import Partition
+from fedloom.data.raw import Running
 from fedloom.data.reading import read_text
-from fedloom.data.words import END, by_appearance, numbers
+from fedloom.data.words import END, by_appearance
 from fedloom.errors import DataError
 
 __all__ = ["WIKITEXT2", "load_wikitext2", "wikitext2", "words_of"]
@@ -72,9 +73,10 @@ def load_wikitext2(
         raise DataError(f"{path} is missing; get it from {WIKITEXT2.url}{hint}")
     words = words_of(path)
     vocabulary = by_appearance(words)
-    inputs, targets = _windows(numbers(words, vocabulary), length, path)
+    raw = Running(vocabulary)
+    inputs, targets = _windows(raw.store(words), length, path)
     test = folder / "wiki.test.tokens"
-    tests = _windows(numbers(words_of(test), vocabulary), length, test)
+    tests = _windows(raw.store(words_of(test)), length, test)
     step = 1 if test_samples is None else -(-len(tests[0]) // test_samples)
     return Arrays(
         name="wikitext2",
@@ -83,6 +85,7 @@ def load_wikitext2(
         test_inputs=tests[0][::step],
         test_targets=tests[1][::step],
         class_names=tuple(vocabulary),
+        raw=raw,
         details={"part": part, "length": length, "vocabulary": len(vocabulary)},
     )
 

@@ -1,0 +1,141 @@
+"""A finished run is finished, whatever becomes of its pictures; errors name what was refused."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from fedloom import report
+from fedloom.errors import ConfigError
+from fedloom.experiment import Experiment
+from fedloom.files import write_atomic
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=2", "local.epochs=1")
+
+
+def refuse(number: int) -> Callable[..., None]:
+    def call(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def missing_line(output: str) -> str:
+    lines = [x for x in output.splitlines() if x.startswith("pictures or the report are missing")]
+    assert len(lines) == 1, output
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "said"),
+    [
+        ("fedloom.report.curves.png", refuse(errno.ENOSPC), "No space left on device"),
+        ("matplotlib.figure.Figure.savefig", refuse(errno.EACCES), "Permission denied"),
+        ("fedloom.report.curves.all_pictures", lambda *a: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_run_without_its_pictures_is_finished(
+    where: str,
+    error: Callable[..., None],
+    said: str,
+    fedloom: Fedloom,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(where, error)
+    result = fedloom("run", *SMALL, "--out", "a b", "--quiet")
+    line = missing_line(result.output)
+    assert said in line and "later: fedloom report 'a b'" in line
+    assert Path("a b/summary.json").exists() and not Path("a b/report.html").exists()
+
+
+def test_a_run_without_matplotlib_is_finished(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(module: str, purpose: str) -> None:
+        raise ConfigError(f"{purpose} need {module}, which cannot be imported")
+
+    monkeypatch.setattr("fedloom.report.style.need", none)
+    output = fedloom("run", *SMALL, "--out", "a", "--quiet").output
+    assert "cannot be imported" in missing_line(output) and "ConfigError" not in output
+
+
+def test_a_demo_without_its_report_is_finished(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedloom.report.save_curves", refuse(errno.EDQUOT))
+    output = fedloom("demo", "--rounds", 1, "--seeds", 1).output
+    assert "later: fedloom report runs/demo --out runs/demo/report.html" in missing_line(output)
+    assert "s in all" in output
+
+
+@pytest.mark.parametrize(
+    ("number", "room"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.ENOENT, False)]
+)
+def test_only_a_full_disk_speaks_of_room(
+    number: int, room: bool, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanished(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number), "/dev/shm/board")
+
+    monkeypatch.setattr(Experiment, "run", vanished)
+    text = fedloom("run", *SMALL, "--out", "a", code=1).output
+    assert f"{os.strerror(number)}: '/dev/shm/board'" in text
+    assert ("make room" in text) == room and "cannot be written" not in text
+    text = fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "s", code=1).output
+    assert os.strerror(number) in text and ("make room" in text) == room
+
+
+@pytest.mark.usefixtures("plain")
+def test_every_file_of_a_run_follows_the_umask(fedloom: Fedloom) -> None:
+    old = os.umask(0o027)
+    try:
+        fedloom("run", *SMALL, "--out", "a", "--quiet")
+        fedloom("export", "a")
+        write_atomic(Path("b"), lambda part: part.touch(0o600))
+    finally:
+        os.umask(old)
+    files = [Path("b"), *(p for p in Path("a").rglob("*") if p.is_file())]
+    assert {stat.S_IMODE(p.stat().st_mode) for p in files} == {0o640}, files
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no file system may be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_after_the_last_round(
+    fedloom: Fedloom, tiny_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = report.save_curves
+
+    def fill_and_draw(*args: object) -> object:
+        with contextlib.suppress(OSError), open(tiny_disk / "ballast", "wb", buffering=0) as f:
+            while f.write(b"x" * 4096):
+                pass
+        return draw(*args)
+
+    monkeypatch.setattr("fedloom.report.save_curves", fill_and_draw)
+    output = fedloom("run", *SMALL, "--out", tiny_disk / "a", "--quiet").output
+    assert "No space left on device" in missing_line(output)
+    (tiny_disk / "ballast").unlink()
+    monkeypatch.setattr("fedloom.report.save_curves", draw)
+    fedloom("report", tiny_disk / "a")
+    assert (tiny_disk / "a" / "report.html").exists()
