@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from .algorithm import Round
 from .cohorts import Cohorts
 from .data import FederatedData
 from .engines.base import evaluation_batch
-from .errors import CompositionError, ConfigError, DataError
+from .errors import CompositionError, DataError
 from .evaluation import Evaluation, check_share
 from .local import Local
 from .metrics import accuracy
@@ -33,7 +32,6 @@ __all__ = [
     "check_rate",
     "check_rows",
     "check_singles",
-    "device_of",
     "on_device",
     "takes_channels_last",
     "try_capacity",
@@ -43,17 +41,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
-
-
-def device_of(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one. Raises ConfigError."""
-    if name != "auto":
-        try:
-            return torch.zeros(1, device=name).device
-        except (RuntimeError, AssertionError) as error:
-            why = str(error).splitlines()[0]
-            raise ConfigError(f"device '{name}' cannot be used: {why}") from None
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
@@ -268,12 +255,16 @@ def _refused(module: nn.Module, inputs: Tensor) -> str | None:
 
 
 def on_device(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with their arrays on this device."""
+    """The data with their arrays on this device; the lists of indices stay on the CPU, where
+    clients and batches are drawn.
+    """
     if data.inputs.device == device:
         return data
-    names = ("inputs", "targets", "test_inputs", "test_targets")
-    moved = {n: v.to(device) for n in names if (v := getattr(data, n)) is not None}
-    return dataclasses.replace(data, **moved)
+    moved = copy.copy(data)  # checked already
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        if (array := getattr(data, name)) is not None:
+            object.__setattr__(moved, name, array.to(device))
+    return moved
 
 
 def weights_of(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:

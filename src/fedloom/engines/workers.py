@@ -70,7 +70,7 @@ class Workers:
         if net.device.type != "cpu":
             raise ConfigError(
                 f"engine workers runs on CPUs, and the model is on {net.device}; "
-                "give device = cpu, or engine = serial"
+                "give device = cpu, or engine = serial or vectorised"
             )
         self._fed = fed
         if self._vectorised is not None:
