@@ -15,6 +15,7 @@ from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import generator
 from ..vector import Vec
+from .ahead import rows_of
 from .base import EVALUATION_BATCH, Score, add, evaluate_range
 
 __all__ = ["evaluate_by_batches", "evaluate_settled", "keeps_no_statistics", "samples"]
@@ -77,7 +78,7 @@ def evaluate_by_batches(
         [
             score
             for index in batches
-            for score in evaluate_range(plan, fed, net, x, inputs[index], targets[index])
+            for score in evaluate_range(plan, fed, net, x, *rows_of((inputs, targets), index))
         ]
     )
     back = torch.cat(batches).argsort()
