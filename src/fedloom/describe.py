@@ -238,7 +238,7 @@ def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
             "metric": told(loop.fed.metrics, loop.plan.objective),
         },
     )
-    folder.write_json("environment.json", environment())
+    folder.write_json("environment.json", environment() | {"device": str(loop.net.device)})
     folder.write_json("fingerprint.json", fingerprint(exp, loop))
     # last: from now on the folder is a run that can be resumed
     write_atomic(folder.path / "config.toml", tomli_w.dumps(configuration(exp, loop)))

@@ -80,7 +80,8 @@ def announce(
         raw, code = _coded(codec, v - own.seen, own.code, layout, draw)
         sent = codec.decode(codec.unpack(raw, layout), layout, v.dtype).to(v.device)
         seen = own.seen + sent
-        sizes = _worth(torch.cat([own.sizes, torch.tensor([len(raw)])]), seen.nbytes)
+        # on the CPU, also where a checkpoint was read to another device
+        sizes = _worth(torch.cat([own.sizes.cpu(), torch.tensor([len(raw)])]), seen.nbytes)
         state = state._replace(**{name: rec(seen=seen, code=code, sizes=sizes)})
         msg = msg._replace(**{name: seen})
     return msg, state

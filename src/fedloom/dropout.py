@@ -70,7 +70,9 @@ class HashedDropout(nn.Module):
         if self.p == 1:
             return torch.zeros_like(inputs)
         tape[1] += 1
-        start = torch.as_tensor(tape[0] + tape[1], device=inputs.device)
+        start = tape[0] + tape[1]
+        if not isinstance(start, Tensor):  # made where it is needed, not copied there
+            start = torch.full((), start, dtype=torch.int64, device=inputs.device)
         z = _mix(torch.arange(inputs.numel(), device=inputs.device) + _mix(start))
         # 24 bits of the hash against p: a finer comparison would need doubles
         drop = ((z >> 40) & 0xFFFFFF) < int(self.p * 0x1000000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from .cohorts import Cohorts, Turnover
 from .data import FederatedData
 from .describe import describe, fingerprint
 from .devices import Devices
-from .engines import Choice, Workers, choose, make_engine
+from .engines import Choice, Workers, choose, make_engine, on_processes
 from .engines.base import Engine
 from .errors import CheckpointError, CompositionError, ConfigError
 from .evaluation import Curve, Evaluation
@@ -32,13 +33,13 @@ from .fitting import (
     check_singles,
     check_sums,
     check_targets,
-    device_of,
     direction,
     on_device,
     takes_channels_last,
     try_capacity,
     weights_of,
 )
+from .hardware import device_of
 from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
@@ -78,7 +79,8 @@ class Experiment:
     compress: how answers travel, and messages (Link.down); "topk:0.01" is short. devices: how fast
     clients are, for simulated seconds and local.seconds. weights: what to start from, {name:
     tensor} or a safetensors file. channels_last: memory format of images; None: where the model
-    has convolutions and takes it. on_round, on_evaluation: called with the round's row.
+    has convolutions and takes it. device: "auto" is a CUDA GPU if there is one. on_round,
+    on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -147,7 +149,19 @@ class Experiment:
         padding = self.data.about.get("target_padding")
         if isinstance(loss, CrossEntropy) and loss.ignore is None and padding is not None:
             loss = dataclasses.replace(loss, ignore=padding)
-        return loss if isinstance(loss, Objective) else UserLoss(call=loss)
+        return loss if isinstance(loss, Objective) else UserLoss(call=self._there(loss))
+
+    def _there(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        """A loss or a metric where the run computes: torch's own may hold tensors."""
+        device = self._device()
+        if device.type == "cpu" or not isinstance(part, nn.Module):
+            return part
+        return copy.deepcopy(part).to(device)
+
+    def _device(self) -> torch.device:
+        """Where the run computes; "auto" leaves a GPU alone where the engine asks for processes."""
+        processes = self.device == "auto" and on_processes(self.engine)
+        return device_of("cpu" if processes else self.device)
 
     def plan(self) -> Plan:
         """The four axes together. Raises CompositionError for parts that do not fit."""
@@ -205,11 +219,11 @@ class Experiment:
                 module = self.model if isinstance(self.model, nn.Module) else self.model()
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
-            net = Net(module, self._dtype)
+            net = Net(module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:
                 net.start_from(weights_of(self.weights))
             check_fit(net, self.data, self.objective)
-            self._net = net.to(device_of(self.device))
+            self._net = net.to(self._device())
         return self._net
 
     def build(self) -> Loop:
@@ -226,7 +240,7 @@ class Experiment:
             self.local,
             self.seed,
             self.weighting,
-            dict(metrics),
+            {name: self._there(metric) for name, metric in metrics.items()},
             takes_channels_last(net, self.data, self.channels_last),
             self._capacities(plan.rule),
             self.devices,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ __all__ = [
     "check_shapes",
     "check_singles",
     "check_targets",
-    "device_of",
     "direction",
     "on_device",
     "takes_channels_last",
@@ -47,17 +45,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
-
-
-def device_of(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one. Raises ConfigError."""
-    if name != "auto":
-        try:
-            return torch.zeros(1, device=name).device
-        except (RuntimeError, AssertionError) as error:
-            why = str(error).splitlines()[0]
-            raise ConfigError(f"device '{name}' cannot be used: {why}") from None
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
@@ -329,12 +316,16 @@ def _refused(module: nn.Module, inputs: Tensor) -> str | None:
 
 
 def on_device(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with their arrays on this device."""
+    """The data with their arrays on this device; the lists of indices stay on the CPU, where
+    clients and batches are drawn.
+    """
     if data.inputs.device == device:
         return data
-    names = ("inputs", "targets", "test_inputs", "test_targets")
-    moved = {n: v.to(device) for n in names if (v := getattr(data, n)) is not None}
-    return dataclasses.replace(data, **moved)
+    moved = copy.copy(data)  # checked already
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        if (array := getattr(data, name)) is not None:
+            object.__setattr__(moved, name, array.to(device))
+    return moved
 
 
 def weights_of(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:

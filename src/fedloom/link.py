@@ -287,8 +287,7 @@ class Link:
                     raise WireError(
                         f"field '{path}' has {len(raw)} bytes; it takes {expected[path]}"
                     )
-            back = getattr(unpack(own, rec(**{name: value})), name)
-            read[name] = back.to(value.device) if isinstance(value, Tensor) else back
+            read[name] = getattr(unpack(own, rec(**{name: value})), name)
         return rec(**read)
 
     def arrive(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:

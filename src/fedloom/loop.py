@@ -294,7 +294,8 @@ class Loop:
         data = self.fed.data
         if data.validation is None or not len(data.validation):
             return None
-        return data.inputs[data.validation], data.targets[data.validation]
+        index = data.validation.to(data.inputs.device)
+        return data.inputs[index], data.targets[index]
 
     # -------------------------------------------------------------------------------- checkpoints
     def _save_due(self, last: float) -> bool:

@@ -154,7 +154,9 @@ class Net:
     def to(self, device: torch.device | str) -> Net:
         """Move to a device, in place."""
         self.module.to(device)
-        self._find_buffers()  # a module gets new ones on another device
+        # a module gets new buffers on another device, and on some also new parameters
+        self.params = [p for p in self.module.parameters() if p.requires_grad]
+        self._find_buffers()
         self._start = self._start.to(device)
         self._start_buffers = self._start_buffers.to(device)
         self._bound = self._live = None

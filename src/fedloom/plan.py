@@ -208,8 +208,8 @@ class Federation:
         return self._work(client).sizes
 
     def order(self, client: int, round: int) -> Tensor:
-        """The indices (sum of the sizes,) of a client's batches of a round in a row: shuffled anew
-        in each pass over its data, or read on where the round before left off.
+        """The indices (sum of the sizes,) of a client's batches of a round in a row, on the CPU:
+        shuffled anew in each pass over its data, or read on where the round before left off.
         """
         first, end = int(self._offsets[client]), int(self._offsets[client + 1])
         own, source = (
@@ -239,8 +239,9 @@ class Federation:
         return work.size, work.per_epoch
 
     def batches(self, client: int, round: int) -> Sequence[Tensor]:
-        """The indices (B,) of every local step of a client in a round."""
-        order, sizes = self.order(client, round), self._work(client).sizes
+        """The indices (B,) of every local step of a client in a round, where the data are."""
+        order = self.order(client, round).to(self.data.inputs.device)  # at once, not step by step
+        sizes = self._work(client).sizes
         return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
     def probe_batch(self, client: int) -> Tensor:
@@ -251,8 +252,9 @@ class Federation:
 
     def batch(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with
-        draws (of `draws`) as it is trained on them.
+        draws (of `draws`) as it is trained on them. The indices may be on the CPU.
         """
+        index = index.to(self.data.inputs.device)
         inputs = self.data.ready(self.data.inputs.index_select(0, index), draws)
         return self.formatted(inputs), self.data.targets.index_select(0, index)
 

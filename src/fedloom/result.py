@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .describe import engine_text, group
 from .errors import CheckpointError
@@ -17,7 +17,7 @@ from .ledger import Ledger
 from .rundir import RunDirectory
 from .sizes import client_values, text
 from .storage import disk_errors
-from .vector import Rec
+from .vector import Rec, tree
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -67,7 +67,7 @@ def finish(exp: Experiment, loop: Loop) -> Result:
     by_client, by_size = _by_size(loop)
     summary = _summary(exp, loop) | by_size
     x = loop.plan.algorithm.model(loop.srv)
-    module = loop.net.export(x, loop.buffers)
+    module = loop.net.export(x, loop.buffers).cpu()
     folder = loop.folder
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
@@ -80,7 +80,8 @@ def finish(exp: Experiment, loop: Loop) -> Result:
                 f"{remedy(error)}, then `fedloom resume {folder.path}`"
             ) from error
     path = None if folder is None else folder.path
-    return Result(loop.history, module.cpu(), loop.ledger, summary, loop.srv, clients, path)
+    state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)
+    return Result(loop.history, module, loop.ledger, summary, state, clients, path)
 
 
 def _write(

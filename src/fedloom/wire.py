@@ -64,4 +64,4 @@ def _unpack(packet: dict[str, bytes], like: Any, path: str) -> Any:
         )
     if not raw:
         return torch.empty_like(like)
-    return torch.frombuffer(bytearray(raw), dtype=like.dtype).view(like.shape)
+    return torch.frombuffer(bytearray(raw), dtype=like.dtype).view(like.shape).to(like.device)

@@ -17,7 +17,7 @@ from tiny import SOURCE, environment
 # else comes from a lower layer.
 LAYERS = {
     0: ["_version", "arithmetic", "errors", "files", "rng", "vector"],
-    1: ["blocks", "capacities", "dropout", "layout", "pairs", "storage", "wire"],
+    1: ["blocks", "capacities", "dropout", "hardware", "layout", "pairs", "storage", "wire"],
     2: ["algorithm", "net"],
     3: [
         "cohorts",

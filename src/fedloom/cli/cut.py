@@ -35,7 +35,7 @@ def cut_out(
             f"'{run}' was started from Python: only that code knows its model and its sub-models; "
             "cut it there with fedloom.sizes.part_of(rule, net, x, capacity, round)"
         )
-    config = from_run(run)
+    config = from_run(run, ["device=cpu"])  # wherever it was trained
     rule = config.rule()
     if rule is None:
         raise ConfigError(

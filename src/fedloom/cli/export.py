@@ -155,7 +155,7 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
 
     found = load_run(run)
     python = found.config.get("source") == "python"
-    config = None if python else from_run(run)
+    config = None if python else from_run(run, ["device=cpu"])  # wherever it was trained
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
     saved = [int(p.parent.name) for p in run.glob("checkpoints/*/manifest.json")]
     if max(saved, default=0) <= final and final:

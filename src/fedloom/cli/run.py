@@ -83,8 +83,8 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool) -> None:
     fedloom resume runs/digits-fedavg-seed0
     fedloom resume runs/digits-fedavg-seed0 rounds=300      extends a finished run
 
-    What may change: rounds, the number of workers (engine=workers:4), checkpoint.*, memory.* and
-    evaluate.target.
+    What may change: rounds, the number of workers (engine=workers:4), device, checkpoint.*,
+    memory.* and evaluate.target.
     """
     from fedloom.config import from_run
 

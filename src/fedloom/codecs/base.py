@@ -127,13 +127,13 @@ def checked(p: Vec, layout: Layout) -> Vec:
     if p.dtype not in _DTYPES:
         known = ", ".join(str(t)[6:] for t in _DTYPES)
         raise DataError(f"a codec got values of {p.dtype}; it sends {known}")
-    p = p.detach().contiguous()
+    p = p.detach().cpu().contiguous()  # on the host before it is looked at: nobody waits twice
     if len(p) and not all(bool(torch.isfinite(v)) for v in p.aminmax()):  # NaN shows in both
         bad = int(len(p) - torch.isfinite(p).sum())
         raise NotFiniteError(
             f"its codec got {bad} of {len(p)} values that are not finite, which cannot be sent"
         )
-    return p.cpu()
+    return p
 
 
 def raw(values: Tensor) -> bytes:

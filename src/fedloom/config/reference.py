@@ -84,7 +84,7 @@ TABLES: dict[str, Table] = {
             "the run, or is left out and said",
             "engine": "serial, workers:N (processes, at most 4 per processor), vectorised:N (N "
             "clients at once), workers:2+vectorised:50, or auto, which measures them first",
-            "device": "auto takes a GPU if there is one; cpu, cuda, cuda:1",
+            "device": "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps",
             "dtype": "of the model and the numbers sent",
             "channels_last": "memory order of pictures; none: where it is faster",
         },

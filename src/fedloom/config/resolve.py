@@ -27,6 +27,7 @@ from ..loop import Saving
 from ..models import make_model
 from ..net import Net
 from ..objectives import OBJECTIVES
+from ..recipes import RECIPES
 from ..schedules import SCHEDULES
 from ..servers import with_server
 from ..views import VIEWS, Rule
@@ -36,13 +37,11 @@ from .dealing import capacities_of, dealing
 from .labels import label_of
 from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, parse_override
 from .read import load, read
-from .settings import PLAIN, Settings, check_device
+from .settings import PLAIN, Settings, check_device, engine_for
 from .tables import NOTHING, Origin, check, known, live, model_of
 
-__all__ = ["Config", "from_run", "resolve"]
-
 # what may change when a run goes on
-CHANGEABLE = ("rounds", "engine", "checkpoint", "evaluate.target", "memory")
+CHANGEABLE = ("rounds", "engine", "device", "checkpoint", "evaluate.target", "memory")
 _TABLES = (
     "algorithm",
     "server",
@@ -225,8 +224,11 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises ConfigError, on one line, for whatever is unknown or of a wrong type.
     """
     raw, said, name = load(source)
-    raw.setdefault("name", name)
-    return _complete(raw, said, overrides, here=True)
+    config = _complete({"name": name, **raw}, said, overrides, here=True)
+    if str(source) not in RECIPES or "engine" in config.origin.typed:
+        return config
+    suits = engine_for(config.values["engine"], config.values["device"])
+    return Config({**config.values, "engine": suits}, config.origin)
 
 
 def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt
 
+from ..engines import on_processes
 from ..errors import ConfigError
 from ..evaluation import Evaluation
+from ..hardware import device_of
 from ..local import Local
 from .tables import STRICT, Origin, model_of
 
-__all__ = ["PLAIN", "Settings", "check_device"]
+__all__ = ["PLAIN", "Settings", "check_device", "engine_for"]
 
 
 class Settings(BaseModel):
@@ -59,18 +60,20 @@ PLAIN: dict[str, Callable[[], type[BaseModel]]] = {
 }
 
 
+def engine_for(engine: str, device: str) -> str:
+    """A recipe's engine on this device: processes cannot share a GPU, so that there the engines are
+    measured.
+
+    >>> engine_for("workers", "cpu")
+    'workers'
+    """
+    elsewhere = on_processes(engine) and device_of(device).type != "cpu"
+    return "auto" if elsewhere else engine
+
+
 def check_device(device: str, origin: Origin) -> None:
     """Raise ConfigError for a device that there is not."""
-    if device == "auto":
-        return
     try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigError(
-            f"{origin.of('device')}: unknown device '{device}'; known: auto, cpu, cuda, cuda:1"
-        ) from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"{origin.of('device')}: device = '{device}', but torch sees no GPU here; "
-            "use device = auto or cpu"
-        )
+        device_of(device)
+    except ConfigError as error:
+        raise ConfigError(f"{origin.of('device')}: {error}") from None

@@ -19,6 +19,12 @@ def kind(array: Tensor) -> str:
 
 def check_arrays(which: str, inputs: Tensor, targets: Tensor, transform: Transform | None) -> None:
     """Raise DataError for inputs and targets that are of no use; which: "" or "test "."""
+    for what, array in (("inputs", inputs), ("targets", targets)):
+        if array.device.type != "cpu":
+            raise DataError(
+                f"{which}{what} lie on {array.device}; give data on the CPU: a run moves them to "
+                "its device"
+            )
     if transform is None and inputs.dtype not in (torch.float32, torch.float64, torch.int64):
         images = "give transform=Images(...), or divide images by 255"
         advice = images if inputs.dtype == torch.uint8 else "convert them first"

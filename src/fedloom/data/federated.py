@@ -95,18 +95,18 @@ class FederatedData:
                 f"a table of {self.population} clients by {classes} classes is too large; count "
                 "client by client with label_counts_of"
             )
-        targets = self.targets[self.clients.indices]
+        targets = self.targets.cpu()[self.clients.indices]
         first = (self.clients.owners() * classes).view(-1, *[1] * (targets.ndim - 1))
         cells = (first + targets).flatten()
         counts = torch.bincount(cells, minlength=self.population * classes)
         return counts.view(self.population, classes)
 
     def label_counts_of(self, i: int) -> Tensor:
-        """Count the labels, or all tokens, of client i: (C,) int64. Raises DataError for
-        regression.
+        """Count the labels, or all tokens, of client i: (C,) int64, where the targets are. Raises
+        DataError for regression.
         """
         classes = self._countable()
-        return torch.bincount(self.targets[self.clients.of(i)].flatten(), minlength=classes)
+        return torch.bincount(self.client(i)[1].flatten(), minlength=classes)
 
     def _countable(self) -> int:
         if self.classes is None:
@@ -136,7 +136,7 @@ class FederatedData:
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         """Return the inputs (as stored) and targets of client i, (n_i, ...) each."""
-        own = self.clients.of(i)
+        own = self.clients.of(i).to(self.inputs.device)
         return self.inputs[own], self.targets[own]
 
     def describe(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ in it comes from numbers that it is handed, so that every engine augments a samp
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -143,8 +144,8 @@ class Images:
     def plain(self, inputs: Tensor) -> Tensor:
         """(pixel / 255 - mean) / std, (n, C, H, W)."""
         shape = (-1, *[1] * (inputs.ndim - 2))
-        mean = torch.tensor(self.mean, dtype=self.dtype, device=inputs.device).view(shape)
-        std = torch.tensor(self.std, dtype=self.dtype, device=inputs.device).view(shape)
+        mean = _constant(tuple(self.mean), self.dtype, inputs.device).view(shape)
+        std = _constant(tuple(self.std), self.dtype, inputs.device).view(shape)
         return inputs.to(self.dtype).div_(255).sub_(mean).div_(std)
 
     def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
@@ -208,6 +209,12 @@ class Images:
         if self.crop or self.rotate:
             out["fill"] = self.fill
         return out
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers (n,) on a device, brought there once and not for every batch."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _shift(draw: Tensor, offsets: int, padding: int, cut: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ __all__ = [
     "bits_of",
     "choose",
     "make_engine",
+    "on_processes",
     "same_bits",
 ]
 
@@ -48,6 +49,16 @@ def make_engine(text: str) -> Engine:
     if name == "serial":
         return Serial()
     return Vectorised(number) if name == "vectorised" else Workers(number)
+
+
+def on_processes(engine: str | Engine) -> bool:
+    """Say whether an engine trains in other processes, and so on CPUs alone.
+
+    >>> on_processes("workers:2+vectorised:20"), on_processes("vectorised")
+    (True, False)
+    """
+    name = engine if isinstance(engine, str) else engine.name
+    return name.partition("+")[0].partition(":")[0] == "workers"
 
 
 def same_bits(one: str, other: str) -> bool:

@@ -14,7 +14,8 @@ Rows = Callable[[], tuple[Tensor, ...]]  # waits, if need be
 
 
 def rows_of(sources: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
-    """Rows (n, ...) of some tensors by index (n,)."""
+    """Rows (n, ...) of some tensors, all on one device, by index (n,), which may be on the CPU."""
+    index = index.to(sources[0].device)
     # copies whole rows: twice as fast as indexing
     return tuple(v.index_select(0, index) for v in sources)
 

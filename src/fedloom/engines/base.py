@@ -90,7 +90,9 @@ def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        # a run on the CPU does not wake a GPU up
+        used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's is not
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count() if used else 0)):
             yield
     finally:
         torch.set_num_threads(threads)
@@ -150,7 +152,7 @@ def final(metric: Any, mean: float) -> float:
 def _weight(metric: Any, targets: Tensor) -> Tensor:
     """How much each example counts in a metric's mean (B,)."""
     weigh = getattr(metric, "weight", None)
-    weight: Tensor = targets.new_ones(len(targets)) if weigh is None else weigh(targets)
+    weight: Tensor = weigh(targets) if callable(weigh) else targets.new_ones(len(targets))
     return weight
 
 
@@ -179,6 +181,11 @@ def _told(plan: Plan) -> Iterator[None]:
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
+
+
+def _on_host(values: Tensor) -> Tensor:
+    """Values (B,) in double on the CPU."""
+    return values.cpu().double()
 
 
 def evaluate_range(
@@ -211,9 +218,10 @@ def evaluate_range(
                 values = {k: f(outputs, wanted) for k, f in functions.items()}
                 if whole is not None:
                     whole.update(outputs, wanted)
-            each = {k: per_example(v, count, f"metric '{k}'").double() for k, v in values.items()}
-            share = {k: _weight(f, wanted).double() for k, f in functions.items()}
-            total = float(per_example(loss, count, "the loss").double().sum())
+            # added up on the host, which reads every value anyway
+            each = {k: _on_host(per_example(v, count, f"metric '{k}'")) for k, v in values.items()}
+            share = {k: _on_host(_weight(f, wanted)) for k, f in functions.items()}
+            total = float(_on_host(per_example(loss, count, "the loss")).sum())
             sums = {k: float((v * share[k]).sum()) for k, v in each.items()}
             mass = {k: float(v.sum()) for k, v in share.items()}
             none = torch.empty(0)

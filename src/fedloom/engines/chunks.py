@@ -140,13 +140,14 @@ class Chunks:
     ) -> None:
         """What Client.take_in does with each of them, for all at once."""
         up = trained.up
-        weight = up.weight.double()
+        weight = up.weight.cpu().double()
         rows = rec(
             n=torch.ones_like(weight),
             mass=weight,
             weight=weight,
             delta=up.weight[:, None] * up.delta,
-            uniform=trained.uniform,
+            # single numbers are added on the host, which reads them one by one
+            uniform=tree(lambda v: v.cpu() if v.ndim == 1 else v, trained.uniform),
             buffers=up.delta[:, :0],
         )
         push_rows(out.nodes, first, rows)

@@ -337,7 +337,8 @@ class Client:
 
     def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
         """Gradient of the client's mean loss over all its data, in chunks of its batch size."""
-        own, view = self.fed.data.clients.of(i), share.view
+        data, view = self.fed.data, share.view
+        own = data.clients.of(i).to(data.inputs.device)
         total = torch.zeros_like(x)
         oracle = Gradient(self.plan, share.net, view, view.seen(share.msg.x), Buffers())
         seed = key(self.fed.seed, "full", round, i)
@@ -374,5 +375,6 @@ def _mean_loss(losses: Sequence[Tensor]) -> float:
     """The mean of losses, 0-d each; 0.0 of none. Read from a GPU in one go."""
     if not losses:
         return 0.0
-    values = torch.stack(list(losses)).tolist() if losses[0].is_cuda else map(float, losses)
+    here = losses[0].device.type == "cpu"
+    values = map(float, losses) if here else torch.stack(list(losses)).tolist()
     return average(list(values))

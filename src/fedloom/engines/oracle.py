@@ -188,4 +188,6 @@ def seed_torch(seed: int, like: Tensor) -> None:
     """Seed the generators that layers such as dropout draw from."""
     torch.default_generator.manual_seed(seed)
     if like.is_cuda:
-        torch.cuda.manual_seed(seed)
+        torch.cuda.default_generators[like.get_device()].manual_seed(seed)
+    elif like.is_mps:
+        torch.mps.manual_seed(seed)

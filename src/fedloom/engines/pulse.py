@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Still", "Watch", "beat", "begin", "take", "tick"]
+__all__ = ["Still", "Watch", "beat", "begin", "listed", "take", "tick"]
 
 POLL = 1.0  # seconds between two looks at the workers
 SILENCE = 60.0  # seconds without a beat that are always allowed,
@@ -129,3 +129,13 @@ class Watch:
                 beats, task, spent = struct.unpack(_FORMAT, raw)
                 found[int(path.suffix[1:])] = beats, task, spent
         return found
+
+
+def listed(clients: list[int]) -> str:
+    """Clients by their numbers, at most five of them.
+
+    >>> listed([4]), listed(list(range(9)))
+    ('client 4', 'clients 0, 1, 2, 3, 4 and 4 more')
+    """
+    some, more = ", ".join(map(str, clients[:5])), len(clients) - 5
+    return f"client{'s' * (len(clients) > 1)} {some}" + (f" and {more} more" if more > 0 else "")

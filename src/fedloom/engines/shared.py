@@ -46,7 +46,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         ] = {}  # keeps the tensors alive, so that ids stay theirs
 
     def persistent_id(self, obj: Any) -> Any:
-        if self._folder is None or type(obj) is not Tensor or obj.is_cuda or obj.nbytes < _LARGE:
+        if self._folder is None or not _is_plain(obj) or obj.nbytes < _LARGE:
             return None
         if id(obj) not in self._names:
             name = f"{self._stem}.{self._count}"
@@ -58,7 +58,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         return self._names[id(obj)][1], str(obj.dtype).removeprefix("torch."), shape, place
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is Tensor and not obj.is_cuda and not obj.requires_grad:
+        if _is_plain(obj) and not obj.requires_grad:
             name = str(obj.dtype).removeprefix("torch.")
             return _tensor, (_bytes_of(obj), name, tuple(obj.shape))
         return super().reducer_override(obj)
@@ -74,6 +74,11 @@ class _Unpickler(pickle.Unpickler):
         # copy on write: a process that writes by mistake changes its own page only
         whole = _tensor(np.memmap(self._folder / name, np.uint8, mode="c"), dtype, shape)
         return whole if place is None else whole.as_strided(*place)
+
+
+def _is_plain(obj: Any) -> bool:
+    """Say whether it is a tensor on the CPU, of no class of its own."""
+    return type(obj) is Tensor and obj.device.type == "cpu"
 
 
 def _overlaps(t: Tensor) -> bool:

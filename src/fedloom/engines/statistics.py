@@ -15,6 +15,7 @@ from ..net import Net
 from ..plan import Federation, Plan
 from ..rng import generator
 from ..vector import Vec
+from .ahead import rows_of
 from .base import EVALUATION_BATCH, Score, score_of
 
 __all__ = ["evaluate_by_batches", "evaluate_settled", "keeps_no_statistics", "samples"]
@@ -73,7 +74,7 @@ def evaluate_by_batches(
     """
     size = fed.local.batch or EVALUATION_BATCH
     batches = _batches(_test_sets(fed, len(inputs), own), size)
-    parts = ((inputs[index], targets[index]) for index in batches)
+    parts = ((rows_of((inputs,), i)[0], rows_of((targets,), i)[0]) for i in batches)
     total = score_of(plan, fed, net, x, parts)
     back = torch.cat(batches).argsort()
     each, share = (v[back] if len(v) else v for v in (total.each, total.share))

@@ -99,13 +99,16 @@ class Together:
         self.sizes = sizes[0]
         self.rates = [self.plan.rates(self.fed.local, round, n) for n in self.steps]
         K = max(self.steps)
-        self.live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
+        self._sizes = sizes
+        live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
+        self.live = live.to(device)
         orders = [self.fed.order(i, round) for i in group]
         index, weight = _tables(orders, sizes)
-        self.index, self.weight = index, weight.to(dtype)  # (C, K, B)
+        self.index, self.weight = index.to(device), weight.to(device, dtype)  # (C, K, B)
         self._next = self._fetched(0)
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
-        self.seeds = torch.tensor([[substream(s, k) for k in range(K)] for s in seeds])
+        steps = [[substream(s, k) for k in range(K)] for s in seeds]
+        self.seeds = torch.tensor(steps, device=device)
         rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
         self.lr = torch.tensor(rates, dtype=dtype, device=device)
         numbers = [
@@ -144,10 +147,11 @@ class Together:
         index, weight = _tables(own, sizes, size)
         real = torch.tensor([[float(m < len(s)) for m in range(M)] for s in sizes])
         seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
+        there = self.msg.x.device
         return rec(
-            index=index,
-            weight=(weight * real[:, :, None]).to(self.msg.x.dtype),
-            seed=torch.tensor([[substream(s, m) for m in range(M)] for s in seeds]),
+            index=index.to(there),
+            weight=(weight * real[:, :, None]).to(there, self.msg.x.dtype),
+            seed=torch.tensor([[substream(s, m) for m in range(M)] for s in seeds], device=there),
         )
 
     def _run(self) -> Trained:
@@ -178,7 +182,7 @@ class Together:
             step = vmap(lambda *a, k=k: self._step(k, *a), in_dims=dims)
             x, loc, obj, loss = step(self.msg.x if shared else x, *arguments[1:])
             losses.append(loss)
-        last = torch.tensor([r[-1] for r in self.rates], dtype=self.lr.dtype)
+        last = self.lr[:, -1]
         up, uniform, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
         self.guard.unchanged(before, self.msg, self.own)
         finish, view = self.plan.objective.finish, self.view
@@ -310,7 +314,7 @@ class Together:
 
     def _sources(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         data = self.fed.data
-        return (data.inputs, data.targets), index.reshape(-1).to(data.inputs.device)
+        return (data.inputs, data.targets), index.reshape(-1)
 
     def _rows(self, index: Tensor) -> tuple[Tensor, ...]:
         """Stored inputs and targets by index (C, ...), in a row."""
@@ -332,7 +336,8 @@ class Together:
         for r, i in enumerate(self.group):
             if self.fed.data.transform is None:
                 return None
-            count = int((self.weight[r, k, :size] > 0).sum())
+            own = self._sizes[r]
+            count = own[min(k, len(own) - 1)]  # a list that is short is filled with its last batch
             draws = self.fed.draws(i, self.round, k, count)
             if draws is None:
                 return None

@@ -34,13 +34,11 @@ from .base import (
 )
 from .chunks import Chunks, default_chunk
 from .client import Client, RangeResult
-from .pulse import Still, Watch
+from .pulse import Still, Watch, listed
 from .serial import Serial
 from .shared import Board, dumps, load, loads
 from .sums import push, ranges
 from .vectorised import Vectorised, refuse_module
-
-__all__ = ["Workers"]
 
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 
@@ -96,7 +94,7 @@ class Workers:
         if net.device.type != "cpu":
             raise ConfigError(
                 f"engine workers runs on CPUs, and the model is on {net.device}; "
-                "give device = cpu, or engine = serial"
+                "give device = cpu, or engine = serial or vectorised"
             )
         self._plan, self._fed, self._net = plan, fed, net
         if self._vectorised is not None:
@@ -162,7 +160,7 @@ class Workers:
 
         def task(a: int, b: int) -> _Task:
             mine = {i: memories[i] for i in cohort[a:b] if i in memories}
-            what = f"{_listed(cohort[a:b])} of round {round + 1}"
+            what = f"{listed(cohort[a:b])} of round {round + 1}"
             return _Task(what, _train, (post, dumps(mine), cohort[a:b], round, a))
 
         try:
@@ -178,7 +176,7 @@ class Workers:
         cuts = ranges([1.0] * len(clients), _PIECES * self.workers)
 
         def task(a: int, b: int) -> _Task:
-            what = f"{_listed(clients[a:b])} before round 1"
+            what = f"{listed(clients[a:b])} before round 1"
             return _Task(what, _probe, (post, clients[a:b], a))
 
         try:
@@ -310,16 +308,6 @@ def _said(still: Still, tasks: list[_Task]) -> str:
         f"worker process {still.worker} has shown no sign of life for {seconds}, in "
         f"{tasks[still.task - 1].what}; it is replaced, and what is unfinished begins anew"
     )
-
-
-def _listed(clients: list[int]) -> str:
-    """Clients by their numbers, at most five of them.
-
-    >>> _listed([4]), _listed(list(range(9)))
-    ('client 4', 'clients 0, 1, 2, 3, 4 and 4 more')
-    """
-    some, more = ", ".join(map(str, clients[:5])), len(clients) - 5
-    return f"client{'s' * (len(clients) > 1)} {some}" + (f" and {more} more" if more > 0 else "")
 
 
 def _joined(parts: list[RangeResult]) -> RangeResult:

@@ -1,0 +1,364 @@
+"""The contract on another device than the CPU: the stand-in for a GPU, or a real one.
+
+On the stand-in everything has the CPU's bits, so that a tensor which somebody forgot to move fails,
+and so does a number that was drawn elsewhere. `make test-gpu` runs this file on CUDA, within the
+bound of support/device.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+
+import pairs
+import pytest
+import test_augmentation
+import test_model_kinds
+import test_submodel_engines
+import test_text_order
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from torch import nn
+
+from fedloom import Evaluation, Experiment, FedAvg, Local, Saving
+from fedloom.checks.records import unequal
+from fedloom.checks.setting import CAPACITIES, experiment, finish, network, run
+from fedloom.cli.export import export_command
+from fedloom.codecs import CODECS, PowerSGD, TopK, make_codec
+from fedloom.config import from_run, resolve
+from fedloom.data import Ragged, from_clients
+from fedloom.errors import ClientError, ConfigError, DataError
+from fedloom.link import Forget, Link, Residual, Via
+from fedloom.objectives import FedMLB
+from fedloom.vector import leaves
+from fedloom.views import Importance
+from fedloom.zoo import make_algorithm
+from support.device import DEVICE, REAL, agree, lies_there, rows_agree
+from support.pretend_device import counted
+
+CUT = [pytest.param(dict(mix), id=pairs.shown(mix)) for mix in pairs.cut()]
+ENGINES = ["serial", "vectorised:3"]
+# an operation of the stand-in costs fifty of the CPU's: few steps, but all three capacities,
+# short batches, a client that comes again and one that is new
+SHORT = {"rounds": 2, "cohort": [[0, 1, 2], [0, 4]], "evaluation": Evaluation(every=0)}
+
+
+def short(local: Local) -> Local:
+    """The same with two steps a round."""
+    return dataclasses.replace(local, epochs=None, steps=2)
+
+
+def ends_agree(end, want, bits=not REAL):
+    """What a run has learnt and cost, here and on the CPU."""
+    assert lies_there(end.srv)
+    agree(end.srv, want.srv, bits)
+    assert end.memory.keys() == want.memory.keys()
+    for i in want.memory:
+        agree(end.memory[i], want.memory[i], bits)
+    assert (end.up, end.down) == (want.up, want.down)
+    rows_agree(end.history, want.history, bits)
+
+
+def both(make, **changes):
+    """The ends of one run on the device and on the CPU."""
+    return [run(make(device=device, **changes)) for device in (DEVICE, "cpu")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("mix", CUT)
+def test_every_part_of_every_axis_computes_what_it_does_on_the_cpu(mix, engine):
+    make = functools.partial(pairs.trial, mix, torch.float64, **SHORT)
+    local = short(pairs.AXES["local"][mix["local"]])
+    ends_agree(*both(make, local=local, engine=engine))
+
+
+# ------------------------------------------------------------------- sub-models, codecs, local work
+# beside the rules as they are, which are in the mixes
+PARTS = ["scalefl, as its code", "fjord, distilled", "fiarse, shards", "fiarse, nonzero"]
+PARTS += ["fedrolex, owners"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", PARTS)
+def test_sub_models_compute_what_they_do_on_the_cpu(case, engine):
+    parts = test_submodel_engines.CASES[case]
+    local = short(parts.get("local", Local(batch=4, lr=0.05)))
+    changes = SHORT | {"local": local, "engine": engine}
+    ends_agree(
+        *both(functools.partial(test_submodel_engines.trial, case, torch.float64, **changes))
+    )
+
+
+def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
+    local = Local(steps=1, batch=4, lr=0.05)
+    for codec in [PowerSGD(rank=1), *map(make_codec, sorted(CODECS)), make_codec("topk:0.1|int8")]:
+        grows = codec.unfit(147)  # feedback around it would, so that it goes without
+        link = Link(Via(codec, Forget() if grows else Residual()), None if grows else codec)
+        ends_agree(*both(experiment, dtype=torch.float64, compress=link, local=local, **SHORT))
+
+
+def test_ragged_work_is_masked_as_on_the_cpu():
+    local = Local(epochs=1, batch=4, lr=0.05, drop_last=False, clip=0.5)
+    make = functools.partial(experiment, torch.float64, local=local, rounds=1, cohort=[[0, 1, 2]])
+    for option in (1, 2):  # 1: the gradient over all data of a client
+        algorithm = make_algorithm("scaffold", option=option)
+        ends_agree(*both(make, algorithm=algorithm, engine="vectorised:3"))
+
+
+# ------------------------------------------------------------------------------- other data, models
+def images(**changes):
+    """Bytes that are turned, cut and mirrored at random, with a batch norm that remembers."""
+    dtype = torch.float64
+    torch.manual_seed(3)
+    norm = nn.BatchNorm2d(4, track_running_stats=changes.pop("remembers", False))
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), norm, nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+    settings = {
+        "algorithm": make_algorithm("scaffold"),
+        "model": model.to(dtype),
+        "data": test_augmentation.images(dtype),
+        "local": Local(epochs=1, batch=3, lr=0.1),
+        "seed": 2,
+        "rounds": 2,
+        "cohort": [[1, 2], [2, 3]],
+    }
+    return Experiment(**(settings | changes))
+
+
+@pytest.mark.parametrize("statistics", ["static", "batch"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_augmented_images_behind_a_batch_norm_of_the_batch(engine, statistics):
+    evaluation = Evaluation(statistics=statistics)
+    ends_agree(*both(images, engine=engine, evaluation=evaluation))
+
+
+def test_running_statistics_are_averaged_and_loaded():
+    data = dataclasses.replace(
+        test_augmentation.images(torch.float64), validation=torch.tensor([0]), clients=LATER
+    )
+    ends_agree(*both(images, remembers=True, data=data, cohort=1.0))
+
+
+LATER = Ragged.from_sizes(torch.tensor([3, 8, 11, 2]), torch.arange(1, 25))
+
+
+def texts(**changes):
+    """A text that is read on, by a recurrent network with dropout whose state is carried."""
+    make = test_text_order.experiment
+    algorithm, local = test_text_order.METHODS[changes.pop("method")]
+    parts = {"algorithm": algorithm, "local": local, "rounds": 2, "cohort": [[0, 1, 3], [0, 2]]}
+    return make(torch.float64, 0.3, **(parts | changes))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", ["fedavg", "fafed"])
+def test_a_text_is_read_on_with_the_networks_state(method, engine):
+    # the kernel that torch has for LSTMs on devices adds up in another order
+    ends_agree(*both(texts, method=method, engine=engine), bits=False)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["transformer", "fedmlb on used twice"])
+def test_other_models_of_texts(kind, engine):
+    def make(**changes):
+        torch.manual_seed(6)
+        return Experiment(
+            algorithm=FedAvg(),
+            model=test_model_kinds.model(kind).double(),
+            data=test_model_kinds.texts(torch.float64),
+            rounds=1,
+            cohort=[[0, 1, 2]],
+            loss=FedMLB() if "fedmlb" in kind else None,
+            local=Local(epochs=1, batch=4, lr=0.1),
+            seed=4,
+            **changes,
+        )
+
+    ends_agree(*both(make, engine=engine))
+
+
+# ------------------------------------------------------------------------------- what users hand in
+def accuracy_of(outputs, targets):
+    return (outputs.argmax(1) == targets).double()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_loss_and_a_metric_that_hold_tensors_are_brought_along(engine):
+    weights = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+    loss = nn.CrossEntropyLoss(weight=weights, reduction="none")
+    metrics = {"accuracy": accuracy_of, "weighted": nn.CrossEntropyLoss(weight=weights)}
+    make = functools.partial(experiment, torch.float64, loss=loss, metrics=metrics, rounds=1)
+    ends_agree(*both(make, engine=engine, local=Local(steps=2, batch=4, lr=0.1), cohort=3))
+    assert loss.weight is weights
+
+
+def test_a_model_that_lies_on_the_device_already_is_taken(tmp_path):
+    torch.manual_seed(1)
+    module = network().double()
+    local = Local(steps=1, batch=4, lr=0.1)
+    make = functools.partial(experiment, torch.float64, rounds=1, local=local, cohort=2)
+    one = make(model=copy.deepcopy(module).to(DEVICE), device=DEVICE).run()
+    agree(one.state, make(model=module, device="cpu").run().state)
+    two = make(model=copy.deepcopy(module).to(DEVICE), device="cpu").run()
+    assert not unequal(two.state, make(model=module, device="cpu").run().state)
+
+
+def test_data_that_lie_on_a_device_are_refused_in_one_line():
+    with pytest.raises(DataError, match=r"inputs lie on .*:0; give data on the CPU: a run moves"):
+        from_clients([(torch.ones(2, 2).to(DEVICE), torch.tensor([0, 1]).to(DEVICE))])
+
+
+def test_a_loss_with_a_forgotten_tensor_is_refused_in_one_line():
+    weights = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets, weight=weights)
+
+    with pytest.raises(ClientError, match=r"client 0, round 1: .*same device") as found:
+        run(experiment(torch.float64, loss=loss, device=DEVICE, rounds=1, cohort=[[0]]))
+    assert "\n" not in str(found.value)
+
+
+def test_an_answer_that_is_not_finite_is_skipped_or_named():
+    class Diverging(FedAvg):
+        def finish(self, x, loc, msg, mem, job):
+            up, own = super().finish(x, loc, msg, mem, job)
+            return up._replace(delta=up.delta / (job.weight != 11)), own  # client 1 has 11
+
+    local = Local(steps=1, batch=4, lr=0.1)
+    for engine in ENGINES:
+        make = functools.partial(
+            experiment, torch.float64, algorithm=Diverging(), local=local, rounds=1, engine=engine
+        )
+        ends_agree(*both(make, nonfinite="skip", cohort=[[0, 1, 2]]))
+        with pytest.raises(ClientError, match="client 1, round 1"):
+            run(make(device=DEVICE, cohort=[[0, 1, 2]]))
+
+
+# --------------------------------------------------------------------- checkpoints, results, export
+def stopping(tmp_path, rounds, device, **changes):
+    """A run in a folder that has a bit of everything a checkpoint holds."""
+    changes = {
+        "rounds": rounds,
+        "device": device,
+        "algorithm": make_algorithm("scaffold"),
+        "compress": Link(Via(PowerSGD(rank=1), Residual()), TopK(ratio=0.2)),
+        "local": Local(steps=2, batch=4, lr=0.05),
+        "cohort": [[0, 1, 2], [0, 2, 4], [1, 2, 5]],
+        "saving": Saving(rounds=1, seconds=None),
+    } | changes
+    return experiment(torch.float64, **changes), tmp_path / "run"
+
+
+@pytest.mark.parametrize(("first", "second"), [(DEVICE, DEVICE), (DEVICE, "cpu"), ("cpu", DEVICE)])
+def test_a_run_goes_on_where_it_was_stopped_on_either_device(first, second, tmp_path):
+    for parts in ({}, {"submodel": Importance(), "capacities": CAPACITIES, "compress": None}):
+        begun, out = stopping(tmp_path / str(len(parts)), 2, first, **parts)
+        begun.run(out)
+        again, _ = stopping(tmp_path, 3, second, **parts)
+        again.resume(out)
+        whole, _ = stopping(tmp_path, 3, "cpu", **parts)
+        want, end = run(whole), finish(again.loop)
+        assert all(v.device.type == torch.device(second).type for v in leaves(end.srv))
+        agree(end.srv, want.srv)
+        for i in want.memory:
+            agree(end.memory[i], want.memory[i])
+
+
+def test_client_memory_that_lives_on_disk_comes_back_to_the_device(tmp_path):
+    made, out = stopping(tmp_path, 3, DEVICE, resident_bytes=1)
+    made.run(out)
+    ends_agree(finish(made.loop), run(stopping(tmp_path, 3, "cpu")[0]))
+
+
+def test_a_result_lies_on_the_cpu_and_so_do_its_files(tmp_path):
+    made, out = stopping(tmp_path, 1, DEVICE)
+    result = made.run(out)
+    assert {p.device.type for p in result.model.parameters()} == {"cpu"}
+    assert {v.device.type for v in leaves(result.state)} == {"cpu"}
+    own = load_file(out / "model.safetensors")
+    assert all(torch.equal(own[k], v) for k, v in result.model.state_dict().items())
+    told = json.loads((out / "environment.json").read_text())["device"]
+    assert torch.device(told).type == torch.device(DEVICE).type
+    assert all(value is not None for value in result.clients)
+
+
+DIGITS = ["data=digits", "model=mlp", "model.inputs=64", "model.hidden=[8]", "local.steps=2"]
+DIGITS += ["data.partition=iid", "data.clients=4", "cohort=2", f"device={DEVICE}"]
+
+
+def test_a_recipe_takes_an_engine_that_suits_the_device(tmp_path):
+    config = resolve("fashion_dirichlet", [*DIGITS, "rounds=1"])
+    assert config.values["engine"] == "auto"
+    config.experiment().run(tmp_path / "run")
+    chosen = from_run(tmp_path / "run").values["engine"]
+    assert chosen.partition(":")[0] in ("serial", "vectorised")
+    assert resolve("fashion_dirichlet", ["device=cpu"]).values["engine"] == "workers"
+    assert resolve("digits", DIGITS).values["engine"] == "serial"
+
+
+def test_processes_that_were_asked_for_refuse_the_device_in_one_line(tmp_path):
+    config = resolve("fashion_dirichlet", [*DIGITS, "engine=workers:2"])
+    assert config.values["engine"] == "workers:2"
+    message = "engine workers runs on CPUs, and the model is on .*; give device = cpu, or engine ="
+    with pytest.raises(ConfigError, match=message) as found:
+        config.experiment().run()
+    assert "\n" not in str(found.value)
+
+
+def test_processes_that_were_asked_for_keep_auto_on_the_cpu(monkeypatch):
+    there = {"auto": torch.device(DEVICE), "cpu": torch.device("cpu")}
+    monkeypatch.setattr("fedloom.experiment.device_of", there.__getitem__)
+    for engine, kind in (("workers:2", "cpu"), ("serial", torch.device(DEVICE).type)):
+        assert experiment(engine=engine, device="auto").net().device.type == kind
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("rule", [[], ["submodel=fiarse", 'submodel.capacities=["1/2", 1]']])
+def test_export_needs_no_device(finished, rule, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    config = resolve("digits", [*DIGITS, *rule, "rounds=2", "checkpoint.every_rounds=1"])
+    if finished:
+        config.experiment().run(out)
+    else:
+        with pytest.raises(LookupError):
+            config.experiment(on_round=stop).run(out)
+    gone = {"cpu": torch.device("cpu")}  # on a machine without it
+    monkeypatch.setattr("fedloom.config.settings.device_of", gone.__getitem__)
+    monkeypatch.setattr("fedloom.experiment.device_of", gone.__getitem__)
+    more = ["--capacity", "1/2"] if rule else []
+    done = CliRunner().invoke(export_command, [str(out), *more])
+    assert done.exit_code == 0, done.output
+
+
+def stop(row):
+    """Break off behind the second round: one is saved."""
+    if row["round"] == 2:
+        raise LookupError
+
+
+# ---------------------------------------------------------------------------- copies, host reads
+# of a round of three clients, whatever the number of steps
+CROSSINGS = {
+    "serial": {"to_device": 3, "to_host": 0, "reads": 5},
+    "vectorised:3": {"to_device": 6, "to_host": 1, "reads": 3},
+}
+
+
+@pytest.mark.skipif(REAL, reason="only the stand-in counts")
+@pytest.mark.parametrize("engine", CROSSINGS)
+def test_no_step_crosses_to_the_device_and_a_round_no_more_often_than_it_did(engine):
+    found = []
+    for steps in (2, 6):  # with dropout, clipping and short batches
+        local = Local(steps=steps, batch=4, lr=0.05, clip=1.0)
+        loop = experiment(device=DEVICE, engine=engine, local=local).build()
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        with counted() as count:
+            loop.engine.round(loop.message()[0], loop.buffers, {}, [1, 2, 3], 0)
+        loop.engine.close()
+        found.append(count.as_dict())
+    assert found[0] == found[1]
+    assert all(found[0][kind] <= most for kind, most in CROSSINGS[engine].items()), found
