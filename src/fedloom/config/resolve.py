@@ -28,7 +28,7 @@ from ..models import make_model
 from ..net import Net
 from ..objectives import OBJECTIVES
 from ..schedules import SCHEDULES
-from ..servers import with_server
+from ..servers import warn_of_two, with_server
 from ..views import VIEWS, Rule
 from ..zoo import make_algorithm
 from .compress import link_of, settings_of
@@ -94,7 +94,9 @@ class Config:
             algorithm = make_algorithm(name, **options)
         if "server" in v:
             with self._blame("server"):
-                algorithm = with_server(algorithm, *self._named("server"))
+                server, options = self._named("server")
+                warn_of_two(algorithm, server)
+                algorithm = with_server(algorithm, server, options)
         local = {k: x for k, x in v["local"].items() if k != "schedule"}
         with self._blame("local"):
             rates = self._make("local.schedule", SCHEDULES)
