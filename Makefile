@@ -3,6 +3,8 @@
 # make test-all      the same and the slow tests
 # make test-brief    the same with a minute's choice of the fast tests
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
+# make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
+# make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
 # make check         formatting, lints, types
 # make format        let ruff put things in order
@@ -25,7 +27,11 @@ INSTALLED = $(VENV)/installed-$(TORCH)
 NEWEST = .venv-newest
 CODE = src tests examples benchmarks docs requirements
 
-.PHONY: demo test test-all test-brief test-pythons test-newest check format bench docs results lock clean
+FEDLOOM_TEST_DEVICE ?= cuda
+KILLS ?= 100
+MESSAGES ?= 1000000
+
+.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
@@ -71,6 +77,12 @@ test-newest:
 	$(NEWEST)/bin/pip install --quiet -e ".[dev]"
 	touch $(NEWEST)/installed-$(TORCH)
 	$(MAKE) test VENV=$(NEWEST)
+
+test-gpu: $(INSTALLED)
+	FEDLOOM_TEST_DEVICE=$(FEDLOOM_TEST_DEVICE) $(RUN)/pytest tests/contract/test_device.py tests/unit/test_hardware.py
+
+soak: $(INSTALLED)
+	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
 
 bench: $(INSTALLED)
 	$(RUN)/python benchmarks/overhead.py

@@ -72,7 +72,9 @@ def whole(given: Any, name: str, least: int) -> int:
     """A whole number, numpy's too. Raises ConfigError."""
     if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
         raise ConfigError(f"{name} must be a whole number from {least}, got {given!r}")
-    return int(given)
+    if (number := int(given)) >= 1 << 64:  # Python may not print what is longer
+        raise ConfigError(f"{name} must be below 2^64, got one of {number.bit_length()} bits")
+    return number
 
 
 def functions(given: Any, name: str) -> tuple[Callable[..., Any], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from .errors import ConfigError
+from .parsing import decoded, parse_json
 from .rng import generator
 
 __all__ = ["Capacities", "deal", "levels_of", "share_of"]
@@ -68,17 +68,17 @@ def _is_share(text: str) -> bool:
 def _read(path: Path) -> tuple[float, ...]:
     """One capacity a line, or a JSON list; what follows a # is a remark."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        text = decoded(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise ConfigError(
             f"capacities '{path}' are neither levels such as '1/4, 1' nor a file that can be read: "
             f"{why}"
         ) from None
     if path.suffix == ".json":
         try:
-            found = json.loads(text)
-        except json.JSONDecodeError as error:
+            found = parse_json(text)
+        except ValueError as error:
             raise ConfigError(f"capacities file '{path}' is no JSON: {error}") from None
         lines = found if isinstance(found, list) else [found]
     else:

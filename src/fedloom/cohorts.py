@@ -144,6 +144,36 @@ class Cohorts:
         return self.population if self.turnover is None else self.turnover.active
 
     @property
+    def words(self) -> str:
+        """How many take part, in words.
+
+        >>> Cohorts(1, 50).words, Cohorts(1.0, 50).words
+        ('1 of 50 clients', '50 of 50 clients')
+        """
+        if isinstance(self.size, Sequence):
+            return f"{len(self.size)} lists of clients, in turn"
+        near = "about " if self.sampling == "bernoulli" else ""
+        there = "" if self.turnover is None else " that are there"
+        return f"{near}{self._count} of {self.there} clients{there}"
+
+    @property
+    def alone(self) -> str:
+        """Why a cohort of one client may be meant as all of them; empty where it cannot."""
+        if self.size != 1 or not isinstance(self.size, int) or self.there == 1:
+            return ""
+        return (
+            f"cohort = 1 is one client of {self.there} in every round; for all of them write "
+            "cohort = 1.0"
+        )
+
+    @property
+    def _count(self) -> int:
+        """How many of those who are there, of a share or number."""
+        assert isinstance(self.size, int | float)
+        n = self.there
+        return self.size if isinstance(self.size, int) else max(round_half_up(self.size * n), 1)
+
+    @property
     def share(self) -> float:
         """The expected share of those who are there that take part."""
         if isinstance(self.size, Sequence):
@@ -161,11 +191,7 @@ class Cohorts:
             return max(map(len, self.size))
         if self.sampling == "bernoulli":
             return self.there
-        return (
-            self.size
-            if isinstance(self.size, int)
-            else max(round_half_up(self.size * self.there), 1)
-        )
+        return self._count
 
     def present(self, round: int) -> list[int]:
         """Who is there in a round (counted from 0), sorted."""
@@ -213,7 +239,7 @@ class Cohorts:
                 f"cohort = {self.size}: nobody of {n} clients was drawn in 1000 tries"
             )
         order = torch.randperm(n, generator=generator(self.seed, "cohort", round))
-        return sorted(there[i] for i in order[: self.largest].tolist())
+        return sorted(there[i] for i in order[: self._count].tolist())
 
 
 def round_half_up(value: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ from .views.base import Rule
 from .zoo import label_of
 
 __all__ = ["Experiment", "Local", "Saving"]
+
+_log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -138,6 +141,8 @@ class Experiment:
         self._cohorts = Cohorts(
             self.cohort, self.data.population, self.seed, self.sampling, self.turnover
         )
+        if self._cohorts.alone:
+            _log.warning("%s", self._cohorts.alone)
 
     # ---------------------------------------------------------------------------------- the parts
     @property

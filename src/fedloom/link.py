@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from . import downlink
 from .algorithm import Algorithm
 from .codecs import Codec, Dense, make_codec
+from .codecs.base import finite
 from .errors import CompositionError, ConfigError, WireError, did_you_mean
 from .feedback import EF21, FEEDBACKS, Forget, Residual
 from .layout import Layout
 from .rng import generator
-from .vector import Rec, Vec, fields, is_rec, leaves, rec
-from .wire import nbytes, pack, unpack
+from .vector import Rec, Vec, fields, is_rec, leaves, rec, tree
+from .wire import nbytes, pack, same_fields, unpack
 
 __all__ = ["EF21", "FEEDBACKS", "Forget", "Link", "Part", "Residual", "Via", "Whole", "via"]
 
@@ -268,27 +270,21 @@ class Link:
     def receive(self, packet: Mapping[str, bytes], layout: Layout, like: Rec) -> Rec:
         """{field: bytes} -> the answer again. like: an answer's fields, for types and shapes.
 
-        layout: of the client's part. Raises WireError for bytes that are not such an answer.
+        layout: of the client's part. Everything that is read is finite, and a weight above 0.
+        Raises WireError for bytes that are not such an answer, whatever they are.
         """
-        expected = nbytes(rec(**{n: v for n, v in _items(like, {}) if n not in self._vias}))
-        if odd := set(packet) ^ (set(expected) | set(self._vias)):
-            raise WireError(
-                f"a packet has the fields {sorted(packet)}; an answer has "
-                f"{sorted(set(expected) | set(self._vias))}, so {sorted(odd)} cannot be"
-            )
-        read: dict[str, Any] = {}
-        for name, value in _items(like, self._vias):
-            if name in self._vias:
-                read[name] = _read(self._vias[name].codec, packet[name], layout, value)
-                continue
-            own = {n: packet[n] for n in fields(value, name)}
-            for path, raw in own.items():
-                if len(raw) != expected[path]:
-                    raise WireError(
-                        f"field '{path}' has {len(raw)} bytes; it takes {expected[path]}"
-                    )
-            read[name] = getattr(unpack(own, rec(**{name: value})), name)
-        return rec(**read)
+        plain = rec(**{n: v for n, v in _items(like, self._vias) if n not in self._vias})
+        same_fields(packet, [*fields(plain), *self._vias])
+        read = unpack({n: packet[n] for n in fields(plain)}, plain)._asdict()
+        for path, value in fields(rec(**read)).items():
+            _sound(path, value)
+        for name, via in self._vias.items():
+            value = getattr(like, name)
+            try:
+                read[name] = via.codec.read(packet[name], layout, value.dtype)
+            except WireError as error:
+                raise WireError(f"field '{name}': {error}") from None
+        return tree(_beside, like, rec(**{name: read[name] for name in like._fields}))
 
     def arrive(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
         """The means over a round's answers -> what server_step gets, the server's new memory.
@@ -327,8 +323,22 @@ def _shares(p: Vec, other: Any) -> bool:
 
 
 def _read(codec: Codec, raw: bytes, layout: Layout, like: Vec) -> Vec:
-    """What the server makes of a coded field: of like's type, where like is."""
+    """What the server makes of a coded field that was packed here: as like, where like is."""
     return codec.decode(codec.unpack(raw, layout), layout, like.dtype).to(like.device)
+
+
+def _sound(path: str, value: Any) -> None:
+    """Raise WireError for a plain field's value that no answer may have."""
+    numeric = not isinstance(value, Tensor) or value.is_floating_point()
+    if numeric and not finite(torch.as_tensor(value)):
+        raise WireError(f"field '{path}' holds values that are not finite")
+    if path == "weight" and not bool(torch.as_tensor(value > 0).all()):
+        raise WireError(f"field 'weight' must be above 0, got {torch.as_tensor(value).min():g}")
+
+
+def _beside(like: Any, value: Any) -> Any:
+    """A value that was read, where the one like it is."""
+    return value.to(like.device) if isinstance(like, Tensor) else value
 
 
 def _fits(name: str, via: Via, algorithm: Algorithm, rule: Any) -> None:

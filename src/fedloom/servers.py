@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,12 @@ from .wrappers import (
     ServerAMSGrad,
     ServerOpt,
     ServerYogi,
+    Wrapper,
 )
 
-__all__ = ["SERVERS", "lookahead", "with_server"]
+__all__ = ["SERVERS", "lookahead", "warn_of_two", "with_server"]
+
+_log = logging.getLogger(__name__)
 
 Around = Callable[[Algorithm], Algorithm]
 
@@ -42,6 +46,15 @@ SERVERS: dict[str, Callable[..., Optimiser | Around]] = {
 }
 
 
+_PAPERS = {  # the method whose server runs it
+    "momentum": "FedAvgM",
+    "adagrad": "FedAdagrad",
+    "adam": "FedAdam",
+    "yogi": "FedYogi",
+    "amsgrad": "FedAMS",
+}
+
+
 def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Algorithm:
     """A method whose server runs its move through this optimiser, or looks ahead.
 
@@ -58,3 +71,28 @@ def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Alg
     if isinstance(made, Optimiser):
         return ServerOpt(inner=algorithm, opt=made)
     return made(algorithm)
+
+
+def warn_of_two(algorithm: Algorithm, name: str) -> None:
+    """Say it where a server's optimiser would run on what the method's own one gives, and both are
+    the same, or both divide by the root of squares.
+    """
+    names, made = {make: name for name, make in SERVERS.items()}, SERVERS[name]
+    if not (isinstance(made, type) and issubclass(made, Optimiser)):
+        return
+    inner: Algorithm | None = algorithm
+    while isinstance(inner, Wrapper):
+        if isinstance(inner, ServerOpt):
+            own = names.get(type(inner.opt), "")
+            both = not (made.linear or inner.opt.linear)
+            if own in _PAPERS and (both or own == name):
+                _log.warning(
+                    "server '%s' runs on what %s's own server optimiser, %s, gives; if one of them "
+                    "is meant, set the method's own options (algorithm.server_lr and the like), or "
+                    "take algorithm=fedavg server=%s",
+                    name,
+                    _PAPERS[own],
+                    own,
+                    name,
+                )
+        inner = inner.inner

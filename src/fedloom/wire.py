@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from .errors import WireError
 from .vector import Rec, as_bytes, fields, is_rec, rec
 
-__all__ = ["nbytes", "pack", "unpack"]
+__all__ = ["nbytes", "pack", "same_fields", "unpack"]
 
 _NUMBER = 8  # a plain number travels as a double
 
@@ -39,14 +41,33 @@ def pack(record: Rec) -> dict[str, bytes]:
     return out
 
 
-def unpack(packet: dict[str, bytes], like: Rec) -> Rec:
-    """The record again; `like` has the same fields and gives types and shapes. Raises ValueError
-    for a wrong length.
+def unpack(packet: Mapping[str, bytes], like: Rec) -> Rec:
+    """The record again; `like` has the same fields and gives types and shapes. Raises WireError
+    for other fields, what is no bytes, a wrong length, and a truth value that is neither 0 nor 1.
     """
+    sizes = nbytes(like)
+    same_fields(packet, sizes)
+    for name, size in sizes.items():
+        if not isinstance(packet[name], (bytes, bytearray)):
+            kind = type(packet[name]).__name__
+            raise WireError(f"field '{name}' must be bytes, got {kind}")
+        if len(packet[name]) != size:
+            raise WireError(f"field '{name}' has {len(packet[name])} bytes, but {size} are needed")
     return _unpack(packet, like, "")
 
 
-def _unpack(packet: dict[str, bytes], like: Any, path: str) -> Any:
+def same_fields(packet: Mapping[str, bytes], expected: Iterable[str]) -> None:
+    """Raise WireError unless a packet has these fields and no others."""
+    if not isinstance(packet, Mapping):
+        raise WireError(f"a packet must be fields with their bytes, got {type(packet).__name__}")
+    if odd := set(packet) ^ (known := set(expected)):
+        raise WireError(
+            f"a packet has the fields {sorted(map(str, packet))}; an answer has {sorted(known)}, "
+            f"so {sorted(map(str, odd))} cannot be"
+        )
+
+
+def _unpack(packet: Mapping[str, bytes], like: Any, path: str) -> Any:
     if is_rec(like):
         return rec(
             **{
@@ -56,12 +77,9 @@ def _unpack(packet: dict[str, bytes], like: Any, path: str) -> Any:
         )
     raw = packet[path]
     if not isinstance(like, torch.Tensor):
-        return float(np.frombuffer(raw, np.float64, count=1)[0])
-    if len(raw) != like.numel() * like.element_size():
-        raise ValueError(
-            f"field '{path}' has {len(raw)} bytes, "
-            f"but {like.numel() * like.element_size()} are needed"
-        )
+        return float(np.frombuffer(raw, np.float64)[0])
+    if like.dtype == torch.bool and raw and max(raw) > 1:
+        raise WireError(f"field '{path}' has the truth value {max(raw)}; it is 0 or 1")
     if not raw:
         return torch.empty_like(like)
     return torch.frombuffer(bytearray(raw), dtype=like.dtype).view(like.shape).to(like.device)

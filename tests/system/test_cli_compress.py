@@ -216,7 +216,7 @@ def test_left_out_clients_are_named(fedloom: Fedloom) -> None:
 
 
 def test_a_later_target_is_looked_for_from_the_beginning(fedloom: Fedloom) -> None:
-    few = (*SMALL, "rounds=9")
+    few = (*SMALL[1:], "rounds=9")
     fedloom("run", "digits", *few, "evaluate.target=0.2", "--out", "straight")
     fedloom("run", "digits", *few, "evaluate.target=0.99", "--out", "later")
     fedloom("resume", "later", "rounds=10", "evaluate.target=0.2")

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.cohorts import Cohorts, round_half_up
+from fedloom import FedAvg
+from fedloom.cohorts import Cohorts, Turnover, round_half_up
 from fedloom.errors import ConfigError
+from tiny import quadratics
 
 
 @given(st.integers(1, 60), st.data(), st.integers(0, 9))
@@ -96,3 +98,23 @@ def test_a_cohort_that_the_population_does_not_have(size, match):
 def test_an_unknown_sampling_is_refused():
     with pytest.raises(ConfigError, match=r'"fixed" or "bernoulli", got \'other\''):
         Cohorts(1, 2, sampling="other")
+
+
+def test_one_client_that_may_be_meant_as_all_is_said():
+    assert "cohort = 1.0" in Cohorts(1, 50).alone
+    for size, clients in ((1.0, 50), (2, 50), (1, 1), (0.02, 50), ([[1]], 50)):
+        assert Cohorts(size, clients).alone == ""
+    said = {
+        "1 of 50 clients": Cohorts(1, 50),
+        "50 of 50 clients": Cohorts(1.0, 50),
+        "about 5 of 50 clients": Cohorts(0.1, 50, sampling="bernoulli"),
+        "2 of 20 clients that are there": Cohorts(0.1, 50, turnover=Turnover(active=20)),
+        "2 lists of clients, in turn": Cohorts([[1], [2]], 50),
+    }
+    assert all(cohorts.words == words for words, cohorts in said.items())
+
+
+def test_a_run_of_one_client_in_every_round_warns_once(caplog):
+    quadratics(FedAvg(), cohort=1)
+    quadratics(FedAvg(), cohort=1.0)
+    assert caplog.text.count("cohort = 1 is one client of 4 in every round") == 1

@@ -112,6 +112,28 @@ def test_what_has_no_meaning_names_both_parts() -> None:
     assert experiment.algorithm == FedSMOO()
 
 
+@pytest.mark.parametrize(
+    ("method", "server", "words"),
+    [
+        ("fedadam", "adam", ["server 'adam'", "FedAdam's own server optimiser, adam"]),
+        ("fedadam", "yogi", ["server 'yogi'", "FedAdam"]),
+        ("fedams", "adagrad", ["FedAMS's own server optimiser, amsgrad"]),
+        ("fedavgm", "momentum", ["FedAvgM's own server optimiser, momentum"]),
+        ("fedadam", "average", []),
+        ("fedadam", "lookahead", []),
+        ("fedavgm", "adam", []),
+        ("scaffold", "adam", []),
+    ],
+)
+def test_an_optimiser_around_another_one_is_said_by_both_names(
+    method: str, server: str, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm(f"algorithm={method}", f"server={server}")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == bool(words)
+    assert all(word in said[0] and "\n" not in said[0] for word in words)
+
+
 def test_an_unknown_name_has_a_suggestion_in_python_too() -> None:
     with pytest.raises(ConfigError, match="unknown server 'adm'; did you mean 'adam'"):
         with_server(FedAvg(), "adm", {})

@@ -26,6 +26,7 @@ class Cost:
     up: what it is sent and answers, on average.
     """
 
+    cohort: str
     client_rounds: int
     down: int  # per client and round
     up: int
@@ -73,6 +74,7 @@ def estimate(config: Config, seeds: int) -> str:
         ),
     ]
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
+    rows.insert(0, ["cohort", cost.cohort, "in every round"])
     if cost.workers:
         beside = f"not started here: the times are one process's, shared among {cost.workers}"
         rows.insert(0, ["engine", f"{cost.workers} processes", beside])
@@ -170,6 +172,7 @@ def _cost(
     rows = [_nbytes(row) for row in answers.memories.values()]
     row = max(rows, default=0)
     return Cost(
+        cohort=loop.cohorts.words,
         client_rounds=round(sum(map(len, cohorts)) * scale),
         down=round(sum(down) / len(down)),
         up=round(sum(up) / len(up)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.parsing import is_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,9 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool) -> None:
     memory.* and evaluate.target.
     """
     from fedloom.config import from_run
+    from fedloom.config.overrides import refuse_repeats
 
+    refuse_repeats(changes)
     go_on(from_run(run, changes), run, quiet)
 
 
@@ -140,13 +143,16 @@ def _interrupted(folder: Path) -> str:
 
 def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
     """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
+    from fedloom.config.overrides import refuse_repeats
+
     words, source = list(settings), "digits"
-    if words and ("=" not in words[0] or Path(words[0]).is_file()):
+    if words and ("=" not in words[0] or is_file(words[0])):
         source = words.pop(0)
     given = [w.partition("=")[2] for w in words if w.partition("=")[0].strip() == "out"]
     if given and out is not None and given != [out]:
         raise ConfigError(f"--out {out} and out={given[-1]} are both given; keep one of them")
     changes = [w for w in words if w.partition("=")[0].strip() != "out"]
+    refuse_repeats(changes)
     return source, changes, given[-1] if given else out
 
 

@@ -7,6 +7,7 @@ parameters, the block of indices, the block of values; each is padded to a byte.
 
 from __future__ import annotations
 
+import math
 import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -22,7 +23,17 @@ from ..errors import AuthorError, DataError, NotFiniteError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
 
-__all__ = ["HEADER_BYTES", "Codec", "Dense", "Header", "Reader", "checked", "expect", "raw"]
+__all__ = [
+    "HEADER_BYTES",
+    "Codec",
+    "Dense",
+    "Header",
+    "Reader",
+    "checked",
+    "expect",
+    "finite",
+    "raw",
+]
 
 _HEADER = struct.Struct("<BBBBII")
 HEADER_BYTES = _HEADER.size
@@ -52,7 +63,10 @@ class Reader:
     """
 
     def __init__(self, raw: bytes, codec: Codec, layout: Layout | None) -> None:
-        self._raw, self._at, self._name = memoryview(raw), HEADER_BYTES, type(codec).__name__
+        self._name = type(codec).__name__
+        if not isinstance(raw, (bytes, bytearray)):
+            raise WireError(f"a {self._name} message must be bytes, got {type(raw).__name__}")
+        self._raw, self._at = memoryview(raw), HEADER_BYTES
         if len(raw) < HEADER_BYTES:
             raise WireError(
                 f"a {self._name} message has {len(raw)} bytes; its header alone has {HEADER_BYTES}"
@@ -128,7 +142,7 @@ def checked(p: Vec, layout: Layout) -> Vec:
         known = ", ".join(str(t)[6:] for t in _DTYPES)
         raise DataError(f"a codec got values of {p.dtype}; it sends {known}")
     p = p.detach().cpu().contiguous()  # on the host before it is looked at: nobody waits twice
-    if len(p) and not all(bool(torch.isfinite(v)) for v in p.aminmax()):  # NaN shows in both
+    if not finite(p):
         bad = int(len(p) - torch.isfinite(p).sum())
         raise NotFiniteError(
             f"its codec got {bad} of {len(p)} values that are not finite, which cannot be sent"
@@ -139,6 +153,11 @@ def checked(p: Vec, layout: Layout) -> Vec:
 def raw(values: Tensor) -> bytes:
     """The bytes of a tensor (n,) of any type, little-endian."""
     return values.contiguous().view(torch.uint8).numpy().tobytes() if len(values) else b""
+
+
+def finite(v: Tensor) -> bool:
+    """Whether all values of a tensor are finite; no second tensor is made."""
+    return not v.numel() or all(map(math.isfinite, map(float, v.aminmax())))  # NaN shows in both
 
 
 def expect(message: Rec, layout: Layout) -> None:
@@ -211,6 +230,34 @@ class Codec(ABC):
         caller needs p no more, and the message neither.
         """
         return torch.sub(p, self.decode(message, layout, p.dtype), out=p)
+
+    def read(self, raw: bytes, layout: Layout, dtype: torch.dtype) -> Vec:
+        """Bytes from elsewhere -> what they stand for, (d,) of this type, every value finite.
+
+        dtype: that of the vector that was to be sent. Raises WireError for all that encode() and
+        pack() cannot have made of such a vector; nothing is allocated for what a message claims
+        before the claim is held against the layout. A run that packs its own messages calls
+        unpack() and decode(), which look at the form alone.
+        """
+        message = self.unpack(raw, layout)
+        if not self.canonical(message, raw, dtype):
+            raise WireError(
+                f"a {type(self).__name__} message is not written as this run writes "
+                f"{str(dtype)[6:]} values: another value type, or a coding that is not the shortest"
+            )
+        out = self.decode(message, layout, dtype)
+        if not finite(out):
+            raise WireError(
+                f"a {type(self).__name__} message holds values that are not finite as "
+                f"{str(dtype)[6:]}"
+            )
+        return out
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        """Whether encode() and pack() can have made these bytes, which unpack() read as this
+        message, of a vector of this type.
+        """
+        return self.pack(message) == raw
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         """The places of the values of a codec that `chooses`: an index coding, and its block.
@@ -285,6 +332,9 @@ class Dense(Codec):
         value = reader.values(header.d)
         reader.end()
         return rec(size=torch.tensor([header.d]), value=value)
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        return bool(message.value.dtype == dtype)  # the rest is the length
 
     def nbytes(self, message: Rec) -> int:
         return HEADER_BYTES + int(message.value.nbytes)

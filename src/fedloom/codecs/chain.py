@@ -19,8 +19,9 @@ __all__ = ["Chain", "Zstd"]
 
 _STAGES = struct.Struct("<BBI")  # codes of the two, bytes of the places
 _PACKED = struct.Struct("<BI")  # code of the inner one, its bytes
-_ROOM = 16  # bytes a coordinate that no message exceeds, beside
+_ROOM = 9  # bytes a coordinate that no message exceeds, beside
 _MORE = 4096
+_WINDOW = 1024  # the smallest one of a frame
 
 
 class Chain(Codec):
@@ -79,11 +80,14 @@ class Chain(Codec):
         return self.first.missing(p, self._with_values(message, p.dtype), layout)
 
     def pack(self, message: Rec) -> bytes:
-        two = rec(**_stage(message, "then_"))
+        return self._head(message) + self.then.pack(rec(**_stage(message, "then_")))
+
+    def _head(self, message: Rec) -> bytes:
+        """All that stands before then's message."""
+        d, k = int(message.size), int(message.then_size)
         coding, block = self.first.where(self._first(message, torch.empty(0)))
-        head = Header(self.code, torch.float32, coding, int(message.size), int(two.size)).bytes()
-        own = _STAGES.pack(self.first.code, self.then.code, len(block))
-        return b"".join((head, own, block, self.then.pack(two)))
+        head = Header(self.code, torch.float32, coding, d, k).bytes()
+        return b"".join((head, _STAGES.pack(self.first.code, self.then.code, len(block)), block))
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
@@ -94,11 +98,16 @@ class Chain(Codec):
                 f"a Chain message has the codecs {one} and {two}; this run has {self.first.code} "
                 f"and {self.then.code}"
             )
-        found = self.first.there(coding, reader.block(length), d, k)
-        values = self.then.unpack(reader.rest(), _values(k))
+        block = reader.block(length)
+        values = self.then.unpack(reader.rest(), _values(k))  # first: they are there, or are not
+        found = self.first.there(coding, block, d, k)
         places = {f"first_{n}": v for n, v in found._asdict().items() if n != "size"}
         inner = {f"then_{n}": v for n, v in values._asdict().items()}
         return rec(size=torch.tensor([d]), **places, **inner)
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        head, two = self._head(message), rec(**_stage(message, "then_"))
+        return raw.startswith(head) and self.then.canonical(two, raw[len(head) :], dtype)
 
     def nbytes(self, message: Rec) -> int:
         _, block = self.first.where(self._first(message, torch.empty(0)))
@@ -178,6 +187,14 @@ class Zstd(Codec):
         return b"".join((head, _PACKED.pack(self.inner.code, len(raw)), frame))
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        return self.inner.unpack(self._whole(raw, layout), layout)
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        # another version of the library may write another frame of the same bytes
+        return self.inner.canonical(message, self._whole(raw, None), dtype)
+
+    def _whole(self, raw: bytes, layout: Layout | None) -> bytes:
+        """inner's message."""
         import zstandard
 
         reader = Reader(raw, self, layout)
@@ -189,13 +206,16 @@ class Zstd(Codec):
             raise WireError(f"a Zstd message claims {length} bytes for {d} coordinates")
         frame = reader.rest()
         try:
-            said = zstandard.get_frame_parameters(frame).content_size
-            if said != length:
-                raise WireError(f"a Zstd message claims {length} bytes, and its frame {said}")
-            whole = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+            said = zstandard.get_frame_parameters(frame)
+            if said.content_size != length or said.window_size > max(_WINDOW, 2 * length):
+                raise WireError(
+                    f"a Zstd message claims {length} bytes, and its frame {said.content_size} in "
+                    f"a window of {said.window_size}"
+                )
+            whole: bytes = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise WireError(f"a Zstd message cannot be read: {error}") from None
-        return self.inner.unpack(whole, layout)
+        return whole
 
     def nbytes(self, message: Rec) -> int:
         return len(self.pack(message))

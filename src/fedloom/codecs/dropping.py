@@ -99,6 +99,9 @@ class RandomDropping(Codec):
         reader.end()
         return rec(**message._asdict(), value=value)
 
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        return message.value.dtype == dtype and super().canonical(message, raw, dtype)
+
     def nbytes(self, message: Rec) -> int:
         return HEADER_BYTES + _SEED.size + int(message.value.nbytes)
 

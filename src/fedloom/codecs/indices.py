@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..errors import WireError
 from . import rice
 
-__all__ = ["Coding", "Plan", "plan", "read", "write"]
+__all__ = ["Coding", "Plan", "bound", "plan", "read", "write"]
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -79,6 +79,13 @@ def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
     if coding == Coding.VARINT:
         return _write_varint(_less(index))
     return bytes([r]) + rice.write(_less(index), r)
+
+
+def bound(block: Bytes, d: int) -> None:
+    """Raise WireError for a block that is longer than a bitmap, before anything is made of it:
+    plan() would have taken the bitmap.
+    """
+    _need(len(block) <= -(-d // 8), f"at most {-(-d // 8)} bytes", len(block))
 
 
 def read(block: Bytes, coding: int, d: int, k: int) -> Index:
@@ -151,8 +158,9 @@ def _read_implied(block: Bytes, d: int, k: int) -> Index:
 
 def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
     _need(len(block) == -(-d // 8), f"{-(-d // 8)} bytes of a bitmap", f"{len(block)} bytes")
-    held = np.flatnonzero(np.unpackbits(block, bitorder="little"))
-    _need(len(held) == k, f"{k} marks", len(held))
+    marks = np.unpackbits(block, bitorder="little")
+    _need((found := np.count_nonzero(marks)) == k, f"{k} marks", found)
+    held = np.flatnonzero(marks)
     return _below(held.astype(np.int64, copy=False), d)
 
 

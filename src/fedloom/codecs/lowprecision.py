@@ -13,13 +13,14 @@ from ..errors import ConfigError, DataError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
 from . import buckets
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, finite, raw
 from .buckets import LARGEST, Noise, Piece, pieces, spread, work
 
 __all__ = ["BF16", "FP16", "Int8"]
 
 _BUCKET = struct.Struct("<I")
 _STEPS = 127
+_LARGEST_STEP = LARGEST / (_STEPS + 2**-16)  # below what overflows times 127, as float32 too
 
 
 class _Half(Codec):
@@ -166,8 +167,8 @@ class Int8(Codec):
                 f"take {4 * number + d}"
             )
         scale = reader.values(number)
-        if not ((scale >= 0) & (scale <= LARGEST)).all():
-            raise WireError("an Int8 message has a step that is negative or not finite")
+        if not finite(scale) or bool((scale.signbit() | (scale > _LARGEST_STEP)).any()):
+            raise WireError("an Int8 message has a step that is negative or not finite times 127")
         symbol = reader.values(d, torch.int8)
         if d and int(symbol.min()) < -_STEPS:
             raise WireError(f"an Int8 message has the value -128; it goes down to -{_STEPS}")
@@ -191,4 +192,4 @@ def _steps(p: Vec, parts: list[Piece], number: int) -> Tensor:
             f"Int8 sends steps as float32; the largest value, {float(largest.max()):.3g}, is beyond"
             f" {LARGEST:.3g}"
         )
-    return buckets.round_up(exact)
+    return buckets.round_up(exact).clamp_max(_LARGEST_STEP)

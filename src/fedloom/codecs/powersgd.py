@@ -68,6 +68,12 @@ class PowerSGD(Codec):
         pairs = zip(self.shapes(layout), layout.sizes, strict=True)
         return [self.rank * (nm[0] + nm[1]) if nm else size for nm, size in pairs]
 
+    def _need(self, k: int, layout: Layout) -> None:
+        if k != (number := sum(self._lengths(layout))):
+            raise WireError(
+                f"a PowerSGD message has {k} values; rank {self.rank} of this layout takes {number}"
+            )
+
     def _starts(self, layout: Layout) -> Iterator[tuple[str, int]]:
         """(layer, m) of the factorised ones."""
         for name, nm in zip(layout.names, self.shapes(layout), strict=True):
@@ -117,11 +123,7 @@ class PowerSGD(Codec):
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         lengths, value = self._lengths(layout), message.value
-        if len(value) != sum(lengths):
-            raise WireError(
-                f"a PowerSGD message has {len(value)} values; rank {self.rank} of this layout "
-                f"takes {sum(lengths)}"
-            )
+        self._need(len(value), layout)
         out = torch.empty(layout.d, dtype=dtype or value.dtype)
         parts, places = torch.split(value, lengths), torch.split(out, layout.sizes)
         pieces = zip(parts, self.shapes(layout), places, strict=True)
@@ -153,9 +155,14 @@ class PowerSGD(Codec):
         (rank,) = reader.numbers(_RANK)
         if rank != self.rank:
             raise WireError(f"a PowerSGD message has rank {rank}; this run has {self.rank}")
+        if layout is not None:
+            self._need(header.k, layout)
         value = reader.values(header.k)
         reader.end()
         return rec(size=torch.tensor([header.d]), value=value)
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        return message.value.dtype == dtype and super().canonical(message, raw, dtype)
 
     def nbytes(self, message: Rec) -> int:
         return HEADER_BYTES + _RANK.size + int(message.value.nbytes)

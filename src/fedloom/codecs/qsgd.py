@@ -15,7 +15,7 @@ from ..errors import ConfigError, DataError, WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
 from . import buckets
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, finite, raw
 from .buckets import LARGEST, Noise, pieces, spread, work
 
 __all__ = ["QSGD", "FedPAQ"]
@@ -147,7 +147,7 @@ class QSGD(Codec):
                 f"{d} coordinates take {4 * number + nbytes}"
             )
         norm = reader.values(number)
-        if not ((norm >= 0) & (norm <= LARGEST)).all():
+        if not finite(norm) or bool(norm.signbit().any()):
             raise WireError("a QSGD message has a norm that is negative or not finite")
         symbol = _unsqueeze(reader.block(nbytes), self.width, d)
         if d and int(symbol.max()) > 2 * self.levels:

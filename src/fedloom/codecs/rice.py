@@ -95,7 +95,10 @@ def read(block: Bytes, r: int, k: int, most: int) -> Numbers:
     while found < k:
         first = at // 8
         bits = np.unpackbits(block[first : first + window])
-        part, end = _codes(bits, at - 8 * first, r, k - found)
+        start = at - 8 * first
+        if window > _WINDOW:  # one long code, and no tables for the zeros behind it
+            bits = bits[: start + int(bits[start:].argmin()) + 1 + r]
+        part, end = _codes(bits, start, r, k - found)
         if not len(part):
             if first + window >= len(block):
                 raise WireError(f"a message's index block ends after {found} of {k} codes")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from ..algorithm import hyper
 from ..errors import WireError
 from ..layout import Layout
 from ..vector import Rec, Vec, rec
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, finite, raw
 
 __all__ = ["Sign"]
 
@@ -73,12 +71,18 @@ class Sign(Codec):
                 f"a Sign message has index coding {coding} and {k} magnitudes of {str(dtype)[6:]}; "
                 "it has coding 0 and at most float32 or float64 ones that are there"
             )
+        if layout is not None and k != (number := len(self._sizes(layout))):
+            raise WireError(f"a Sign message has {k} magnitudes; it takes {number}")
         scale = reader.values(k)
-        if not all(math.isfinite(v) and v >= 0 for v in scale.tolist()):
+        if not finite(scale) or bool(scale.signbit().any()):
             raise WireError("a Sign message has a magnitude that is negative or not finite")
         negative = reader.bits(d)
         reader.end()
         return rec(size=torch.tensor([d]), scale=scale, negative=negative)
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        wide = message.scale.dtype == torch.float64
+        return wide == (dtype == torch.float64) and super().canonical(message, raw, dtype)
 
     def nbytes(self, message: Rec) -> int:
         return HEADER_BYTES + int(message.scale.nbytes) + -(-int(message.size) // 8)

@@ -52,6 +52,7 @@ class Sparse(Codec):
         return int(chosen.coding), indices.write(index, d, chosen)
 
     def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
+        indices.bound(block, d)
         index = torch.from_numpy(indices.read(block, coding, d, k))
         return rec(size=torch.tensor([d]), index=index)
 
@@ -66,6 +67,9 @@ class Sparse(Codec):
         block = reader.block(reader.left - k * dtype.itemsize)
         message = self.there(coding, block, d, k)
         return rec(**message._asdict(), value=reader.values(k))
+
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        return message.value.dtype == dtype and super().canonical(message, raw, dtype)
 
     def nbytes(self, message: Rec) -> int:
         block = indices.plan(message.index.numpy(), int(message.size)).nbytes

@@ -41,6 +41,10 @@ class Threshold(Sparse):
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
         return (p.abs() > self.tau).nonzero()[:, 0]
 
+    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
+        large = bool((message.value.abs() > self.tau).all())
+        return large and super().canonical(message, raw, dtype)
+
 
 class Strom(Codec):
     """Send tau sign(p_j) for every |p_j| > tau: one bit beside its place.
@@ -88,7 +92,9 @@ class Strom(Codec):
                 f"a Strom message has tau {tau:g} and value type {str(dtype)[6:]}; this run has "
                 f"{self.tau:g} and float32"
             )
-        index = indices.read(reader.block(reader.left - -(-k // 8)), coding, d, k)
+        block = reader.block(reader.left - -(-k // 8))
+        indices.bound(block, d)
+        index = indices.read(block, coding, d, k)
         negative = reader.bits(k)
         reader.end()
         return rec(size=torch.tensor([d]), index=torch.from_numpy(index), negative=negative)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from ..algorithm import hyper
+from ..errors import WireError
 from ..layout import Layout
-from ..vector import Vec
+from ..vector import Rec, Vec
+from .base import expect
 from .sparse import Sparse
 
 __all__ = ["TopK"]
@@ -55,6 +57,26 @@ class TopK(Sparse):
 
     def _count(self, n: int) -> int:
         return min(n, max(1, round(self.ratio * n)))
+
+    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
+        if self.scope == "global" and k != self._count(d):
+            raise WireError(
+                f"a TopK message has {k} of {d} values; ratio {self.ratio:g} sends {self._count(d)}"
+            )
+        return super().there(coding, block, d, k)
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        expect(message, layout)
+        if self.scope == "layer":
+            ends = torch.tensor(layout.sizes).cumsum(0)
+            upto = torch.searchsorted(message.index, ends)
+            own = upto.diff(prepend=upto.new_zeros(1)).tolist()
+            if own != [self._count(n) for n in layout.sizes]:
+                raise WireError(
+                    f"a TopK message has {len(message.index)} values, not the share of "
+                    f"{self.ratio:g} in every layer"
+                )
+        return super().decode(message, layout, dtype)
 
     def most(self, d: int) -> int:
         return self._count(d) if self.scope == "global" else d

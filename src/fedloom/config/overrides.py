@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +12,27 @@ from ..devices import DEVICES
 from ..errors import ConfigError
 from ..models import MODELS
 from ..objectives import OBJECTIVES
+from ..parsing import SizeError, parse_toml
 from ..schedules import SCHEDULES
 from ..servers import SERVERS
 from ..views import VIEWS
 from ..zoo import ALGORITHMS
 from .tables import NOTHING, known
 
-__all__ = ["ALIASES", "REGISTRIES", "Makers", "apply", "is_short", "named_table", "parse_override"]
+__all__ = [
+    "ALIASES",
+    "REGISTRIES",
+    "Makers",
+    "apply",
+    "is_short",
+    "named_table",
+    "parse_override",
+    "refuse_repeats",
+]
 
 Makers = Mapping[str, Callable[..., Any]]
+
+_DOTS = 8  # of a key: the longest one has three
 
 # tables that have a name, and options that depend on it
 REGISTRIES: dict[str, Makers] = {
@@ -57,16 +68,38 @@ def parse_override(text: str) -> tuple[str, Any]:
     path, equals, value = (part.strip() for part in text.partition("="))
     if path == "compress.up" or path.startswith("compress.up."):  # the answers', as compress is
         path = f"compress{path.removeprefix('compress.up')}"
-    if not equals or not path or not all(path.split(".")):
-        raise ConfigError(f"expected key=value, as in local.lr=0.05, got '{text}'")
+    if not equals or not path or not all(path.split(".")) or path.count(".") > _DOTS:
+        short = text if len(text) <= 60 else f"{text[:57]}..."
+        raise ConfigError(f"expected key=value, as in local.lr=0.05, got '{short}'")
     try:
-        parsed = tomllib.loads(f"v = {value}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"v = {value}")
+    except SizeError as error:
+        raise ConfigError(f"command line: the value of {path[:60]} is too large: {error}") from None
+    except ValueError:
         return path, value
     dates = (datetime.date, datetime.time)
     if set(parsed) != {"v"} or isinstance(parsed["v"], dates):
         return path, value
     return path, parsed["v"]
+
+
+def refuse_repeats(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a line that gives one key two values: a run has one of them, and which
+    one is not to be guessed.
+
+    >>> refuse_repeats(["seed=1", "local.lr=0.1", "seed=1"])
+    """
+    given: dict[str, tuple[str, Any]] = {}
+    for text in overrides:
+        path, value = parse_override(text)
+        path = _full(path)
+        if _is_name(path, value):
+            path = path.removesuffix(".name")
+        first, before = given.setdefault(path, (text, value))
+        if before != value:
+            raise ConfigError(
+                f"command line: {first} and {text} give {path} two values; keep one of them"
+            )
 
 
 def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:

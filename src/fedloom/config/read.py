@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, did_you_mean
+from ..parsing import SizeError, decoded, is_file, parse_toml
 from ..recipes import RECIPES
 
 __all__ = ["load", "read"]
@@ -21,9 +21,9 @@ def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
     if text in RECIPES:
         return RECIPES[text](), f"recipe '{text}'", text
     path = Path(source)
-    if path.is_dir() and (path / "config.toml").is_file():
+    if is_file(path / "config.toml"):
         path = path / "config.toml"
-    if path.is_file() or path.suffix == ".toml":
+    if is_file(path) or path.suffix == ".toml":
         raw = read(path)
         if raw.get("source") == "python":
             raise ConfigError(
@@ -37,12 +37,19 @@ def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
 def read(path: Path) -> dict[str, Any]:
     """The settings of a TOML file. Raises ConfigError on one line."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
             "(see `fedloom list recipes`)"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"'{path}' is not TOML: {reason}") from None
+    try:
+        text = decoded(raw)
+    except ValueError as error:
+        raise ConfigError(f"'{path}' {error}") from None
+    try:
+        return parse_toml(text)
+    except SizeError as error:
+        raise ConfigError(f"'{path}' cannot be used: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"'{path}' is not TOML: {error}") from None

@@ -75,8 +75,9 @@ TABLES: dict[str, Table] = {
             "label": "of curves and tables",
             "rounds": "exchanges with the server; a finished run can be extended",
             "seed": "of everything random in the run: same seed, same bits",
-            "cohort": "who takes part in a round: a share of all clients (0.05), a number (5), or "
-            "the clients themselves, one list per round, begun again at its end",
+            "cohort": "who takes part in a round: a share of all clients (0.05; 1.0 is all), a "
+            "number (5; 1 is one client), or the clients themselves, one list per round, begun "
+            "again at its end",
             "sampling": "fixed: exactly that many, drawn without replacement; bernoulli: each "
             "client by itself, with that probability",
             "weighting": "of the answers in the mean: by the clients' examples, or all the same",

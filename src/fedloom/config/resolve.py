@@ -29,7 +29,7 @@ from ..net import Net
 from ..objectives import OBJECTIVES
 from ..recipes import RECIPES
 from ..schedules import SCHEDULES
-from ..servers import with_server
+from ..servers import warn_of_two, with_server
 from ..views import VIEWS, Rule
 from ..zoo import make_algorithm
 from .compress import link_of, settings_of
@@ -93,7 +93,9 @@ class Config:
             algorithm = make_algorithm(name, **options)
         if "server" in v:
             with self._blame("server"):
-                algorithm = with_server(algorithm, *self._named("server"))
+                server, options = self._named("server")
+                warn_of_two(algorithm, server)
+                algorithm = with_server(algorithm, server, options)
         local = {k: x for k, x in v["local"].items() if k != "schedule"}
         with self._blame("local"):
             rates = self._make("local.schedule", SCHEDULES)
@@ -273,9 +275,7 @@ def _complete(
     decay = raw["local"].pop("decay", None) if isinstance(raw.get("local"), dict) else None
     if decay is not None:
         if "schedule" in raw["local"]:
-            raise ConfigError(
-                f"{source}: local.decay and local.schedule are both given; keep one of them"
-            )
+            raise ConfigError(f"{source}: local.decay and local.schedule are both given; keep one")
         raw["local"]["schedule"] = {"name": "exponential", "decay": decay}
     origin = Origin(source, apply(raw, overrides))
     _check_keys(raw, origin)

@@ -12,6 +12,9 @@ from fedloom.errors import DataError
 __all__ = ["check_arrays", "check_indices", "check_lists", "kind"]
 
 
+MOST = 1 << 24  # classes, or tokens
+
+
 def kind(array: Tensor) -> str:
     """Shape and type of one sample, in words."""
     return f"{tuple(array.shape[1:])} {str(array.dtype).removeprefix('torch.')}"
@@ -57,6 +60,12 @@ def check_arrays(which: str, inputs: Tensor, targets: Tensor, transform: Transfo
         raise DataError(
             f"{which}targets row {place[0]} is {int(targets[tuple(place)])}; labels must be 0, 1, "
             "2, ..."
+        )
+    if labels and int(targets.max()) >= MOST:
+        place = (targets >= MOST).nonzero()[0].tolist()
+        raise DataError(
+            f"{which}targets row {place[0]} is {int(targets[tuple(place)])}; labels count the "
+            f"classes from 0, and must be below {MOST:,}"
         )
 
 

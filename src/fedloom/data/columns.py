@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ __all__ = [
     "pictures_of",
     "present",
 ]
+
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,14 +98,20 @@ def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
         for row, value in enumerate(table.of(name)):
             try:
                 values[row] = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 values[row] = math.nan
-            if not math.isfinite(values[row]):
+            if not abs(values[row]) <= _LARGEST:  # NaN is not
                 raise DataError(
-                    f"{table.where}, column '{name}', row {row + 1}: {value!r} is no finite number"
+                    f"{table.where}, column '{name}', row {row + 1}: {_short(value)} is no finite "
+                    "number"
                 )
         columns.append(values)
     return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_list(value: Any) -> bool:
@@ -142,7 +152,7 @@ class Codes:
     def of(cls, values: Sequence[Any]) -> Codes:
         """The distinct values in ascending order: whole numbers as numbers, others as texts."""
         distinct = {_name(value) for value in values}
-        whole = all(name.lstrip("-").isdigit() for name in distinct)
+        whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in distinct)
         return cls(tuple(sorted(distinct, key=int if whole else str)))
 
     def numbers(self, values: Sequence[Any], where: str) -> Tensor:
@@ -180,7 +190,7 @@ def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Te
         numbers = numbers_of(table, [name])[:, 0]
         if not bool((numbers == numbers.round()).all()) or any("." in str(v) for v in values):
             return numbers, None
-        labels = torch.tensor([int(float(v)) for v in values])
+        labels = numbers.long()
         if int(labels.min()) < 0:
             row = int((labels < 0).nonzero()[0])
             raise DataError(

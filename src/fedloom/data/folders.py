@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +15,7 @@ from fedloom.data.arrays import as_inputs, as_targets
 from fedloom.data.assemble import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.natural import natural
+from fedloom.data.npy import read_npy, read_npz
 from fedloom.data.pictures import open_picture
 from fedloom.data.ragged import Partition
 from fedloom.data.transform import Images
@@ -117,14 +116,10 @@ def _arrays(client: Path) -> dict[str, Part]:
     values: dict[str, Any] = {}
     try:
         if (client / "data.npz").is_file():
-            # opened here, because numpy leaves a damaged file open
-            with (client / "data.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                values = {name: np.asarray(file[name]) for name in file.files}
+            values = read_npz(client / "data.npz")
         else:
-            for path in sorted(client.glob("*.npy")):
-                with path.open("rb") as raw:  # np.load leaves an archive of this name open
-                    values[path.stem] = np.lib.format.read_array(raw, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            values = {path.stem: read_npy(path) for path in sorted(client.glob("*.npy"))}
+    except ValueError as error:
         raise DataError(f"client {client.name}: arrays in {client} are damaged: {error}") from error
     out = {}
     for split, before in (("train", ""), ("test", "test_")):

@@ -26,7 +26,7 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, MemoryError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}; get the file again") from error
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES or len(raw) < 4 + 4 * raw[3]:
         raise DataError(f"{path} is no idx file: it begins with {raw[:4].hex() or 'nothing'}")
@@ -39,5 +39,7 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
             f"{path} has {len(raw)} bytes, but its header (shape {shape}, type {dtype}) asks for "
             f"{expected}; get the file again"
         )
+    if len(shape) > 32:
+        raise DataError(f"{path} has {len(shape)} dimensions; data sets have a few")
     values = np.frombuffer(raw, dtype, offset=start).reshape(shape)
     return values.astype(dtype.newbyteorder("="))

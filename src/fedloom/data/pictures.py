@@ -72,11 +72,19 @@ def open_picture(
             return as_array(picture, size, path, grey)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; get the pictures again") from error
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
+    except (
+        OSError,
+        UnidentifiedImageError,
+        SyntaxError,
+        ValueError,
+        MemoryError,
+        Image.DecompressionBombError,
+    ) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{path} is no whole picture ({str(error).splitlines()[0]}); get it again"
+            f"{path} is no whole picture ({(str(error) or 'too large').splitlines()[0]}); get it "
+            "again"
         ) from error
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Iterable
 from os import PathLike
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -13,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.data.npy import read_npz
 from fedloom.errors import DataError
 
 __all__ = ["MatchedPartition", "Partition", "Ragged", "read_arrays"]
@@ -108,12 +107,8 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     Raises DataError for a file that cannot be read or lacks these two.
     """
     try:
-        with zipfile.ZipFile(path):  # a lone .npy array is refused here
-            pass
-        # opened here, because numpy leaves a damaged file open
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = read_npz(path)
+    except ValueError as error:
         raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
     for name, array in arrays.items():
         if array.dtype.kind not in "iu":

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedloom.errors import DataError
+from fedloom.parsing import decoded, parse_json
 
 __all__ = ["read_json", "read_rows", "read_text"]
 
 
 def read_text(path: Path) -> str:
-    """A text file in UTF-8. Raises DataError if it is missing or in another encoding."""
+    """A text file in UTF-8, with or without a byte order mark. Raises DataError if it is missing or
+    in another encoding.
+    """
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at {error.start}; "
-            "convert it, for example with iconv -f LATIN1 -t UTF-8, or get the file again"
-        ) from error
+        return decoded(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} {error}, or get the file again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -29,11 +28,9 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """A JSON file. Raises DataError for one that is cut short or no JSON."""
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path} is no whole JSON file: {error.msg} at character {error.pos}; get it again"
-        ) from error
+        return parse_json(read_text(path))
+    except ValueError as error:
+        raise DataError(f"{path} is no whole JSON file: {error}; get it again") from error
 
 
 def read_rows(path: Path, columns: int | None = None, tabs: bool = False) -> Iterator[list[str]]:

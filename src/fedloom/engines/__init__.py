@@ -91,6 +91,6 @@ def _parsed(part: str, text: str) -> tuple[str, int | None]:
         )
     if name == "serial" and colon:
         raise ConfigError(f"engine '{text}': serial takes no number; write 'serial' or 'workers:2'")
-    if colon and not (number.isdecimal() and int(number) > 0):
+    if colon and not (number.isdecimal() and len(number) < 10 and int(number) > 0):
         raise ConfigError(f"engine '{text}': the number must be 1 or more, as in '{name}:2'")
     return name, int(number) if colon else None

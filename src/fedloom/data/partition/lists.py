@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.data.client_tests import proportional
 from fedloom.data.ragged import Ragged, read_arrays
 from fedloom.errors import DataError
+from fedloom.parsing import decoded
 
 __all__ = ["ByLists", "by_lists", "lists"]
 
@@ -83,16 +84,16 @@ def lists(file: str) -> ByLists:
 
 def _from_text(path: Path) -> Ragged:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        text = decoded(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise DataError(
             f"{path} cannot be read: {reason}; give a .npz file of index lists or a text with one "
             "list per client"
         ) from None
     try:
         found = _parsed(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
         raise DataError(
             f"{path} is neither JSON nor a Python literal; expected one list of indices per "
             "client, as in [[4, 2], [0, 1]]"

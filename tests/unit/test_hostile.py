@@ -1,0 +1,325 @@
+"""Messages from somebody who means harm: refused in one line, or finite and of the right length."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_codecs import EVERY, LAYOUT, D, bits, encode, flat, normal
+
+from fedloom import wire
+from fedloom.algorithms import Scaffold
+from fedloom.codecs import Dense, Int8, TopK, indices, make_codec, rice
+from fedloom.codecs.base import Header
+from fedloom.codecs.indices import Coding
+from fedloom.errors import WireError
+from fedloom.layout import Layout
+from fedloom.link import Link, Via
+from fedloom.vector import rec
+
+F32 = torch.float32
+MESSAGES = {name: codec.pack(encode(codec, normal(dtype=F32))) for name, codec in EVERY.items()}
+
+
+def refused(codec, raw, layout=LAYOUT, dtype=F32):
+    with pytest.raises(WireError) as caught:
+        codec.read(raw, layout, dtype)
+    said = str(caught.value)
+    assert "\n" not in said and len(said) < 250
+    return said
+
+
+# ------------------------------------------------------------------------------------ one message
+@pytest.mark.parametrize("name", EVERY)
+def test_an_honest_message_is_read_as_it_is_decoded(name):
+    codec = EVERY[name]
+    for dtype in (F32, torch.float64):
+        raw = codec.pack(encode(codec, normal(dtype=dtype)))
+        here = codec.decode(codec.unpack(raw, LAYOUT), LAYOUT, dtype)
+        assert bits(codec.read(raw, LAYOUT, dtype)) == bits(here)
+        assert bits(codec.read(bytearray(raw), LAYOUT, dtype)) == bits(here)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", EVERY)
+def test_numbers_that_are_not_finite_are_refused(name, bad):
+    codec = EVERY[name]
+    message = encode(codec, normal(dtype=F32))
+    for field, value in message._asdict().items():
+        if not value.is_floating_point():
+            continue
+        for place in (0, len(value) - 1):
+            worse = value.clone()
+            worse[place] = bad
+            refused(codec, codec.pack(message._replace(**{field: worse})))
+
+
+@pytest.mark.parametrize("name", ["dense", "top", "dropping", "rank 1", "sign", "zipped"])
+def test_values_of_another_type_are_refused(name):
+    if name not in EVERY:
+        pytest.skip("needs zstandard")
+    codec = EVERY[name]
+    wide = codec.pack(encode(codec, normal()))
+    said = refused(codec, wide)
+    assert "float32" in said
+    refused(codec, MESSAGES[name], dtype=torch.float64)
+
+
+def test_what_overflows_in_the_models_type_is_refused():
+    large = encode(Int8(bucket=100), torch.full((D,), 1e30))
+    assert "not finite as float16" in refused(
+        Int8(bucket=100), Int8(bucket=100).pack(large), dtype=torch.float16
+    )
+
+
+def test_the_largest_float_comes_back_from_int8():
+    largest = torch.finfo(F32).max
+    p = torch.tensor([largest, -largest, 0.0])
+    codec = Int8()
+    out = codec.read(codec.pack(encode(codec, p, flat(3))), flat(3), F32)
+    assert torch.allclose(out, p, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("raw", [None, 7, "text", [1, 2], 1.5, {"a": b""}, torch.zeros(3)])
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_no_bytes_is_refused(name, raw):
+    for read in (EVERY[name].unpack, lambda raw, layout: EVERY[name].read(raw, layout, F32)):
+        with pytest.raises(WireError, match="must be bytes, got"):
+            read(raw, LAYOUT)
+
+
+def sparse(codec, index, value, coding, r=0, d=D):
+    """A message in a coding of one's choice."""
+    block = indices.write(np.array(index, np.int64), d, indices.Plan(coding, r, 0))
+    head = Header(codec.code, F32, int(coding), d, len(index)).bytes()
+    return head + block + torch.tensor(value, dtype=F32).numpy().tobytes()
+
+
+def test_only_the_shortest_coding_of_the_places_is_read():
+    codec = TopK(ratio=5 / D)
+    index, value = [3, 17, 18, 300, 430], [1.0, 2.0, 3.0, 4.0, 5.0]
+    best = indices.plan(np.array(index), D)
+    known = {Coding.RAW: [0], Coding.BITMAP: [0], Coding.VARINT: [0], Coding.RICE: range(12)}
+    for coding, parameters in known.items():
+        for r in parameters:
+            raw = sparse(codec, index, value, coding, r)
+            if (coding, r) == best[:2]:
+                assert codec.read(raw, LAYOUT, F32)[index].tolist() == value
+            else:
+                refused(codec, raw)
+    whole = TopK(ratio=1.0)
+    refused(whole, sparse(whole, range(D), [1.0] * D, Coding.BITMAP))
+
+
+def test_top_k_is_as_many_as_the_run_agreed_on():
+    few, many = TopK(ratio=0.1), TopK(ratio=0.5)
+    raw = many.pack(encode(many, normal(dtype=F32)))
+    assert "ratio 0.1 sends" in refused(few, raw)
+    few, one = TopK(ratio=0.1, scope="layer"), TopK(ratio=0.1)
+    raw = one.pack(encode(one, normal(dtype=F32)))  # as many, but not from every layer
+    assert "every layer" in refused(few, raw)
+    small = sparse(EVERY["threshold"], [3, 9], [2.0, 0.1], Coding.VARINT)
+    refused(EVERY["threshold"], small)
+
+
+def test_zeros_with_a_sign_are_no_scales():
+    for name, field in (("8 bit", "norm"), ("int8", "scale"), ("sign", "scale")):
+        message = encode(EVERY[name], normal(dtype=F32))
+        scale = getattr(message, field).clone()
+        scale[0] = -0.0
+        refused(EVERY[name], EVERY[name].pack(message._replace(**{field: scale})))
+
+
+# ------------------------------------------------------------------------------------- the packet
+LINK = Link({"delta": Via(TopK(ratio=0.1))}).settled(Scaffold())
+UP = rec(delta=normal(D, 1, F32), dc=normal(D, 2, F32), weight=3.0)
+
+
+class Whole:
+    layout = LAYOUT
+
+
+def packet():
+    return LINK.send(UP, LINK.init(torch.zeros(D), LAYOUT, 0), Whole, 0, 7, 1)[0]
+
+
+def number(value):
+    return struct.pack("<d", value)
+
+
+def values(*bad):
+    return torch.tensor([*bad, *[0.0] * (D - len(bad))], dtype=F32).numpy().tobytes()
+
+
+PACKETS = {
+    "no packet": None,
+    "a list": [b"", b""],
+    "no fields": {},
+    "a field is missing": lambda p: {k: v for k, v in p.items() if k != "weight"},
+    "a coded field is missing": lambda p: {k: v for k, v in p.items() if k != "delta"},
+    "one too many": lambda p: p | {"more": b""},
+    "a name that is no text": lambda p: p | {7: b"", None: b""},
+    "a text": lambda p: p | {"dc": "0" * 4 * D},
+    "a number": lambda p: p | {"weight": 3.0},
+    "none": lambda p: p | {"delta": None},
+    "a longer number": lambda p: p | {"weight": p["weight"] * 2},
+    "a shorter number": lambda p: p | {"weight": p["weight"][:3]},
+    "NaN": lambda p: p | {"dc": values(math.nan)},
+    "infinity": lambda p: p | {"dc": values(0.0, -math.inf)},
+    "no weight": lambda p: p | {"weight": number(0.0)},
+    "minus no weight": lambda p: p | {"weight": number(-0.0)},
+    "a negative weight": lambda p: p | {"weight": number(-3.0)},
+    "an infinite weight": lambda p: p | {"weight": number(math.inf)},
+    "a weight that is none": lambda p: p | {"weight": number(math.nan)},
+    "a damaged message": lambda p: p | {"delta": p["delta"][:-1]},
+    "another codec's": lambda p: p | {"delta": Dense().pack(encode(Dense(), UP.delta))},
+}
+
+
+@pytest.mark.parametrize("case", PACKETS)
+def test_packets_that_cannot_be_are_refused_in_one_line(case):
+    good = packet()
+    assert LINK.receive(good, LAYOUT, UP).weight == 3.0
+    bad = PACKETS[case](good) if callable(PACKETS[case]) else PACKETS[case]
+    with pytest.raises(WireError) as caught:
+        LINK.receive(bad, LAYOUT, UP)
+    assert "\n" not in str(caught.value)
+
+
+def test_records_are_read_from_their_own_bytes_only():
+    like = rec(own=rec(m=torch.zeros(3), flag=torch.zeros(2, dtype=torch.bool)), t=1.0)
+    good = wire.pack(like)
+    wrong = [
+        None,
+        {k: v for k, v in good.items() if k != "own.m"},
+        good | {"more": b""},
+        good | {"t": good["t"] + b"\0"},
+        good | {"t": good["t"][:-1]},
+        good | {"t": 1.0},
+        good | {"own.flag": b"\0\2"},
+    ]
+    for bad in wrong:
+        with pytest.raises(WireError):
+            wire.unpack(bad, like)
+
+
+# -------------------------------------------------------------------------------------- mutations
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "bit", "cut", "add", "number", "value", "swap"]),
+        st.integers(0, 2**16),
+        st.integers(0, 2**32 - 1),
+    ),
+    min_size=1,
+    max_size=4,
+)
+VALUES = [math.nan, math.inf, -math.inf, -0.0, 3e38, 1e-45]
+
+
+def mutated(raw, changes):
+    out = bytearray(raw)
+    for what, at, value in changes:
+        at = at % 40 if value % 2 else at % (len(out) + 1)  # half of them where the claims stand
+        if what == "set" and at < len(out):
+            out[at] = value % 256
+        elif what == "bit" and at < len(out):
+            out[at] ^= 1 << value % 8
+        elif what == "cut":
+            del out[at : at + value % 9 + 1]
+        elif what == "add":
+            out[at:at] = bytes(value % 40)
+        elif what == "number":
+            out[at : at + 4] = struct.pack("<I", value)
+        elif what == "value":
+            out[at : at + 4] = struct.pack("<f", VALUES[value % len(VALUES)])
+        elif what == "swap":
+            out[at : at + 4], out[:4] = out[:4], out[at : at + 4]
+    return bytes(out)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(EVERY)), changes)
+def test_mutated_messages_are_finite_vectors_or_refused(name, changes):
+    codec, raw = EVERY[name], mutated(MESSAGES[name], changes)
+    try:
+        out = codec.read(raw, LAYOUT, F32)
+    except WireError as error:
+        assert "\n" not in str(error)
+    else:
+        assert out.shape == (D,) and out.dtype == F32 and bool(out.isfinite().all())
+
+
+# ----------------------------------------------------------------------------------------- memory
+LONG = 1 << 22  # coordinates: a model of 16 MiB
+MODEL, SPARE = 4 * LONG, 6 << 20
+
+
+def peak(act):
+    """Bytes by which a process grows at most while it acts, whoever asks for them."""
+    Path("/proc/self/clear_refs").write_text("5")
+    status = lambda key: next(
+        1024 * int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(key)
+    )
+    before = status("VmRSS")
+    act()
+    return status("VmHWM") - before
+
+
+def liars():
+    """Short messages that claim much, and long ones whose tables would be longer."""
+    d, bitmap = LONG, LONG // 8
+    head = lambda codec, coding, k: Header(codec.code, F32, int(coding), d, k).bytes()
+    some = EVERY["threshold"]
+    yield "all places, no values", some, head(some, Coding.IMPLIED, d)
+    yield "gaps of one byte", some, head(some, Coding.VARINT, 1) + bytes(8 * bitmap) + bytes(4)
+    ones = np.full(bitmap // 2, 255, np.uint8).tobytes()
+    rest = bytes(bitmap // 2 - 1)
+    yield "a long code", some, head(some, Coding.RICE, 1) + b"\0" + ones + rest + bytes(4)
+    yield "a set too many", some, head(some, Coding.BITMAP, 1) + b"\xff" * bitmap + bytes(4)
+    strom = EVERY["strom"]
+    yield "signs", strom, head(strom, Coding.IMPLIED, d) + struct.pack("<d", 0.5)
+    chained = make_codec("topk:0.01|int8")
+    own = struct.pack("<BBI", 1, 13, 0)
+    yield "a chain of all", chained, head(chained, Coding.IMPLIED, d) + own + bytes(30)
+    layers = EVERY["sign by layer"]
+    yield "magnitudes", layers, head(layers, 0, 2**22) + bytes(2**24)
+    rank = EVERY["rank 1"]
+    yield "factors", rank, head(rank, 0, d) + struct.pack("<H", 1) + bytes(4 * d)
+
+
+@pytest.mark.parametrize("case", [name for name, *_ in liars()])
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_no_claim_costs_more_than_the_model(case):
+    (found,) = [(codec, raw) for name, codec, raw in liars() if name == case]
+    layout = Layout(("w", "b"), ((LONG // 8, 4), (LONG // 2,)))
+    refused(*found, layout)
+    assert peak(lambda: refused(*found, layout)) < MODEL + SPARE
+
+
+def test_a_frame_with_a_wide_window_is_refused():
+    zstandard = pytest.importorskip("zstandard")
+    codec = make_codec("zstd")
+    inner = Dense().pack(encode(Dense(), normal(dtype=F32)))
+    wide = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=1)
+    frame = zstandard.ZstdCompressor(compression_params=wide).compress(inner)
+    said = zstandard.get_frame_parameters(frame)
+    head = Header(codec.code, F32, 0, D, 0).bytes() + struct.pack("<BI", 0, len(inner))
+    if said.window_size <= 2 * len(inner):
+        frame = bytearray(frame)
+        frame[4] &= ~0x20  # no single segment: a window's size follows
+        frame[5:5] = bytes([17 << 3])
+    assert "window" in refused(codec, head + bytes(frame))
+
+
+def test_a_long_code_is_read_without_tables_for_what_is_behind_it():
+    numbers = np.array([300_000, *[0] * 5_000])
+    block = np.frombuffer(rice.write(numbers, 0), np.uint8)
+    assert rice.read(block, 0, len(numbers), 10**6).tolist() == numbers.tolist()
