@@ -36,7 +36,7 @@ FLAGS = {
     "list": set(),
     "show": set(),
     "matrix": {"--out"},
-    "export": {"--out", "--format", "--capacity"},
+    "export": {"--out", "--format", "--capacity", "--test-set"},
     "partition": {"--plot", "--save"},
     "check": set(),
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it

@@ -10,7 +10,9 @@ from fedloom.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["cut_out"]
+    from fedloom.config import Config
+
+__all__ = ["cut_out", "settled"]
 
 
 def cut_out(
@@ -24,8 +26,7 @@ def cut_out(
     code started: only that code knows its model.
     """
     from fedloom.config import from_run
-    from fedloom.engines.statistics import keeps_no_statistics, samples
-    from fedloom.models import with_statistics
+    from fedloom.engines.statistics import keeps_no_statistics
     from fedloom.report import load_run
     from fedloom.sizes import part_of
 
@@ -45,10 +46,18 @@ def cut_out(
     net.start_from(weights)
     view, module = part_of(rule, net, net.init(), capacity, round)
     if keeps_no_statistics(module):
-        module = with_statistics(module, samples(config.experiment().build().fed))
+        module = settled(module, config)
     held = net.layout.d if view.held is None else len(view.held)
     words = f"{rule.name} at capacity {capacity:g}: {held:,} of {net.layout.d:,} parameters"
     return module.cpu(), _mask(view, net.layout), words
+
+
+def settled(module: nn.Module, config: Config) -> nn.Module:
+    """A module whose batch norms have the statistics of all training samples."""
+    from fedloom.engines.statistics import samples
+    from fedloom.models import with_statistics
+
+    return with_statistics(module, samples(config.experiment().build().fed)).cpu()
 
 
 def _mask(view: Any, layout: Any) -> dict[str, Tensor]:

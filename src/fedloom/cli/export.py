@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import click
 
 from fedloom.errors import CheckpointError, ConfigError
 
-from .script import architecture, call, script
+from .script import Use, architecture, call, script
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,16 +37,26 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
     metavar="SHARE",
     help="Of a run with sub-models: cut one of this size, such as 0.05 or 1/20, trained or not.",
 )
-def export_command(run: Path, out: Path | None, kind: str, capacity: str | None) -> None:
-    """Write a run's newest model, and beside it a script that loads it, with plain torch where the
-    model is made of torch's own layers.
+@click.option(
+    "--test-set", is_flag=True, help="Also write the test set as raw samples, for --check."
+)
+def export_command(
+    run: Path, out: Path | None, kind: str, capacity: str | None, test_set: bool
+) -> None:
+    """Write a run's newest model, and beside it a script that loads it and runs it on raw samples:
+    with plain torch, but for Hugging Face's models. Texts bring a file with their vocabulary.
+
+    What was written is checked where the data are at hand: it must score on the test set what the
+    run said. `python export.py --check FILE.npz` does so anywhere.
 
     An unfinished run gives the model of its last checkpoint. A sub-model is a smaller network, or
     for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
     """
+    from fedloom.cli.verify import ask, verify
+
     weights, module, round = _newest(run)
     mask: dict[str, Tensor] = {}
-    name, about = "export", ""
+    name, about, share = "export", "", None
     if capacity is not None:
         from fedloom.capacities import share_of
         from fedloom.cli.cut import cut_out
@@ -52,22 +64,15 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
         share, named = share_of(capacity, "--capacity"), module
         module, mask, about = cut_out(run, weights, share, round)
         weights, name = dict(module.state_dict()), f"export-{share:g}"
-    out = out or run / f"{name}{_SUFFIX[kind]}"
-    if out.is_dir():
-        out = out / f"model{_SUFFIX[kind]}"
-    if out.suffix != _SUFFIX[kind] and out.exists():
-        raise ConfigError(
-            f"'{out}' exists, and is no export; give --out a name that ends in {_SUFFIX[kind]}"
-        )
-    code = out.with_suffix(".py")
+    elif module is not None:
+        named, (module, weights) = module, _settled(run, module, weights)
+    out = _place(run, out, name, kind)
     built = None if module is None else architecture(module)
     # what was cut, or got statistics, is as no recipe makes it; else it can go by its name
-    uncut = module is not None and (capacity is None or _alike(module, named))
-    if uncut and built is None:
+    if module is not None and built is None and _alike(module, named):
         built = call(run)
-    text = script(built, out.name, kind, run, round)
-    _write(out, weights, kind)
-    _write_text(code, text)
+    told = ask(run, round, share, weights)
+    text, code = _write_all(out, kind, (built, run, round), weights, told.use)
     click.echo(f"{out}: {sum(v.numel() for v in weights.values()):,} numbers, round {round}")
     if about:
         click.echo(about)
@@ -75,7 +80,64 @@ def export_command(run: Path, out: Path | None, kind: str, capacity: str | None)
         beside = out.with_suffix(f".mask{out.suffix}")
         _write(beside, mask, kind)
         click.echo(f"{beside}: which of them it holds")
-    click.echo(f"{code}: loads it\n\n{text.rstrip()}")
+    click.echo(f"{code}: loads it, and makes its inputs\n\n{text.rstrip()}\n")
+    for line in told.lacking(built):
+        click.echo(line)
+    npz = out.with_suffix(".test.npz") if test_set else None
+    verify(code, told, built is not None, npz)
+
+
+def _write_all(
+    out: Path, kind: str, made: tuple[str | None, Path, int], weights: dict[str, Tensor], use: Use
+) -> tuple[str, Path]:
+    """Write the weights, the vocabulary if there is one, and the script -> its text, its file.
+
+    made: the expression that makes the model, the run, the round.
+    """
+    built, run, round = made
+    code, words = out.with_suffix(".py"), out.with_suffix(".words.json")
+    use = replace(use, words=words.name if "words" in use.inputs else "")
+    text = script(built, out.name, kind, run, round, use)
+    _write(out, weights, kind)
+    if use.words:
+        _write_text(words, json.dumps(use.inputs["words"]))
+        click.echo(f"{words}: its vocabulary")
+    _write_text(code, text)
+    return text, code
+
+
+def _place(run: Path, out: Path | None, name: str, kind: str) -> Path:
+    """The file of the weights. Raises ConfigError for one that is something else."""
+    out = out or run / f"{name}{_SUFFIX[kind]}"
+    if out.is_dir():
+        out = out / f"model{_SUFFIX[kind]}"
+    if out.suffix != _SUFFIX[kind] and out.exists():
+        raise ConfigError(
+            f"'{out}' exists, and is no export; give --out a name that ends in {_SUFFIX[kind]}"
+        )
+    if out.resolve() == (run / "model.safetensors").resolve():
+        raise ConfigError(f"'{out}' is the run's own model; give --out another name")
+    return out
+
+
+def _settled(
+    run: Path, module: nn.Module, weights: dict[str, Tensor]
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A model whose batch norms keep no statistics, with those that a run with sub-models measured
+    it by; any other as it is.
+    """
+    from fedloom.engines.statistics import keeps_no_statistics
+
+    if not keeps_no_statistics(module):
+        return module, weights
+    from fedloom.cli.cut import settled
+    from fedloom.config import from_run
+
+    config = from_run(run)
+    net = config.net()
+    net.start_from(weights)
+    module = settled(net.export(net.init()), config)
+    return module, dict(module.state_dict())
 
 
 def _alike(one: nn.Module, other: nn.Module | None) -> bool:
@@ -158,10 +220,17 @@ def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
         with disk_errors():
             write_atomic(out, save)
     except OSError as error:
-        raise ConfigError(f"'{out}' cannot be written: {error.strerror}; choose --out") from None
+        raise _unwritable(out, error) from None
 
 
 def _write_text(out: Path, text: str) -> None:
     from fedloom.files import write_atomic
 
-    write_atomic(out, text)
+    try:
+        write_atomic(out, text)
+    except OSError as error:
+        raise _unwritable(out, error) from None
+
+
+def _unwritable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"'{out}' cannot be written: {error.strerror}; choose --out")

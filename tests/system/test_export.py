@@ -1,0 +1,373 @@
+"""An exported folder is all that is needed to use a model: its inputs, its classes, its score."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+import runpy
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import save_model
+from torch import Tensor, nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.cli.script import Use, architecture, script
+from fedloom.data import Images, digits, from_arrays, iid
+from fedloom.data.raw import Characters, Columns, Pixels, Running, Words, recipe
+from fedloom.data.shakespeare import ALPHABET
+from fedloom.models import MODELS, mlp
+
+Fedloom = Callable[..., Result]
+SMALL = ("rounds=2", "local.epochs=1")
+pytestmark = pytest.mark.usefixtures("plain")
+
+EVIL = "'\"\"\"\n\\x41'''\nopen('harm','w')#\\"
+
+
+@pytest.fixture
+def check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str]]:
+    """Run a script where fedloom cannot be imported -> what it exits with, what it prints."""
+
+    def call(code: str, *words: str) -> tuple[Any, str]:
+        with monkeypatch.context() as patch:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "fedloom"]:
+                patch.setitem(sys.modules, name, None)
+            patch.setattr(sys, "argv", [code, *words])
+            with pytest.raises(SystemExit) as caught:
+                runpy.run_path(code, run_name="__main__")
+        return caught.value.code, capsys.readouterr().out
+
+    return call
+
+
+# -------------------------------------------------------------------------------- inputs, by kind
+WORDS = {"<pad>": 0, "<unk>": 1, "it's": 2, ",": 3, "o": 4, "été": 5}
+BY_WORD = {"a": 0, "<eos>": 1, "<unk>": 2}
+GREY, RED = torch.arange(2 * 64) % 17, torch.arange(2 * 3 * 4) * 10
+CASES: list[tuple[Any, Any, Tensor]] = [
+    (Pixels(16), None, Pixels(16).store(GREY.view(2, 1, 8, 8))),
+    (Pixels(255, 0.286, 0.3529), None, Pixels(255, 0.286, 0.3529).store(GREY.view(2, 1, 8, 8))),
+    (None, Images(mean=(0.1, 0.2, 0.3), std=(0.3, 0.7, 0.9)), RED.view(2, 3, 2, 2).byte()),
+    (None, None, torch.tensor([[0.1, -2.0]])),
+    (None, None, torch.tensor([[1, 2]])),
+    (Columns(("a", EVIL)), None, torch.tensor([[0.1, -2.0]])),
+    (Words(WORDS, 4), None, torch.tensor([[2, 3, 1, 0], [0, 0, 0, 0], [5, 4, 4, 4]])),
+    (Characters(ALPHABET), None, torch.tensor([[0, 79, 7], [5, 6, 7]])),
+    (Running(BY_WORD), None, torch.tensor([[0, 1, 2], [2, 2, 1]])),
+]
+
+
+@pytest.mark.parametrize(("raw", "transform", "stored"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
+    raw: Any, transform: Any, stored: Tensor, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    transform = None if transform is None else transform.astype(dtype)
+    wanted = stored if transform is None else transform.plain(stored)
+    wanted = wanted.to(dtype) if wanted.is_floating_point() else wanted
+    how = recipe(raw, transform, stored)
+    assert json.loads(json.dumps(how)) == how
+    words = "model.words.json" if "words" in how else ""
+    use = Use(inputs=how, words=words, dtype=str(dtype).removeprefix("torch."))
+    (tmp_path / "model.words.json").write_text(json.dumps(how.get("words")))
+    save_model(nn.Flatten(), str(tmp_path / "m.safetensors"))
+    text = script("nn.Flatten()", "m.safetensors", "safetensors", tmp_path, 1, use)
+    (tmp_path / "m.py").write_text(text)
+    made = runpy.run_path(str(tmp_path / "m.py"))
+    samples = stored.numpy() if raw is None else raw.back(stored)
+    assert torch.equal(made["prepare"](samples), wanted)
+    assert made["prepare"](samples).dtype == wanted.dtype
+    assert len(made["predict"](samples)) == len(stored)
+    if isinstance(samples[0], str):  # numbers may be given instead of texts
+        assert torch.equal(made["prepare"](stored.numpy()), wanted)
+
+
+def test_published_digits_are_what_a_script_takes(fedloom: Fedloom) -> None:
+    from sklearn.datasets import load_digits
+
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    assert "checked: accuracy" in fedloom("export", "a").output
+    made, data = runpy.run_path("a/export.py"), digits()
+    assert data.test_inputs is not None
+    rows = lambda images: sorted(map(tuple, images.flatten(1).tolist()))
+    whole = torch.cat([data.inputs, data.test_inputs])
+    bunch = load_digits()
+    bunch.images.flags.writeable = False  # as an array of a file's bytes is
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rows(made["prepare"](bunch.images)) == rows(whole)
+    assert set(made["predict"](bunch.images)) <= set("0123456789")
+    for wrong, said in ((bunch.images / 16, "fractions"), (bunch.images[:, :4], "shape")):
+        with pytest.raises(ValueError, match=said):
+            made["prepare"](wrong)
+
+
+# ------------------------------------------------------------------------------------------ names
+def test_names_are_values_and_never_code(fedloom: Fedloom) -> None:
+    folder = Path(EVIL.replace("/", ""))
+    fedloom("run", *SMALL, "--out", folder, "--quiet")
+    partition = json.loads((folder / "partition.json").read_text())
+    partition["class_names"] = [f"{EVIL}{i}" for i in range(10)]
+    (folder / "partition.json").write_text(json.dumps(partition))
+    for ending in ("export.safetensors", "it's\"\n\\.safetensors"):
+        output = fedloom("export", folder, "--out", folder / ending).output
+        assert "checked: accuracy" in output
+        code = (folder / ending).with_suffix(".py")
+        assert ast.get_docstring(ast.parse(code.read_text()), clean=False) == (
+            f"The model of {folder.name} after round 2."
+        )
+        made = runpy.run_path(str(code))
+        assert made["CLASSES"] == partition["class_names"]
+        assert made["predict"](np.zeros((1, 8, 8)))[0] in partition["class_names"]
+    assert not list(Path().rglob("harm"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "float32); open('harm', 'w'); (0"},
+        {"scale": "16).div(open('harm', 'w')"},
+        {"mean": ["open('harm', 'w')"]},
+        {"shape": ["open('harm', 'w')"]},
+        {"kind": "other"},
+    ],
+)
+def test_an_altered_description_is_refused(change: dict[str, Any], fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    partition = json.loads(Path("a/partition.json").read_text())
+    partition["inputs"] |= change
+    Path("a/partition.json").write_text(json.dumps(partition))
+    text = fedloom("export", "a", code=1).output
+    assert "a/partition.json' is damaged" in text
+    assert not Path("a/export.py").exists() and not Path("harm").exists()
+
+
+def test_the_runs_own_model_is_not_overwritten(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    text = fedloom("export", "a", "--out", "a/model.safetensors", code=2).output
+    assert "is the run's own model" in text
+
+
+# ------------------------------------------------------------------------------------------ checks
+def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    assert "359 raw samples" in fedloom("export", "a", "--test-set").output
+    last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
+    code, output = check("a/export.py", "--check", "a/export.test.npz")
+    assert code == 0 and output.count(f"{last:.6g}") == 2 and "the same" in output
+    made = runpy.run_path("a/export.py")
+    with np.load("a/export.test.npz") as arrays:
+        inputs, targets = arrays["inputs"], arrays["targets"]
+    assert inputs.dtype == np.uint8 and int(inputs.max()) == 16
+    assert made["score"](inputs, targets) == pytest.approx(last, abs=1e-12)
+    np.savez("b.npz", inputs=inputs, targets=(targets + 1) % 10)
+    code, output = check("a/export.py", "--check", "b.npz")
+    assert code == 1 and "NOT THE SAME" in output
+    np.savez("c.npz", inputs=inputs)
+    for words, said in (
+        (("--check", "c.npz"), "error: c.npz cannot be checked"),
+        (("--check", "none.npz"), "error: none.npz cannot be checked"),
+        ((), "usage: python a/export.py --check FILE.npz"),
+    ):
+        code, output = check("a/export.py", *words)
+        assert code.startswith(said) and not output
+
+
+@pytest.mark.slow
+def test_an_export_is_checked_in_a_python_of_its_own(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    fedloom("export", "a", "--test-set")
+    start = "import runpy, sys; sys.modules['fedloom'] = None; del sys.argv[0]; "
+    start += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    call = [sys.executable, "-c", start, "a/export.py", "--check", "a/export.test.npz"]
+    found = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and "the same" in found.stdout, found.stderr
+
+
+def test_another_score_than_the_runs_is_an_error(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
+    for said in (last + 0.01, last - 0.01):
+        monkeypatch.setattr("fedloom.cli.verify._said", lambda *parts, said=said: said)
+        text = fedloom("export", "a", code=1).output
+        assert f"but the run said {said:.6g}" in text
+    monkeypatch.setattr("fedloom.cli.verify._said", lambda *parts: None)
+    assert "the run did not measure it" in fedloom("export", "a").output
+
+
+@pytest.mark.parametrize("rule", ["heterofl", "fiarse"])
+def test_sub_models_are_checked_too(rule: str, fedloom: Fedloom) -> None:
+    sizes = ("submodel.capacities=[0.25, 1]", "evaluate.sizes=[0.5]")
+    fedloom("run", *SMALL, f"submodel={rule}", *sizes, "--out", "a", "--quiet")
+    summary = json.loads(Path("a/summary.json").read_text())["sizes"]
+    for size, said in (
+        ("0.25", summary["global"]["0.25"]),
+        ("0.5", summary["unseen"][0]["global"]),
+    ):
+        output = fedloom("export", "a", "--capacity", size, "--test-set").output
+        assert f"checked: accuracy {said:.6g} on 359 raw test samples, and the run said" in output
+        with np.load(f"a/export-{size}.test.npz") as arrays:
+            made = runpy.run_path(f"a/export-{size}.py")
+            assert made["score"](arrays["inputs"], arrays["targets"]) == pytest.approx(said)
+    assert "did not measure it" in fedloom("export", "a", "--capacity", "0.7").output
+
+
+# ------------------------------------------------------------------------------------------- texts
+def reviews(path: str, rows: int) -> None:
+    with Path(path).open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["who", "text", "label"])
+        for i in range(rows):
+            out.writerow(
+                ["ab"[i % 2], ("It's good, " if i % 3 else "bad \\ ") * (i % 4 + 1), i % 3]
+            )
+
+
+def test_texts_bring_their_vocabulary(fedloom: Fedloom, check: Any) -> None:
+    reviews("train.csv", 30)
+    reviews("test.csv", 7)
+    data = ("data=table", "data.path=train.csv", "data.test=test.csv", "data.text=text")
+    data += ("data.client=who", "data.length=6", "data.vocabulary=9", "data.partition=natural")
+    data += ("data.clients=2",)
+    model = ("model=transformer_text", "model.vocabulary=9", "model.classes=3", "model.width=8")
+    fedloom("run", *data, *model, "model.length=6", "cohort=2", *SMALL, "--out", "a", "--quiet")
+    output = fedloom("export", "a", "--test-set").output
+    assert "a/export.words.json: its vocabulary" in output and "checked: accuracy" in output
+    code, said = check("a/export.py", "--check", "a/export.test.npz")
+    assert code == 0 and "the same" in said
+    made = runpy.run_path("a/export.py")
+    with Path("test.csv").open(newline="") as file:
+        texts = [row["text"] for row in csv.DictReader(file)]
+    from fedloom.config import from_run
+
+    stored = from_run("a").data().test_inputs
+    assert stored is not None
+    assert sorted(made["prepare"](texts).tolist()) == sorted(stored.tolist())
+
+
+@pytest.mark.parametrize("tied", ["false", "true"])
+def test_a_language_model_is_checked_by_its_perplexity(
+    tied: str, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDLOOM_DATA", str(Path().resolve()))
+    Path("wikitext-2").mkdir()
+    for part, count in (("train", 60), ("test", 30)):
+        line = " ".join(["the", "cat", "=", "saw", "<unk>", "été"] * count)
+        Path(f"wikitext-2/wiki.{part}.tokens").write_text(f" {line} \n")
+    data = ("data=wikitext2", "data.length=5", "data.partition=iid", "data.clients=2")
+    model = ("model=lstm_language_model", "model.vocabulary=7", "model.embedding=4")
+    model += ("model.hidden=4", f"model.tied={tied}")
+    fedloom("run", *data, *model, "cohort=2", *SMALL, "--out", "a", "--quiet")
+    output = fedloom("export", "a").output
+    assert "checked: perplexity" in output and "import fedloom" not in output
+    made = runpy.run_path("a/export.py")
+    assert made["outputs"](["the cat = saw <eos>"]).shape == (1, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"),
+    [
+        ("lstm_shakespeare", {"hidden": 6}, (3, 9)),
+        ("lstm_language_model", {"vocabulary": 9, "embedding": 5, "hidden": 4}, (3, 9)),
+        ("transformer_text", {"vocabulary": 9, "length": 9, "width": 8, "heads": 2}, (3, 9)),
+        ("resnet18", {"norm": "static_batch"}, (3, 3, 8, 8)),
+    ],
+)
+def test_our_networks_are_written_in_plain_torch(
+    name: str, options: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    want = MODELS[name](**options).eval()
+    save_model(want, str(tmp_path / "m.safetensors"))
+    text = script(architecture(want), "m.safetensors", "safetensors", tmp_path, 3)
+    assert "fedloom" not in text
+    (tmp_path / "m.py").write_text(text)
+    made = runpy.run_path(str(tmp_path / "m.py"))["model"]
+    inputs = torch.randint(0, 9, shape)
+    inputs = inputs.float() if len(shape) == 4 else inputs
+    with torch.no_grad():
+        torch.testing.assert_close(made(inputs), want(inputs))
+
+
+# ------------------------------------------------------------------------------------- from Python
+@dataclass(frozen=True)
+class Halved:
+    """A transform of a user's."""
+
+    draws: int = 0
+    out: torch.dtype = torch.float32
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        return inputs.float() / 2
+
+    def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        return self.plain(inputs)
+
+    def astype(self, dtype: torch.dtype) -> Halved:
+        return self
+
+    def about(self) -> dict[str, Any]:
+        return {}
+
+
+def from_python(out: str, **changes: Any) -> None:
+    parts: dict[str, Any] = {"algorithm": FedAvg(), "model": lambda: mlp(64), "device": "cpu"}
+    local = Local(epochs=1, lr=0.1)
+    Experiment(**(parts | {"rounds": 1, "local": local} | changes)).run(out)
+
+
+def test_a_run_from_python_knows_its_inputs_as_well(fedloom: Fedloom) -> None:
+    from_python("a", data=digits(iid(clients=5)))
+    text = fedloom("export", "a").output
+    assert "not checked: the run was started from Python" in text
+    assert "div(16)" in text and "SAID" in text
+    code = Path("a/export.py").read_text()  # somebody puts the model in
+    filled = code.replace("...  # the nn.Module", f"{architecture(mlp(64))}  # the nn.Module")
+    imported = "from collections import OrderedDict\nfrom pathlib"
+    Path("a/export.py").write_text(filled.replace("from pathlib", imported, 1))
+    made, data = runpy.run_path("a/export.py"), digits()
+    assert data.test_inputs is not None and data.test_targets is not None
+    images = Pixels(16).back(data.test_inputs)
+    last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
+    assert made["score"](images, data.test_targets) == pytest.approx(last, abs=1e-12)
+
+
+def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom: Fedloom) -> None:
+    inputs, targets = torch.randint(0, 9, (20, 64)), torch.arange(20) % 10
+    data = from_arrays(inputs, targets, iid(4), test=(inputs, targets), transform=Halved())
+    own = {"mine": lambda outputs, targets: (outputs.argmax(1) == targets).float()}
+    from_python("a", data=data, metrics=own)
+    text = fedloom("export", "a").output
+    assert "not exported: the transform Halved, your own code; call it in prepare()" in text
+    assert "not exported: the metric 'mine', your own code" in text
+    assert "# 'Halved', which made the run's inputs, is Python code" in text
+
+
+def test_data_that_are_gone_are_said(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+    reviews("train.csv", 30)
+    data = ("data=table", "data.path=train.csv", "data.text=text", "data.partition=natural")
+    data += ("data.client=who", "data.length=6", "data.vocabulary=9")
+    data += ("data.clients=2",)
+    model = ("model=transformer_text", "model.vocabulary=9", "model.classes=3", "model.width=8")
+    fedloom("run", *data, *model, "model.length=6", "cohort=2", *SMALL, "--out", "a", "--quiet")
+    assert "not checked: the run has no test set" in fedloom("export", "a").output
+    os.unlink("train.csv")
+    text = fedloom("export", "a").output
+    assert "not checked: the data are not at hand: " in text and "def numbers(text)" in text
+    assert "--test-set: " in fedloom("export", "a", "--test-set", code=2).output
