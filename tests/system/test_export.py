@@ -9,6 +9,7 @@ import os
 import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,10 @@ def test_published_digits_are_what_a_script_takes(fedloom: Fedloom) -> None:
     rows = lambda images: sorted(map(tuple, images.flatten(1).tolist()))
     whole = torch.cat([data.inputs, data.test_inputs])
     bunch = load_digits()
-    assert rows(made["prepare"](bunch.images)) == rows(whole)
+    bunch.images.flags.writeable = False  # as an array of a file's bytes is
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rows(made["prepare"](bunch.images)) == rows(whole)
     assert set(made["predict"](bunch.images)) <= set("0123456789")
     for wrong, said in ((bunch.images / 16, "fractions"), (bunch.images[:, :4], "shape")):
         with pytest.raises(ValueError, match=said):

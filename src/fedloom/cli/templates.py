@@ -132,7 +132,7 @@ class RecurrentNet(nn.Module):
 # inputs, by the kind that fedloom.data.raw.recipe names
 _NUMBERS = '''def prepare(inputs):
     """{about}"""
-    values = torch.as_tensor(np.asarray(inputs)).to(torch.{dtype})
+    values = torch.as_tensor(np.asarray(inputs).copy()).to(torch.{dtype})
     if tuple(values.shape[1:]) != SHAPE:
         raise ValueError(f"a sample has the shape {{SHAPE}}, got {{tuple(values.shape[1:])}}")
     return values{cast}
@@ -141,13 +141,13 @@ _TEXTS = '''def prepare(inputs):
     """{about}; arrays of such numbers stay."""
     inputs = [inputs] if isinstance(inputs, str) else inputs
     if len(inputs) and not isinstance(inputs[0], str):
-        return torch.as_tensor(np.asarray(inputs)).long()
+        return torch.as_tensor(np.asarray(inputs).copy()).long()
     return torch.tensor([numbers(text) for text in inputs], dtype=torch.int64)
 '''
 PREPARE: dict[str, str] = {
     "pixels": '''def prepare(inputs):
     """Pictures {shape} of whole numbers from 0 to {scale}{grey} as the model takes them."""
-    pixels = torch.as_tensor(np.asarray(inputs))
+    pixels = torch.as_tensor(np.asarray(inputs).copy())
     if SHAPE[0] == 1 and tuple(pixels.shape[1:]) == SHAPE[1:]:
         pixels = pixels.unsqueeze(1)
     if tuple(pixels.shape[1:]) != SHAPE:
@@ -196,12 +196,12 @@ PREPARE: dict[str, str] = {
 # which an export cannot hold: call it in prepare().
 def prepare(inputs):
     """Inputs as the run's own transform made them."""
-    return torch.as_tensor(np.asarray(inputs))
+    return torch.as_tensor(np.asarray(inputs).copy())
 ''',
     "unknown": '''# The run does not say how its inputs were made, and its data are not at hand.
 def prepare(inputs):
     """Inputs as the model takes them."""
-    return torch.as_tensor(np.asarray(inputs))
+    return torch.as_tensor(np.asarray(inputs).copy())
 ''',
 }
 
@@ -238,7 +238,7 @@ def score(inputs, targets):
     total = count = 0
     for i in range(0, len(targets), {batch}):
         out = outputs(inputs[i : i + {batch}])
-        wanted = torch.as_tensor(np.asarray(targets[i : i + {batch}]))
+        wanted = torch.as_tensor(np.asarray(targets[i : i + {batch}]).copy())
         {each}
         total, count = total + float(each.double().sum()), count + each.numel()
     return {final}
