@@ -36,6 +36,7 @@ from .fitting import (
     try_capacity,
     weights_of,
 )
+from .interrupts import stoppable, undisturbed
 from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
@@ -303,6 +304,7 @@ class Experiment:
         loop.folder = folder
         loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
 
+    @stoppable()
     def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
         with loop.folder.held() if loop.folder else contextlib.nullcontext():
             try:
@@ -310,7 +312,8 @@ class Experiment:
                 begin()
                 return self._rounds(loop, progress)
             finally:
-                loop.engine.close()
+                with undisturbed():
+                    loop.engine.close()
 
     def _rounds(self, loop: Loop, progress: bool) -> Result:
         shown = None

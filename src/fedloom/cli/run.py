@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedloom.config import Config
 
-__all__ = ["go_on", "resume_command", "run_command", "sorted_out", "start"]
+__all__ = ["go_on", "interrupted", "resume_command", "run_command", "sorted_out", "start"]
 
 INTERRUPTED = 130
 
@@ -66,7 +67,8 @@ def run_command(
             (start if state == "new" else go_on)(config, folder, quiet)
         except click.exceptions.Exit:
             if seeds > 1:
-                click.echo("the same command goes on with it, and with the other seeds", err=True)
+                with contextlib.suppress(OSError):
+                    click.echo("the same command goes on with it, and with the others", err=True)
             raise
     if seeds > 1 and not quiet:
         _compare(folders)
@@ -111,9 +113,8 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         if not quiet:
             click.echo(f"{experiment.label}, seed {experiment.seed}\n{summarise(result)}")
         report = illustrate(folder)
-    except KeyboardInterrupt:
-        click.echo(f"\n{_interrupted(folder)}", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        raise interrupted(stop, f"\n{_interrupted(folder)}") from None
     except OSError as error:
         raise CheckpointError(
             f"'{folder}' cannot be written ({error.strerror or error}); "
@@ -124,6 +125,13 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         return
     click.echo(f"  run in {folder}" + (f", report in {report}" if report else ""))
     click.echo(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
+
+
+def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
+    """Say that a signal stopped the run -> what ends the command with 128 + its number."""
+    with contextlib.suppress(OSError):  # the terminal may be what is gone
+        click.echo(text, err=True)
+    return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 
 
 def _interrupted(folder: Path) -> str:

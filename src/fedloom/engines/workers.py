@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, WorkerError
+from ..interrupts import deaf_children, leave_to_parent
 from ..net import Net
 from ..plan import Federation, Plan
 from ..vector import Rec, Vec
@@ -94,7 +94,10 @@ class Workers:
 
     def _start(self) -> None:
         from loky import ProcessPoolExecutor
+        from loky.backend.resource_tracker import ensure_running
 
+        with deaf_children():
+            ensure_running()
         self._executor = ProcessPoolExecutor(
             max_workers=self.workers,
             initializer=_begin,
@@ -203,7 +206,7 @@ _HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
 
 def _begin(post: str, parent: int) -> None:
     """Make this process a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    leave_to_parent()
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     keep_memory()
