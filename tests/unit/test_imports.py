@@ -16,8 +16,8 @@ from tiny import SOURCE, environment
 # A name stands for a module or for a whole package, whose modules may import each other. Everything
 # else comes from a lower layer.
 LAYERS = {
-    0: ["_version", "errors", "files", "rng", "vector"],
-    1: ["blocks", "capacities", "dropout", "layout", "storage", "wire"],
+    0: ["_version", "errors", "files", "locks", "rng", "vector"],
+    1: ["blocks", "capacities", "dropout", "layout", "manifest", "storage", "wire"],
     2: ["algorithm", "net"],
     3: [
         "cohorts",

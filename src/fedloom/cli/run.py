@@ -165,9 +165,10 @@ def _state(config: Config, folder: Path) -> str:
     """ "new", "begun" or "finished" run of this configuration, so that the same command with
     --seeds goes on. Raises ConfigError for a folder that holds anything else.
     """
+    from fedloom.rundir import RunDirectory
     from fedloom.sweep import state_of
 
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or RunDirectory(folder).free():
         return "new"
     if (folder / "config.toml").is_file():
         from fedloom.config import from_run

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.errors import CheckpointError
+from fedloom.manifest import verify_log
 
 __all__ = ["Group", "Metric", "Run", "flatten", "group_runs", "load_run", "show_value"]
 
@@ -166,6 +167,7 @@ def load_run(path: str | Path) -> Run:
     path = Path(path)
     text, config = _read_config(path)
     summary = _read_object(path / "summary.json")
+    verify_log(path)
     rows = _read_rows(path / "rounds.jsonl")
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
