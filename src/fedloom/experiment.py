@@ -284,7 +284,8 @@ class Experiment:
         if self.engine == "auto":  # what the run began with
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
-        known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
+        known = folder.read_object("fingerprint.json")
+        own = fingerprint(self, loop, known.get("version", "1"))
         other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
         if other:
             raise CheckpointError(
