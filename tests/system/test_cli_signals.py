@@ -64,6 +64,12 @@ def test_a_signal_to_a_sweep_ends_it_with_the_same_code(stop: Stop) -> None:
     assert [saved(p) for p in Path("s").iterdir()] == [["00000003"]]
 
 
+def test_a_signal_to_another_command_ends_it_with_the_same_code(stop: Stop) -> None:
+    Path("mine.py").write_text("from fedloom import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
+    done = stop(signal.SIGTERM, "check", "mine.py")
+    assert (done.exit_code, done.output.strip()) == (143, "interrupted")
+
+
 def test_a_terminal_that_is_gone_changes_no_exit_code(
     stop: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
