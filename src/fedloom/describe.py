@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
+import math
 import os
 import platform
 import sys
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from .loop import Loop
 
 __all__ = ["describe", "digest", "environment", "fingerprint", "settings"]
+
+_log = logging.getLogger(__name__)
+_PIECE = 1 << 24  # bytes
 
 
 def digest(value: Any) -> str:
@@ -127,8 +132,13 @@ _FREE = (
 )
 
 
-def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
-    """{part: hash} of everything that decides the run's numbers; what resume() compares."""
+_SCHEME = "2"  # of the fingerprint; the first one had no number, and looked at 256 inputs
+
+
+def fingerprint(exp: Experiment, loop: Loop, scheme: str = _SCHEME) -> dict[str, str]:
+    """{part: hash} of everything that decides the run's numbers; what resume() compares. scheme:
+    by which it is made, "1" for one without a version.
+    """
     parts = {k: digest(v) for k, v in configuration(exp, loop).items() if k not in _FREE}
     parts["engine"] = bits_of(engine_text(loop))
     if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
@@ -147,14 +157,25 @@ def fingerprint(exp: Experiment, loop: Loop) -> dict[str, str]:
     fixed = [p for p in loop.net.module.parameters() if not p.requires_grad]
     parts["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
     parts["clients"] = exp.data.clients.digest()[:12]
-    parts["samples"] = _content(_some_samples(exp.data))
+    if scheme == "1":
+        parts["samples"] = _content(_some_samples(exp.data))
+        return parts
+    parts["samples"] = _content(_samples(exp.data))
+    parts["version"] = _SCHEME
     return parts
 
 
+def _samples(data: FederatedData) -> list[torch.Tensor]:
+    """Everything that is trained and tested on, and who tests on what."""
+    tests = data.test_clients
+    lists = (None, None) if tests is None else (tests.offsets, tests.indices)
+    arrays = (data.inputs, data.targets, data.test_inputs, data.test_targets, data.validation)
+    missing = torch.empty(0)  # so that no array is taken for another
+    return [missing if t is None else t for t in (*arrays, *lists)]
+
+
 def _some_samples(data: FederatedData) -> list[torch.Tensor]:
-    """All targets, and inputs of 256 samples from all over: enough to tell one data set from
-    another at any size.
-    """
+    """What the first scheme looked at: all targets, and inputs of 256 samples from all over."""
     out = []
     for inputs, targets in (
         (data.inputs, data.targets),
@@ -166,11 +187,15 @@ def _some_samples(data: FederatedData) -> list[torch.Tensor]:
 
 
 def _content(tensors: Iterable[torch.Tensor]) -> str:
-    """A short hash of shapes, types and bytes."""
+    """A short hash of shapes, types and bytes; of large ones piece by piece, so that one in a file
+    is not copied into memory.
+    """
     state = hashlib.sha256()
     for t in tensors:
         state.update(f"{t.dtype} {list(t.shape)}".encode())
-        state.update(as_bytes(t).numpy().data)
+        size = t.element_size() * math.prod(t.shape[1:])
+        for piece in torch.split(t, max(_PIECE // max(size, 1), 1)) if t.ndim else [t]:
+            state.update(as_bytes(piece).numpy().data)
     return state.hexdigest()[:12]
 
 
@@ -210,6 +235,31 @@ def environment() -> dict[str, str]:
     return out
 
 
+def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
+    """The same, with the versions that made the rounds until now, if they were others; that is
+    said, too.
+    """
+    now, before = environment(), {}
+    if round:
+        try:
+            before = folder.read_object("environment.json")
+        except CheckpointError as error:
+            _log.warning("which versions made the rounds until now is not known: %s", error)
+    other = [name for name in ("fedloom", "torch") if before.get(name, now[name]) != now[name]]
+    was = ", ".join(f"{name} {before[name]}" for name in other)
+    if other:
+        _log.warning(
+            "'%s' was run with %s until round %d and goes on with %s: from here on its numbers may "
+            "be rounded differently",
+            folder.path,
+            was,
+            round,
+            ", ".join(f"{name} {now[name]}" for name in other),
+        )
+    earlier = [before.get("earlier"), f"{was} until round {round}" if other else None]
+    return now | ({"earlier": "; ".join(filter(None, earlier))} if any(earlier) else {})
+
+
 def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     """Write the files that explain the run. Raises CheckpointError."""
     try:
@@ -238,7 +288,8 @@ def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
             "metric": told(loop.fed.metrics, loop.plan.objective),
         },
     )
-    folder.write_json("environment.json", environment() | {"device": str(loop.net.device)})
+    environment = _environment(folder, loop.round) | {"device": str(loop.net.device)}
+    folder.write_json("environment.json", environment)
     folder.write_json("fingerprint.json", fingerprint(exp, loop))
     # last: from now on the folder is a run that can be resumed
     write_atomic(folder.path / "config.toml", tomli_w.dumps(configuration(exp, loop)))

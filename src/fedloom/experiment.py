@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import logging
@@ -41,6 +40,7 @@ from .fitting import (
     weights_of,
 )
 from .hardware import device_of
+from .interrupts import stoppable, undisturbed
 from .link import Link, Via
 from .local import Local
 from .loop import Loop, Saving
@@ -290,12 +290,13 @@ class Experiment:
         loop = self.build()
         if progress and self.choice is not None:
             say(f"{self.label}, seed {self.seed}: {self.choice}")
-        if out is not None:
-            folder = RunDirectory(out)
-            folder.create()
+        if out is None:
+            return self._go(loop, progress, loop.begin)
+        folder = RunDirectory(out)
+        with folder.begun():
             self._attach(loop, folder)
             describe(self, loop, folder)
-        return self._go(loop, progress, loop.begin)
+            return self._go(loop, progress, loop.begin)
 
     def resume(self, out: str | Path, progress: bool = False) -> Result:
         """Go on in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
@@ -304,14 +305,19 @@ class Experiment:
         """
         folder = RunDirectory(out)
         folder.open()
+        with folder.held():
+            return self._resume(folder, progress)
+
+    def _resume(self, folder: RunDirectory, progress: bool) -> Result:
         if self.engine == "auto":  # what the run began with
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
-        known, own = folder.read_json("fingerprint.json"), fingerprint(self, loop)
+        known = folder.read_object("fingerprint.json")
+        own = fingerprint(self, loop, known.get("version", "1"))
         other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
         if other:
             raise CheckpointError(
-                f"'{out}' holds a run of another configuration: {', '.join(other)} differ; "
+                f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "
                 "resume with the settings it was started with, or start in another folder"
             )
         self._attach(loop, folder)
@@ -320,7 +326,7 @@ class Experiment:
             loop.restore()
             if loop.round > self.rounds:
                 raise ConfigError(
-                    f"'{out}' has {loop.round} rounds already; "
+                    f"'{folder.path}' has {loop.round} rounds already; "
                     f"rounds = {self.rounds} is less than that"
                 )
             describe(self, loop, folder)
@@ -331,13 +337,14 @@ class Experiment:
         loop.folder = folder
         loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
 
+    @stoppable()
     def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
-        with loop.folder.held() if loop.folder else contextlib.nullcontext():
-            try:
-                loop.engine.open(loop.plan, loop.fed, loop.net)
-                begin()
-                return self._rounds(loop, progress)
-            finally:
+        try:
+            loop.engine.open(loop.plan, loop.fed, loop.net)
+            begin()
+            return self._rounds(loop, progress)
+        finally:
+            with undisturbed():
                 loop.engine.close()
 
     def _rounds(self, loop: Loop, progress: bool) -> Result:

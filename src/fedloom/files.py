@@ -6,11 +6,24 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-__all__ = ["checksum", "reason", "remedy", "sync_folder", "write_atomic"]
+__all__ = [
+    "begun_checksum",
+    "checksum",
+    "parts",
+    "reason",
+    "remedy",
+    "sync_folder",
+    "write_atomic",
+]
+
+_PART = re.compile(r"\..+\.[0-9]+\.part")  # what write_atomic calls a file that is not whole yet
+_CHUNK = 1 << 20
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
@@ -58,10 +71,30 @@ def remedy(error: OSError) -> str:
     return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
 
 
-def checksum(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal. Raises OSError."""
+def parts(folder: Path) -> list[Path]:
+    """The files in a folder that a kill cut short while they were written."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [
+        p
+        for p in folder.iterdir()
+        if _PART.fullmatch(p.name) and p.is_file() and not p.is_symlink()
+    ]
+
+
+def checksum(path: Path, size: int | None = None) -> str:
+    """SHA-256 of a file's content, or of its first bytes, in hexadecimal. Raises OSError."""
+    return str(begun_checksum(path, size).hexdigest())
+
+
+def begun_checksum(path: Path, size: int | None = None) -> Any:
+    """The same as a hashlib object, to which more can be added. Raises OSError."""
+    state = hashlib.sha256()
     with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
+        while raw := f.read(_CHUNK if size is None else min(size, _CHUNK)):
+            state.update(raw)
+            size = None if size is None else size - len(raw)
+    return state
 
 
 def sync_folder(folder: Path) -> None:

@@ -22,7 +22,7 @@ from .engines.statistics import evaluate_normed, keeps_no_statistics
 from .errors import CheckpointError, ConfigError, FedloomError
 from .evaluation import Curve, Evaluation
 from .files import remedy
-from .interrupts import undisturbed
+from .interrupts import stoppable, undisturbed
 from .ledger import Ledger
 from .memory import ClientMemory
 from .net import Net
@@ -139,9 +139,10 @@ class Loop:
         return up
 
     # --------------------------------------------------------------------------------- the rounds
+    @stoppable()
     def run(self, rounds: int) -> None:
-        """Go on until this many rounds are done in all. KeyboardInterrupt abandons the round under
-        way, saves, and is raised again.
+        """Go on until this many rounds are done in all. KeyboardInterrupt (Ctrl-C, SIGTERM, SIGHUP)
+        abandons the round under way, saves, and is raised again.
         """
         last_save = time.monotonic()
         try:
@@ -171,8 +172,10 @@ class Loop:
             self._finish_row(rounds)
         except KeyboardInterrupt:
             with undisturbed():
-                self._finish_row(rounds)
-                self.save()
+                try:
+                    self._finish_row(rounds)
+                finally:  # who is told of the row may fail: a terminal that is gone
+                    self.save()
             raise
         self.save(final=True)
 
@@ -303,12 +306,13 @@ class Loop:
         by_time = self.saving.seconds is not None and time.monotonic() - last > self.saving.seconds
         return self.folder is not None and (by_rounds or by_time)
 
+    @undisturbed()
     def save(self, final: bool = False) -> None:
         """Write a checkpoint. A full disk is a warning: the last checkpoint still serves. At the
         end it is an error.
         """
-        if self.folder is None or self.round == self.saved:
-            return
+        if self.folder is None or self.round == self.saved or self.logged < len(self.history):
+            return  # a checkpoint whose last row is not written could not be gone on from
         extra = {
             "ledger": self.ledger.as_dict(),
             "curve": asdict(self.curve),

@@ -9,6 +9,7 @@ when no kept checkpoint names it.
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,8 @@ from .storage import freeze, thaw, write_tensors
 from .vector import Rec, leaves
 
 __all__ = ["ClientMemory"]
+
+_SEGMENT = re.compile(r"[0-9]{8,}\.safetensors")  # other files are not ours
 
 
 class ClientMemory:
@@ -186,8 +189,8 @@ class ClientMemory:
             return
         named = {name for index in kept for name, _, _ in index["segments"]}
         named |= set(self._where.values())
-        for path in self._folder.glob("*.safetensors"):
-            if path.name not in named:
+        for path in self._folder.iterdir():
+            if _SEGMENT.fullmatch(path.name) and path.name not in named:
                 path.unlink(missing_ok=True)
         self._written = {k: n for k, n in self._written.items() if k in named}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -10,9 +11,10 @@ __all__ = ["Progress", "say"]
 
 
 def say(line: str) -> None:
-    """Write one line where progress is shown."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    """Write one line where progress is shown; nothing where that terminal is gone."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class Progress:
@@ -70,7 +72,8 @@ class Progress:
     def stop(self) -> None:
         """Stop showing."""
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # the terminal is gone, which stops the run
+                self._bar.stop()
             self._bar = None
 
 

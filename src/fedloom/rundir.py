@@ -1,19 +1,20 @@
 """A run's directory: what it was told, what it did, and checkpoints from which it goes on.
 
 A checkpoint is a folder whose manifest.json is written last: without it the folder does not count.
-Everything before it has been forced to the disk by then, client memory included. The log of rounds
-is cut back to where the checkpoint was when a run goes on from it.
+Everything before it has been forced to the disk by then, client memory included. The manifest has
+checksums of itself, of the checkpoint's files, and of the log of rounds up to it; the log is cut
+back to there when a run goes on. Nothing is deleted but what a run made itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
-import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from .errors import CheckpointError, ConfigError
-from .files import checksum, remedy, sync_folder, write_atomic
+from .files import begun_checksum, checksum, parts, remedy, sync_folder, write_atomic
+from .locks import hold, holder
+from .manifest import (
+    FILES,
+    check_log,
+    named,
+    numbered,
+    read_manifest,
+    remove,
+    round_folder,
+    write_manifest,
+)
 from .memory import ClientMemory
 from .storage import freeze, thaw, write_tensors
 from .vector import Rec, Vec
@@ -51,34 +63,49 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.memory_folder = self.path / "memory"
         self.rounds = self.path / "rounds.jsonl"
+        self._logged: tuple[int, Any] | None = None  # bytes of the log so far, and their checksum
+        self._replaced: Callable[[], bool] = lambda: False
 
     def create(self) -> None:
         """Make the folder; it must not hold a run already."""
-        if self.path.exists() and not self._empty():
-            raise ConfigError(
-                f"'{self.path}' exists and is not empty; go on with `fedloom resume {self.path}`, "
-                "or choose another folder with out="
-            )
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".writable"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise ConfigError(
-                f"the run directory '{self.path}' cannot be written: {error.strerror}; "
-                "choose another with out="
-            ) from None
+        self._make(self.checkpoints)
 
-    def _empty(self) -> bool:
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """The same, and inside no other process may run what is here: of two that begin at once
+        the second is refused before it has written anything.
+        """
+        self._make(self.path)
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise _unwritable(self.path, "Permission denied")
+        with self.held():
+            self._make(self.checkpoints)
+            yield
+
+    def _make(self, folder: Path) -> None:
+        if self.path.exists() and not self.free():
+            how = "choose another folder with out="
+            if (self.path / "config.toml").exists():
+                how = f"go on with `fedloom resume {self.path}`, or {how}"
+            raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.path, error.strerror or str(error)) from None
+
+    def free(self) -> bool:
         """Say whether nothing is here, or only what a run left that was killed in its first
         moments, before it could be resumed.
         """
-        begun = {"checkpoints", "partition.json", "environment.json", "fingerprint.json"}
-        return self.path.is_dir() and all(
-            p.name in begun or p.name.endswith(".part") or p.name in (".writable", ".lock")
-            for p in self.path.iterdir()
-        )
+        if not self.path.is_dir():
+            return False
+        left = {p.name for p in self.path.iterdir()} - {p.name for p in parts(self.path)}
+        begun = {".lock", "checkpoints", "partition.json", "environment.json", "fingerprint.json"}
+        if not left:
+            return True
+        made = self.checkpoints
+        bare = not made.exists() or (made.is_dir() and not any(made.iterdir()))
+        return ".lock" in left and left <= begun and bare  # the lock is the first that a run makes
 
     def open(self) -> None:
         """Check that a run is here."""
@@ -91,28 +118,51 @@ class RunDirectory:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Inside, no other process may run what is here. Raises ConfigError if one does,
-        CheckpointError where nothing can be written.
+        CheckpointError where nothing can be written, or a link would lead the run elsewhere.
         """
-        try:
-            import fcntl
-        except ImportError:  # no such locks here
-            yield
-            return
-        try:
-            lock = open(self.path / ".lock", "a")  # noqa: SIM115  # closed below, with the lock
-        except OSError as error:
-            raise CheckpointError(f"'{self.path}' cannot be written: {error.strerror}") from None
-        with lock as file:
+        self._refuse_links()
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                self._replaced = stack.enter_context(hold(self.path / ".lock"))
+            except BlockingIOError as error:
                 raise ConfigError(
-                    f"'{self.path}' is being run by another process; wait until it has ended, or "
-                    "stop it"
+                    f"'{self.path}' is being run by another process ({error.strerror}); wait until "
+                    "it has ended, or stop it"
                 ) from None
             except OSError as error:
-                _log.debug("no lock on this file system: %s", error)
+                raise CheckpointError(
+                    f"'{self.path}' cannot be written: {error.strerror}"
+                ) from None
             yield
+
+    def holder(self) -> str | None:
+        """Who runs what is here, in words; None if nobody does."""
+        return holder(self.path / ".lock")
+
+    def _refuse_links(self) -> None:
+        """Raise CheckpointError for a link in place of what a run cuts and deletes."""
+        own = [self.path / ".lock", self.rounds, self.checkpoints, self.memory_folder]
+        for folder in named(self.checkpoints):
+            own += [folder, *(folder / name for name in FILES)]
+        for path in own:
+            if path.is_symlink():
+                raise CheckpointError(
+                    f"'{path}' is a link, and a run would change what it leads to; put a copy in "
+                    "its place"
+                )
+        if self.rounds.is_file() and self.rounds.stat().st_nlink > 1:
+            raise CheckpointError(
+                f"'{self.rounds}' has another name (a hard link), whose content would change too; "
+                "put a copy in its place"
+            )
+
+    def _refuse_strangers(self) -> None:
+        """Raise CheckpointError if another run has taken this folder's place."""
+        if self._replaced():
+            raise CheckpointError(
+                f"'{self.path}' was removed while it was being run, and another run has begun "
+                "there; this one stops, and leaves that one alone"
+            )
 
     # -------------------------------------------------------------------------------- small files
     def write_json(self, name: str, value: Any) -> None:
@@ -126,6 +176,13 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
 
+    def read_object(self, name: str) -> dict[str, Any]:
+        """Read a JSON file that holds an object. Raises CheckpointError."""
+        found = self.read_json(name)
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{self.path / name} cannot be read: it holds no object")
+        return found
+
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration. Raises CheckpointError."""
         try:
@@ -135,14 +192,29 @@ class RunDirectory:
 
     def append_round(self, row: Mapping[str, Any]) -> None:
         """One more line of the log of rounds. Raises CheckpointError."""
+        self._refuse_strangers()
+        line = json.dumps(row).encode() + b"\n"
         try:
-            with open(self.rounds, "a") as f:
-                f.write(json.dumps(row) + "\n")
+            size, state = self._log()
+            with open(self.rounds, "ab") as f:
+                f.write(line)
         except OSError as error:
             raise CheckpointError(
                 f"'{self.rounds}' cannot be written: {error.strerror or error}; "
                 f"{remedy(error)}, then `fedloom resume {self.path}`"
             ) from error
+        state.update(line)
+        self._logged = size + len(line), state
+
+    def _log(self) -> tuple[int, Any]:
+        """The log's bytes until now and their checksum, to which rows are added as they are
+        written: checkpoints do not read it again.
+        """
+        if self._logged is None:
+            size = self.rounds.stat().st_size if self.rounds.exists() else 0
+            state = begun_checksum(self.rounds, size) if size else hashlib.sha256()
+            self._logged = size, state
+        return self._logged
 
     def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
         """The rows of the log until a checkpoint: so many bytes, and a row for each round. Raises
@@ -176,12 +248,13 @@ class RunDirectory:
         """Write a checkpoint, then delete those beyond the last `keep`. Raises OSError; then the
         old ones still serve.
         """
+        self._refuse_strangers()
         memory.flush()
-        folder = self.checkpoints / f"{state.round:08d}"
+        folder = round_folder(self.checkpoints, state.round)
         if (folder / "manifest.json").exists():
             return
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        remove(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             shape, tensors = freeze(state.srv)
             tensors = {f"srv/{k}": v for k, v in tensors.items()}
@@ -190,38 +263,34 @@ class RunDirectory:
             write_tensors(file, tensors)
             write_atomic(folder / "memory.json", json.dumps(memory.index()))
             _sync_file(self.rounds)
+            log_bytes, log = self._log()
             manifest = {
-                "format": 1,
                 "round": state.round,
                 "srv": shape,
-                "log_bytes": self.rounds.stat().st_size if self.rounds.exists() else 0,
+                "log_bytes": log_bytes,
+                "log_sha256": log.hexdigest(),
                 "sha256": {f.name: checksum(f) for f in (file, folder / "memory.json")},
                 "extra": state.extra,
             }
-            write_atomic(folder / "manifest.json", json.dumps(manifest, indent=1))
+            write_manifest(folder, manifest)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             raise
         sync_folder(self.checkpoints)
         self._prune(memory, keep)
 
     def _prune(self, memory: ClientMemory, keep: int) -> None:
-        found = self._found()
+        found = numbered(self.checkpoints)
         for folder in found[: max(len(found) - keep, 0)]:
-            (folder / "manifest.json").unlink(missing_ok=True)  # first it stops being one
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
         kept = []
-        for folder in self._found():
+        for folder in numbered(self.checkpoints):
             try:
                 kept.append(json.loads((folder / "memory.json").read_text()))
             except (OSError, ValueError) as error:
                 _log.warning("checkpoint %s is damaged and removed: %s", folder, error)
-                (folder / "manifest.json").unlink(missing_ok=True)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
         memory.discard(kept)
-
-    def _found(self) -> list[Path]:
-        return sorted(p.parent for p in self.checkpoints.glob("*/manifest.json"))
 
     def load(self, memory: ClientMemory, device: torch.device | str = "cpu") -> State | None:
         """The newest checkpoint that is whole, with client memory set to it; None if none was ever
@@ -230,8 +299,8 @@ class RunDirectory:
         A damaged one is passed over with a warning if an older one serves. Raises CheckpointError
         if none does.
         """
-        found, problems = self._found(), []
-        for folder in reversed(found):
+        problems = []
+        for folder in reversed(numbered(self.checkpoints)):
             try:
                 state = self._load(folder, memory, device)
             except (CheckpointError, OSError, ValueError, KeyError, SafetensorError) as error:
@@ -242,12 +311,19 @@ class RunDirectory:
         if problems:
             raise CheckpointError(
                 f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "
-                "start again in another folder"
+                "put back the files as they were, or start again in another folder"
+            )
+        lost = (self.path / "summary.json").exists() or not self.checkpoints.is_dir()
+        if lost and self.rounds.exists() and self.rounds.stat().st_size:
+            raise CheckpointError(
+                f"'{self.path}' has rounds, and its checkpoints are gone; put back "
+                f"'{self.checkpoints}' as it was, or start again in another folder"
             )
         return None
 
     def _load(self, folder: Path, memory: ClientMemory, device: torch.device | str) -> State:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = read_manifest(folder)
+        check_log(manifest, self.rounds)
         for name, wanted in manifest["sha256"].items():
             if checksum(folder / name) != wanted:
                 raise CheckpointError(f"{name} does not have the checksum it was written with")
@@ -257,10 +333,6 @@ class RunDirectory:
             {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")},
             device,
         )
-        size = self.rounds.stat().st_size if self.rounds.exists() else 0
-        if size < manifest["log_bytes"]:
-            how = "shorter than it was" if size else "gone"
-            raise CheckpointError(f"{self.rounds.name} is {how}")
         memory.restore(json.loads((folder / "memory.json").read_text()))
         buffers = tensors["buffers"].to(device)
         return State(
@@ -271,16 +343,25 @@ class RunDirectory:
         """Cut the log back to a checkpoint, and drop checkpoints later than `after`, which are
         damaged.
         """
+        own = numbered(self.checkpoints, whole=False)
+        for folder in own:
+            if int(folder.name) > after:
+                remove(folder)
         if self.rounds.exists():
             os.truncate(self.rounds, log_bytes)
-        for folder in self.checkpoints.iterdir() if self.checkpoints.exists() else ():
-            if folder.is_dir() and folder.name > f"{after:08d}":
-                shutil.rmtree(folder, ignore_errors=True)
-        for part in self.path.rglob(".*.part"):  # of a write that a kill cut short
-            part.unlink(missing_ok=True)
+        self._logged = None
+        for folder in (self.path, self.memory_folder, *own):
+            for part in parts(folder):  # of a write that a kill cut short
+                part.unlink(missing_ok=True)
 
 
 def _sync_file(path: Path) -> None:
     if path.exists():
         with open(path, "rb+") as f:
             os.fsync(f.fileno())
+
+
+def _unwritable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"the run directory '{path}' cannot be written: {why}; choose another with out="
+    )

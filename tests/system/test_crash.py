@@ -186,6 +186,80 @@ def test_ctrl_c_saves_every_round_that_is_done(engine, undisturbed, tmp_path, en
     agree(experiment(engine_of(engine)).resume(tmp_path / "run"), undisturbed)
 
 
+@pytest.mark.parametrize(
+    ("number", "engine"),
+    [
+        (signal.SIGTERM, "serial"),
+        (signal.SIGHUP, "serial"),
+        pytest.param(signal.SIGTERM, "workers:2", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, "workers:2", marks=pytest.mark.slow),
+    ],
+)
+def test_other_signals_save_as_ctrl_c_does(number, engine, undisturbed, tmp_path, engine_of):
+    process = begin(tmp_path / "run", engine, 9)
+    assert process.stop(number) == (128 + number, "")
+    done = process.rounds[-1]
+    saved = max(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert 0 < done < ROUNDS and saved == done
+    agree(experiment(engine_of(engine)).resume(tmp_path / "run"), undisturbed)
+
+
+def test_signals_while_it_saves_and_closes_change_nothing(undisturbed, tmp_path, monkeypatch):
+    """A scheduler sends several, to every process of a group."""
+    from fedloom import interrupts
+    from fedloom.engines import Serial
+    from fedloom.rundir import RunDirectory
+
+    monkeypatch.setattr(interrupts, "_TOGETHER", 60.0)  # a busy machine is slow
+    save, close, came = RunDirectory.save, Serial.close, []
+
+    def insist(*arguments):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.raise_signal(number)
+        came.append(1)
+
+    def saved(self, *arguments):
+        insist()
+        save(self, *arguments)
+
+    def closed(self):
+        insist()
+        close(self)
+
+    monkeypatch.setattr(RunDirectory, "save", saved)
+    monkeypatch.setattr(Serial, "close", closed)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        stop = lambda row: row["round"] == 7 and signal.raise_signal(signal.SIGHUP)
+        experiment(saving=Saving(seconds=None), on_round=[stop]).run(tmp_path / "run")
+    assert getattr(caught.value, "code", None) == 128 + signal.SIGHUP and len(came) == 2
+    monkeypatch.undo()
+    assert (tmp_path / "run" / "checkpoints" / "00000007").is_dir()
+    agree(experiment().resume(tmp_path / "run"), undisturbed)
+
+
+def test_who_is_told_of_the_last_row_may_fail(undisturbed, tmp_path):
+    """As a terminal that is gone, which is why the signal came."""
+    from fedloom.loop import Loop
+
+    def broken(row):
+        if row["round"] == 8:
+            raise OSError(errno.EIO, "gone")
+
+    commit = Loop._commit
+
+    def commit_and_hang_up(self, *arguments):
+        commit(self, *arguments)
+        if self.round == 8:
+            signal.raise_signal(signal.SIGHUP)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_commit", commit_and_hang_up)
+        with pytest.raises(OSError, match="gone"):
+            experiment(saving=Saving(seconds=None), on_round=[broken]).run(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "00000008").is_dir()
+    agree(experiment().resume(tmp_path / "run"), undisturbed)
+
+
 def test_ctrl_c_between_any_two_lines(undisturbed, tmp_path, monkeypatch):
     """Interrupted where it hurts most: after the server's step and before the memory is kept."""
     from fedloom.memory import ClientMemory

@@ -16,9 +16,19 @@ from tiny import SOURCE, environment
 # A name stands for a module or for a whole package, whose modules may import each other. Everything
 # else comes from a lower layer.
 LAYERS = {
-    0: ["_version", "arithmetic", "errors", "files", "parsing", "rng", "vector"],
-    1: ["blocks", "capacities", "dropout", "hardware", "layout", "pairs", "storage", "wire"],
-    2: ["algorithm", "net"],
+    0: ["_version", "arithmetic", "errors", "files", "locks", "parsing", "rng", "vector"],
+    1: [
+        "blocks",
+        "capacities",
+        "dropout",
+        "hardware",
+        "layout",
+        "manifest",
+        "pairs",
+        "storage",
+        "wire",
+    ],
+    2: ["algorithm", "net", "storage", "wire"],
     3: [
         "cohorts",
         "codecs",

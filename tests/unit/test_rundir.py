@@ -138,7 +138,6 @@ def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
             for name in ("replace", "fsync"):
                 patch.setattr(fedloom.files.os, name, counted(getattr(os, name)))
             patch.setattr(fedloom.files.Path, "unlink", lambda *a, **k: None)
-            patch.setattr("fedloom.rundir.shutil.rmtree", lambda *a, **k: None)
             try:
                 run.save(state(2), memory, 2)
                 finished = True

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import Any, NoReturn
@@ -57,8 +58,9 @@ class Commands(click.Group):
 def _say(error: Exception) -> int:
     """Print one line about an error -> exit code."""
     if isinstance(error, click.exceptions.Abort):
-        click.echo("interrupted", err=True)
-        return 130
+        with contextlib.suppress(OSError):  # the terminal may be what is gone
+            click.echo("interrupted", err=True)
+        return int(getattr(error.__cause__, "code", 130))
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "fedloom"
         text, code = f"{error.format_message()} See `{command} --help`", USAGE

@@ -70,7 +70,7 @@ def _bring(config: Config, folder: Path) -> None:
     """Make a finished run be in a folder: there already, gone on with, or run."""
     from fedloom.report import load_run
 
-    from .run import INTERRUPTED, stopped
+    from .run import interrupted, stopped
 
     there = (folder / "config.toml").is_file()
     if there and load_run(folder).finished:
@@ -79,9 +79,9 @@ def _bring(config: Config, folder: Path) -> None:
     experiment = config.experiment()
     try:
         (experiment.resume if there else experiment.run)(folder, progress=True)
-    except KeyboardInterrupt:
-        click.echo(f"\ninterrupted; go on with: {_typed()} (what is done stays)", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        text = f"\ninterrupted; go on with: {_typed()} (what is done stays)"
+        raise interrupted(stop, text) from None
     except OSError as error:
         raise CheckpointError(stopped(folder, error)) from error
 

@@ -151,13 +151,14 @@ def _alike(one: nn.Module, other: nn.Module | None) -> bool:
 def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
     """-> weights, the module if the configuration says which, the round they are of."""
     from fedloom.config import from_run
+    from fedloom.manifest import numbered
     from fedloom.report import load_run
 
     found = load_run(run)
     python = found.config.get("source") == "python"
     config = None if python else from_run(run, ["device=cpu"])  # wherever it was trained
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
-    saved = [int(p.parent.name) for p in run.glob("checkpoints/*/manifest.json")]
+    saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
     if max(saved, default=0) <= final and final:
         module = None
         if config is not None:

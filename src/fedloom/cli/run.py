@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
 
     from fedloom.config import Config
 
-__all__ = ["go_on", "resume_command", "run_command", "sorted_out", "start", "stopped"]
+__all__ = [
+    "go_on",
+    "interrupted",
+    "resume_command",
+    "run_command",
+    "sorted_out",
+    "start",
+    "stopped",
+]
 
 INTERRUPTED = 130
 
@@ -67,7 +76,8 @@ def run_command(
             (start if state == "new" else go_on)(config, folder, quiet)
         except click.exceptions.Exit:
             if seeds > 1:
-                click.echo("the same command goes on with it, and with the other seeds", err=True)
+                with contextlib.suppress(OSError):
+                    click.echo("the same command goes on with it, and with the others", err=True)
             raise
     if seeds > 1 and not quiet:
         _compare(folders)
@@ -111,9 +121,8 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         experiment = config.experiment()
         begin = experiment.run if fresh else experiment.resume
         result = begin(folder, progress=not quiet)
-    except KeyboardInterrupt:
-        click.echo(f"\n{_interrupted(folder)}", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        raise interrupted(stop, f"\n{_interrupted(folder)}") from None
     except OSError as error:
         raise CheckpointError(stopped(folder, error)) from error
     if not quiet:
@@ -133,6 +142,13 @@ def stopped(folder: Path, error: OSError) -> str:
     again = f", then `fedloom resume {quote(str(folder))}`"
     there = (folder / "config.toml").is_file()
     return f"the run stopped ({reason(error)}); {remedy(error)}{again if there else ''}"
+
+
+def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
+    """Say that a signal stopped the run -> what ends the command with 128 + its number."""
+    with contextlib.suppress(OSError):  # the terminal may be what is gone
+        click.echo(text, err=True)
+    return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 
 
 def _interrupted(folder: Path) -> str:
@@ -169,9 +185,10 @@ def _state(config: Config, folder: Path) -> str:
     """ "new", "begun" or "finished" run of this configuration, so that the same command with
     --seeds goes on. Raises ConfigError for a folder that holds anything else.
     """
+    from fedloom.rundir import RunDirectory
     from fedloom.sweep import state_of
 
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or RunDirectory(folder).free():
         return "new"
     if (folder / "config.toml").is_file():
         from fedloom.config import from_run

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep_command"]
 
-INTERRUPTED = 130
 _BY = {
     "validation": "the validation split",
     "test": "the test set (the papers' way: too good, by the choice itself)",
@@ -45,7 +44,7 @@ def sweep_command(
     from fedloom.files import reason, remedy
     from fedloom.sweep import check_all, plan, results, run_trial
 
-    from .run import sorted_out
+    from .run import interrupted, sorted_out
 
     source, words, out = sorted_out(settings, out)
     words, seeds = _seeds(words, seeds)
@@ -58,9 +57,9 @@ def sweep_command(
             if not quiet:
                 click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
         _tell(trials, results(trials), seeds, by, folder)
-    except KeyboardInterrupt:
-        click.echo("\ninterrupted; the same command goes on, finished runs are kept", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        text = "\ninterrupted; the same command goes on, finished runs are kept"
+        raise interrupted(stop, text) from None
     except OSError as error:
         raise CheckpointError(
             f"the sweep in '{folder}' stopped ({reason(error)}); {remedy(error)} and repeat: "

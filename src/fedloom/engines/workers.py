@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, WorkerError
+from ..interrupts import deaf_children, leave_to_parent
 from ..metrics import is_whole
 from ..net import Net
 from ..plan import Federation, Plan
@@ -137,9 +138,11 @@ class Workers:
 
     def _start(self) -> None:
         from loky import ProcessPoolExecutor
+        from loky.backend.resource_tracker import ensure_running
 
         self._watch.begin(anew=True)
-
+        with deaf_children():
+            ensure_running()
         self._executor = ProcessPoolExecutor(
             max_workers=self.workers,
             initializer=_begin,
@@ -327,7 +330,7 @@ _HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
 
 def _begin(post: str, parent: int) -> None:
     """Make this process a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    leave_to_parent()
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     pulse.begin(Path(post).parent)
     torch.set_num_threads(1)

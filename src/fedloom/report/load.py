@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.manifest import verify_log
 from fedloom.metrics import higher_is_better
-
-__all__ = ["Group", "Metric", "Run", "flatten", "group_runs", "load_run", "show_value"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -170,6 +169,7 @@ def load_run(path: str | Path) -> Run:
     path = Path(path)
     text, config = _read_config(path)
     summary = _read_object(path / "summary.json")
+    verify_log(path)
     rows = _read_rows(path / "rounds.jsonl")
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")

@@ -1,0 +1,199 @@
+"""What was changed since it was written is said, and never gone on from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from crash_script import experiment
+
+from fedloom.errors import CheckpointError
+from fedloom.files import checksum
+from fedloom.report import load_run
+from tiny import clusters, timeless, weights
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of ten rounds that nothing disturbed."""
+    return experiment(rounds=10).run(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def _begun(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("begun") / "run"
+
+    def stop(row):
+        if row["round"] == 7:
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        experiment(rounds=10, on_round=[stop]).run(folder)
+    return folder
+
+
+@pytest.fixture
+def run(_begun, tmp_path):
+    """A run that broke off in round 7, with checkpoints after the fourth and the sixth."""
+    return Path(shutil.copytree(_begun, tmp_path / "run"))
+
+
+def agree(one, other):
+    assert weights(one.model) == weights(other.model)
+    assert timeless(one.history) == timeless(other.history)
+
+
+def change(log, line):
+    """Another digit in a line: it is still JSON, and of its round."""
+    lines = log.read_text().splitlines(keepends=True)
+    row = json.loads(lines[line - 1])
+    row["train_loss"] += 0.125
+    lines[line - 1] = json.dumps(row) + "\n"
+    log.write_text("".join(lines))
+
+
+# -------------------------------------------------------------------------------- the log of rounds
+def test_a_changed_number_in_the_log_is_said(run, whole):
+    change(run / "rounds.jsonl", 2)
+    before = (run / "rounds.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl does not have the checksum") as caught:
+        experiment(rounds=10).resume(run)
+    assert "put back the files as they were" in str(caught.value) and "\n" not in str(caught.value)
+    assert (run / "rounds.jsonl").read_bytes() == before
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl does not have the checksum"):
+        load_run(run)
+
+
+def test_a_change_after_an_older_checkpoint_goes_on_from_that(run, whole, caplog):
+    change(run / "rounds.jsonl", 6)
+    agree(experiment(rounds=10).resume(run), whole)
+    assert "00000006 is damaged and passed over: rounds.jsonl does not" in caplog.text
+    assert load_run(run).rounds.tolist() == list(range(1, 11))
+
+
+def test_a_log_that_was_cut_by_hand_is_said_in_reports_too(run):
+    raw = (run / "rounds.jsonl").read_bytes()
+    (run / "rounds.jsonl").write_bytes(raw[: raw.index(b"\n") + 1])
+    with pytest.raises(CheckpointError, match="shorter than it was"):
+        load_run(run)
+
+
+def test_the_checksum_is_of_the_log_whenever_it_is_saved(tmp_path):
+    """Also after a stop, which cuts the log, and with rows that no checkpoint has."""
+
+    def stop(row):
+        if row["round"] == 5:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        experiment(rounds=9, on_round=[stop]).run(tmp_path / "run")
+    with open(tmp_path / "run" / "rounds.jsonl", "a") as f:
+        f.write('{"round": 6, "tr')  # what a kill leaves
+    assert load_run(tmp_path / "run").rounds.tolist() == [1, 2, 3, 4, 5]
+    experiment(rounds=9).resume(tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        said = json.loads(path.read_text())
+        log = tmp_path / "run" / "rounds.jsonl"
+        assert said["log_sha256"] == checksum(log, said["log_bytes"])
+
+
+# ---------------------------------------------------------------------------- data and environment
+def test_every_changed_input_is_another_run(tmp_path):
+    data = clusters(sizes=(1, 300, 300, 200))
+
+    def resumed(**changes):
+        return experiment(rounds=1, data=replace(data, **changes)).resume(tmp_path / "run")
+
+    experiment(rounds=1, data=data).run(tmp_path / "run")
+    for name in ("inputs", "test_inputs"):
+        array = getattr(data, name)
+        for row in (0, 1, 2, len(array) - 2, len(array) - 1):
+            other = array.clone()
+            other[row, -1] += 1e-3
+            with pytest.raises(CheckpointError, match="samples differ"):
+                resumed(**{name: other})
+    with pytest.raises(CheckpointError, match="samples differ"):
+        resumed(inputs=data.inputs.flip(0))
+    resumed(inputs=data.inputs.t().contiguous().t())  # the same, laid out otherwise
+
+
+def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
+    from fedloom import describe
+
+    x = torch.arange(7 * 5 * 3.0).view(7, 5, 3)
+    arrays = [x, x.transpose(0, 2), torch.empty(0, 4), torch.empty(4, 0), torch.tensor(3)]
+    once = describe._content(arrays)
+    for size in (1, 60, 130):
+        monkeypatch.setattr(describe, "_PIECE", size)
+        assert describe._content(arrays) == once
+
+
+def as_before(run):
+    """Make a folder what fedloom wrote before it had checksums."""
+    from fedloom import describe
+
+    for path in (run / "checkpoints").glob("*/manifest.json"):
+        old = json.loads(path.read_text()) | {"format": 1}
+        del old["checksum"], old["log_sha256"]
+        path.write_text(json.dumps(old))
+    exp = experiment(rounds=10)
+    old = describe.fingerprint(exp, exp.build(), "1")
+    (run / "fingerprint.json").write_text(json.dumps(old))
+    (run / ".lock").write_text("")
+    return old
+
+
+def test_a_folder_of_before_there_were_checksums_goes_on(run, whole):
+    old = as_before(run)
+    new = json.loads((_resumed(run, whole) / "fingerprint.json").read_text())
+    assert "version" not in old and new["version"] == "2" and new["samples"] != old["samples"]
+    assert {k: v for k, v in old.items() if k != "samples"}.items() <= new.items()
+    assert all("checksum" in p.read_text() for p in run.glob("checkpoints/*/manifest.json"))
+
+
+def _resumed(run, whole):
+    assert load_run(run).rounds.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    agree(experiment(rounds=10).resume(run), whole)
+    return run
+
+
+def test_an_old_folder_of_another_configuration_is_refused_as_ever(run):
+    as_before(run)
+    with pytest.raises(CheckpointError, match="samples differ"):
+        experiment(rounds=10, data=clusters(seed=8)).resume(run)
+
+
+def test_a_fingerprint_that_is_none_is_said(run):
+    (run / "fingerprint.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"fingerprint.json cannot be read"):
+        experiment(rounds=10).resume(run)
+
+
+@pytest.mark.parametrize("name", ["fedloom", "torch"])
+def test_another_version_is_said_and_written_down(name, run, whole, caplog):
+    path = run / "environment.json"
+    now = json.loads(path.read_text())
+    path.write_text(json.dumps(now | {name: "0.0.7"}))
+    experiment(rounds=8).resume(run)
+    assert f"was run with {name} 0.0.7 until round 6 and goes on with {name} {now[name]}" in (
+        caplog.text
+    )
+    caplog.clear()
+    assert weights(experiment(rounds=10).resume(run).model) == weights(whole.model)
+    assert not caplog.text
+    assert json.loads(path.read_text())["earlier"] == f"{name} 0.0.7 until round 6"
+
+
+def test_the_same_versions_are_not_worth_a_word(run, caplog):
+    experiment(rounds=7).resume(run)
+    assert not caplog.text and "earlier" not in json.loads((run / "environment.json").read_text())
+
+
+def test_versions_that_are_not_known_are_said(run, whole, caplog):
+    (run / "environment.json").write_text("{")
+    agree(experiment(rounds=10).resume(run), whole)
+    assert "which versions made the rounds until now is not known" in caplog.text

@@ -1,0 +1,99 @@
+"""Locks on files: who lives holds them, who died does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fedloom.locks import hold, holder
+from tiny import environment
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fedloom.locks import hold
+
+with hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def begin(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_who_holds_a_lock_can_be_asked_as_long_as_it_lives(tmp_path):
+    path = tmp_path / ".lock"
+    assert holder(path) is None
+    process = begin(path)
+    try:
+        words = holder(path)
+        assert words is not None and words.startswith(f"process {process.pid} on ")
+        with pytest.raises(BlockingIOError) as caught:
+            hold(path).__enter__()
+        assert caught.value.strerror == words
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        assert path.read_text().strip() == words and holder(path) is None
+        with hold(path):
+            assert (holder(path) or "").startswith(f"process {os.getpid()} on ")
+        assert holder(path) is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_asking_keeps_nobody_from_the_lock(tmp_path):
+    path, done = tmp_path / ".lock", threading.Event()
+
+    def ask():
+        while not done.is_set():
+            holder(path)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for _ in range(50):
+            with hold(path):
+                pass
+    finally:
+        done.set()
+        asking.join()
+
+
+def test_a_lock_whose_file_was_replaced_says_so(tmp_path):
+    path = tmp_path / ".lock"
+    with hold(path) as replaced:
+        assert not replaced()
+        path.unlink()
+        assert not replaced()
+        with hold(path) as second:
+            assert replaced() and not second()
+
+
+def test_a_link_is_no_lock(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / "notes")
+    with pytest.raises(OSError):
+        hold(tmp_path / ".lock").__enter__()
+    assert holder(tmp_path / ".lock") is None and (tmp_path / "notes").read_text() == "mine"
+
+
+def test_words_that_are_no_words_are_not_shown(tmp_path):
+    path = tmp_path / ".lock"
+    with hold(path):
+        path.write_bytes(b"\x1b[2J\xff")
+        assert holder(path) == "an unknown process"

@@ -1,0 +1,121 @@
+"""Which folders are checkpoints, and whether they are as they were written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedloom.errors import CheckpointError
+from fedloom.manifest import (
+    check_log,
+    numbered,
+    read_manifest,
+    remove,
+    round_folder,
+    verify_log,
+    write_manifest,
+)
+
+CONTENT = {
+    "round": 12,
+    "srv": {"fields": {"x": {"tensor": "x"}, "t": 0.1}},
+    "log_bytes": 0,
+    "extra": {"ledger": {"up": {"x": 3}}, "curve": {"target": None}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    out = round_folder(tmp_path / "checkpoints", 12)
+    out.mkdir(parents=True)
+    write_manifest(out, CONTENT)
+    return out
+
+
+def test_a_flipped_bit_anywhere_is_seen_or_changes_nothing(folder):
+    path, whole = folder / "manifest.json", read_manifest(folder)
+    raw = path.read_bytes()
+    assert whole == {"format": 2, **CONTENT}
+    for at in range(len(raw)):
+        for bit in (1, 4, 64):
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
+            try:
+                assert read_manifest(folder) == whole
+            except CheckpointError as error:
+                assert "\n" not in str(error) and "manifest.json" in str(error)
+
+
+def test_a_manifest_that_was_cut_or_moved_is_seen(folder):
+    path = folder / "manifest.json"
+    raw = path.read_bytes()
+    for size in range(len(raw)):
+        path.write_bytes(raw[:size])
+        with pytest.raises(CheckpointError, match=r"manifest\.json"):
+            read_manifest(folder)
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="is of round 12"):
+        read_manifest(folder.rename(folder.with_name("00000013")))
+
+
+def test_a_manifest_of_before_there_were_checksums_is_read(folder):
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, **CONTENT}))
+    assert read_manifest(folder)["round"] == 12
+    (folder / "manifest.json").write_text(json.dumps({"format": 2, **CONTENT}))
+    with pytest.raises(CheckpointError, match="checksum"):
+        read_manifest(folder)
+
+
+def test_a_later_format_is_said(folder):
+    write_manifest(folder, {**CONTENT, "format": 3})
+    with pytest.raises(CheckpointError, match="format 3, of a later fedloom"):
+        read_manifest(folder)
+
+
+def test_only_real_folders_with_the_names_of_rounds_count(folder):
+    home = folder.parent
+    for name in ("best", "0000001", "000000012", "00000014x", "\u0661" * 8):
+        (home / name).mkdir()
+        (home / name / "manifest.json").touch()
+    (home / "00000015").symlink_to(folder)
+    (home / "00000016").touch()
+    late = round_folder(home, 123456789)
+    late.mkdir()
+    assert numbered(home) == [folder] and numbered(home, whole=False) == [folder, late]
+    link = home.with_name("link")
+    link.symlink_to(home)
+    assert numbered(link) == [] and numbered(home / "nothing") == []
+
+
+def test_only_what_a_checkpoint_is_made_of_is_deleted(folder):
+    (folder / "state.safetensors").touch()
+    (folder / ".state.safetensors.77.part").touch()
+    (folder / "notes.txt").write_text("mine")
+    remove(folder)
+    assert [p.name for p in folder.iterdir()] == ["notes.txt"]
+    (folder / "notes.txt").unlink()
+    remove(folder)
+    assert not folder.exists()
+
+
+def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder):
+    from fedloom.files import checksum
+
+    run = folder.parent.parent
+    log = run / "rounds.jsonl"
+    log.write_bytes(b'{"round": 1}\n')
+    said = {"log_bytes": 13, "log_sha256": checksum(log)}
+    write_manifest(folder, CONTENT | said)
+    with open(log, "ab") as f:
+        f.write(b'{"round": 2')
+    check_log(said, log)
+    verify_log(run)
+    log.write_bytes(b'{"round": 7}\n')
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl does not have the checksum") as caught:
+        verify_log(run)
+    assert "put back the file" in str(caught.value) and "\n" not in str(caught.value)
+    later = round_folder(folder.parent, 13)  # a damaged one says nothing
+    later.mkdir()
+    (later / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError, match="checksum"):
+        verify_log(run)
