@@ -252,6 +252,8 @@ def _once(
     process.start()
     only_worker = "workers" in engine and draw.random() < 0.5
     process.join(None if delay == math.inf else delay)
+    if draw.random() < 0.5:
+        _await_write(process, run)
     if process.exitcode is not None:
         if process.exitcode:
             errors = run.with_suffix(".errors").read_text()[-500:]
@@ -265,6 +267,15 @@ def _once(
     process.join()
     counts.in_writes += any(run.rglob("*.part"))
     return 1
+
+
+def _await_write(process: Any, run: Path) -> None:
+    """Wait for a file that is being written, for a second at most."""
+    end = time.monotonic() + 1
+    while time.monotonic() < end and process.is_alive():
+        with contextlib.suppress(FileNotFoundError):  # a folder that goes meanwhile
+            if any(run.rglob(".*.part")):
+                return
 
 
 def _children(pid: int) -> list[int]:
