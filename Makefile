@@ -82,7 +82,7 @@ test-gpu: $(INSTALLED)
 	FEDLOOM_TEST_DEVICE=$(FEDLOOM_TEST_DEVICE) $(RUN)/pytest tests/contract/test_device.py tests/unit/test_hardware.py
 
 soak: $(INSTALLED)
-	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
+	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json
 
 bench: $(INSTALLED)
 	$(RUN)/python benchmarks/overhead.py
