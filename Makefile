@@ -1,7 +1,7 @@
 # make demo          the main job on data that ships in a dependency, about a minute after installation
 # make test          formatting, lints, types and the fast tests: what CI runs
 # make test-all      the same and the slow tests
-# make test-brief    the same with a minute's choice of the fast tests
+# make test-brief    the same with a minute of the fast tests
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
 # make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
@@ -60,7 +60,10 @@ test: check
 test-all: check
 	$(RUN)/pytest
 
-# The layers, the data, every closed form, and the pages: what another Python or library would change.
+# The bits of runs, the data, imports, and pages: what another Python or library changes first.
+BRIEF = tests/golden tests/unit/test_imports.py tests/unit/test_config.py tests/unit/test_storage_wire.py \
+	$(wildcard tests/unit/test_data_*.py tests/unit/test_partition*.py tests/unit/test_report_*.py) \
+	tests/system/test_install.py $(wildcard tests/system/test_results*.py)
 test-brief: check
 	$(RUN)/pytest -n 2 --dist loadfile -m "not slow" $(BRIEF)
 
