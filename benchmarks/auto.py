@@ -23,8 +23,8 @@ from torch import nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import FederatedData, from_arrays, iid
 from fedloom.engines import choose, make_engine
-from fedloom.loop import Loop
 from fedloom.models import cnn_fafed_fashion, cnn_femnist, logistic
+from fedloom.server.rounds import Loop
 
 CANDIDATES = ("serial", "workers:2", "vectorised", "workers:2+vectorised:{}")
 

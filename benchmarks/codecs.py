@@ -24,12 +24,14 @@ import numpy as np
 import torch
 
 from fedloom import FedAvg
-from fedloom.codecs import indices, make_codec
+from fedloom.compression.codecs import index_coding as indices
+from fedloom.compression.codecs import make_codec
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Link, Via, Whole
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import rec
 from fedloom.engines.base import keep_memory
-from fedloom.layout import Layout
-from fedloom.link import Forget, Link, Residual, Via, Whole
-from fedloom.rng import generator
-from fedloom.vector import rec
 
 CODECS = ["topk:0.01", "topk:0.1", "topk:0.01|int8", "qsgd:127", "qsgd:7,64", "fedpaq", "sign"]
 CODECS += ["natural", "int8", "bf16", "dropping:0.01", "threshold:2.6", "proportion:0.01"]

@@ -43,11 +43,12 @@ def child(text: str, clients: int, rounds: int, live: bool) -> None:
     import fedloom.engines.serial
     from fedloom import Experiment
     from fedloom.algorithms import FedAvg
-    from fedloom.codecs import make_codec
+    from fedloom.compression.codecs import make_codec
+    from fedloom.compression.error_feedback import Forget, Residual
+    from fedloom.compression.link import Via
+    from fedloom.core.vector import leaves
     from fedloom.data import from_clients
-    from fedloom.link import Forget, Residual, Via
-    from fedloom.local import Local
-    from fedloom.vector import leaves
+    from fedloom.federation.local import Local
 
     if live:
         fedloom.engines.serial.keep_memory = lambda: None

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import torch
 
-from fedloom.codecs import MAKERS, Codec, make_codec
+from fedloom.compression.codecs import MAKERS, Codec, make_codec
+from fedloom.compression.link import Link
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import Rec
 from fedloom.errors import WireError
-from fedloom.layout import Layout
-from fedloom.link import Link
-from fedloom.rng import generator
-from fedloom.vector import Rec
 
 LAYOUT = Layout(("w", "b", "conv"), ((9, 8), (9,), (4, 2, 3)))
 CHAINS = ("topk:0.1|int8", "topk:0.2,layer|sign", "threshold:0.5|dropping:0.5|natural")

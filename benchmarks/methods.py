@@ -16,10 +16,11 @@ import torch
 
 from fedloom import Experiment
 from fedloom.algorithms import FAFED, FedACG, FedAvg, FedDyn, FedSMOO, Scaffold
-from fedloom.codecs import QSGD, TopK
+from fedloom.compression.codecs import QSGD, TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Via
 from fedloom.data import from_clients
-from fedloom.link import Residual, Via
-from fedloom.local import Local
+from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion
 
 CLIENTS, IMAGES = 5, 500

@@ -17,14 +17,15 @@ import torch
 from plain import PlainLoop
 
 from fedloom.algorithms import FedACG, FedAvg, Scaffold
+from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.engines.serial import Serial
-from fedloom.engines.sums import means, root
-from fedloom.local import Local
+from fedloom.engines.summation import means, root
+from fedloom.federation.federation import Federation
+from fedloom.federation.local import Local
 from fedloom.models import mlp
-from fedloom.net import Net
 from fedloom.objectives import CrossEntropy
-from fedloom.plan import Federation, Plan
+from fedloom.plan import Plan
 
 CLIENTS, BATCH, FEW, MANY = 10, 4, 1, 21
 

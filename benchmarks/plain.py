@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedloom.data import FederatedData
-from fedloom.local import Local
-from fedloom.plan import Federation
+from fedloom.federation.federation import Federation
+from fedloom.federation.local import Local
 
 
 class PlainLoop:

@@ -39,15 +39,16 @@ from messages import LAYOUT, codecs, damaged, valid, wrong, wrong_packet
 
 from fedloom import Evaluation, Experiment, Local, Saving, __version__
 from fedloom.algorithms import FAFED, Scaffold
-from fedloom.checks.setting import CAPACITIES, SIZES, federation, network
-from fedloom.codecs.powersgd import PowerSGD
-from fedloom.codecs.topk import TopK
-from fedloom.files import write_atomic
-from fedloom.link import EF21, Link, Residual, Via
+from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, network
+from fedloom.compression.codecs.powersgd import PowerSGD
+from fedloom.compression.codecs.topk import TopK
+from fedloom.compression.error_feedback import EF21, Residual
+from fedloom.compression.link import Link, Via
+from fedloom.core.vector import as_bytes, fields, rec
+from fedloom.federation.schedules import Exponential, FAFEDTheory
 from fedloom.objectives import MOON
-from fedloom.schedules import Exponential, FAFEDTheory
-from fedloom.vector import as_bytes, fields, rec
-from fedloom.views import Importance
+from fedloom.storage.atomic import write_atomic
+from fedloom.submodels import FIARSE
 from fedloom.wrappers import Lookahead
 
 # workers in a fifth of the runs: only their processes have to import torch, for seconds
@@ -86,7 +87,7 @@ def experiment(engine: str, kind: str) -> Experiment:
         "masks": {
             "algorithm": Lookahead(inner=Scaffold(), lam=0.5),
             "loss": MOON(),
-            "submodel": Importance(),
+            "submodel": FIARSE(),
             "capacities": CAPACITIES,
             "compress": Via(TopK(ratio=0.2), Residual()),
         },

@@ -19,15 +19,16 @@ from torch import Tensor
 
 from fedloom.algorithm import Round
 from fedloom.algorithms import FedAvg
+from fedloom.core.net import Net
+from fedloom.core.vector import Vec, rec
 from fedloom.data import from_clients
-from fedloom.engines.client import Client, Share
-from fedloom.local import Local
+from fedloom.engines.client_round import Client, Share
+from fedloom.federation.federation import Federation
+from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion, cnn_femnist
-from fedloom.net import Net
 from fedloom.objectives import CrossEntropy, SelfDistillation
-from fedloom.plan import Federation, Plan
-from fedloom.vector import Vec, rec
-from fedloom.views import Depth, Importance, Ordered, Rolling, Rule, Width
+from fedloom.plan import Plan
+from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL
 
 CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 
@@ -35,7 +36,7 @@ CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 def client_of(rule: Rule, batch: int, device: str) -> Client:
     """One client for each capacity, with a batch of random images."""
     torch.manual_seed(0)
-    shallow = isinstance(rule, Depth)
+    shallow = isinstance(rule, ScaleFL)
     model = cnn_fafed_fashion(classes=62, widen=8, exits=True) if shallow else cnn_femnist()
     net = Net(model).to(device)
     one = (torch.randn(batch, 1, 28, 28).to(device), torch.randint(0, 62, (batch,)).to(device))
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rules: list[Rule] = [Width(), Rolling(), Ordered(), Depth(), Importance()]
+    rules: list[Rule] = [HeteroFL(), FedRolex(), FjORD(), ScaleFL(), FIARSE()]
     clients = {rule.name: client_of(rule, options.batch, options.device) for rule in rules}
     shares = {}
     for name, client in clients.items():

@@ -16,16 +16,17 @@ import torch
 from plain import PlainLoop
 
 from fedloom.algorithms import FedAvg
-from fedloom.cohorts import Cohorts
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
 from fedloom.data import from_arrays, iid
 from fedloom.engines import Serial, Vectorised, Workers
-from fedloom.engines.sums import means, root
-from fedloom.local import Local
+from fedloom.engines.summation import means, root
+from fedloom.federation.federation import Federation
+from fedloom.federation.local import Local
+from fedloom.federation.sampling import Cohorts
 from fedloom.models import logistic
-from fedloom.net import Net
 from fedloom.objectives import CrossEntropy
-from fedloom.plan import Federation, Plan
-from fedloom.vector import rec
+from fedloom.plan import Plan
 
 CLIENTS, SAMPLES, COHORT = 1000, 60, 100
 

@@ -17,15 +17,16 @@ import torch
 from plain import PlainLoop
 
 from fedloom.algorithms import FedAvg
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.engines import Serial, Workers
-from fedloom.engines.sums import means, root
-from fedloom.local import Local
+from fedloom.engines.summation import means, root
+from fedloom.federation.federation import Federation
+from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion
-from fedloom.net import Net
 from fedloom.objectives import CrossEntropy
-from fedloom.plan import Federation, Plan
-from fedloom.vector import rec
+from fedloom.plan import Plan
 
 CLIENTS, IMAGES = 20, 3000
 

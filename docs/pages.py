@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.cli.costs import costs
-from fedloom.compatibility import as_markdown
-from fedloom.config import page as settings
-from fedloom.config.reference import shown
-from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.cli.compatibility import as_markdown
+from fedloom.cli.method_costs import costs
+from fedloom.config import settings_page as settings
+from fedloom.config.help_texts import shown
 
 ROOT = Path(__file__).resolve().parents[1]
 PROOFS = ("tests/closed_form", "tests/golden", "tests/contract", "tests/system/test_costs.py")

@@ -3,10 +3,10 @@
 from typing import Any
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.algorithm import hyper
+from fedloom.core.hyper import hyper
+from fedloom.core.vector import rec, zeros
 from fedloom.data import digits, dirichlet
 from fedloom.models import mlp
-from fedloom.vector import rec, zeros
 
 
 class Recall(FedAvg):

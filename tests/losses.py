@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedloom.net import Net
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
 from fedloom.objectives import MOON, FedDecorr, FedLC, FedMLB, FedNTD
-from fedloom.vector import rec
 
 WIDTHS = (3, 4, 5, 3)
 D = sum((a + 1) * b for a, b in pairwise(WIDTHS))

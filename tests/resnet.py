@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedloom.models.blocks import Residual
+from fedloom.models.layers import Residual
 
 
 def resnet18() -> nn.Sequential:

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 import fedloom
 from fedloom import Experiment, Local
 from fedloom.algorithm import Algorithm
+from fedloom.core.net import Variables
+from fedloom.core.vector import as_bytes, fields
 from fedloom.data import FederatedData, from_clients
 from fedloom.engines import workers as worker_module
 from fedloom.engines.workers import Workers
-from fedloom.loop import Loop
-from fedloom.net import Variables
+from fedloom.federation.schedules import Exponential
 from fedloom.objectives import Function
-from fedloom.schedules import Exponential
-from fedloom.vector import as_bytes, fields
+from fedloom.server.rounds import Loop
 
 SOURCE = Path(fedloom.__file__).parent
 SIZES = (1, 3, 5, 8, 11, 2, 13)  # clients with one sample, short last batches, unequal K_i

@@ -26,8 +26,8 @@ from evidence.command import as_command
 from evidence.lines import made_by
 
 from fedloom.config import Config, resolve
-from fedloom.describe import digest
-from fedloom.rundir import RunDirectory
+from fedloom.experiment.provenance import digest
+from fedloom.storage.run_directory import RunDirectory
 
 LOG = Path(__file__).with_name("submodels.jsonl")
 SCALEFL = ["submodel=scalefl", "submodel.least=0.4", "objective=self_distillation"]

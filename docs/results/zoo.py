@@ -29,7 +29,7 @@ from evidence.command import as_command
 from evidence.lines import made_by
 
 from fedloom.config import resolve
-from fedloom.describe import digest
+from fedloom.experiment.provenance import digest
 from fedloom.recipes import RECIPES
 from fedloom.sweep import Trial, plan, run_trial
 

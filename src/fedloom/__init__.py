@@ -13,23 +13,23 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
     from .checks import check
-    from .cohorts import Turnover
-    from .evaluation import Evaluation
-    from .experiment import Experiment
-    from .local import Local
-    from .loop import Saving
-    from .result import Result
+    from .experiment.experiment import Experiment
+    from .experiment.result import Result
+    from .federation.local import Local
+    from .federation.sampling import Turnover
+    from .server.evaluation import Evaluation
+    from .server.rounds import Saving
 
 _HOME = {
     "Algorithm": "algorithm",
-    "Evaluation": "evaluation",
+    "Evaluation": "server.evaluation",
     "Experiment": "experiment",
     "FedAvg": "algorithm",
-    "Local": "local",
+    "Local": "federation.local",
     "LocalSGD": "algorithm",
-    "Result": "result",
-    "Saving": "loop",
-    "Turnover": "cohorts",
+    "Result": "experiment.result",
+    "Saving": "server.rounds",
+    "Turnover": "federation.sampling",
     "check": "checks",
 }
 

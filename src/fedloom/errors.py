@@ -19,20 +19,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "AuthorError",
-    "CheckpointError",
-    "ClientError",
-    "CompositionError",
-    "ConfigError",
-    "DataError",
-    "FedloomError",
-    "NotFiniteError",
-    "WireError",
-    "WorkerError",
-    "did_you_mean",
-]
-
 
 class FedloomError(Exception):
     """Base of all; the command line prints its message on one line, without a trace."""

@@ -14,25 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .arithmetic import average
 from .config import Config, parse_override, resolve
-from .describe import digest
+from .core.arithmetic import average
 from .engines import bits_of
 from .errors import CheckpointError, ClientError, ConfigError, FedloomError
-from .files import write_atomic
-from .rundir import RunDirectory
-
-__all__ = [
-    "Row",
-    "Trial",
-    "best_of",
-    "check_all",
-    "plan",
-    "results",
-    "run_trial",
-    "split_grid",
-    "state_of",
-]
+from .experiment.provenance import digest
+from .storage.atomic import write_atomic
+from .storage.run_directory import RunDirectory
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
 FAILURE = "failure.txt"

@@ -10,15 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import wire
 from fedloom.algorithm import Round
 from fedloom.algorithms import Scaffold
-from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
-from fedloom.layout import Layout
-from fedloom.link import Forget, Link, Residual, Via, Whole
-from fedloom.rng import generator
-from fedloom.vector import rec
-from fedloom.views import Importance, Rolling, Width, behind_mask, greedy
+from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Link, Via, Whole
+from fedloom.core import wire
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import rec
+from fedloom.submodels import FIARSE, FedRolex, HeteroFL, behind_mask, greedy
 from tiny import small, trace
 
 CODECS = {
@@ -95,10 +96,10 @@ def test_the_bill_is_the_length_of_the_message(layout, codec, kinds, dtype, shar
 
 VIEWS = {
     "whole": None,
-    "fiarse": Importance(),
+    "fiarse": FIARSE(),
     "greedy by layer": greedy(group="layer"),
-    "heterofl": Width(),
-    "fedrolex": Rolling(),
+    "heterofl": HeteroFL(),
+    "fedrolex": FedRolex(),
 }
 MASKS = ("fiarse", "greedy by layer")
 RUNS = [(c, v) for c in CODECS for v in VIEWS if v not in MASKS or not CODECS[c].matrices]
@@ -135,7 +136,7 @@ def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
             part = rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1))
             m = d if part.held is None else len(part.held)
             down.update({"x": 4 * m, "c": 4 * m})
-            if isinstance(rule, Importance) and m < d:  # who is held, and the thresholds
+            if isinstance(rule, FIARSE) and m < d:  # who is held, and the thresholds
                 told = rule.told(part)
                 sizes = {name: len(raw) for name, raw in wire.pack(told).items()}
                 down.update({f"view.{name}": size for name, size in sizes.items()})

@@ -8,14 +8,15 @@ import torch
 
 from fedloom import Experiment, Local
 from fedloom.algorithms import CFedAvg, FedAvg
-from fedloom.codecs import Sign, Threshold, TopK
+from fedloom.compression.codecs import Sign, Threshold, TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Via
+from fedloom.core.net import Variables
 from fedloom.data import from_clients
-from fedloom.devices import Levels, LogNormal
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.link import Residual, Via
-from fedloom.net import Variables
+from fedloom.federation.devices import Levels, LogNormal
+from fedloom.federation.schedules import InverseSqrt
 from fedloom.objectives import Function
-from fedloom.schedules import InverseSqrt
 from fedloom.wrappers import Lookahead, PerStep
 from tiny import A, B, bits, models, quadratics, small, trace
 

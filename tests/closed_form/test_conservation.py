@@ -9,12 +9,13 @@ import torch
 
 from fedloom import Experiment, FedAvg, Local, Saving
 from fedloom.algorithm import Round
-from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression.error_feedback import EF21, Residual
+from fedloom.compression.link import Via
+from fedloom.core.vector import rec, zeros
 from fedloom.errors import CompositionError
-from fedloom.link import EF21, Residual, Via
-from fedloom.rundir import RunDirectory
-from fedloom.vector import rec, zeros
-from fedloom.views import Importance, Rolling, Width, greedy
+from fedloom.storage.run_directory import RunDirectory
+from fedloom.submodels import FIARSE, FedRolex, HeteroFL, greedy
 from tiny import SIZES, small, trace
 
 CODECS = {
@@ -29,11 +30,11 @@ CODECS = {
 }
 VIEWS = {
     "whole": None,
-    "fiarse": Importance(),
-    "fiarse, by whom it moved": Importance(count="nonzero"),
+    "fiarse": FIARSE(),
+    "fiarse, by whom it moved": FIARSE(count="nonzero"),
     "greedy by layer": greedy(group="layer"),
-    "heterofl": Width(),
-    "fedrolex": Rolling(),
+    "heterofl": HeteroFL(),
+    "fedrolex": FedRolex(),
 }
 
 

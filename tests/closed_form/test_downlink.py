@@ -8,12 +8,13 @@ import torch
 
 from fedloom import Local, Saving
 from fedloom.algorithms import FAFED, FedACG, FedAvg, FedDyn, Scaffold
-from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK, make_codec
+from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK, make_codec
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Link, Via
+from fedloom.core.rng import generator
+from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.link import Link, Residual, Via
-from fedloom.rng import generator
-from fedloom.vector import leaves
-from fedloom.views import VIEWS
+from fedloom.submodels import VIEWS
 from tiny import A, B, quadratics, same, small, timeless, trace
 
 LOCAL = Local(steps=3, batch=1, lr=0.1)

@@ -12,7 +12,7 @@ import torch
 
 from fedloom import Local
 from fedloom.algorithms import FedDC, FedDyn, FedSMOO
-from fedloom.schedules import Exponential
+from fedloom.federation.schedules import Exponential
 from fedloom.wrappers import Lookahead
 from tiny import A, B, models, quadratics, trace
 

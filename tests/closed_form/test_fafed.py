@@ -12,7 +12,7 @@ import torch
 from fedloom import Local
 from fedloom.algorithms import FAFED
 from fedloom.data import from_clients
-from fedloom.schedules import Exponential
+from fedloom.federation.schedules import Exponential
 from tiny import A, B, models, quadratics, trace
 
 SIZES = (2, 5, 3, 4)

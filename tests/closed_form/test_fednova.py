@@ -8,10 +8,10 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import FedNova
+from fedloom.core.net import Variables
 from fedloom.errors import CompositionError
-from fedloom.net import Variables
+from fedloom.federation.schedules import Exponential
 from fedloom.objectives import Function
-from fedloom.schedules import Exponential
 from fedloom.wrappers import Momentum, Prox, ServerOpt
 from tiny import A, B, models, quadratics
 

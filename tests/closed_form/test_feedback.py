@@ -7,7 +7,7 @@ import torch
 
 from fedloom import FedAvg
 from fedloom.algorithms import Scaffold
-from fedloom.codecs import (
+from fedloom.compression.codecs import (
     BF16,
     FP16,
     QSGD,
@@ -23,10 +23,11 @@ from fedloom.codecs import (
     TopK,
     make_codec,
 )
-from fedloom.layout import Layout
-from fedloom.link import EF21, Forget, Link, Residual, Via, Whole
-from fedloom.rng import generator
-from fedloom.vector import rec
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import Link, Via, Whole
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import rec
 from tiny import quadratics, trace
 
 G = torch.tensor(

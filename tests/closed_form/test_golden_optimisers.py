@@ -15,8 +15,8 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import FAFED, STEM, NaiveAdaptive, fedadagrad, fedadam, fedams, fedyogi
+from fedloom.core.net import Variables
 from fedloom.data import from_clients
-from fedloom.net import Variables
 from fedloom.objectives import Function
 from tiny import quadratics, trace
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedloom import Local
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.core.net import Variables
+from fedloom.core.vector import leaves
 from fedloom.data import from_clients
-from fedloom.net import Variables
 from fedloom.objectives import Function
-from fedloom.vector import leaves
-from fedloom.views import Importance, Rule, behind_mask, whole
-from fedloom.zoo import make_algorithm
+from fedloom.submodels import FIARSE, Rule, behind_mask, whole
 from tiny import A, B, models, quadratics, trace
 
 CLIENTS = [0.5, 0.5, 1.0, 1.0]  # the first two hold only the first coordinate
@@ -75,7 +75,7 @@ def test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders(method,
 @pytest.mark.parametrize(
     ("method", "field", "own"), [("scaffold", "c", "c"), ("feddyn", "h", "h"), ("feddc", "g", "g")]
 )
-@pytest.mark.parametrize("rule", [Importance(), First()])
+@pytest.mark.parametrize("rule", [FIARSE(), First()])
 def test_what_the_server_adds_up_stays_the_mean_of_the_clients_own(method, field, own, rule):
     run = quadratics(
         make_algorithm(method), cohort=2, submodel=rule, capacities=CLIENTS, weighting="uniform"
@@ -146,7 +146,7 @@ def test_weight_decay_leaves_what_fiarse_has_dropped(engine):
             model=Variables(torch.tensor(start)),
             loss=nothing,
             local=Local(steps=6, lr=lr, batch=1, weight_decay=wd),
-            submodel=Importance(),
+            submodel=FIARSE(),
             capacities=[0.5] * 4,
             engine=engine,
         ),

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.core.net import Net
+from fedloom.core.vector import leaves, rec
 from fedloom.data import from_clients
+from fedloom.engines.metrics import Perplexity, TokenAccuracy, accuracy
 from fedloom.errors import DataError
-from fedloom.metrics import Perplexity, TokenAccuracy, accuracy
 from fedloom.models import lstm_language_model
-from fedloom.net import Net
 from fedloom.objectives import CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
-from fedloom.vector import leaves, rec
 from tiny import small, trace
 
 WORDS, LENGTH, PAD = 9, 5, 8

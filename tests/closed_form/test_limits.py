@@ -7,8 +7,8 @@ import torch
 
 from fedloom import FedAvg, Local, LocalSGD
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
-from fedloom.schedules import Exponential
-from fedloom.vector import rec
+from fedloom.core.vector import rec
+from fedloom.federation.schedules import Exponential
 from fedloom.wrappers import Clip, Lookahead, Momentum, Prox, ServerOpt, WeightDecay
 from tiny import quadratics, same, small, trace
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import FedAvg, Local
+from fedloom.core.vector import rec
 from fedloom.engines.base import one_thread
-from fedloom.schedules import Exponential
-from fedloom.vector import rec
+from fedloom.federation.schedules import Exponential
 from tiny import clusters, mlp, small, trace
 
 CASES = {

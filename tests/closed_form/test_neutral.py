@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from fedloom import FedAvg
-from fedloom.codecs import Dense, RandomDropping, TopK
-from fedloom.link import EF21, Forget, Residual, Via
-from fedloom.views import Importance, Rolling, Width, greedy
-from fedloom.zoo import ALGORITHMS, make_algorithm
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.compression.codecs import Dense, RandomDropping, TopK
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import Via
+from fedloom.submodels import FIARSE, FedRolex, HeteroFL, greedy
 from tiny import bits, small, trace
 
-RULES = {"fiarse": Importance(), "greedy": greedy(), "heterofl": Width(), "fedrolex": Rolling()}
+RULES = {"fiarse": FIARSE(), "greedy": greedy(), "heterofl": HeteroFL(), "fedrolex": FedRolex()}
 LOSSLESS = {
     "dense": Via(Dense(), Residual()),
     "top": Via(TopK(ratio=1.0), Residual()),
@@ -55,18 +56,18 @@ def test_ratio_one_is_the_base_algorithm(name, codec):
 
 @pytest.mark.parametrize("name", PARTIAL)
 def test_both_at_once_are_the_base_algorithm(name):
-    whole = {"submodel": Importance(), "capacities": [1.0]}
+    whole = {"submodel": FIARSE(), "capacities": [1.0]}
     assert ends(name, compress=LOSSLESS["top"], **whole) == base(name)
 
 
 @pytest.mark.parametrize("name", PARTIAL)
 def test_anything_less_is_another_run(name):
-    assert ends(name, submodel=Importance(), capacities=[0.9]) != base(name)
+    assert ends(name, submodel=FIARSE(), capacities=[0.9]) != base(name)
     assert ends(name, compress=Via(TopK(ratio=0.9), Residual())) != base(name)
 
 
 def test_a_lossless_codec_changes_no_bit_of_a_run_on_parts():
-    parts = {"submodel": Importance(), "capacities": [0.3, 1.0]}
+    parts = {"submodel": FIARSE(), "capacities": [0.3, 1.0]}
     coded = ends("scaffold", compress=LOSSLESS["top"], **parts)
     assert coded == ends("scaffold", **parts)
     assert coded != ends("scaffold", compress=Via(TopK(ratio=0.9), Residual()), **parts)

@@ -10,18 +10,12 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
-from fedloom.net import Net
-from fedloom.objectives import (
-    MOON,
-    CrossEntropy,
-    FedLC,
-    FedMLB,
-    FedNTD,
-)
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
+from fedloom.objectives import MOON, CrossEntropy, FedLC, FedMLB, FedNTD
 from fedloom.objectives.feddecorr import decorrelation
 from fedloom.objectives.fedntd import not_true
 from fedloom.objectives.moon import contrast
-from fedloom.vector import rec
 from losses import (
     BATCH,
     CASES,

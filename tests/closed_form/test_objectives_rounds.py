@@ -9,19 +9,11 @@ from torch import nn
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import FedACG
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError, DataError
-from fedloom.net import Net
-from fedloom.objectives import (
-    MOON,
-    OBJECTIVES,
-    CrossEntropy,
-    FedDecorr,
-    FedLC,
-    FedMLB,
-    FedNTD,
-)
-from fedloom.vector import rec
+from fedloom.objectives import MOON, OBJECTIVES, CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
 from losses import (
     D,
     blocks,

@@ -10,7 +10,7 @@ import torch
 
 from fedloom import FedAvg, Local, LocalSGD
 from fedloom.algorithms import FedACG, FedCM, Scaffold, fedavgm, fedprox
-from fedloom.schedules import Exponential, Milestones
+from fedloom.federation.schedules import Exponential, Milestones
 from tiny import A, B, models, quadratics, trace
 
 LR, K = 0.1, 5

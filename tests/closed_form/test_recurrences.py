@@ -26,10 +26,11 @@ from fedloom.algorithms import (
     fedavgm,
     fedprox,
     fedsam,
+    fedspeed,
     fedyogi,
+    mofedsam,
 )
-from fedloom.mixtures import fedspeed, mofedsam
-from fedloom.schedules import Exponential
+from fedloom.federation.schedules import Exponential
 from fedloom.wrappers import Average, Lookahead, Momentum, Prox, Sam, ServerAdam, ServerOpt
 from tiny import A, B, quadratics, trace
 

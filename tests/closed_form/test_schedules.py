@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedloom.schedules import SCHEDULES, CubeRoot, FAFEDTheory, InverseSqrt, STEMTheory
+from fedloom.federation.schedules import SCHEDULES, CubeRoot, FAFEDTheory, InverseSqrt, STEMTheory
 
 
 # -------------------------------------------------------------------------------- FAFED, Theorem 2

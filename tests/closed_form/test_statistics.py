@@ -9,11 +9,11 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import from_clients
-from fedloom.engines.statistics import samples
-from fedloom.evaluation import Evaluation
+from fedloom.engines.batch_statistics import samples
 from fedloom.models import with_statistics
-from fedloom.sizes import part_of
-from fedloom.views import Importance, Width
+from fedloom.server.evaluation import Evaluation
+from fedloom.server.submodel_evaluation import part_of
+from fedloom.submodels import FIARSE, HeteroFL
 
 
 def net() -> nn.Module:
@@ -52,7 +52,7 @@ def sub_model(loop, rule, capacity: float) -> nn.Module:
     return part_of(rule, loop.net, loop.srv.x, capacity, 1)[1].requires_grad_(False)
 
 
-@pytest.mark.parametrize("rule", [Width(scaler=False), Importance()], ids=repr)
+@pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FIARSE()], ids=repr)
 def test_static_statistics_are_of_all_training_samples_and_of_the_size(rule):
     loop = built(rule, "static")
     data = loop.fed.data
@@ -64,7 +64,7 @@ def test_static_statistics_are_of_all_training_samples_and_of_the_size(rule):
     assert torch.equal(loop.scores()["test"].each, loop.size_scores()[1.0].each)
 
 
-@pytest.mark.parametrize("rule", [Width(scaler=False), Importance()], ids=repr)
+@pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FIARSE()], ids=repr)
 def test_by_batches_are_those_of_one_client_as_large_as_in_training(rule):
     loop = built(rule, "batch")
     data = loop.fed.data
@@ -89,7 +89,7 @@ def test_by_batches_are_those_of_one_client_as_large_as_in_training(rule):
 def test_a_run_without_sub_models_is_evaluated_alike(statistics):
     loop = built(None, statistics)
     got = loop.scores()["test"]
-    with_sizes = built(Importance(), statistics)
+    with_sizes = built(FIARSE(), statistics)
     with_sizes.srv, with_sizes.buffers = loop.srv, loop.buffers
     want = with_sizes.scores()["test"]
     assert got.loss == want.loss and got.examples == want.examples

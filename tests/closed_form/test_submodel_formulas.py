@@ -13,23 +13,18 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local, models
 from fedloom.algorithm import Round
-from fedloom.checks.setting import experiment
+from fedloom.checks.tiny_federation import experiment
+from fedloom.core.dropout import seeded
+from fedloom.core.net import Net, Variables
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.dropout import seeded
 from fedloom.errors import CompositionError
-from fedloom.evaluation import Evaluation
-from fedloom.net import Net, Variables
-from fedloom.objectives import (
-    Function,
-    MaskedCrossEntropy,
-    OrderedDistillation,
-    SelfDistillation,
-)
-from fedloom.vector import rec
-from fedloom.views import Depth, Importance, Ordered, Rolling, Rule, Width, behind_mask, greedy
-from fedloom.views.budget import largest_share
-from fedloom.views.cut import Cut, count_left, cut_net
-from fedloom.views.layers import unscaled
+from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
+from fedloom.server.evaluation import Evaluation
+from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, behind_mask, greedy
+from fedloom.submodels.slicing.layers import unscaled
+from fedloom.submodels.slicing.walk import Cut, count_left, cut_net
+from fedloom.submodels.width_budget import largest_share
 from tiny import trace
 
 
@@ -92,7 +87,7 @@ def test_what_nobody_holds_keeps_its_bits():
 
 def test_fiarse_moves_by_its_factor():
     # capacity 1/2: tau = 6; at 8: b = 1 + 2 * 8 * 6 / 14^2, at 6: 3/2
-    new = _one_round(Importance(), [8.0, -6.0, 4.0, 2.0], [[1, 1, 1, 1]], [0.5])
+    new = _one_round(FIARSE(), [8.0, -6.0, 4.0, 2.0], [[1, 1, 1, 1]], [0.5])
     assert new == pytest.approx([8 - (1 + 96 / 196), -6 - 1.5, 4.0, 2.0], rel=1e-15)
 
 
@@ -111,7 +106,7 @@ def test_the_expectation_over_cohorts_is_lemma_c1():
 # ------------------------------------------------------------------------- FIARSE: shards, momentum
 def test_shards_have_thresholds_of_their_own_and_the_rest_is_exempt():
     net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=5).double())
-    rule = Importance(group="shard", shards=("fc1.*.weight", "fc*"))
+    rule = FIARSE(group="shard", shards=("fc1.*.weight", "fc*"))
     view = rule.view(net.init(), net, 0.25, at(1))
     size = dict(zip(net.layout.names, view.layout.sizes, strict=True))
     assert size["fc1.linear.weight"] == 128 // 4
@@ -127,8 +122,8 @@ def test_shards_have_thresholds_of_their_own_and_the_rest_is_exempt():
 def test_a_mask_is_told_by_its_cheapest_coding(capacity):
     d = 4000
     net = Net(Variables(torch.zeros(d, dtype=torch.float64)))
-    view = Importance().view(gaussian(d), net, capacity, at(1))
-    k, raw = len(view.held), Importance().told(view).mask
+    view = FIARSE().view(gaussian(d), net, capacity, at(1))
+    k, raw = len(view.held), FIARSE().told(view).mask
     entropy = -k * math.log2(k / d) - (d - k) * math.log2(1 - k / d)
     assert entropy / 8 * 0.9 < len(raw) <= 5 + min(d / 8, 4 * k)
     if capacity < 0.1:
@@ -138,16 +133,16 @@ def test_a_mask_is_told_by_its_cheapest_coding(capacity):
 def test_a_dropped_weight_stops_or_goes_on_by_its_momentum():
     x, fit = torch.tensor([0.5, 2.0]), rec(tau=torch.tensor([1.0, 1.0]))
     d = torch.tensor([3.0, 3.0])
-    assert Importance().move(d, x, fit).tolist() == [3.0, 3.0]
-    assert Importance(momentum_mask="update").move(d, x, fit).tolist() == [0.0, 3.0]
-    static = Importance(momentum_mask="update", dynamic=False)
+    assert FIARSE().move(d, x, fit).tolist() == [3.0, 3.0]
+    assert FIARSE(momentum_mask="update").move(d, x, fit).tolist() == [0.0, 3.0]
+    static = FIARSE(momentum_mask="update", dynamic=False)
     assert static.move(d, x, fit).tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize(("kind", "shrinks"), [("update", True), ("grad", False)])
 def test_under_momentum_the_mask_shrinks_only_with_masked_steps(kind, shrinks):
     # one weight above tau is driven below it; the buffer then carries it across to -tau and beyond
-    rule, fit = Importance(momentum_mask=kind), rec(tau=torch.tensor([1.0]))
+    rule, fit = FIARSE(momentum_mask=kind), rec(tau=torch.tensor([1.0]))
     x, buffer, inside = torch.tensor([1.2]), torch.zeros(1), []
     for _ in range(8):
         g = rule.grad(torch.ones_like, x, fit)
@@ -162,7 +157,7 @@ def test_under_momentum_the_mask_shrinks_only_with_masked_steps(kind, shrinks):
 # ---------------------------------------------------------------- HeteroFL: scaler, masked entropy
 def test_the_scaler_divides_in_training_and_not_in_tests():
     net = Net(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double())
-    view, bare = (Width(scaler=s).view(None, net, 1 / 16, at()) for s in (True, False))
+    view, bare = (HeteroFL(scaler=s).view(None, net, 1 / 16, at()) for s in (True, False))
     x, inputs = view.take(net.init()), gaussian(5, 3)
     h = bare.net.module[0](inputs) / 0.25
     expected = bare.net.module[2](h.tanh())
@@ -178,7 +173,7 @@ def test_the_scaler_changes_nothing_before_a_norm():
             nn.Linear(72, 3),
         ).double()
     )  # fmt: skip
-    one, other = (Width(scaler=s).view(None, net, 0.25, at()) for s in (True, False))
+    one, other = (HeteroFL(scaler=s).view(None, net, 0.25, at()) for s in (True, False))
     x, images = one.take(net.init()), gaussian(4, 1, 5, 5)
     torch.testing.assert_close(one.net(x, images), other.net(x, images), rtol=0, atol=1e-13)
 
@@ -219,7 +214,7 @@ def test_the_budget_is_kept_as_nearly_as_64ths_of_the_width_can(capacity):
     k = round(share * 64)
     assert m(k) <= capacity * net.layout.d < m(k + 1)
     assert all(count_left(net, how._replace(share=j / 64)) == m(j) for j in (1, k, 63))
-    view = Width(width="budget").view(None, net, capacity, at())
+    view = HeteroFL(width="budget").view(None, net, capacity, at())
     assert len(view.held) == m(k)
 
 
@@ -227,7 +222,7 @@ def test_rolling_windows_visit_every_channel_of_every_layer_equally_over_a_cycle
     net = Net(models.mlp(inputs=2, hidden=(6, 4), classes=2))
     times = torch.zeros(net.layout.d)
     for j in range(12):  # the least common multiple of the widths
-        times[Rolling().view(None, net, 0.3, at(j)).held] += 1
+        times[FedRolex().view(None, net, 0.3, at(j)).held] += 1
     rows = net.layout.views(times)
     for name, width in (("fc1.linear.bias", 6), ("fc2.linear.bias", 4)):
         kept = math.ceil(math.sqrt(0.3) * width)
@@ -311,7 +306,7 @@ def test_depth_gives_way_before_half_of_the_width():
         for h in (1, 2, 3)
     }
     for capacity in (1 / 64, 0.04, 1 / 16, 0.16, 1 / 4, 0.36, 0.64):
-        view = Depth().view(None, net, capacity, at())
+        view = ScaleFL().view(None, net, capacity, at())
         fits = {h: sum(m <= capacity * net.layout.d for m in left[h]) for h in left}
         wide = [h for h in fits if fits[h] >= 32]
         depth = max(wide) if wide else max(fits, key=lambda h: (fits[h], h))
@@ -325,7 +320,7 @@ def test_scalefl_on_resnet18_has_the_golden_depths_and_shares():
     golden = {1 / 64: (2, 0.0153), 1 / 16: (3, 0.0623), 1 / 4: (3, 0.2486), 0.04: (2, 0.0385),
               0.16: (3, 0.158), 0.36: (4, 0.353), 0.64: (4, 0.635)}  # fmt: skip
     for capacity, (depth, share) in golden.items():
-        view = Depth().view(None, net, capacity, at())
+        view = ScaleFL().view(None, net, capacity, at())
         inner = view.net.module
         assert len(inner.exits) + (inner.stages[-1] == "head") == depth
         assert len(view.held) / net.layout.d == pytest.approx(share, abs=6e-4)
@@ -334,7 +329,7 @@ def test_scalefl_on_resnet18_has_the_golden_depths_and_shares():
 # ------------------------------------------------------------------------------------------- FjORD
 def test_a_step_of_fjord_is_that_of_the_narrower_network_it_drew():
     net = Net(models.mlp(inputs=3, hidden=(8, 8), classes=3).double())
-    view = Ordered(widths=(0.25, 0.5, 1.0)).view(None, net, 0.25, at())
+    view = FjORD(widths=(0.25, 0.5, 1.0)).view(None, net, 0.25, at())
     x, inputs, seen = view.take(net.init()), gaussian(4, 3), set()
     slices = []
     for share in (0.25, 0.5):
@@ -358,7 +353,7 @@ def test_a_step_of_fjord_is_that_of_the_narrower_network_it_drew():
 
 def test_fjord_draws_every_width_as_often_and_aggregates_over_holders():
     net = Net(models.mlp(inputs=3, hidden=(8,), classes=3))
-    view = Ordered(widths=(0.25, 0.5, 0.75, 1.0)).view(None, net, 1.0, at())
+    view = FjORD(widths=(0.25, 0.5, 0.75, 1.0)).view(None, net, 1.0, at())
     x, inputs, times = net.init() + 0.5, torch.ones(1, 3), dict.fromkeys(range(4), 0)
     for seed in range(400):
         with seeded(seed):
@@ -371,7 +366,7 @@ def test_fjord_draws_every_width_as_often_and_aggregates_over_holders():
 
 def test_the_distilled_loss_is_the_formula():
     net = Net(models.mlp(inputs=3, hidden=(8,), classes=3).double())
-    view = Ordered(widths=(0.25, 1.0)).view(None, net, 1.0, at())
+    view = FjORD(widths=(0.25, 1.0)).view(None, net, 1.0, at())
     x, inputs, labels = net.init(), gaussian(4, 3), torch.tensor([0, 1, 2, 2])
     loss = OrderedDistillation(alpha=0.3, tau=2.0)
     with seeded(3):
@@ -385,13 +380,13 @@ def test_the_distilled_loss_is_the_formula():
 
 # -------------------------------------------------------------------------------------- evaluation
 def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
-    run = experiment(submodel=Importance(), capacities=[1.0, 0.5, 0.25], rounds=2)
+    run = experiment(submodel=FIARSE(), capacities=[1.0, 0.5, 0.25], rounds=2)
     result = run.run()
     loop, row = run.loop, result.history[-1]
     data, x = loop.fed.data, loop.srv.x
     values, own = {}, {}
     for capacity in (1.0, 0.5, 0.25):
-        view = Importance().view(x, loop.net, capacity, at(2))
+        view = FIARSE().view(x, loop.net, capacity, at(2))
         module = loop.net.export(view.seen(view.take(x)))
         right = (module(data.test_inputs).argmax(1) == data.test_targets).double()
         values[capacity] = float(right.mean())
@@ -443,11 +438,11 @@ def test_static_statistics_are_those_of_the_size_over_all_samples():
     model = nn.Sequential(nn.Linear(6, 4), norm, nn.Tanh(), nn.Linear(4, 3))
     # a client with one example has no batch to normalise by
     parts = {"local": Local(steps=2, batch=None, lr=0.1), "cohort": [[1, 2, 3]], "rounds": 1}
-    one = experiment(model=model, submodel=Width(), capacities=[0.25, 1.0], **parts)
+    one = experiment(model=model, submodel=HeteroFL(), capacities=[0.25, 1.0], **parts)
     row = one.run().history[-1]
     loop = one.loop
     x, data = loop.srv.x, loop.fed.data
-    view = Width().view(x, loop.net, 0.25, at(1))
+    view = HeteroFL().view(x, loop.net, 0.25, at(1))
     inner = view.net.export(view.take(x))
     h = nn.functional.linear(data.inputs, inner[0].weight, inner[0].bias)
     t = nn.functional.linear(data.test_inputs, inner[0].weight, inner[0].bias)
@@ -470,7 +465,7 @@ def _owners_round(owners: bool):
         rounds=1,
         weighting="uniform",
         local=Local(steps=2, lr=0.5),
-        submodel=Width(owners=owners, scaler=False),
+        submodel=HeteroFL(owners=owners, scaler=False),
         capacities=[1.0, 1.0, 0.25],
         device="cpu",
     )
@@ -510,14 +505,14 @@ def test_a_class_is_averaged_over_its_owners():
 
 def test_rows_are_those_of_every_exit():
     net = Net(models.cnn_fafed_fashion(exits=True))
-    rows = net.layout.views(Width(owners=True).rows(net))
+    rows = net.layout.views(HeteroFL(owners=True).rows(net))
     heads = [n for n in rows if n.startswith(("exit_", "head"))]
     assert len(heads) == 6
     for name, at in rows.items():
         want = torch.arange(10) if name in heads else torch.tensor([-1])
         assert torch.equal(at.unique(), want)
         assert name not in heads or torch.equal(at.reshape(10, -1)[:, 0], torch.arange(10))
-    assert Width().rows(net) is None
+    assert HeteroFL().rows(net) is None
 
 
 def test_owners_need_classes():
@@ -528,6 +523,6 @@ def test_owners_need_classes():
             model=models.mlp(inputs=2, hidden=(4,), classes=1),
             data=regression,
             rounds=1,
-            submodel=Width(owners=True),
+            submodel=HeteroFL(owners=True),
             capacities=[0.25, 1.0],
         ).build()

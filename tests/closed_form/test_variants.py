@@ -19,11 +19,12 @@ from fedloom.algorithms import (
     fedams,
     fedavgm,
     fedsam,
+    fedspeed,
+    mofedsam,
 )
+from fedloom.core.net import Variables
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.mixtures import fedspeed, mofedsam
-from fedloom.net import Variables
 from fedloom.objectives import Function
 from fedloom.wrappers import (
     Average,

@@ -12,10 +12,10 @@ from torch import nn
 
 from fedloom import models
 from fedloom.algorithm import Round
-from fedloom.models.blocks import Residual
-from fedloom.net import Net
-from fedloom.vector import rec
-from fedloom.views import Importance, Rolling, Width, behind_mask, greedy
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
+from fedloom.models.layers import Residual
+from fedloom.submodels import FIARSE, FedRolex, HeteroFL, behind_mask, greedy
 from resnet import resnet18
 
 
@@ -84,7 +84,7 @@ NETS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [Width(scaler=False), Rolling(scaler=False)])
+@pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FedRolex(scaler=False)])
 @pytest.mark.parametrize("name", NETS)
 def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
     net = Net(NETS[name]().double())
@@ -113,7 +113,7 @@ def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
 def test_the_small_net_behind_the_mask_has_the_same_gradient():
     net = Net(NETS["shortcut"]().double())
     x, inputs = net.init(), gaussian(5 * 48, 3).view(5, 3, 4, 4)
-    view = Width(scaler=False).view(None, net, 0.25, at())
+    view = HeteroFL(scaler=False).view(None, net, 0.25, at())
     masked = behind_mask(view.held, net.layout)
     loss = lambda n, v: torch.func.grad(lambda y: (n(v.seen(y), inputs) ** 2).sum())
     one, other = loss(view.net, view)(view.take(x)), loss(net, masked)(masked.take(x))
@@ -123,17 +123,17 @@ def test_the_small_net_behind_the_mask_has_the_same_gradient():
 def test_a_quarter_client_exchanges_about_a_quarter():
     for model in (models.cnn_femnist(), NETS["group norm"]()):
         net = Net(model)
-        view = Width().view(None, net, 0.25, at())
+        view = HeteroFL().view(None, net, 0.25, at())
         assert 0.24 < len(view.take(net.init())) / net.layout.d < 0.35
-    assert len(Width().view(None, Net(models.cnn_femnist()), 0.25, at()).held) / 6_603_710 < 0.26
+    assert len(HeteroFL().view(None, Net(models.cnn_femnist()), 0.25, at()).held) / 6_603_710 < 0.26
 
 
 @pytest.mark.parametrize(("capacity", "kept"), [(4.9 / 10, 7), (0.5, 8), (1e-6, 1), (0.9999, 10)])
 def test_a_width_is_the_ceiling_of_the_square_root_and_a_rounding_error_adds_none(capacity, kept):
     net = Net(nn.Sequential(nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, 2)))
-    assert Width().view(None, net, capacity, at()).net.module[0].out_features == kept
+    assert HeteroFL().view(None, net, capacity, at()).net.module[0].out_features == kept
     assert math.sqrt(7 * 7 / 10 / 10) * 10 > 7  # in binary
-    assert Width().view(None, net, 7 * 7 / 10 / 10, at()).net.module[0].out_features == 7
+    assert HeteroFL().view(None, net, 7 * 7 / 10 / 10, at()).net.module[0].out_features == 7
 
 
 def test_exact_groups_stop_shrinking_and_a_fixed_number_of_groups_does_not():
@@ -143,7 +143,7 @@ def test_exact_groups_stop_shrinking_and_a_fixed_number_of_groups_does_not():
     )  # fmt: skip
     net = Net(model)
     share = lambda exact: [
-        len(Width(exact=exact).view(None, net, c, at()).held) / net.layout.d
+        len(HeteroFL(exact=exact).view(None, net, c, at()).held) / net.layout.d
         for c in (1 / 4, 1 / 16, 1 / 64)
     ]
     same = share(True)
@@ -152,7 +152,7 @@ def test_exact_groups_stop_shrinking_and_a_fixed_number_of_groups_does_not():
     assert falling[0] == same[0]
     assert falling[1] < 0.08
     assert falling[2] < 0.03
-    small = Width(exact=False).view(None, net, 1 / 64, at()).net.module[1]
+    small = HeteroFL(exact=False).view(None, net, 1 / 64, at()).net.module[1]
     assert (small.num_groups, small.num_channels) == (2, 8)
 
 
@@ -160,7 +160,7 @@ def test_exact_groups_stop_shrinking_and_a_fixed_number_of_groups_does_not():
 @pytest.mark.parametrize("exact", [True, False])
 def test_rolling_keeps_every_channel_equally_often_over_a_cycle(n, exact):
     net = Net(nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.Linear(n, 2)))
-    rule = Rolling(exact=exact)
+    rule = FedRolex(exact=exact)
     row = net.layout.views(torch.arange(net.layout.d))["0.bias"].tolist()
     times = dict.fromkeys(row, 0)
     for j in range(n):
@@ -179,9 +179,9 @@ def test_rolling_keeps_every_channel_equally_often_over_a_cycle(n, exact):
 def test_rolling_starts_as_the_static_slice_and_is_nested_by_capacity(name):
     net = Net(NETS[name]())
     assert torch.equal(
-        Rolling().view(None, net, 0.3, at(0)).held, Width().view(None, net, 0.3, at(0)).held
+        FedRolex().view(None, net, 0.3, at(0)).held, HeteroFL().view(None, net, 0.3, at(0)).held
     )
-    for rule in (Width(), Rolling()):
+    for rule in (HeteroFL(), FedRolex()):
         held = [set(rule.view(None, net, c, at(3)).held.tolist()) for c in (1 / 16, 0.3, 0.8)]
         assert held[0] <= held[1] <= held[2]
 
@@ -197,11 +197,11 @@ def test_heterofl_on_resnet18_has_the_golden_shares(resnet):
     golden = {1 / 8: 0.01579, 1 / 4: 0.06278, 1 / 2: 0.25037, 0.2: 0.04095, 0.4: 0.16139,
               0.6: 0.36239, 0.8: 0.64217}  # fmt: skip
     for width, share in golden.items():
-        view = Width().view(None, resnet, width**2, at())
+        view = HeteroFL().view(None, resnet, width**2, at())
         assert len(view.held) / resnet.layout.d == pytest.approx(share, abs=6e-6)
 
 
-@pytest.mark.parametrize("rule", [Importance(), greedy(), Width(), Rolling()])
+@pytest.mark.parametrize("rule", [FIARSE(), greedy(), HeteroFL(), FedRolex()])
 def test_capacity_1_is_the_base_algorithm_bit_for_bit(rule):
     net = Net(copy.deepcopy(NETS["linear"]()))
     x = net.init()

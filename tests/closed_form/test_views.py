@@ -13,10 +13,10 @@ from torch import nn
 
 from fedloom import models
 from fedloom.algorithm import Round
-from fedloom.layout import Layout
-from fedloom.net import Net, Variables
-from fedloom.vector import rec
-from fedloom.views import Importance, behind_mask, greedy
+from fedloom.core.layout import Layout
+from fedloom.core.net import Net, Variables
+from fedloom.core.vector import rec
+from fedloom.submodels import FIARSE, behind_mask, greedy
 from resnet import resnet18
 
 CAPACITIES = (1 / 64, 0.04, 1 / 16, 0.16, 1 / 4, 0.36, 0.64)
@@ -45,7 +45,7 @@ def test_the_gradient_is_the_product_rule_on_x_times_the_surrogate_mask():
     # Appendix B's clip((a - tau) / (a + tau), 0, 1); every derivative by central differences
     f = lambda y: (y.sin() * y.roll(1).cos() + y**3 / 3).sum()
     x, h = gaussian(40), 1e-6
-    view = Importance().view(x, vector(40), 0.4, at())
+    view = FIARSE().view(x, vector(40), 0.4, at())
     part, tau = view.take(x), view.fit.tau[0]
     full = lambda y: f(view.seen(y))
 
@@ -58,7 +58,7 @@ def test_the_gradient_is_the_product_rule_on_x_times_the_surrogate_mask():
     )
     expected = outer * (1 + part * slope)
 
-    got = Importance().grad(torch.func.grad(full), part, view.fit)
+    got = FIARSE().grad(torch.func.grad(full), part, view.fit)
     assert len(part) == 16
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-7)
 
@@ -67,7 +67,7 @@ def test_the_factor_has_the_golden_values():
     golden = {1: 1.5, 1.5: 1.48, 2: 1.444, 3: 1.375, 5: 1.278, 10: 1.165, 50: 1.038}
     x = torch.tensor([*golden]) * 0.3
     fit = rec(tau=torch.full_like(x, 0.3), groups=torch.tensor([0.3]))
-    factor = Importance().grad(torch.ones_like, x, fit)
+    factor = FIARSE().grad(torch.ones_like, x, fit)
     torch.testing.assert_close(factor, torch.tensor([*golden.values()]), rtol=0, atol=5e-4)
 
 
@@ -75,7 +75,7 @@ def test_the_factor_has_the_golden_values():
 def test_the_factor_lies_between_1_and_one_and_a_half(tau, more, sign):
     x = torch.tensor([sign * (tau + more)], dtype=torch.float64)
     fit = rec(tau=torch.tensor([tau], dtype=torch.float64), groups=None)
-    factor = float(Importance().grad(torch.ones_like, x, fit))
+    factor = float(FIARSE().grad(torch.ones_like, x, fit))
     assert 1 <= factor <= 1.5 + 1e-15
     if more < 1e6 * tau:  # beyond, 1 + 2 |x| tau / (|x| + tau)^2 is 1 to a hundred thousandth
         assert factor > 1
@@ -87,7 +87,7 @@ def test_the_factor_lies_between_1_and_one_and_a_half(tau, more, sign):
 def test_without_a_threshold_the_factor_is_1_also_at_zero(dtype):
     x = torch.tensor([0.0, -0.0, 1e-38, -3.0], dtype=dtype)
     fit = rec(tau=torch.zeros_like(x), groups=None)
-    assert torch.equal(Importance().grad(torch.ones_like, x, fit), torch.ones_like(x))
+    assert torch.equal(FIARSE().grad(torch.ones_like, x, fit), torch.ones_like(x))
 
 
 def test_what_falls_below_the_threshold_gets_nothing_and_is_not_seen():
@@ -99,7 +99,7 @@ def test_what_falls_below_the_threshold_gets_nothing_and_is_not_seen():
         seen.append(y)
         return torch.full_like(y, 3.0)
 
-    got = Importance(biased=False).grad(grad, x, fit)
+    got = FIARSE(biased=False).grad(grad, x, fit)
     assert torch.equal(seen[0], torch.tensor([0.0, 2.0, -1.0]))
     assert torch.equal(got, torch.tensor([0.0, 3.0, 3.0]))
 
@@ -108,18 +108,18 @@ def test_the_four_cells_of_the_ablation():
     # static masks see every held weight; below tau the clip is flat, so the factor is 1 there
     fit = rec(tau=torch.tensor([1.0, 1.0]), groups=None)
     x, ones = torch.tensor([0.5, 1.0]), torch.ones_like
-    cell = lambda **on: Importance(**on).grad(ones, x, fit).tolist()
+    cell = lambda **on: FIARSE(**on).grad(ones, x, fit).tolist()
     assert cell(dynamic=True, biased=True) == [0.0, 1.5]
     assert cell(dynamic=True, biased=False) == [0.0, 1.0]
     assert cell(dynamic=False, biased=True) == [1.0, 1.5]
     assert cell(dynamic=False, biased=False) == [1.0, 1.0]
-    assert greedy() == Importance(dynamic=False, biased=False)
+    assert greedy() == FIARSE(dynamic=False, biased=False)
 
 
 def test_under_plain_sgd_the_mask_shrinks_and_a_dropped_weight_stays_where_it_is():
     target = gaussian(200, 1)
     x0 = gaussian(200, 2)
-    rule = Importance()
+    rule = FIARSE()
     view = rule.view(x0, vector(200), 0.5, at())
     x, tau = view.take(x0), view.fit.tau
     grad = torch.func.grad(lambda y: ((view.seen(y) - target) ** 2).sum() / 2)
@@ -138,7 +138,7 @@ def test_under_plain_sgd_the_mask_shrinks_and_a_dropped_weight_stays_where_it_is
 @pytest.mark.parametrize("group", ["model", "stage", "layer"])
 def test_masks_are_nested_by_capacity(group):
     net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=5).double())
-    held = [set(Importance(group=group).view(net.init(), net, c, at()).held.tolist())
+    held = [set(FIARSE(group=group).view(net.init(), net, c, at()).held.tolist())
             for c in CAPACITIES]  # fmt: skip
     assert all(small < large for small, large in pairwise(held))
 
@@ -146,7 +146,7 @@ def test_masks_are_nested_by_capacity(group):
 @given(st.integers(2, 300), st.floats(0.001, 0.999), st.integers(0, 10))
 def test_exactly_the_floor_is_held_where_nothing_is_tied(d, capacity, seed):
     x = gaussian(d, seed)
-    view = Importance().view(x, vector(d), capacity, at(1))
+    view = FIARSE().view(x, vector(d), capacity, at(1))
     k = max(1, math.floor(capacity * d + 1e-7))
     assert len(view.held) == k
     order = x.abs().argsort(descending=True)
@@ -156,7 +156,7 @@ def test_exactly_the_floor_is_held_where_nothing_is_tied(d, capacity, seed):
 
 def test_a_decimal_capacity_is_not_one_short():
     assert 0.29 * 100 < 29  # in binary
-    assert len(Importance().view(gaussian(100), vector(100), 0.29, at()).held) == 29
+    assert len(FIARSE().view(gaussian(100), vector(100), 0.29, at()).held) == 29
 
 
 def test_a_threshold_per_layer_and_per_stage_keeps_the_share_of_each():
@@ -164,9 +164,7 @@ def test_a_threshold_per_layer_and_per_stage_keeps_the_share_of_each():
     # the head is tiny, and the biases before it are large
     x = net.init() * torch.where(net.layout.where("head.*") > 0, 1e-3, 1.0)
     x = torch.where(net.layout.where("fc1.*.bias") > 0, 10.0, x)
-    left = lambda group, c: [
-        n for (n,) in Importance(group=group).view(x, net, c, at(1)).layout.shapes
-    ]
+    left = lambda group, c: [n for (n,) in FIARSE(group=group).view(x, net, c, at(1)).layout.shapes]
     assert net.layout.sizes == [128, 16, 64, 4]
     assert left("layer", 0.25) == [32, 16, 16, 1]  # the biases are tied
     stage = left("stage", 0.25)
@@ -178,7 +176,7 @@ def test_norms_and_biases_of_convolutions_are_held_by_all_and_not_counted():
     net = Net(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)))
     x = net.init().where(net.layout.where("0.bias", "1.*") == 0, torch.tensor(1e-9))
     assert net.layout.names == ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
-    left = lambda **on: [n for (n,) in Importance(**on).view(x, net, 0.5, at(1)).layout.shapes]
+    left = lambda **on: [n for (n,) in FIARSE(**on).view(x, net, 0.5, at(1)).layout.shapes]
     sizes = left()
     assert sizes[1:4] == [4, 4, 4]
     assert sizes[0] + sizes[4] + sizes[5] == (36 + 48 + 3) // 2
@@ -186,10 +184,10 @@ def test_norms_and_biases_of_convolutions_are_held_by_all_and_not_counted():
     assert left(mask_first=False)[0] == 36
     assert left(mask_classifier=False)[4:] == [48, 3]
     wide = Net(nn.Sequential(nn.LayerNorm((2, 2)), nn.Flatten(), nn.Linear(4, 2)))
-    assert Importance().maskable(wide) == (False, False, True, True)
+    assert FIARSE().maskable(wide) == (False, False, True, True)
     # what is exempt sees the plain gradient
-    view = Importance().view(x, net, 0.5, at(1))
-    factor = Importance().grad(torch.ones_like, view.take(x), view.fit)
+    view = FIARSE().view(x, net, 0.5, at(1))
+    factor = FIARSE().grad(torch.ones_like, view.take(x), view.fit)
     ends = torch.tensor(view.layout.sizes).cumsum(0)
     assert torch.equal(factor[ends[0] : ends[3]], torch.ones(12))
     assert (factor[: ends[0]] > 1.3).all()
@@ -203,7 +201,7 @@ def resnet() -> Net:
 
 @pytest.mark.slow
 def test_fiarse_on_resnet18_has_the_golden_counts_thresholds_and_densities(resnet):
-    rule, x, layout = Importance(), resnet.init(), resnet.layout
+    rule, x, layout = FIARSE(), resnet.init(), resnet.layout
     masked = rule.maskable(resnet)
     d = sum(n for n, m in zip(layout.sizes, masked, strict=True) if m)
     assert (layout.d, d) == (11_173_962, 11_164_362)
@@ -235,8 +233,8 @@ def test_fiarse_on_resnet18_has_the_golden_counts_thresholds_and_densities(resne
 
 @pytest.mark.slow
 def test_fiarse_by_stage_on_resnet18_holds_the_golden_number_of_each(resnet):
-    view = Importance(group="stage").view(resnet.init(), resnet, 1 / 64, at(1))
-    masked = Importance().maskable(resnet)
+    view = FIARSE(group="stage").view(resnet.init(), resnet, 1 / 64, at(1))
+    masked = FIARSE().maskable(resnet)
     got = dict.fromkeys(["conv1", "layer1", "layer2", "layer3", "layer4", "linear"], 0)
     for name, m, n in zip(view.layout.names, masked, view.layout.sizes, strict=True):
         if m:
@@ -252,7 +250,7 @@ def test_partial_averaging_by_hand():
     view = behind_mask(torch.tensor([0, 2]), Layout(("x",), ((3,),)))
     x = torch.tensor([10.0, 0.1, 20.0])
 
-    def mean(rule: Importance) -> list[float]:
+    def mean(rule: FIARSE) -> list[float]:
         total, weight = torch.zeros(3), torch.zeros(3)
         for delta in deltas:
             count = rule.covered(delta)
@@ -262,5 +260,5 @@ def test_partial_averaging_by_hand():
         assert new[1] == x[1]
         return (new - x)[[0, 2]].tolist()
 
-    assert mean(Importance()) == [2.0, 1.0]
-    assert mean(Importance(count="nonzero")) == [2.0, 2.0]
+    assert mean(FIARSE()) == [2.0, 1.0]
+    assert mean(FIARSE(count="nonzero")) == [2.0, 2.0]

@@ -7,11 +7,11 @@ import math
 import torch
 
 from fedloom.algorithm import Job
-from fedloom.dropout import seeded
+from fedloom.core.dropout import seeded
+from fedloom.core.rng import key, substream
+from fedloom.core.vector import tree
 from fedloom.engines import Serial
-from fedloom.engines.client import Client, Done
-from fedloom.rng import key, substream
-from fedloom.vector import tree
+from fedloom.engines.client_round import Client, Done
 
 
 def fresh(record):

@@ -15,14 +15,15 @@ import torch
 
 from fedloom import Local
 from fedloom.algorithm import Algorithm
-from fedloom.checks.setting import CAPACITIES, Trial, experiment, federation
-from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
-from fedloom.link import EF21, Forget, Residual, Via
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.checks.tiny_federation import CAPACITIES, Trial, experiment, federation
+from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import Via
+from fedloom.federation.schedules import Exponential
 from fedloom.objectives import OBJECTIVES
-from fedloom.schedules import Exponential
-from fedloom.views import VIEWS
+from fedloom.submodels import VIEWS
 from fedloom.wrappers import Adam, Lookahead, Momentum, PerStep, Prox, ServerOpt
-from fedloom.zoo import ALGORITHMS, make_algorithm
 
 RATES = {"lr": 0.05, "epochs": 2, "batch": 4, "schedule": Exponential(decay=0.9, step_decay=0.97)}
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.core.vector import leaves
 from fedloom.data import FederatedData, Images, Ragged
-from fedloom.engines.shared import Board, load
-from fedloom.vector import leaves
-from fedloom.zoo import make_algorithm
+from fedloom.engines.shared_memory import Board, load
 from tiny import same, timeless, trace
 
 SIZES = (1, 3, 8, 11, 2)

@@ -11,13 +11,15 @@ from collections import Counter
 import pytest
 import torch
 
-from fedloom import Local, wire
-from fedloom.algorithm import Hyper, Job
-from fedloom.schedules import Exponential
-from fedloom.storage import freeze, thaw
-from fedloom.vector import fields, rec, tree
+from fedloom import Local
+from fedloom.algorithm import Job
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
+from fedloom.core import wire
+from fedloom.core.hyper import Hyper
+from fedloom.core.vector import fields, rec, tree
+from fedloom.federation.schedules import Exponential
+from fedloom.storage.records import freeze, thaw
 from fedloom.wrappers import Wrapper
-from fedloom.zoo import ALGORITHMS, make_algorithm, options
 from tiny import bits, imprint, same, small, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
@@ -295,9 +297,9 @@ def test_a_setting_of_local_training_changes_the_run(key):
 
 
 def test_every_hyper_parameter_of_the_parts_has_a_source():
-    from fedloom.schedules import SCHEDULES
-    from fedloom.servers import SERVERS
+    from fedloom.federation.schedules import SCHEDULES
     from fedloom.wrappers import Clip, ClipGrad, Lookahead, Prox, Sam, WeightDecay
+    from fedloom.wrappers.registry import SERVERS
 
     optimisers = [part for part in SERVERS.values() if dataclasses.is_dataclass(part)]
     assert len(optimisers) == len(SERVERS) - 1, "all but the look-ahead"

@@ -10,8 +10,8 @@ import torch
 from naive import Naive
 
 from fedloom import LocalSGD
+from fedloom.core.vector import rec
 from fedloom.errors import ClientError
-from fedloom.vector import rec
 from tiny import same, small, trace
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from fedloom import Saving, Turnover
-from fedloom.codecs import TopK
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import EF21, Residual
+from fedloom.compression.link import Via
 from fedloom.errors import CheckpointError, CompositionError
-from fedloom.link import EF21, Residual, Via
-from fedloom.zoo import ALGORITHMS, make_algorithm
 from tiny import same, small, timeless, trace, weights
 
 TURNOVER = {"active": 4, "every": 2, "replace": 0.5}

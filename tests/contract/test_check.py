@@ -13,26 +13,26 @@ from broken.algorithms import AsksProcess
 
 import fedloom
 from fedloom import LocalSGD
-from fedloom.algorithm import Hyper, hyper
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks import parts_of
 from fedloom.checks.algorithms import algorithm_checks
 from fedloom.checks.codecs import codec_checks
-from fedloom.checks.find import built
+from fedloom.checks.compare import unlike
+from fedloom.checks.discovery import built
+from fedloom.checks.engine_agreement import Runs
+from fedloom.checks.hyperparameters import values, variants
 from fedloom.checks.objectives import objective_checks
-from fedloom.checks.options import values, variants
 from fedloom.checks.outcome import BrokenError, Check, Report, carry_out
-from fedloom.checks.problems import case_for, language_network, texts
-from fedloom.checks.records import unlike
-from fedloom.checks.runs import Runs
-from fedloom.checks.setting import experiment, local_for, run
+from fedloom.checks.tiny_federation import experiment, local_for, run
+from fedloom.checks.tiny_losses import case_for, language_network, texts
 from fedloom.checks.views import view_checks
-from fedloom.codecs import CODECS, Codec, TopK
+from fedloom.compression.codecs import CODECS, Codec, TopK
+from fedloom.core.hyper import Hyper, hyper
+from fedloom.core.vector import rec
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import OBJECTIVES, CrossEntropy, LanguageModel, Objective, SquaredError
-from fedloom.vector import rec
-from fedloom.views import VIEWS
+from fedloom.submodels import VIEWS
 from fedloom.wrappers import LocalOpt, Prox, WeightDecay
-from fedloom.zoo import ALGORITHMS, make_algorithm
 
 ENGINE = ("vectorised:3",)
 LISTS = {
@@ -117,7 +117,7 @@ def test_the_whole_contract_finds_it_too(kind, make, name, words):
 
 
 def test_a_bill_that_is_wrong_is_found(monkeypatch):
-    import fedloom.engines.client as client
+    import fedloom.engines.client_round as client
 
     nbytes = client.nbytes
     monkeypatch.setattr(client, "nbytes", lambda r: {k: n + 1 for k, n in nbytes(r).items()})
@@ -170,7 +170,7 @@ def test_what_cannot_be_checked_is_an_error_of_one_line():
 def test_the_parts_of_a_module():
     found = parts_of(broken.views)
     assert set(found) >= {"Unsorted", "TwiceHeld", "Rolls"}
-    assert "_Half" not in found and "Importance" not in found, "private, and somebody else's"
+    assert "_Half" not in found and "FIARSE" not in found, "private, and somebody else's"
     assert parts_of(broken.views, "_Half") == {"_Half": broken.views._Half}
     with pytest.raises(ConfigError, match=r"has no part 'Unsort'; did you mean 'Unsorted'\?"):
         parts_of(broken.views, "Unsort")
@@ -223,7 +223,7 @@ def test_what_a_check_runs_is_run_once():
 
     def make(part, dtype, **changes):
         calls.append(dtype)
-        return fedloom.checks.setting.experiment(dtype, **changes)
+        return fedloom.checks.tiny_federation.experiment(dtype, **changes)
 
     runs = Runs(LocalSGD(), make)
     runs.starts()

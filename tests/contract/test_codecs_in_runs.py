@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fedloom import FedAvg, Saving
-from fedloom.codecs import MAKERS, make_codec
-from fedloom.link import Forget, Residual, Via
-from fedloom.vector import leaves
+from fedloom.compression.codecs import MAKERS, make_codec
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Via
+from fedloom.core.vector import leaves
 from tiny import same, small, timeless, trace
 
 CODECS = {name: make() for name, make in MAKERS.items()} | {

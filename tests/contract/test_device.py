@@ -24,18 +24,19 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedloom import Evaluation, Experiment, FedAvg, Local, Saving
-from fedloom.checks.records import unequal
-from fedloom.checks.setting import CAPACITIES, experiment, finish, network, run
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.checks.compare import unequal
+from fedloom.checks.tiny_federation import CAPACITIES, experiment, finish, network, run
 from fedloom.cli.export import export_command
-from fedloom.codecs import CODECS, PowerSGD, TopK, make_codec
+from fedloom.compression.codecs import CODECS, PowerSGD, TopK, make_codec
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Link, Via
 from fedloom.config import from_run, resolve
+from fedloom.core.vector import leaves
 from fedloom.data import Ragged, from_clients
 from fedloom.errors import ClientError, ConfigError, DataError
-from fedloom.link import Forget, Link, Residual, Via
 from fedloom.objectives import FedMLB
-from fedloom.vector import leaves
-from fedloom.views import Importance
-from fedloom.zoo import make_algorithm
+from fedloom.submodels import FIARSE
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
 from support.pretend_device import counted
 
@@ -254,7 +255,7 @@ def stopping(tmp_path, rounds, device, **changes):
 
 @pytest.mark.parametrize(("first", "second"), [(DEVICE, DEVICE), (DEVICE, "cpu"), ("cpu", DEVICE)])
 def test_a_run_goes_on_where_it_was_stopped_on_either_device(first, second, tmp_path):
-    for parts in ({}, {"submodel": Importance(), "capacities": CAPACITIES, "compress": None}):
+    for parts in ({}, {"submodel": FIARSE(), "capacities": CAPACITIES, "compress": None}):
         begun, out = stopping(tmp_path / str(len(parts)), 2, first, **parts)
         begun.run(out)
         again, _ = stopping(tmp_path, 3, second, **parts)
@@ -310,7 +311,7 @@ def test_processes_that_were_asked_for_refuse_the_device_in_one_line(tmp_path):
 
 def test_processes_that_were_asked_for_keep_auto_on_the_cpu(monkeypatch):
     there = {"auto": torch.device(DEVICE), "cpu": torch.device("cpu")}
-    monkeypatch.setattr("fedloom.experiment.device_of", there.__getitem__)
+    monkeypatch.setattr("fedloom.experiment.experiment.device_of", there.__getitem__)
     for engine, kind in (("workers:2", "cpu"), ("serial", torch.device(DEVICE).type)):
         assert experiment(engine=engine, device="auto").net().device.type == kind
 
@@ -327,7 +328,7 @@ def test_export_needs_no_device(finished, rule, tmp_path, monkeypatch):
             config.experiment(on_round=stop).run(out)
     gone = {"cpu": torch.device("cpu")}  # on a machine without it
     monkeypatch.setattr("fedloom.config.settings.device_of", gone.__getitem__)
-    monkeypatch.setattr("fedloom.experiment.device_of", gone.__getitem__)
+    monkeypatch.setattr("fedloom.experiment.experiment.device_of", gone.__getitem__)
     more = ["--capacity", "1/2"] if rule else []
     done = CliRunner().invoke(export_command, [str(out), *more])
     assert done.exit_code == 0, done.output

@@ -11,9 +11,9 @@ from naive import Naive
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import FedNova
-from fedloom.schedules import Exponential
-from fedloom.vector import fields, leaves
-from fedloom.zoo import ALGORITHMS, make_algorithm
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.core.vector import fields, leaves
+from fedloom.federation.schedules import Exponential
 from tiny import same, small, timeless, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from fedloom import Saving
-from fedloom.codecs import MAKERS, make_codec
-from fedloom.link import Link, Residual, Via
-from fedloom.loop import Loop
-from fedloom.zoo import ALGORITHMS, make_algorithm
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.compression.codecs import MAKERS, make_codec
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Link, Via
+from fedloom.server.rounds import Loop
 from tiny import small
 
 D = 102

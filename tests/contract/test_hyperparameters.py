@@ -17,20 +17,22 @@ import torch
 
 import fedloom
 from fedloom import Local, LocalSGD
-from fedloom.algorithm import Algorithm, Hyper
+from fedloom.algorithm import Algorithm
 from fedloom.algorithms import FAFED, STEM
-from fedloom.checks.options import another
-from fedloom.checks.records import unequal
-from fedloom.checks.setting import CAPACITIES, End, Trial, experiment, federation, run
-from fedloom.codecs import Codec, TopK
+from fedloom.algorithms.registry import ALGORITHMS
+from fedloom.checks.compare import unequal
+from fedloom.checks.hyperparameters import another
+from fedloom.checks.tiny_federation import CAPACITIES, End, Trial, experiment, federation, run
+from fedloom.compression.codecs import Codec, TopK
+from fedloom.compression.error_feedback import FEEDBACKS, Forget
+from fedloom.compression.link import Via
+from fedloom.core.hyper import Hyper
 from fedloom.data import from_clients
-from fedloom.link import FEEDBACKS, Forget, Via
+from fedloom.federation.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule, STEMTheory
 from fedloom.models import lstm_language_model
 from fedloom.objectives import OBJECTIVES, Objective
-from fedloom.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule, STEMTheory
-from fedloom.views import VIEWS, Importance, Rule
+from fedloom.submodels import FIARSE, VIEWS, Rule
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
-from fedloom.zoo import ALGORITHMS
 
 HOMES = (
     "algorithm",
@@ -68,10 +70,10 @@ OTHER: dict[str, dict[str, Any]] = {
     "Local.order": {"order": "text"},
     "Local.steps": {"epochs": None, "steps": 3},
     "Milestones.at": {"at": (2,)},
-    "Importance.shards": {"group": "shard", "shards": ("head.*",)},
-    "Importance.group": {"group": "layer"},
-    "Ordered.widths": {"widths": (0.1, 0.9)},
-    "Depth.least": {"least": 0.25},
+    "FIARSE.shards": {"group": "shard", "shards": ("head.*",)},
+    "FIARSE.group": {"group": "layer"},
+    "FjORD.widths": {"widths": (0.1, 0.9)},
+    "ScaleFL.least": {"least": 0.25},
     "*.ignore": {"ignore": 0},
 }
 # a target that is one: what another() finds beside None is none
@@ -83,7 +85,7 @@ ELSEWHERE = {
     "Local.probe_batch",
     "Local.drop_last",
     "Local.seconds",
-    "Importance.momentum_mask",
+    "FIARSE.momentum_mask",
 }  # these have tests of their own
 
 
@@ -191,7 +193,7 @@ def test_the_betas_of_the_local_optimiser_change_the_run(optimiser, beta):
 def test_masking_the_steps_changes_a_run_with_momentum():
     local = Local(epochs=2, batch=4, lr=0.05, momentum=0.9)
     ends = [
-        end_of(submodel=Importance(momentum_mask=kind), capacities=CAPACITIES, local=local)
+        end_of(submodel=FIARSE(momentum_mask=kind), capacities=CAPACITIES, local=local)
         for kind in ("grad", "update")
     ]
     assert differs(*ends)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg
-from fedloom.vector import rec
+from fedloom.core.vector import rec
 from tiny import A, B, quadratics, trace
 
 COPIES = (1, 2, 3, 4)  # the clients' weights

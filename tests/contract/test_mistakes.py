@@ -12,12 +12,12 @@ from torch import nn
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.core.vector import rec
 from fedloom.errors import AuthorError, ClientError, CompositionError, ConfigError
+from fedloom.federation.schedules import Cosine
 from fedloom.objectives import CrossEntropy, FedMLB, Objective, UserLoss
-from fedloom.schedules import Cosine
-from fedloom.vector import rec
-from fedloom.views import Importance, Width
-from fedloom.zoo import make_algorithm
+from fedloom.submodels import FIARSE, HeteroFL
 from tiny import mlp, small, trace, weights
 
 ENGINES = ["serial", "vectorised", "workers:2"]
@@ -423,7 +423,7 @@ def test_a_model_without_blocks_is_refused_for_fedmlb_before_anything_runs(engin
 def test_a_layer_that_cannot_be_cut_is_named_in_every_engine(engine, engine_of):
     made = engine_of(engine) if engine.startswith("workers") else engine
     model = nn.Sequential(nn.Linear(5, 4), nn.PReLU(), nn.Linear(4, 3))
-    parts = {"submodel": Width(), "capacities": [0.5]}
+    parts = {"submodel": HeteroFL(), "capacities": [0.5]}
     with pytest.raises(
         CompositionError, match=r"HeteroFL cannot cut PReLU '1': .*build the net of"
     ):
@@ -462,7 +462,7 @@ class Moody(nn.Module):
 
 @pytest.mark.parametrize("method", [FedAvg(), Scaffold(option=1)])
 def test_models_and_losses_may_do_as_they_like(method):
-    result = small(method, model=Moody(), rounds=2, submodel=Importance(), capacities=[0.5]).run()
+    result = small(method, model=Moody(), rounds=2, submodel=FIARSE(), capacities=[0.5]).run()
     assert len(result.history) == 2
 
 

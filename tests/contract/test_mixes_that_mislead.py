@@ -10,17 +10,18 @@ from torch import nn
 
 from fedloom import Evaluation, Experiment
 from fedloom.algorithm import Round
-from fedloom.codecs import TopK, make_codec
-from fedloom.cohorts import Turnover
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.compression.codecs import TopK, make_codec
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Via, via
+from fedloom.core.dropout import choice, seeded
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.dropout import choice, seeded
 from fedloom.errors import CompositionError
-from fedloom.link import Forget, Residual, Via, via
-from fedloom.net import Net
+from fedloom.federation.sampling import Turnover
 from fedloom.objectives import MOON, FedDecorr, FedMLB, FedNTD
-from fedloom.vector import rec
-from fedloom.views import Importance, Ordered, Width
-from fedloom.zoo import make_algorithm
+from fedloom.submodels import FIARSE, FjORD, HeteroFL
 from tiny import quadratics, small
 
 NOW = Round(0, 1.0, 0.1)
@@ -42,7 +43,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 # --------------------------------------------------------------------------------- ordered dropout
 @pytest.mark.parametrize("objective", [MOON(), FedDecorr(), FedMLB()], ids=lambda o: o.name)
 def test_a_loss_that_walks_through_the_blocks_trains_the_drawn_part_only(objective):
-    view = Ordered(widths=(0.25, 1.0)).view(None, net(), 0.25, NOW)
+    view = FjORD(widths=(0.25, 1.0)).view(None, net(), 0.25, NOW)
     part = view.net
     x = torch.full_like(part.init(), 0.1) + part.init()
     mem = objective.init(rec(counts=torch.ones(4, dtype=torch.float64), d=len(x)))
@@ -61,7 +62,7 @@ def test_a_loss_that_walks_through_the_blocks_trains_the_drawn_part_only(objecti
 # ------------------------------------------------------------------------------------- the scaler
 @pytest.mark.parametrize("capacity", [1 / 4, 1 / 16])
 def test_a_teacher_that_is_the_pupil_teaches_nothing_whatever_the_scaler(capacity):
-    view = Width(scaler=True).view(None, net(), capacity, NOW)
+    view = HeteroFL(scaler=True).view(None, net(), capacity, NOW)
     part, x = view.net, view.take(rec(x=net().init())).x
     part.train()
     pupil = FedNTD(beta=1.0)  # of this form, the distance alone
@@ -77,7 +78,7 @@ def test_a_mask_and_running_statistics_are_refused_as_a_slice_is():
         algorithm=make_algorithm("fedavg"),
         model=nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
         data=small(make_algorithm("fedavg"), torch.float32).data,
-        submodel=Importance(),
+        submodel=FIARSE(),
         capacities=[0.5, 1.0],
         rounds=1,
     )

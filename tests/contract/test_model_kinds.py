@@ -11,12 +11,12 @@ from test_engines import agree
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.core.vector import leaves
 from fedloom.data import from_clients
 from fedloom.errors import ClientError
 from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
 from fedloom.models.norms import norm_of
 from fedloom.objectives import FedMLB
-from fedloom.vector import leaves
 from tiny import timeless, trace
 
 SIZES = (3, 8, 5, 11, 2)  # short last batches

@@ -14,17 +14,17 @@ import torch
 from pairs import AXES, Mix
 
 from fedloom import LocalSGD
-from fedloom.checks.records import unequal, unlike
-from fedloom.checks.setting import End, experiment, finish, run
-from fedloom.checks.watch import Watch
+from fedloom.checks.compare import unequal, unlike
+from fedloom.checks.purity import Watch
+from fedloom.checks.tiny_federation import End, experiment, finish, run
+from fedloom.compression.link import Link
+from fedloom.core.vector import rec, tree
+from fedloom.core.wire import pack
 from fedloom.engines import Serial
-from fedloom.engines.chunks import Chunks
-from fedloom.engines.client import Client
+from fedloom.engines.client_round import Client
+from fedloom.engines.vmap_range import Chunks
 from fedloom.errors import CompositionError
-from fedloom.link import Link
-from fedloom.loop import Saving
-from fedloom.vector import rec, tree
-from fedloom.wire import pack
+from fedloom.server.rounds import Saving
 
 CUT = pairs.cut()
 MIXES = [

@@ -12,11 +12,11 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED
+from fedloom.core.vector import fields, leaves
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError
+from fedloom.federation.schedules import FAFEDTheory
 from fedloom.models import LSTM
-from fedloom.schedules import FAFEDTheory
-from fedloom.vector import fields, leaves
 from tiny import timeless, trace
 
 WORDS, CLASSES, LENGTH = 11, 3, 6

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from fedloom import Evaluation, Saving
-from fedloom.codecs import TopK
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Via
 from fedloom.errors import CheckpointError
-from fedloom.link import Forget, Residual, Via
-from fedloom.views import Rolling, Width
-from fedloom.zoo import ALGORITHMS, make_algorithm
+from fedloom.submodels import FedRolex, HeteroFL
 from tiny import clusters, same, small, timeless, trace, weights
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
@@ -144,7 +145,7 @@ def test_batch_norms_buffers_are_averaged_by_weight():
 
 
 HALF = Via(TopK(ratio=0.5), Residual())
-SLICES = {"submodel": Width(), "capacities": [0.5, 1.0]}
+SLICES = {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ SLICES = {"submodel": Width(), "capacities": [0.5, 1.0]}
         ({"compress": HALF}, {"compress": Via(TopK(ratio=0.5), Forget())}, "compress"),
         ({"compress": HALF}, {}, "compress"),
         ({}, {"compress": HALF}, "compress"),
-        (SLICES, SLICES | {"submodel": Rolling()}, "submodel"),
+        (SLICES, SLICES | {"submodel": FedRolex()}, "submodel"),
         (SLICES, SLICES | {"capacities": [0.25, 1.0]}, "submodel"),
         (SLICES, {}, "submodel"),
     ],

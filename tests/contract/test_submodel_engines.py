@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from fedloom import Local
-from fedloom.checks.setting import CAPACITIES, Trial, exits, experiment, finish, network, run
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.checks.tiny_federation import (
+    CAPACITIES,
+    Trial,
+    exits,
+    experiment,
+    finish,
+    network,
+    run,
+)
+from fedloom.core.vector import leaves
 from fedloom.engines import Serial
 from fedloom.errors import CompositionError
 from fedloom.objectives import (
@@ -19,32 +29,30 @@ from fedloom.objectives import (
     OrderedDistillation,
     SelfDistillation,
 )
-from fedloom.vector import leaves
-from fedloom.views import VIEWS, Depth, Importance, Ordered, Rolling, Width, greedy
-from fedloom.zoo import make_algorithm
+from fedloom.submodels import FIARSE, VIEWS, FedRolex, FjORD, HeteroFL, ScaleFL, greedy
 from tiny import same
 
-SCALEFL: dict[str, Any] = {"submodel": Depth(), "loss": SelfDistillation(), "model": exits}
+SCALEFL: dict[str, Any] = {"submodel": ScaleFL(), "loss": SelfDistillation(), "model": exits}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"submodel": make()} for name, make in VIEWS.items() if name != "scalefl"},
     "scalefl": SCALEFL,
     "scalefl, as its code": SCALEFL | {"loss": SelfDistillation(beta=1.0, after=2, code=True)},
-    "fjord, distilled": {"submodel": Ordered(), "loss": OrderedDistillation(alpha=0.5, tau=2.0)},
-    "fjord, given widths": {"submodel": Ordered(widths=(0.3, 0.6))},
-    "fjord, FedNTD": {"submodel": Ordered(), "loss": FedNTD()},
-    "fiarse, shards": {"submodel": Importance(group="shard", shards=("first.*", "s*.weight"))},
-    "fiarse, nonzero": {"submodel": Importance(count="nonzero")},
+    "fjord, distilled": {"submodel": FjORD(), "loss": OrderedDistillation(alpha=0.5, tau=2.0)},
+    "fjord, given widths": {"submodel": FjORD(widths=(0.3, 0.6))},
+    "fjord, FedNTD": {"submodel": FjORD(), "loss": FedNTD()},
+    "fiarse, shards": {"submodel": FIARSE(group="shard", shards=("first.*", "s*.weight"))},
+    "fiarse, nonzero": {"submodel": FIARSE(count="nonzero")},
     "fiarse, masked steps": {
-        "submodel": Importance(momentum_mask="update"),
+        "submodel": FIARSE(momentum_mask="update"),
         "local": Local(epochs=2, batch=4, lr=0.05, momentum=0.9, weight_decay=0.01),
     },
-    "heterofl, budget": {"submodel": Width(width="budget")},
-    "fedrolex, no scaler": {"submodel": Rolling(scaler=False)},
-    "fedrolex, owners": {"submodel": Rolling(owners=True), "loss": MaskedCrossEntropy()},
-    "fjord, scaffold": {"submodel": Ordered(), "algorithm": make_algorithm("scaffold")},
+    "heterofl, budget": {"submodel": HeteroFL(width="budget")},
+    "fedrolex, no scaler": {"submodel": FedRolex(scaler=False)},
+    "fedrolex, owners": {"submodel": FedRolex(owners=True), "loss": MaskedCrossEntropy()},
+    "fjord, scaffold": {"submodel": FjORD(), "algorithm": make_algorithm("scaffold")},
     "scalefl, scaffold": SCALEFL | {"algorithm": make_algorithm("scaffold")},
     "scalefl, fedacg": SCALEFL | {"algorithm": make_algorithm("fedacg")},
-    "fiarse, fedacg": {"submodel": Importance(), "algorithm": make_algorithm("fedacg")},
+    "fiarse, fedacg": {"submodel": FIARSE(), "algorithm": make_algorithm("fedacg")},
 }
 
 
@@ -98,7 +106,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(case, tmp_path):
 @pytest.mark.parametrize("case", EVERY)
 def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
     rule = CASES[case]["submodel"]
-    if rule == Ordered(widths=(0.3, 0.6)):
+    if rule == FjORD(widths=(0.3, 0.6)):
         return  # it was given widths to draw from
     if getattr(rule, "count", "") == "nonzero" or getattr(rule, "owners", False):
         return  # its mean is another one
@@ -140,20 +148,21 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
 
 REFUSED = {
     "exits without the loss that asks them": (
-        {"submodel": Depth(), "loss": CrossEntropy()}, "ScaleFL and CrossEntropy.*self_distillation"
+        {"submodel": ScaleFL(), "loss": CrossEntropy()},
+        "ScaleFL and CrossEntropy.*self_distillation",
     ),
     "no exits": (
-        {"submodel": Depth(), "model": network}, "self_distillation and .*one exit"
+        {"submodel": ScaleFL(), "model": network}, "self_distillation and .*one exit"
     ),
     "distillation into what nobody draws": (
-        {"submodel": Width(), "loss": OrderedDistillation()}, "OrderedDistillation and HeteroFL"
+        {"submodel": HeteroFL(), "loss": OrderedDistillation()}, "OrderedDistillation and HeteroFL"
     ),
     "distillation of whole models": (
         {"loss": OrderedDistillation(), "submodel": None, "capacities": None},
         "OrderedDistillation and whole models"
     ),
     "a shard that fits nothing": (
-        {"submodel": Importance(group="shard", shards=("third.*",))},
+        {"submodel": FIARSE(group="shard", shards=("third.*",))},
         r"FIARSE and Sequential: the shard 'third\.\*' fits no parameter",
     ),
 }  # fmt: skip
@@ -167,7 +176,7 @@ def test_what_has_no_meaning_is_refused_before_anything_runs(case):
 
 
 def test_greedy_pruning_is_called_by_its_name():
-    assert (greedy().name, Importance().name) == ("Pruning-Greedy", "FIARSE")
+    assert (greedy().name, FIARSE().name) == ("Pruning-Greedy", "FIARSE")
     assert [make().name for make in VIEWS.values()][2:] == [
         "HeteroFL",
         "FedRolex",

@@ -13,13 +13,13 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED
+from fedloom.core.vector import leaves
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError
+from fedloom.federation.federation import Federation
+from fedloom.federation.schedules import FAFEDTheory
 from fedloom.models import lstm_language_model, lstm_shakespeare
 from fedloom.objectives import CrossEntropy, LanguageModel
-from fedloom.plan import Federation
-from fedloom.schedules import FAFEDTheory
-from fedloom.vector import leaves
 from tiny import small, timeless, trace
 
 WORDS, LENGTH, BATCH, STEPS = 7, 3, 2, 3

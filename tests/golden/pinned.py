@@ -21,15 +21,16 @@ import numpy as np
 import torch
 
 from fedloom import Evaluation, Experiment, Local
-from fedloom.codecs import QSGD, PowerSGD, RandomDropping, TopK
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.compression.codecs import QSGD, PowerSGD, RandomDropping, TopK
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import Via
+from fedloom.core.vector import fields
 from fedloom.data import digits, dirichlet
-from fedloom.link import EF21, Forget, Residual, Via
+from fedloom.federation.schedules import Exponential
 from fedloom.models import mlp
 from fedloom.objectives import OBJECTIVES
-from fedloom.schedules import Exponential
-from fedloom.vector import fields
-from fedloom.views import VIEWS
-from fedloom.zoo import ALGORITHMS, make_algorithm
+from fedloom.submodels import VIEWS
 
 FILE = Path(__file__).with_name("runs.json")
 Parts = dict[str, Any]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fedloom import Local
+from fedloom.core.net import Variables
 from fedloom.data import from_clients
-from fedloom.net import Variables
 from fedloom.objectives import Function
 from fedloom.wrappers import Wrapper
 from tiny import quadratics

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from fedloom import FedAvg
-from fedloom.codecs import QSGD, Dense, RandomDropping, TopK
-from fedloom.layout import Layout
-from fedloom.link import Forget, Link, Residual, Via, Whole
-from fedloom.rng import generator
-from fedloom.vector import rec
+from fedloom.compression.codecs import QSGD, Dense, RandomDropping, TopK
+from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.link import Link, Via, Whole
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import rec
 
 G = torch.tensor(
     [
@@ -121,7 +122,9 @@ UNIFORMS = torch.tensor(
 
 def test_qsgd_of_four_levels(monkeypatch):
     drawn = iter(UNIFORMS)
-    monkeypatch.setattr("fedloom.codecs.buckets.Noise.uniform", lambda self, n: next(drawn))
+    monkeypatch.setattr(
+        "fedloom.compression.codecs.buckets.Noise.uniform", lambda self, n: next(drawn)
+    )
     sent, _ = rounds(QSGD(levels=4, bucket=0), Forget())
     levels = [[2, -2, 1, 0, -1, 2], [-2, 1, 1, -1, 3, 1], [1, 1, -2, 3, 0, -1]]
     norms = [1.7557049866079437, 0.8336666000266534, 0.8306623862918076]

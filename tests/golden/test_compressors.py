@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from fedloom import FedAvg
-from fedloom.codecs import QSGD, Sign, Strom, Threshold, make_codec
-from fedloom.layout import Layout
-from fedloom.link import Link, Residual, Via, Whole
-from fedloom.vector import rec
+from fedloom.compression.codecs import QSGD, Sign, Strom, Threshold, make_codec
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Link, Via, Whole
+from fedloom.core.layout import Layout
+from fedloom.core.vector import rec
 
 G = torch.tensor(
     [
@@ -57,7 +58,7 @@ def fixed_noise(monkeypatch):
         t = next(calls)
         return torch.tensor([U[t][j] for j in kept[n][t]], dtype=torch.float64)
 
-    monkeypatch.setattr("fedloom.codecs.buckets.Noise.uniform", uniform)
+    monkeypatch.setattr("fedloom.compression.codecs.buckets.Noise.uniform", uniform)
 
 
 def test_scaled_signs_with_feedback():

@@ -14,10 +14,10 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.algorithm import Round
+from fedloom.core.net import Net, Variables
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.net import Net, Variables
-from fedloom.vector import rec
-from fedloom.views import Importance, greedy
+from fedloom.submodels import FIARSE, greedy
 from resnet import resnet18
 from tiny import models, quadratics
 
@@ -36,9 +36,9 @@ def start(x):
 def test_the_factor_of_a_weight_by_its_distance_from_the_threshold(ratio, factor):
     # the view's own threshold: of two weights, one at capacity 1/2 is held, and it is the threshold
     x = torch.tensor([0.7, 0.1], dtype=D)
-    view = Importance().view(x, start([0.7, 0.1]), 0.5, Round(0, 1.0, 0.1))
+    view = FIARSE().view(x, start([0.7, 0.1]), 0.5, Round(0, 1.0, 0.1))
     assert view.fit.groups.tolist() == [0.7]
-    grown = Importance().grad(torch.ones_like, ratio * view.take(x), view.fit)
+    grown = FIARSE().grad(torch.ones_like, ratio * view.take(x), view.fit)
     assert float(grown) == pytest.approx(factor, abs=5e-4)
 
 
@@ -47,7 +47,7 @@ def test_the_remaining_thresholds_of_resnet18():
     torch.manual_seed(0)
     net = Net(resnet18())
     for capacity, tau in ((0.16, 0.01432), (0.36, 0.01091), (0.64, 0.00614)):
-        view = Importance().view(net.init(), net, capacity, Round(1, 1.0, 0.1))
+        view = FIARSE().view(net.init(), net, capacity, Round(1, 1.0, 0.1))
         assert float(view.fit.groups[0]) == pytest.approx(tau, rel=3e-3)
 
 
@@ -71,7 +71,7 @@ def test_the_two_denominators(count, move, engine):
         Told(),
         data=from_clients(pairs, dtype=D),
         model=Variables(torch.tensor(x, dtype=D)),
-        submodel=Importance(count=count),
+        submodel=FIARSE(count=count),
         capacities=[0.7],
         engine=engine,
     )
@@ -165,7 +165,7 @@ def test_rounds_follow_the_box(biased, dynamic, engine):
         data=from_clients(pairs, dtype=D),
         model=Variables(torch.tensor(x)),
         loss=Function(f=_quadratic),
-        submodel=Importance(biased=biased, dynamic=dynamic),
+        submodel=FIARSE(biased=biased, dynamic=dynamic),
         capacities=levels,
         cohort=cohorts,
         local=Local(steps=4, lr=0.2, batch=1),

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.checks.records import unequal, unlike
-from fedloom.vector import leaves, tree
+from fedloom.checks.compare import unequal, unlike
+from fedloom.core.vector import leaves, tree
 
 from .pretend_device import NAME, register
 

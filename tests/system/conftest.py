@@ -34,4 +34,4 @@ def fedloom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fedloom:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs without pictures and reports, which take seconds each."""
-    monkeypatch.setattr("fedloom.cli.output.illustrate", lambda run: None)
+    monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)

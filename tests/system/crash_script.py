@@ -11,12 +11,13 @@ import torch
 
 from fedloom import Evaluation, Experiment, Local, Saving
 from fedloom.algorithms import FAFED, Scaffold
-from fedloom.checks.setting import CAPACITIES, SIZES, federation, network
-from fedloom.codecs import TopK
-from fedloom.link import Residual, Via
+from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, network
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Via
+from fedloom.federation.schedules import Exponential, FAFEDTheory
 from fedloom.objectives import MOON
-from fedloom.schedules import Exponential, FAFEDTheory
-from fedloom.views import Importance
+from fedloom.submodels import FIARSE
 from fedloom.wrappers import Lookahead
 from tiny import clusters, mlp
 
@@ -39,7 +40,7 @@ def kinds(kind: str) -> dict[str, Any]:
         return half | {
             "algorithm": Lookahead(inner=Scaffold(), lam=0.5),
             "loss": MOON(),
-            "submodel": Importance(),
+            "submodel": FIARSE(),
             "capacities": CAPACITIES,
         }
     assert kind == "fafed"

@@ -16,7 +16,7 @@ GOOD = """
 from __future__ import annotations
 
 from fedloom.algorithm import LocalSGD, hyper
-from fedloom.codecs import TopK
+from fedloom.compression.codecs import TopK
 from fedloom.wrappers import Prox
 from helper import factor
 
@@ -81,7 +81,7 @@ def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None)
     assert row.split()[1] == "FAILED"
     text = " ".join(output.split())
     assert "line 8, in direction() (`if g.norm() > 1:`): AuthorError: direction() branches" in text
-    assert "choose with torch.where, or shorten with fedloom.vector.clip" in text
+    assert "choose with torch.where, or shorten with fedloom.core.vector.clip" in text
     assert "error: 2 checks of 'bad.py' failed" in output
 
 
@@ -114,8 +114,8 @@ def test_workers_get_what_the_file_defines_and_imports(fedloom: Fedloom) -> None
             "A needs a value for 'f' that cannot be guessed; write `mine = A(f=...)`",
         ),
         (
-            "from fedloom.codecs.base import Codec\nclass A(Codec):\n    def pack(self, m):\n"
-            "        return b''\n",
+            "from fedloom.compression.codecs.base import Codec\nclass A(Codec):\n"
+            "    def pack(self, m):\n        return b''\n",
             "A cannot be made: it has no decode, encode, nbytes, unpack; write them",
         ),
         (

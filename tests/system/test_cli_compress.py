@@ -13,10 +13,11 @@ import pytest
 from click.testing import Result
 
 from fedloom.algorithms import CFedAvg
-from fedloom.codecs import FedPAQ, Int8, TopK, make_codec
+from fedloom.compression.codecs import FedPAQ, Int8, TopK, make_codec
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import Link, Via
 from fedloom.config import from_run, resolve
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.link import EF21, Forget, Link, Residual, Via
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "engine=serial", "evaluate.every=1")
@@ -156,7 +157,7 @@ def test_an_estimate_knows_both_ways(fedloom: Fedloom) -> None:
         resolve("digits", [*SMALL, *more]).experiment()
         for more in ([], ["compress=topk:0.01", "compress.down=topk:0.01"])
     )
-    from fedloom.cli.dry import measure
+    from fedloom.cli.dry_run import measure
 
     one, two = measure(plain), measure(coded)
     assert two.down < 0.1 * one.down and two.up < 0.1 * one.up

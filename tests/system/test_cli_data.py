@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from fedloom.data import catalogue, reviews
-from fedloom.data.catalogue import CATALOGUE, STATES, check
+from fedloom.data.published import text_classification as reviews
+from fedloom.data.published import verify as catalogue
+from fedloom.data.published.verify import CATALOGUE, STATES, check
 
 Fedloom = Callable[..., Result]
 

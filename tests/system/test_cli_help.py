@@ -11,17 +11,17 @@ import pytest
 from click.testing import Result
 
 from fedloom import __version__
+from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.cli.__main__ import cli
-from fedloom.codecs import MAKERS
+from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
-from fedloom.devices import DEVICES
 from fedloom.engines import ENGINES
+from fedloom.federation.devices import DEVICES
+from fedloom.federation.schedules import SCHEDULES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
-from fedloom.schedules import SCHEDULES
-from fedloom.servers import SERVERS
-from fedloom.zoo import ALGORITHMS, options
+from fedloom.wrappers.registry import SERVERS
 
 Fedloom = Callable[..., Result]
 # Every hand-written flag. Options of algorithms, models and data are key=value, read off their

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_model
 
 from fedloom import Experiment, FedAvg
 from fedloom.cli.__main__ import cli
-from fedloom.cli.dry import measure
-from fedloom.cli.script import architecture, call, script
+from fedloom.cli.dry_run import measure
+from fedloom.cli.export_script import architecture, call, script
 from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedloom.cli.__main__ import cli
-from fedloom.loop import Loop
+from fedloom.server.rounds import Loop
 from tiny import environment
 
 Stop = Callable[..., Result]

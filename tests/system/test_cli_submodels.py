@@ -13,11 +13,11 @@ from click.testing import Result
 from safetensors.torch import load_file, save_model
 from torch import nn
 
-from fedloom.cli.script import architecture, script
+from fedloom.cli.export_script import architecture, script
 from fedloom.data import digits, iid
 from fedloom.models import MultiExit, resnet18
 from fedloom.report import load_run
-from fedloom.report.sizes import size_cells
+from fedloom.report.submodels import size_cells
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "--out", "a")

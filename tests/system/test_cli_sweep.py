@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedloom.cli.__main__ import cli
-from fedloom.experiment import Experiment
+from fedloom.experiment.experiment import Experiment
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")

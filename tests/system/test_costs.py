@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from fedloom.algorithms import FedAvg, FedCM, Scaffold
-from fedloom.cli.costs import costs
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.cli.method_costs import costs
 from fedloom.wrappers import Lookahead, Sam, ServerAdam, ServerOpt
-from fedloom.zoo import ALGORITHMS, make_algorithm
 
 # vectors down, vectors up, at a client between rounds, gradients per step
 TABLE = {

@@ -20,7 +20,7 @@ import pytest
 import torch
 from crash_script import ROUNDS, experiment
 
-import fedloom.files
+import fedloom.storage.atomic
 from fedloom import Saving
 from fedloom.errors import CheckpointError, WorkerError
 from tiny import environment, same, timeless, trace, weights
@@ -149,8 +149,8 @@ def test_kill_9_with_all_of_it_on(engine, with_all_of_it, tmp_path, engine_of):
 @pytest.mark.parametrize("lost", ["alg", "obj", "link"])
 def test_every_part_of_client_memory_matters(lost, with_all_of_it, tmp_path, monkeypatch):
     """Else the test above could not fail: a memory that is lost at the stop is another run."""
-    from fedloom.memory import ClientMemory
-    from fedloom.vector import leaves, tree
+    from fedloom.core.vector import leaves, tree
+    from fedloom.storage.client_state import ClientMemory
 
     kind, whole = with_all_of_it
     experiment(kind=kind, rounds=12).run(tmp_path / "run")
@@ -206,9 +206,9 @@ def test_other_signals_save_as_ctrl_c_does(number, engine, undisturbed, tmp_path
 
 def test_signals_while_it_saves_and_closes_change_nothing(undisturbed, tmp_path, monkeypatch):
     """A scheduler sends several, to every process of a group."""
-    from fedloom import interrupts
+    from fedloom.core import interrupts
     from fedloom.engines import Serial
-    from fedloom.rundir import RunDirectory
+    from fedloom.storage.run_directory import RunDirectory
 
     monkeypatch.setattr(interrupts, "_TOGETHER", 60.0)  # a busy machine is slow
     save, close, came = RunDirectory.save, Serial.close, []
@@ -239,7 +239,7 @@ def test_signals_while_it_saves_and_closes_change_nothing(undisturbed, tmp_path,
 
 def test_who_is_told_of_the_last_row_may_fail(undisturbed, tmp_path):
     """As a terminal that is gone, which is why the signal came."""
-    from fedloom.loop import Loop
+    from fedloom.server.rounds import Loop
 
     def broken(row):
         if row["round"] == 8:
@@ -262,7 +262,7 @@ def test_who_is_told_of_the_last_row_may_fail(undisturbed, tmp_path):
 
 def test_ctrl_c_between_any_two_lines(undisturbed, tmp_path, monkeypatch):
     """Interrupted where it hurts most: after the server's step and before the memory is kept."""
-    from fedloom.memory import ClientMemory
+    from fedloom.storage.client_state import ClientMemory
 
     put, calls = ClientMemory.put, []
 
@@ -281,7 +281,7 @@ def test_ctrl_c_between_any_two_lines(undisturbed, tmp_path, monkeypatch):
 
 def test_ctrl_c_while_a_memory_is_read_is_not_taken_for_a_broken_file(tmp_path, monkeypatch):
     """torch makes a ValueError of an interrupt that comes while it takes a tensor over."""
-    from fedloom import memory
+    from fedloom.storage import client_state as memory
 
     opened, calls = memory.safe_open, []
 
@@ -300,7 +300,7 @@ def test_ctrl_c_while_a_memory_is_read_is_not_taken_for_a_broken_file(tmp_path, 
 
 
 def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(undisturbed, tmp_path, monkeypatch):
-    from fedloom.rundir import RunDirectory
+    from fedloom.storage.run_directory import RunDirectory
 
     append = RunDirectory.append_round
 
@@ -320,7 +320,7 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(undisturbed, tmp_p
     shutil.rmtree(tmp_path / "run")
 
     # the second one comes in the row that the first one left to be finished
-    from fedloom.loop import Loop
+    from fedloom.server.rounds import Loop
 
     commit = Loop._commit
 
@@ -344,7 +344,7 @@ def test_the_handler_of_ctrl_c_is_put_back(undisturbed):
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored(monkeypatch, tmp_path):
-    from fedloom.memory import ClientMemory
+    from fedloom.storage.client_state import ClientMemory
 
     put = ClientMemory.put
 
@@ -418,7 +418,7 @@ def test_a_full_disk_at_a_checkpoint_is_a_warning(undisturbed, tmp_path, monkeyp
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(a, b)
 
-    monkeypatch.setattr(fedloom.files.os, "replace", no_space)
+    monkeypatch.setattr(fedloom.storage.atomic.os, "replace", no_space)
 
     def fill(row):
         full[0] = 9 <= row["round"] < 14
@@ -447,7 +447,7 @@ def test_a_full_disk_at_the_end_is_an_error_of_one_line(tmp_path, monkeypatch):
     def no_space(a, b):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    fill = lambda row: monkeypatch.setattr(fedloom.files.os, "replace", no_space)
+    fill = lambda row: monkeypatch.setattr(fedloom.storage.atomic.os, "replace", no_space)
     with pytest.raises(CheckpointError, match="No space left") as caught:
         experiment(rounds=3, on_round=[fill], resident_bytes=None).run(tmp_path / "run")
     assert "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from crash_script import experiment
 
-import fedloom.files
+import fedloom.storage.atomic
 from fedloom import Saving
 from fedloom.errors import CheckpointError
 from tiny import timeless, weights
@@ -145,14 +145,14 @@ def test_a_run_directory_that_exists_is_refused(tmp_path):
 
 @pytest.mark.parametrize("first", ["partition.json", "fingerprint.json", "config.toml"])
 def test_a_run_killed_before_it_could_be_resumed_can_be_started_again(first, tmp_path, monkeypatch):
-    write = fedloom.files.os.replace
+    write = fedloom.storage.atomic.os.replace
 
     def killed(a, b):
         if Path(b).name == first:
             raise KeyboardInterrupt
         write(a, b)
 
-    monkeypatch.setattr(fedloom.files.os, "replace", killed)
+    monkeypatch.setattr(fedloom.storage.atomic.os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         experiment(rounds=1).run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="not a run directory"):

@@ -23,10 +23,10 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.cli.script import Use, architecture, script
+from fedloom.cli.export_script import Use, architecture, script
 from fedloom.data import Images, digits, from_arrays, iid
-from fedloom.data.raw import Characters, Columns, Pixels, Running, Words, recipe
-from fedloom.data.shakespeare import ALPHABET
+from fedloom.data.published.shakespeare import ALPHABET
+from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import MODELS, mlp
 
 Fedloom = Callable[..., Result]
@@ -204,10 +204,10 @@ def test_another_score_than_the_runs_is_an_error(
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
     for said in (last + 0.01, last - 0.01):
-        monkeypatch.setattr("fedloom.cli.verify._said", lambda *parts, said=said: said)
+        monkeypatch.setattr("fedloom.cli.export_check._said", lambda *parts, said=said: said)
         text = fedloom("export", "a", code=1).output
         assert f"but the run said {said:.6g}" in text
-    monkeypatch.setattr("fedloom.cli.verify._said", lambda *parts: None)
+    monkeypatch.setattr("fedloom.cli.export_check._said", lambda *parts: None)
     assert "the run did not measure it" in fedloom("export", "a").output
 
 

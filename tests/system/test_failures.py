@@ -10,13 +10,14 @@ from torch import nn
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
-from fedloom.codecs import TopK
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Via
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import ClientError, CompositionError, DataError
-from fedloom.link import Residual, Via
 from fedloom.objectives import SquaredError
-from fedloom.vector import rec
-from fedloom.views import Width
+from fedloom.submodels import HeteroFL
 from tiny import clusters, small, trace
 
 
@@ -130,7 +131,7 @@ def test_what_a_codec_cannot_send_is_named_or_skipped(engine, engine_of):
 def test_a_rule_is_tried_on_the_model_before_anything_runs():
     model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     with pytest.raises(CompositionError, match=r"HeteroFL and Sequential.*'1.running_mean'"):
-        small(FedAvg(), model=model, submodel=Width(), capacities=[0.25, 1.0]).build()
+        small(FedAvg(), model=model, submodel=HeteroFL(), capacities=[0.25, 1.0]).build()
 
     class Odd(nn.Module):
         def __init__(self):
@@ -141,7 +142,7 @@ def test_a_rule_is_tried_on_the_model_before_anything_runs():
             return inputs @ self.w.T
 
     with pytest.raises(CompositionError, match="Odd"):
-        small(FedAvg(), model=Odd(), submodel=Width(), capacities=[0.25, 1.0]).build()
+        small(FedAvg(), model=Odd(), submodel=HeteroFL(), capacities=[0.25, 1.0]).build()
 
 
 def test_squared_error_of_labels_is_refused_at_once():

@@ -12,8 +12,8 @@ import torch
 from crash_script import experiment
 
 from fedloom.errors import CheckpointError
-from fedloom.files import checksum
 from fedloom.report import load_run
+from fedloom.storage.atomic import checksum
 from tiny import clusters, timeless, weights
 
 
@@ -122,7 +122,7 @@ def test_every_changed_input_is_another_run(tmp_path):
 
 
 def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
-    from fedloom import describe
+    from fedloom.experiment import provenance as describe
 
     x = torch.arange(7 * 5 * 3.0).view(7, 5, 3)
     arrays = [x, x.transpose(0, 2), torch.empty(0, 4), torch.empty(4, 0), torch.tensor(3)]
@@ -134,7 +134,7 @@ def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
 
 def as_before(run):
     """Make a folder what fedloom wrote before it had checksums."""
-    from fedloom import describe
+    from fedloom.experiment import provenance as describe
 
     for path in (run / "checkpoints").glob("*/manifest.json"):
         old = json.loads(path.read_text()) | {"format": 1}

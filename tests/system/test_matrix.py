@@ -12,14 +12,14 @@ import torch
 from click.testing import Result
 
 from fedloom import Local
-from fedloom.compatibility import AXES, LOCALS, NOTHING, as_markdown, table
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.cli.compatibility import AXES, LOCALS, NOTHING, as_markdown, table
 from fedloom.config import resolve
+from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError
 from fedloom.objectives import MOON
-from fedloom.servers import SERVERS, with_server
-from fedloom.vector import leaves
-from fedloom.views import Importance, Width
-from fedloom.zoo import ALGORITHMS, make_algorithm
+from fedloom.submodels import FIARSE, HeteroFL
+from fedloom.wrappers.registry import SERVERS, with_server
 from tiny import small, trace
 
 Fedloom = Callable[..., Result]
@@ -133,8 +133,8 @@ def test_a_server_around_a_method_is_the_same_in_every_engine(name: str, server:
         ("scaffold", {"option": 1}, {}),
         ("fafed", {}, {}),
         ("fedacg", {}, {"loss": MOON()}),
-        ("fedavg", {}, {"submodel": Importance(), "capacities": [0.25, 1.0]}),
-        ("feddyn", {}, {"submodel": Width(), "capacities": [0.5, 1.0]}),
+        ("fedavg", {}, {"submodel": FIARSE(), "capacities": [0.25, 1.0]}),
+        ("feddyn", {}, {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}),
     ],
 )
 def test_sam_at_the_clients_is_the_same_in_every_engine(

@@ -16,7 +16,7 @@ from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
 from fedloom.objectives import SquaredError
 from fedloom.report import comparison, group_runs, load_run
-from fedloom.views import Width
+from fedloom.submodels import HeteroFL
 from tiny import small
 
 ENGINES = ["serial", "workers:2", "vectorised:2"]
@@ -152,7 +152,7 @@ def test_a_run_with_an_object_goes_on_with_the_same_numbers(tmp_path):
 
 
 def test_sub_models_are_measured_with_objects_too():
-    parts = {"submodel": Width(), "capacities": [0.5, 1.0, 1.0]}
+    parts = {"submodel": HeteroFL(), "capacities": [0.5, 1.0, 1.0]}
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     row = classified(model=model, **parts).run().history[-1]
     assert 0 <= row["test_auc@0.5"] <= 1 and row["test_auc@1"] == row["test_auc"]
@@ -244,7 +244,7 @@ def test_holding_out_most_of_the_data_is_said(caplog):
 
 
 def test_a_report_of_a_metric_without_a_direction(tmp_path):
-    from fedloom.cli.output import summarise
+    from fedloom.cli.printing import summarise
     from fedloom.report import write_report
 
     result = small(FedAvg(), metrics=error_rate).run(tmp_path / "run")

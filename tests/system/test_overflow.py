@@ -12,11 +12,12 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
-from fedloom.arithmetic import average, total
-from fedloom.codecs import TopK
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Via
+from fedloom.core.arithmetic import average, total
+from fedloom.core.vector import leaves, rec
 from fedloom.errors import ClientError
-from fedloom.link import Residual, Via
-from fedloom.vector import leaves, rec
 from fedloom.wrappers import ServerAdam, ServerOpt
 from tiny import small, trace
 
@@ -224,7 +225,7 @@ def test_the_exchange_before_round_1_has_a_finite_mean():
 
 @pytest.mark.parametrize("values", [[1e200, -1e200], [math.inf, 1.0], [1e308, 1e308, -1e308]])
 def test_means_and_deviations_of_seeds_that_diverged_are_no_exceptions(values):
-    from fedloom.report.series import mean, sd
+    from fedloom.report.curve_data import mean, sd
     from fedloom.sweep import _mean
 
     assert mean(values) is not None and sd(values) is not None

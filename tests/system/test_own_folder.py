@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from crash_script import experiment
 
-import fedloom.experiment
+import fedloom.experiment.experiment
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.rundir import RunDirectory
+from fedloom.storage.run_directory import RunDirectory
 from tiny import timeless, weights
 
 
@@ -138,10 +138,10 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(whole, tmp_path):
 
 # ------------------------------------------------------------------------------- one run at a time
 def test_of_two_that_begin_at_once_the_second_writes_nothing(tmp_path, monkeypatch):
-    describe, seen = fedloom.experiment.describe, []
+    describe, seen = fedloom.experiment.experiment.describe, []
 
     def slowly(*arguments):
-        monkeypatch.setattr(fedloom.experiment, "describe", describe)
+        monkeypatch.setattr(fedloom.experiment.experiment, "describe", describe)
         before = content(tmp_path)
         with pytest.raises(ConfigError, match="is being run by another process") as caught:
             experiment(rounds=2, seed=6).run(tmp_path / "run")
@@ -150,7 +150,7 @@ def test_of_two_that_begin_at_once_the_second_writes_nothing(tmp_path, monkeypat
         seen.append(RunDirectory(tmp_path / "run").holder())
         describe(*arguments)
 
-    monkeypatch.setattr(fedloom.experiment, "describe", slowly)
+    monkeypatch.setattr(fedloom.experiment.experiment, "describe", slowly)
     one = experiment(rounds=2).run(tmp_path / "run")
     agree(experiment(rounds=2).resume(tmp_path / "run"), one)
     assert len(seen) == 1 and seen[0] is not None

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fedloom.algorithms.registry import ALGORITHMS, LABELS, options
 from fedloom.config import resolve
-from fedloom.zoo import ALGORITHMS, LABELS, options
 
 ROOT = Path(__file__).parents[2]
 

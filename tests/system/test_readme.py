@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedloom.codecs import CODECS
+from fedloom.algorithms.registry import ALGORITHMS
+from fedloom.compression.codecs import CODECS
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
-from fedloom.views import VIEWS
-from fedloom.zoo import ALGORITHMS
+from fedloom.submodels import VIEWS
 
 OWN = {"folders", "table", "hugging_face"}  # a user's data, no published set
 

@@ -21,11 +21,11 @@ from fedloom.data import (
     femnist,
     iid,
     mnist,
-    natural,
-    shakespeare,
     writers,
 )
-from fedloom.data.catalogue import CATALOGUE, check
+from fedloom.data.partition import natural
+from fedloom.data.published import shakespeare
+from fedloom.data.published.verify import CATALOGUE, check
 
 pytestmark = pytest.mark.slow
 ROOT = data_root()

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from fedloom.config import from_run
 from fedloom.data import SOURCES, data_root, iid
-from fedloom.data.catalogue import check
-from fedloom.data.cifar import CIFAR10, CIFAR100, CifarSet
+from fedloom.data.published.cifar import CIFAR10, CIFAR100, CifarSet
+from fedloom.data.published.verify import check
 
 pytestmark = pytest.mark.slow
 Fedloom = Callable[..., Result]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.codecs import Dense
+from fedloom.compression.codecs import Dense
 from tiny import environment
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -15,8 +15,8 @@ from click.testing import Result
 
 from fedloom import report
 from fedloom.errors import ConfigError
-from fedloom.experiment import Experiment
-from fedloom.files import write_atomic
+from fedloom.experiment.experiment import Experiment
+from fedloom.storage.atomic import write_atomic
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1")

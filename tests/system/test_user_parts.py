@@ -13,9 +13,9 @@ from torch import nn
 
 from fedloom import Evaluation, Experiment, FedAvg, Local, LocalSGD
 from fedloom.algorithms import Scaffold
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import DataError
-from fedloom.vector import rec
 from tiny import clusters, environment, small, timeless, trace, weights
 
 LOCAL = Local(epochs=1, batch=4, lr=0.1)
@@ -244,7 +244,7 @@ def test_a_loss_of_the_batch_is_a_loss_of_its_examples():
 
 def test_losses_of_the_history_are_those_of_their_moment():
     # a loss that is a view of x: later steps write to the same place
-    from fedloom.net import Variables
+    from fedloom.core.net import Variables
     from fedloom.objectives import Function
 
     exp = Experiment(

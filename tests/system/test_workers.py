@@ -26,10 +26,12 @@ from torch import nn
 from fedloom import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.cli.__main__ import cli
-from fedloom.cli.dry import estimate, measure
+from fedloom.cli.dry_run import estimate, measure
 from fedloom.config import from_run, resolve
-from fedloom.engines import Workers, auto, pulse, shared, workers
-from fedloom.engines.shared import Board, load
+from fedloom.engines import Workers, auto, workers
+from fedloom.engines import heartbeat as pulse
+from fedloom.engines import shared_memory as shared
+from fedloom.engines.shared_memory import Board, load
 from fedloom.errors import ConfigError, WorkerError
 from tiny import environment, small, timeless, weights
 
@@ -122,7 +124,7 @@ def test_a_run_in_another_pid_namespace_leaves_a_board_alone():
     board = Board()
     try:
         post = board.post("something")
-        code = "from fedloom.engines.shared import Board; Board().close()"
+        code = "from fedloom.engines.shared_memory import Board; Board().close()"
         subprocess.run([*apart, sys.executable, "-c", code], check=True, env=environment())
         assert load(post) == "something"
     finally:

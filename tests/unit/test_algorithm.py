@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from fedloom import FedAvg, LocalSGD
-from fedloom.algorithm import Algorithm, Job, Round, hyper
+from fedloom.algorithm import Algorithm, Job, Round
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
+from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.core.hyper import hyper
+from fedloom.core.vector import clip, rec
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.vector import clip, rec
 from fedloom.wrappers import (
     Clip,
     ClipGrad,
@@ -27,7 +29,6 @@ from fedloom.wrappers import (
     Wrapper,
     build,
 )
-from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
 
 X = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
 Y = torch.tensor([0.5, 1.0, -1.0], dtype=torch.float64)

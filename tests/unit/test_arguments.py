@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fedloom import Experiment, FedAvg
-from fedloom.codecs import TopK
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Link, Via
 from fedloom.data import digits, iid
 from fedloom.errors import CheckpointError, ConfigError, DataError
-from fedloom.link import Link, Residual, Via
 from fedloom.models import mlp
 
 

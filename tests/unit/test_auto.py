@@ -11,7 +11,7 @@ from fedloom.algorithms import FAFED
 from fedloom.data import from_clients
 from fedloom.engines import Serial, Vectorised, Workers, auto, bits_of
 from fedloom.engines.auto import choose
-from fedloom.engines.chunks import default_chunk
+from fedloom.engines.vmap_range import default_chunk
 from fedloom.errors import ClientError, ConfigError
 from tiny import small, timeless
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from fedloom.blocks import find_blocks
+from fedloom.core.blocks import find_blocks
+from fedloom.core.net import Net
+from fedloom.core.vector import rec
 from fedloom.errors import CompositionError, DataError
 from fedloom.models import MODELS
-from fedloom.net import Net
 from fedloom.objectives import MOON, FedMLB, FedNTD
-from fedloom.vector import rec
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.capacities import deal, levels_of, share_of
-from fedloom.checks.setting import experiment
+from fedloom.checks.tiny_federation import experiment
 from fedloom.config import resolve
 from fedloom.errors import ConfigError
-from fedloom.views import Width
+from fedloom.federation.capacities import deal, levels_of, share_of
+from fedloom.submodels import HeteroFL
 
 WRONG = (0, -0.1, 1.5, "3/2", "1/0", "1e999", "half", float("nan"), True, None, "")
 
@@ -106,11 +106,11 @@ def test_a_configuration_takes_all_of_them(tmp_path):
 
 
 def test_a_resumed_run_notices_another_file(tmp_path):
-    from fedloom.describe import fingerprint
+    from fedloom.experiment.provenance import fingerprint
 
     file, found = tmp_path / "own.txt", []
     for text in ("1\n" * 6, "1/4\n" * 6):
         file.write_text(text)
-        run = experiment(submodel=Width(), capacities=file)
+        run = experiment(submodel=HeteroFL(), capacities=file)
         found.append(fingerprint(run, run.build())["submodel"])
     assert found[0] != found[1]

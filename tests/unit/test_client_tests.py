@@ -28,7 +28,7 @@ from fedloom.data import (
     stratified,
     with_client_tests,
 )
-from fedloom.data.client_tests import proportional
+from fedloom.data.client_test_sets import proportional
 from fedloom.errors import DataError
 
 CLIENTS = 20

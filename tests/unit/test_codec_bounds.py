@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.codecs import (
+from fedloom.compression.codecs import (
     BF16,
     FP16,
     MAKERS,
@@ -29,12 +29,14 @@ from fedloom.codecs import (
     Strom,
     Threshold,
     TopK,
-    indices,
     make_codec,
 )
+from fedloom.compression.codecs import (
+    index_coding as indices,
+)
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
 from fedloom.errors import CompositionError, ConfigError, DataError, WireError
-from fedloom.layout import Layout
-from fedloom.rng import generator
 
 HEAD = 12
 LAYOUT = Layout(("w", "b", "v"), ((10, 12), (10,), (70,)))

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.codecs import (
+from fedloom.compression.codecs import (
     BF16,
     CODECS,
     FP16,
@@ -30,17 +30,21 @@ from fedloom.codecs import (
     Strom,
     Threshold,
     TopK,
-    indices,
     make_codec,
-    rice,
 )
-from fedloom.codecs.indices import Coding
-from fedloom.codecs.qsgd import quantise
-from fedloom.codecs.topk import largest
+from fedloom.compression.codecs import (
+    golomb_rice as rice,
+)
+from fedloom.compression.codecs import (
+    index_coding as indices,
+)
+from fedloom.compression.codecs.index_coding import Coding
+from fedloom.compression.codecs.qsgd import quantise
+from fedloom.compression.codecs.topk import largest
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import rec
 from fedloom.errors import ConfigError, DataError, WireError
-from fedloom.layout import Layout
-from fedloom.rng import generator
-from fedloom.vector import rec
 
 LAYOUT = Layout(("w", "b", "conv", "s"), ((20, 15), (20,), (8, 2, 3, 3), (1,)))
 D = LAYOUT.d
@@ -594,7 +598,7 @@ def test_buckets_longer_than_a_chunk_and_chunks_of_many_buckets(monkeypatch):
         exact = torch.stack([part.norm() for part in p.split(size)])
         torch.testing.assert_close(message.norm.double(), exact, rtol=2e-7, atol=0)
         whole = QSGD(bucket=bucket).decode(message, flat(1000), torch.float64)
-        monkeypatch.setattr("fedloom.codecs.buckets.CHUNK", 64)
+        monkeypatch.setattr("fedloom.compression.codecs.buckets.CHUNK", 64)
         again = encode(QSGD(bucket=bucket), p, flat(1000))
         assert bits(again.symbol) == bits(message.symbol)
         torch.testing.assert_close(again.norm, message.norm, rtol=2e-7, atol=0)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom import FedAvg
-from fedloom.cohorts import Cohorts, Turnover, round_half_up
 from fedloom.errors import ConfigError
+from fedloom.federation.sampling import Cohorts, Turnover, round_half_up
 from tiny import quadratics
 
 

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 import torch
 
+from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
 from fedloom.config.overrides import NESTED, REGISTRIES
 from fedloom.config.settings import Checkpoint, Settings
-from fedloom.config.tables import known, live, model_of
+from fedloom.config.validation import known, live, model_of
 from fedloom.errors import CheckpointError, ConfigError, DataError
-from fedloom.evaluation import Evaluation
-from fedloom.experiment import Experiment
-from fedloom.local import Local
-from fedloom.loop import Saving
+from fedloom.experiment.experiment import Experiment
+from fedloom.federation.local import Local
+from fedloom.federation.schedules import SCHEDULES, Exponential
 from fedloom.objectives import MOON, OBJECTIVES
 from fedloom.recipes import RECIPES
-from fedloom.schedules import SCHEDULES, Exponential
-from fedloom.views import VIEWS
-from fedloom.zoo import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.server.evaluation import Evaluation
+from fedloom.server.rounds import Saving
+from fedloom.submodels import VIEWS
 from tiny import small
 
 

@@ -14,9 +14,11 @@ import published
 import pytest
 import torch
 
-from fedloom.data import SOURCES, celeba, cifar, cifar100, femnist, iid, natural, tiny_imagenet
-from fedloom.data.fetch import PublishedFile, fetch_archive, md5_of
-from fedloom.data.prepared import FOLDER
+from fedloom.data import SOURCES, celeba, cifar100, femnist, iid, tiny_imagenet
+from fedloom.data.partition import natural
+from fedloom.data.published import cifar
+from fedloom.data.published.cache import FOLDER
+from fedloom.data.published.download import PublishedFile, fetch_archive, md5_of
 from fedloom.errors import DataError
 
 Image = pytest.importorskip("PIL.Image")

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from fedloom.data import (
     PARTITIONS,
     blocks,
-    folders,
     from_datasets,
     hugging_face,
     iid,
     mnist,
-    natural,
-    sources,
     table,
     writers,
 )
-from fedloom.data.assemble import Arrays
-from fedloom.data.ragged import read_arrays
+from fedloom.data.client_indices import read_arrays
+from fedloom.data.dataset import Arrays
+from fedloom.data.own import folders
+from fedloom.data.partition import natural
+from fedloom.data.published import mnist as sources
 from fedloom.errors import DataError
 
 

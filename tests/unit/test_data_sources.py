@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.data import SOURCES, data_root, digits, iid, sources
-from fedloom.data.fetch import PublishedFile, fetch
-from fedloom.data.idx import read_idx
+from fedloom.data import SOURCES, data_root, digits, iid
+from fedloom.data.published import mnist as sources
+from fedloom.data.published.download import PublishedFile, fetch
+from fedloom.data.published.mnist import read_idx
 from fedloom.errors import DataError
 
 

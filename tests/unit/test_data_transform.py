@@ -12,7 +12,7 @@ import torch
 from fedloom import Local
 from fedloom.data import FederatedData, Images, Ragged, Tokens, Transform, from_clients
 from fedloom.errors import DataError
-from fedloom.plan import Federation
+from fedloom.federation.federation import Federation
 
 PLAIN = Images(mean=(0.2, 0.4), std=(0.5, 2.0), dtype=torch.float64)
 

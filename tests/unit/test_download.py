@@ -10,9 +10,8 @@ import zipfile
 
 import pytest
 
-from fedloom.data import download
-from fedloom.data.download import download_file
-from fedloom.data.fetch import PublishedFile, fetch, fetch_archive
+from fedloom.data.published import download
+from fedloom.data.published.download import PublishedFile, download_file, fetch, fetch_archive
 from fedloom.errors import DataError
 
 CONTENT = bytes(range(256)) * 1000

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom import Evaluation
-from fedloom.engines.base import Score, add, per_example
-from fedloom.engines.client import Stats
+from fedloom.engines.client_round import Stats
+from fedloom.engines.evaluation import Score, add, per_example
 from fedloom.errors import DataError
-from fedloom.evaluation import Curve
-from fedloom.ledger import Ledger
+from fedloom.server.evaluation import Curve
+from fedloom.server.ledger import Ledger
 
 values = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom import Evaluation, Local
-from fedloom.algorithm import Hyper
+from fedloom.core.hyper import Hyper
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
-from fedloom.plan import Federation
-from fedloom.schedules import (
+from fedloom.federation.federation import Federation
+from fedloom.federation.schedules import (
     SCHEDULES,
     Constant,
     Cosine,

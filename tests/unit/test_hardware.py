@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 
 from fedloom.config import resolve
+from fedloom.core.device import device_of
 from fedloom.errors import ConfigError
-from fedloom.hardware import device_of
 from support.pretend_device import NAME, counted, register
 
 HERE = torch.device(register())

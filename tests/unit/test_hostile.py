@@ -13,15 +13,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_codecs import EVERY, LAYOUT, D, bits, encode, flat, normal
 
-from fedloom import wire
 from fedloom.algorithms import Scaffold
-from fedloom.codecs import Dense, Int8, TopK, indices, make_codec, rice
-from fedloom.codecs.base import Header
-from fedloom.codecs.indices import Coding
+from fedloom.compression.codecs import (
+    Dense,
+    Int8,
+    TopK,
+    make_codec,
+)
+from fedloom.compression.codecs import (
+    golomb_rice as rice,
+)
+from fedloom.compression.codecs import (
+    index_coding as indices,
+)
+from fedloom.compression.codecs.base import Header
+from fedloom.compression.codecs.index_coding import Coding
+from fedloom.compression.link import Link, Via
+from fedloom.core import wire
+from fedloom.core.layout import Layout
+from fedloom.core.vector import rec
 from fedloom.errors import WireError
-from fedloom.layout import Layout
-from fedloom.link import Link, Via
-from fedloom.vector import rec
 
 F32 = torch.float32
 MESSAGES = {name: codec.pack(encode(codec, normal(dtype=F32))) for name, codec in EVERY.items()}

@@ -13,18 +13,18 @@ from click.testing import CliRunner
 
 from fedloom import Experiment
 from fedloom.algorithm import FedAvg
-from fedloom.capacities import levels_of
 from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
 from fedloom.config.overrides import refuse_repeats
 from fedloom.data import from_clients
-from fedloom.data.folders import folders
-from fedloom.data.idx import read_idx
-from fedloom.data.own import table
-from fedloom.data.partition.lists import lists
-from fedloom.data.ragged import read_arrays
-from fedloom.data.reading import read_json
+from fedloom.data.client_indices import read_arrays
+from fedloom.data.own.folders import folders
+from fedloom.data.own.tables import table
+from fedloom.data.partition.index_lists import lists
+from fedloom.data.published.mnist import read_idx
+from fedloom.data.published.text_files import read_json
 from fedloom.errors import ConfigError, DataError
+from fedloom.federation.capacities import levels_of
 from fedloom.models import mlp
 
 TOML = resolve("digits").to_toml()

@@ -247,7 +247,7 @@ def test_using_fedloom_loads_no_optional_library_and_seeds_nothing():
     code = """
 import sys, torch
 state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-import fedloom, fedloom.zoo, fedloom.data, fedloom.models
+import fedloom, fedloom.algorithms.registry, fedloom.data, fedloom.models
 fedloom.Experiment
 assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
 optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}

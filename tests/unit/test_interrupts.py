@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from fedloom import interrupts
-from fedloom.interrupts import Stopped, stoppable, undisturbed
+from fedloom.core import interrupts
+from fedloom.core.interrupts import Stopped, stoppable, undisturbed
 from tiny import environment
 
 STOPS = [signal.SIGTERM, signal.SIGHUP]
@@ -107,7 +107,7 @@ def test_another_thread_changes_nothing():
 def test_a_script_that_catches_nothing_ends_with_the_usual_code():
     code = """
 import os, signal
-from fedloom.interrupts import stoppable
+from fedloom.core.interrupts import stoppable
 with stoppable():
     os.kill(os.getpid(), signal.SIGTERM)
 """

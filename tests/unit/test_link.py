@@ -10,14 +10,15 @@ import torch
 
 from fedloom import FedAvg
 from fedloom.algorithms import Scaffold
-from fedloom.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import Link, Via, Whole, via
+from fedloom.core.layout import Layout
+from fedloom.core.rng import generator
+from fedloom.core.vector import fields, leaves, rec
+from fedloom.core.wire import nbytes
 from fedloom.errors import CompositionError, ConfigError, DataError, WireError
-from fedloom.layout import Layout
-from fedloom.link import EF21, Forget, Link, Residual, Via, Whole, via
-from fedloom.rng import generator
-from fedloom.storage import freeze, thaw
-from fedloom.vector import fields, leaves, rec
-from fedloom.wire import nbytes
+from fedloom.storage.records import freeze, thaw
 
 LAYOUT = Layout(("w", "b"), ((8, 6), (8,)))
 D = LAYOUT.d
@@ -47,14 +48,14 @@ class Masked:
         return record.index_copy(0, self.held, part)
 
 
-class Importance:
+class FIARSE:
     """A rule of views whose held coordinates form no matrices."""
 
     name = "FIARSE"
     cuts = counts_values = False
 
 
-class Width:
+class HeteroFL:
     """A rule of views that cuts the network."""
 
     name = "HeteroFL"
@@ -84,8 +85,8 @@ def equal(a, b):
 # ----------------------------------------------------------------------------------------- refused
 REFUSED = {
     "a field that is no mean": (Link({"dc": Via(TopK())}), FedAvg(), None, ("TopK", "FedAvg")),
-    "matrices of a mask": (Link(Via(PowerSGD())), FedAvg(), Importance(), ("PowerSGD", "FIARSE")),
-    "EF21 and parts": (Link(Via(TopK(), EF21())), FedAvg(), Width(), ("EF21", "HeteroFL")),
+    "matrices of a mask": (Link(Via(PowerSGD())), FedAvg(), FIARSE(), ("PowerSGD", "FIARSE")),
+    "EF21 and parts": (Link(Via(TopK(), EF21())), FedAvg(), HeteroFL(), ("EF21", "HeteroFL")),
     "EF21 and a dual": (Link(Via(TopK(), EF21())), Dual(), None, ("EF21", "Dual")),
     "EF21 and no mean": (Link({"m": Via(TopK(), EF21())}), Hidden(), None, ("EF21", "Hidden")),
     "coarse levels": (Link(Via(QSGD(levels=7), Residual())), FedAvg(), None, ("Residual", "QSGD")),
@@ -110,8 +111,8 @@ def test_what_has_no_meaning_is_refused_by_both_names(case):
 
 def test_their_neighbours_are_welcome():
     Link({"dc": Via(TopK())}).settled(Scaffold())
-    Link(Via(PowerSGD())).settled(FedAvg(), Width())
-    Link(Via(TopK(), Residual())).settled(FedAvg(), Importance())
+    Link(Via(PowerSGD())).settled(FedAvg(), HeteroFL())
+    Link(Via(TopK(), Residual())).settled(FedAvg(), FIARSE())
     Link(Via(TopK(), EF21())).settled(Scaffold())
     Link(Via(TopK(), Residual())).settled(Dual())
     Link({"m": Via(TopK(), Residual())}).settled(Hidden())
@@ -245,7 +246,7 @@ def test_memory_survives_storage_and_arguments_are_left_alone(codec):
 
 @pytest.mark.parametrize("codec", [TopK(ratio=0.2), RandomDropping(ratio=0.5), QSGD()])
 def test_what_a_client_does_not_hold_is_left_alone(codec):
-    link = Link(Via(codec, Residual())).settled(FedAvg(), Importance())
+    link = Link(Via(codec, Residual())).settled(FedAvg(), FIARSE())
     memory = link.init(X, LAYOUT, 0)
     start = normal("residual")
     memory = memory._replace(delta=memory.delta._replace(e=start))
@@ -349,7 +350,7 @@ def test_levels_with_a_factor_of_one_or_more_would_make_feedback_grow():
 
 
 def test_names_are_as_good_as_codecs():
-    from fedloom.codecs import Int8
+    from fedloom.compression.codecs import Int8
 
     assert Link("topk:0.1", down="int8") == Link(via("topk:0.1"), down=Int8())
     with pytest.raises(ConfigError, match="unknown codec"):

@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
-from fedloom.locks import hold, holder
+from fedloom.storage.locks import hold, holder
 from tiny import environment
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedloom.locks import hold
+from fedloom.storage.locks import hold
 
 with hold(Path(sys.argv[1])):
     print("held", flush=True)

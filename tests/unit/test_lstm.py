@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from fedloom.dropout import HashedDropout, seeded, swap
+from fedloom.core.dropout import HashedDropout, seeded, swap
 from fedloom.errors import ConfigError, DataError
 from fedloom.models import LSTM
-from fedloom.models.lstm import _plain
+from fedloom.models.lstm_layer import _plain
 
 CASES = [
     {"num_layers": 1},

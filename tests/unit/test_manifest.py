@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedloom.errors import CheckpointError
-from fedloom.manifest import (
+from fedloom.storage.manifest import (
     check_log,
     numbered,
     read_manifest,
@@ -99,7 +99,7 @@ def test_only_what_a_checkpoint_is_made_of_is_deleted(folder):
 
 
 def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder):
-    from fedloom.files import checksum
+    from fedloom.storage.atomic import checksum
 
     run = folder.parent.parent
     log = run / "rounds.jsonl"

@@ -9,10 +9,10 @@ import random
 import pytest
 import torch
 
-import fedloom.files
+import fedloom.storage.atomic
+from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError
-from fedloom.memory import ClientMemory
-from fedloom.vector import rec
+from fedloom.storage.client_state import ClientMemory
 from tiny import same
 
 
@@ -127,7 +127,7 @@ def test_a_kill_at_any_call_leaves_the_committed_rows(tmp_path, monkeypatch):
         index, calls = commit(memory), itertools.count()
 
         def counted(name, count=calls, end=last):
-            real = getattr(fedloom.files.os, name)
+            real = getattr(fedloom.storage.atomic.os, name)
 
             def call(*arguments, **options):
                 if next(count) == end:
@@ -138,9 +138,9 @@ def test_a_kill_at_any_call_leaves_the_committed_rows(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             for name in ("replace", "fsync"):
-                patch.setattr(fedloom.files.os, name, counted(name))
+                patch.setattr(fedloom.storage.atomic.os, name, counted(name))
             patch.setattr(
-                fedloom.files.Path, "unlink", lambda *a, **k: None
+                fedloom.storage.atomic.Path, "unlink", lambda *a, **k: None
             )  # a kill cleans nothing
             memory.put({1: row(1, 1), 2: row(2, 1)})
             try:
@@ -168,7 +168,7 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fedloom.files.os, "replace", full)
+        patch.setattr(fedloom.storage.atomic.os, "replace", full)
         with pytest.raises(OSError):
             memory.flush()
         bounded = again(tmp_path, index, resident_bytes=0)

@@ -14,9 +14,10 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithm import Round
-from fedloom.cohorts import Turnover
+from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
+from fedloom.federation.sampling import Turnover
 from fedloom.models import (
     MODELS,
     cnn_celeba,
@@ -28,8 +29,7 @@ from fedloom.models import (
     transformer_text,
     with_statistics,
 )
-from fedloom.net import Net
-from fedloom.views import Width
+from fedloom.submodels import HeteroFL
 from resnet import resnet18 as reference
 
 close = lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -147,7 +147,7 @@ def test_only_plain_batch_norm_has_statistics_of_its_own(norm):
 @pytest.mark.parametrize(("r", "share"), [(1 / 8, 0.01579), (1 / 4, 0.06278), (1 / 2, 0.25037)])
 def test_the_resnet_is_cut_to_the_published_shares(r, share):
     net = Net(resnet18_fiarse())
-    view = Width().view(None, net, r * r, Round(0, 1.0, 0.1))
+    view = HeteroFL().view(None, net, r * r, Round(0, 1.0, 0.1))
     assert len(view.held) / net.layout.d == pytest.approx(share, abs=5e-6)
     assert view.net(view.net.init(), torch.randn(2, 3, 16, 16)).shape == (2, 10)
 
@@ -306,7 +306,7 @@ def test_a_text_that_is_too_long_is_refused():
 
 def test_running_statistics_are_refused_by_the_cut():
     with pytest.raises(CompositionError, match="running statistics"):
-        Width().view(None, Net(resnet18(norm="batch")), 0.25, Round(0, 1.0, 0.1))
+        HeteroFL().view(None, Net(resnet18(norm="batch")), 0.25, Round(0, 1.0, 0.1))
 
 
 # ---------------------------------------------------------------------------------------- the page
@@ -392,6 +392,6 @@ def test_a_client_that_never_takes_part_may_have_one_example():
 
 def test_a_small_part_may_be_the_one_that_cannot():
     slim = lone(nn.GroupNorm(2, 4), (7, 6))
-    slim.submodel, slim.capacities = Width(exact=False), [1 / 4, 1.0]
+    slim.submodel, slim.capacities = HeteroFL(exact=False), [1 / 4, 1.0]
     with pytest.raises(CompositionError, match="GroupNorm '1' has one value"):
         slim.build()

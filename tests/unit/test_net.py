@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from fedloom import Experiment, FedAvg
+from fedloom.core.net import Net, Variables
 from fedloom.data import digits, iid
 from fedloom.errors import ConfigError, DataError
-from fedloom.net import Net, Variables
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data import dirichlet_interleaved, dirichlet_recycled, pathological
-from fedloom.data.partition.filling import (
+from fedloom.data.partition.dirichlet_sampled import (
     _draw,
     _log_dirichlet,
     _recycle,

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
 from fedloom.models import huggingface_text, roberta_base
-from fedloom.net import Net
 from fedloom.objectives import FedMLB
 from tiny import clusters, small, weights
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedloom.config import resolve
 from fedloom.config.resolve import Settings
-from fedloom.layout import Layout
+from fedloom.core.layout import Layout
 from fedloom.models import MODELS
 from fedloom.recipes import RECIPES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fedloom.config import resolve
+from fedloom.config.help_texts import OPTIMISERS, TABLES, options_of, settings_in
 from fedloom.config.overrides import REGISTRIES
-from fedloom.config.page import as_markdown
-from fedloom.config.reference import OPTIMISERS, TABLES, options_of, settings_in
-from fedloom.local import Local
+from fedloom.config.settings_page import as_markdown
+from fedloom.federation.local import Local
 
 
 @pytest.mark.parametrize("name", TABLES)

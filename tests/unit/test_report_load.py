@@ -12,8 +12,8 @@ from report_fakes import BYTES_DOWN, BYTES_UP, SECONDS, fake_run
 
 import fedloom.report
 from fedloom.errors import CheckpointError
-from fedloom.report.load import group_runs, load_run
-from fedloom.report.series import best, first_hit, group_curve, last, measured
+from fedloom.report.curve_data import best, first_hit, group_curve, last, measured
+from fedloom.report.runs import group_runs, load_run
 
 
 def test_bytes_and_seconds_are_running_sums(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from report_fakes import fake_run
 
 from fedloom.report import group_runs, load_run
-from fedloom.report.load import Group
-from fedloom.report.sizes import size_cells, size_pictures
+from fedloom.report.runs import Group
 from fedloom.report.style import styles
+from fedloom.report.submodels import size_cells, size_pictures
 from fedloom.report.tables import human_size
 
 VALUES = [0.5, *(0.6 + 0.01 * k for k in range(10))]

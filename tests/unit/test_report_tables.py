@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from report_fakes import BYTES_DOWN, BYTES_UP, SECONDS, fake_run
 
-from fedloom.report import load, series, style, support, tables
-from fedloom.report.load import Group, group_runs, load_run
+from fedloom.report import curve_data as series
+from fedloom.report import runs as load
+from fedloom.report import style, tables
+from fedloom.report import style as support
+from fedloom.report.runs import Group, group_runs, load_run
 from fedloom.report.tables import (
     as_csv,
     as_markdown,

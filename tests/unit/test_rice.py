@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.codecs import indices, rice
-from fedloom.codecs.indices import Coding
+from fedloom.compression.codecs import golomb_rice as rice
+from fedloom.compression.codecs import index_coding as indices
+from fedloom.compression.codecs.index_coding import Coding
 from fedloom.errors import WireError
 
 

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from fedloom.rng import generator, key, substream
+from fedloom.core.rng import generator, key, substream
 
 
 def test_a_key_is_the_documented_hash():

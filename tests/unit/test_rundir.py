@@ -8,13 +8,13 @@ import os
 import pytest
 import torch
 
-import fedloom.files
+import fedloom.storage.atomic
+from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.files import checksum, write_atomic
-from fedloom.loop import Saving
-from fedloom.memory import ClientMemory
-from fedloom.rundir import RunDirectory, State
-from fedloom.vector import rec
+from fedloom.server.rounds import Saving
+from fedloom.storage.atomic import checksum, write_atomic
+from fedloom.storage.client_state import ClientMemory
+from fedloom.storage.run_directory import RunDirectory, State
 from tiny import same
 
 
@@ -136,8 +136,8 @@ def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             for name in ("replace", "fsync"):
-                patch.setattr(fedloom.files.os, name, counted(getattr(os, name)))
-            patch.setattr(fedloom.files.Path, "unlink", lambda *a, **k: None)
+                patch.setattr(fedloom.storage.atomic.os, name, counted(getattr(os, name)))
+            patch.setattr(fedloom.storage.atomic.Path, "unlink", lambda *a, **k: None)
             try:
                 run.save(state(2), memory, 2)
                 finished = True
@@ -156,7 +156,9 @@ def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatc
     write_atomic(path, "old")
     with monkeypatch.context() as patch:
         patch.setattr(
-            fedloom.files.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full"))
+            fedloom.storage.atomic.os,
+            "fsync",
+            lambda handle: (_ for _ in ()).throw(OSError(28, "full")),
         )
         with pytest.raises(OSError):
             write_atomic(path, "new")

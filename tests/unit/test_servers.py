@@ -10,7 +10,6 @@ from fedloom import FedAvg, LocalSGD
 from fedloom.algorithms import FedACG, FedSMOO, fedadagrad, fedadam, fedams, fedavgm, fedyogi
 from fedloom.config import resolve
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.servers import SERVERS, with_server
 from fedloom.wrappers import (
     Average,
     Lookahead,
@@ -22,6 +21,7 @@ from fedloom.wrappers import (
     ServerOpt,
     ServerYogi,
 )
+from fedloom.wrappers.registry import SERVERS, with_server
 
 TYPES = {
     "average": Average,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from fedloom import wire
-from fedloom.engines.shared import Board, dumps, load, loads
-from fedloom.storage import disk_errors, freeze, thaw, write_tensors
-from fedloom.vector import fields, rec, tree
+from fedloom.core import wire
+from fedloom.core.vector import fields, rec, tree
+from fedloom.engines.shared_memory import Board, dumps, load, loads
+from fedloom.storage.records import disk_errors, freeze, thaw, write_tensors
 from tiny import same
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.engines.sums import finite, means, push, push_rows, ranges, root
-from fedloom.vector import rec, tree
+from fedloom.core.vector import rec, tree
+from fedloom.engines.summation import finite, means, push, push_rows, ranges, root
 from tiny import imprint, same
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom import Turnover
-from fedloom.cohorts import Cohorts
 from fedloom.errors import ConfigError
+from fedloom.federation.sampling import Cohorts
 
 
 def cohorts(population=500, size=0.04, seed=3, sampling="fixed", **options):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedloom.vector import aligned, clip, fields, is_rec, leaves, rec, tree, unit, zeros
+from fedloom.core.vector import aligned, clip, fields, is_rec, leaves, rec, tree, unit, zeros
 
 names = st.text("abc", min_size=1, max_size=2)
 records = st.recursive(

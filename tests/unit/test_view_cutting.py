@@ -8,15 +8,10 @@ from torch import nn
 
 from fedloom import models
 from fedloom.algorithm import Round
+from fedloom.core.net import Net, Variables
 from fedloom.errors import CompositionError
-from fedloom.models.blocks import Residual
-from fedloom.net import Net, Variables
-from fedloom.views import (
-    Flow,
-    Part,
-    Rolling,
-    Width,
-)
+from fedloom.models.layers import Residual
+from fedloom.submodels import FedRolex, Flow, HeteroFL, Part
 
 NOW = Round(1, 1.0, 0.1)
 
@@ -32,7 +27,7 @@ def test_a_slice_keeps_names_frozen_parameters_and_training_flags():
     module.fc1.linear.weight.requires_grad_(False)
     module.fc2.eval()
     net = Net(module)
-    view = Width().view(None, net, 0.25, NOW)
+    view = HeteroFL().view(None, net, 0.25, NOW)
     cut = view.net.module
     assert [name for name, _ in cut.named_children()] == ["fc1", "fc2", "head"]
     assert torch.equal(cut.fc1.linear.weight, net.module.fc1.linear.weight[:3])
@@ -48,7 +43,7 @@ def test_a_slice_keeps_how_a_layer_computes():
     head = nn.Linear(4, 2)
     norm = nn.GroupNorm(2, 4, eps=0.1, affine=False)
     module = nn.Sequential(layer, norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    conv, small_norm = list(Width().view(None, Net(module), 0.25, NOW).net.module)[:2]
+    conv, small_norm = list(HeteroFL().view(None, Net(module), 0.25, NOW).net.module)[:2]
     for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode", "groups"):
         assert getattr(conv, name) == getattr(layer, name)
     assert (small_norm.eps, small_norm.affine, small_norm.num_groups) == (0.1, False, 1)
@@ -65,7 +60,7 @@ OTHERS = {"logistic", "roberta_base", "huggingface_text"}  # nothing hidden; fil
 @pytest.mark.parametrize("name", sorted(set(models.MODELS) - OTHERS - TEXT))
 def test_the_models_of_the_house_can_be_cut(name):
     net = Net(models.MODELS[name]())
-    view = Width().view(None, net, 0.25, NOW)
+    view = HeteroFL().view(None, net, 0.25, NOW)
     assert 0.2 < len(view.held) / net.layout.d < 0.6
     images = torch.zeros(2, *SHAPES.get(name, (1, 28, 28)))
     small = view.take(net.init())
@@ -77,7 +72,7 @@ def test_a_network_for_text_is_refused_with_the_layer_named(name):
     with pytest.raises(
         CompositionError, match=r"HeteroFL cannot cut \w+ '.*': no way is known; build"
     ):
-        Width().view(None, Net(models.MODELS[name]()), 0.25, NOW)
+        HeteroFL().view(None, Net(models.MODELS[name]()), 0.25, NOW)
 
 
 class Doubled(nn.Module):
@@ -104,10 +99,10 @@ def test_a_module_may_say_how_it_is_cut():
         kind(nn.Linear(3, 4), torch.arange(4.0)), nn.ReLU(), nn.Linear(4, 2)
     )
     net = Net(make(Doubled))
-    view = Rolling().view(None, net, 0.25, Round(3, 1.0, 0.1))
+    view = FedRolex().view(None, net, 0.25, Round(3, 1.0, 0.1))
     assert view.net.layout.views(view.take(net.init()))["0.scale"].tolist() == [0.0, 3.0]
     with pytest.raises(CompositionError, match="FedRolex cannot cut Uncut '0': no way is known"):
-        Rolling().view(None, Net(make(Uncut)), 0.25, NOW)
+        FedRolex().view(None, Net(make(Uncut)), 0.25, NOW)
 
 
 class Projection(nn.Module):
@@ -204,11 +199,11 @@ def test_what_cannot_be_cut_is_refused_by_name(name):
     make, message = REFUSED[name]
     net = Net(make())
     if message is None:  # the last layer with weights is the output: that is enough
-        assert Width().view(None, net, 0.25, NOW).net is not None
+        assert HeteroFL().view(None, net, 0.25, NOW).net is not None
         return
     with pytest.raises(CompositionError, match=message):
-        Width().view(None, net, 0.25, NOW)
-    assert Width().view(None, net, 1.0, NOW).held is None
+        HeteroFL().view(None, net, 0.25, NOW)
+    assert HeteroFL().view(None, net, 1.0, NOW).held is None
 
 
 def test_a_shared_activation_may_stand_twice_and_a_child_may_be_called_cut():
@@ -219,7 +214,7 @@ def test_a_shared_activation_may_stand_twice_and_a_child_may_be_called_cut():
         "head": nn.Linear(4, 2),
     }.items():  # fmt: skip
         module.add_module(name, part)
-    view = Width(scaler=False).view(None, Net(module), 0.25, NOW)
+    view = HeteroFL(scaler=False).view(None, Net(module), 0.25, NOW)
     assert [type(m) for m in view.net.module] == [type(m) for m in module]
 
 

@@ -14,19 +14,19 @@ from torch.func import grad, vmap
 
 from fedloom import FedAvg, models
 from fedloom.algorithm import Job, Round
+from fedloom.core.layout import Layout
+from fedloom.core.net import Net, Variables
+from fedloom.core.vector import rec
 from fedloom.errors import CompositionError, ConfigError, DataError
-from fedloom.layout import Layout
-from fedloom.models.blocks import Residual
-from fedloom.net import Net, Variables
-from fedloom.vector import rec
-from fedloom.views import (
+from fedloom.models.layers import Residual
+from fedloom.submodels import (
+    FIARSE,
     VIEWS,
-    Importance,
-    Ordered,
-    Rolling,
+    FedRolex,
+    FjORD,
+    HeteroFL,
     Rule,
     View,
-    Width,
     behind_mask,
     greedy,
     whole,
@@ -35,14 +35,14 @@ from tiny import small
 
 NOW = Round(1, 1.0, 0.1)
 RULES = [
-    Importance(),
-    Importance(group="layer"),
+    FIARSE(),
+    FIARSE(group="layer"),
     greedy(),
-    Width(),
-    Width(exact=False),
-    Width(width="budget"),
-    Rolling(),
-    Ordered(widths=(0.3, 0.8)),
+    HeteroFL(),
+    HeteroFL(exact=False),
+    HeteroFL(width="budget"),
+    FedRolex(),
+    FjORD(widths=(0.3, 0.8)),
 ]
 
 
@@ -183,18 +183,18 @@ def test_a_capacity_is_a_share(rule, capacity):
 
 def test_options_out_of_range_are_refused():
     with pytest.raises(ConfigError, match=r"FIARSE.group must be one of model, stage, layer"):
-        Importance(group="layers")
+        FIARSE(group="layers")
     with pytest.raises(ConfigError, match=r"FIARSE.count"):
         greedy(count="all")
     with pytest.raises(ConfigError, match=r"HeteroFL.exact"):
-        Width(exact=3)
+        HeteroFL(exact=3)
 
 
 def test_the_registry_makes_every_rule():
     made = {name: make() for name, make in VIEWS.items()}
     assert all(isinstance(rule, Rule) for rule in made.values())
     assert [rule.fixed for rule in made.values()] == [False, False, True, False, True, True]
-    assert hash(made["fiarse"]) == hash(Importance())
+    assert hash(made["fiarse"]) == hash(FIARSE())
 
 
 def test_a_rule_of_a_users_own_needs_one_method():
@@ -230,32 +230,32 @@ def remarks(rule: Rule, x: torch.Tensor, net: Net) -> list[str]:
 
 def test_ties_are_all_held_and_remarked_on():
     net, x = Net(Variables(torch.zeros(100))), torch.full((100,), -0.5)
-    assert len(Importance().view(x, net, 0.25, NOW).held) == 100
-    (remark,) = remarks(Importance(), x, net)
+    assert len(FIARSE().view(x, net, 0.25, NOW).held) == 100
+    (remark,) = remarks(FIARSE(), x, net)
     assert "100 coordinates are held at capacity 0.25 instead of 25" in remark
 
 
 def test_an_end_of_the_net_that_is_cut_off_is_remarked_on():
     net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=4))
     dead = lambda name: net.init() * torch.where(net.layout.where(name) > 0, 1e-6, 1.0)
-    (remark,) = remarks(Importance(), dead("head.*"), net)
+    (remark,) = remarks(FIARSE(), dead("head.*"), net)
     assert "nothing of 'head.weight' is held at capacity 0.25" in remark
-    (remark,) = remarks(Importance(), dead("fc1.*"), net)
+    (remark,) = remarks(FIARSE(), dead("fc1.*"), net)
     assert "nothing of 'fc1.linear.weight'" in remark
-    assert remarks(Importance(mask_classifier=False), dead("head.*"), net) == []
+    assert remarks(FIARSE(mask_classifier=False), dead("head.*"), net) == []
     # an exempt head: the last layer that is masked is no end of the net
-    inside = Importance(group="shard", shards=("fc*",))
+    inside = FIARSE(group="shard", shards=("fc*",))
     assert remarks(inside, dead("fc2.*"), net) == []
-    assert remarks(Importance(), net.init(), net) == []
+    assert remarks(FIARSE(), net.init(), net) == []
 
 
 def test_a_part_far_from_its_size_is_remarked_on():
     net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=4))
-    (remark,) = remarks(Width(), net.init(), net)
+    (remark,) = remarks(HeteroFL(), net.init(), net)
     assert "a client of capacity 0.25 holds 38.50% of the model (154 of 400); width = bud" in remark
-    assert remarks(Width(width="budget"), net.init(), net) == []
+    assert remarks(HeteroFL(width="budget"), net.init(), net) == []
     square = Net(models.mlp(inputs=32, hidden=(64, 64), classes=4))
-    assert remarks(Width(), square.init(), square) == []
+    assert remarks(HeteroFL(), square.init(), square) == []
 
 
 def test_remarks_are_warnings_before_a_run_and_only_there(caplog):
@@ -263,7 +263,7 @@ def test_remarks_are_warnings_before_a_run_and_only_there(caplog):
     with torch.no_grad():
         module.head.weight.mul_(1e-9), module.head.bias.mul_(1e-9)
     with caplog.at_level(logging.WARNING, "fedloom"):
-        small(FedAvg(), model=module, submodel=Importance(), capacities=[0.25], rounds=2).run()
+        small(FedAvg(), model=module, submodel=FIARSE(), capacities=[0.25], rounds=2).run()
     (record,) = caplog.records
     assert "nothing of 'head.weight'" in record.getMessage()
 
@@ -271,9 +271,9 @@ def test_remarks_are_warnings_before_a_run_and_only_there(caplog):
 def test_fiarse_refuses_a_net_without_anything_to_mask_and_a_missing_model():
     net = Net(nn.Sequential(nn.GroupNorm(1, 4), nn.Flatten()))
     with pytest.raises(CompositionError, match="FIARSE and Sequential: no parameter may be"):
-        Importance().view(net.init(), net, 0.5, NOW)
+        FIARSE().view(net.init(), net, 0.5, NOW)
     with pytest.raises(DataError, match=r"a client makes its view with again\(\)"):
-        Importance().view(None, Net(nn.Linear(2, 2)), 0.5, NOW)
+        FIARSE().view(None, Net(nn.Linear(2, 2)), 0.5, NOW)
 
 
 def test_frozen_parameters_are_neither_masked_nor_counted():
@@ -281,4 +281,4 @@ def test_frozen_parameters_are_neither_masked_nor_counted():
     module[0].weight.requires_grad_(False)
     net = Net(module)
     assert net.layout.names == ("0.bias", "2.weight", "2.bias")
-    assert len(Importance().view(net.init(), net, 0.5, NOW).held) == 7
+    assert len(FIARSE().view(net.init(), net, 0.5, NOW).held) == 7

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.evaluation import Curve, Evaluation
-from fedloom.report.series import mean, sd
+from fedloom.report.curve_data import mean, sd
+from fedloom.server.evaluation import Curve, Evaluation
 
 __all__ = [
     "WINDOW",

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from fedloom.report.style import png
-from fedloom.report.support import write_atomic
+from fedloom.report.style import png, write_atomic
 from fedloom.report.tables import MISSING, fixed, human_value
 
 from .numbers import mean, sd

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.cli.costs import costs
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.cli.method_costs import costs
 from fedloom.recipes import RECIPES
-from fedloom.zoo import make_algorithm
 
 from .lines import Line, script
 from .numbers import at_or_before, mean, smoothed

@@ -14,6 +14,8 @@ from .fedopt import fedadagrad, fedadam, fedyogi
 from .fedprox import fedprox
 from .fedsam import fedsam
 from .fedsmoo import FedSMOO
+from .fedspeed import fedspeed
+from .mofedsam import mofedsam
 from .naive_adaptive import NaiveAdaptive
 from .scaffold import Scaffold
 from .stem import STEM
@@ -38,5 +40,7 @@ __all__ = [
     "fedavgm",
     "fedprox",
     "fedsam",
+    "fedspeed",
     "fedyogi",
+    "mofedsam",
 ]

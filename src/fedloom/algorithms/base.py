@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..algorithm import Job
-from ..vector import Rec, Vec
-
-__all__ = ["own_previous"]
+from ..core.vector import Rec, Vec
 
 
 def own_previous(msg: Rec, mem: Rec, job: Job) -> Vec:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Job, hyper
-from ..vector import Rec, Vec, rec
-
-__all__ = ["CFedAvg"]
+from ..algorithm import FedAvg, Job
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec
 
 
 class CFedAvg(FedAvg):

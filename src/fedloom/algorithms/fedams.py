@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import ServerAMSGrad, ServerOpt
 
-__all__ = ["fedams"]
-
 
 def fedams(
     server_lr: float = 0.03,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import Momentum, ServerOpt
 
-__all__ = ["fedavgm"]
-
 
 def fedavgm(beta: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     """FedAvgM (Hsu, Qi & Brown, 2019): the server moves by m = beta m + delta.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round, hyper
-from ..vector import Rec, Vec, rec, zeros
-
-__all__ = ["FedDyn"]
+from ..algorithm import Grad, Job, LocalSGD, Round
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec, zeros
 
 
 class FedDyn(LocalSGD):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import FedAvg, Job, Round
-from ..vector import Rec, Vec, rec
-
-__all__ = ["FedNova"]
+from ..core.vector import Rec, Vec, rec
 
 
 class FedNova(FedAvg):

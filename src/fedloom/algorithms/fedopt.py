@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import ServerAdagrad, ServerAdam, ServerOpt, ServerYogi
 
-__all__ = ["fedadagrad", "fedadam", "fedyogi"]
-
 
 def fedadagrad(
     server_lr: float = 0.03, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..algorithm import Algorithm, FedAvg
 from ..wrappers import Prox
 
-__all__ = ["fedprox"]
-
 
 def fedprox(mu: float = 0.001, server_lr: float = 1.0) -> Algorithm:
     """FedProx (Li et al., MLSys 2020, Algorithm 2): FedAvg with mu/2 ||x - msg.x||^2 in the local

@@ -7,8 +7,6 @@ from typing import Annotated
 from ..algorithm import Algorithm, FedAvg
 from ..wrappers import Sam
 
-__all__ = ["fedsam"]
-
 
 def fedsam(
     rho: Annotated[float, "FedSMOO: 0.01, of {0.001, 0.01, 0.1}; its code: 0.1"] = 0.01,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round, hyper
-from ..vector import Rec, Vec, rec, unit, zeros
-
-__all__ = ["FedSMOO"]
+from ..algorithm import Grad, Job, LocalSGD, Round
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec, unit, zeros
 
 
 class FedSMOO(LocalSGD):

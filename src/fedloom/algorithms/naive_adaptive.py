@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..algorithm import Grad, Job, LocalSGD, hyper
-from ..vector import Rec, Vec, rec, zeros
-
-__all__ = ["NaiveAdaptive"]
+from ..algorithm import Grad, Job, LocalSGD
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec, zeros
 
 
 class NaiveAdaptive(LocalSGD):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Grad, Job, Round, hyper
-from ..vector import Rec, Vec, rec, zeros
-
-__all__ = ["Scaffold"]
+from ..algorithm import FedAvg, Grad, Job, Round
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec, zeros
 
 
 class Scaffold(FedAvg):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round, hyper
-from ..vector import Rec, Vec, rec, zeros
+from ..algorithm import Grad, Job, LocalSGD, Round
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec, zeros
 from .base import own_previous
-
-__all__ = ["STEM"]
 
 
 class STEM(LocalSGD):

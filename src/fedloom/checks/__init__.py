@@ -1,9 +1,9 @@
 """The contract of a user's own algorithm, objective, view or codec, carried out on a small problem.
 
-Files: algorithms.py, objectives.py, views.py and codecs.py say what each kind owes; runs.py what
-all do (the same in every engine, after a stop, on the bill); setting.py and problems.py hold the
-small federations; watch.py calls every method twice; explain.py turns an exception into a
-paragraph.
+Files: algorithms.py, objectives.py, views.py and codecs.py say what each kind owes;
+engine_agreement.py what all do (the same in every engine, after a stop, on the bill);
+tiny_federation.py and tiny_losses.py hold the small federations; purity.py calls every method
+twice; explain.py turns an exception into a paragraph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ..engines import make_engine
 from .algorithms import algorithm_checks
 from .codecs import codec_checks
-from .find import built, kind_of, parts_of
+from .discovery import built, kind_of, parts_of
 from .objectives import objective_checks
 from .outcome import Check, Outcome, Report, carry_out
 from .views import view_checks
@@ -31,7 +31,7 @@ def check(part: Any, engines: Sequence[str] = ENGINES, name: str = "") -> Report
     processes, whose start takes most of them. name: what the report calls the part. Raises
     ConfigError for what is no part, or a class that needs arguments.
 
-    >>> from fedloom.codecs import TopK
+    >>> from fedloom.compression.codecs import TopK
     >>> report = check(TopK(ratio=0.5), engines=("vectorised",))
     >>> report.passed, report.kind
     (True, 'codec')

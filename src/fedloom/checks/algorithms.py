@@ -13,18 +13,15 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm, LocalSGD
-from ..storage import freeze, thaw
-from ..vector import Rec, fields, is_rec, rec, tree
-from ..views import Importance, Width
-from ..wire import pack, unpack
+from ..core.vector import Rec, fields, is_rec, rec, tree
+from ..core.wire import pack, unpack
+from ..storage.records import freeze, thaw
+from ..submodels import FIARSE, HeteroFL
+from .compare import unequal, unlike
+from .engine_agreement import Runs, held_by_parts
 from .outcome import BrokenError, Check
-from .records import unequal, unlike
-from .runs import Runs, held_by_parts
-from .setting import End, Trial, experiment, finish
-from .state import KEPT, kept, look
-from .watch import ARGUMENTS, FIELDS, REPEAT, SHAPES, Watch
-
-__all__ = ["algorithm_checks"]
+from .purity import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES, Watch, kept, look
+from .tiny_federation import End, Trial, experiment, finish
 
 _METHODS = (
     "server_init",
@@ -174,7 +171,7 @@ class _Checks:
         """Clients that hold slices, and the largest weights."""
         if not self.part.partial:
             return "it declares partial = False"
-        for rule in (Width(), Importance()):
+        for rule in (HeteroFL(), FIARSE()):
             held_by_parts(rule, functools.partial(_make, self.part), _WHY)
         return None
 

@@ -10,21 +10,18 @@ import torch
 from torch import Tensor
 
 from ..algorithm import LocalSGD
-from ..codecs import CODECS, Codec
+from ..compression.codecs import CODECS, Codec
+from ..compression.error_feedback import Forget, Residual
+from ..compression.link import Link, Via, Whole
+from ..core.layout import Layout
+from ..core.rng import generator, key
+from ..core.vector import Rec, Vec, is_rec, rec
 from ..errors import WireError
-from ..layout import Layout
-from ..link import Forget, Link, Residual, Via, Whole
-from ..rng import generator, key
-from ..vector import Rec, Vec, is_rec, rec
-from .common import PartChecks
+from .compare import unequal
+from .engine_agreement import PartChecks, Runs
 from .outcome import BrokenError, Check
-from .records import unequal
-from .runs import Runs
-from .setting import Trial, experiment
-from .state import KEPT
-from .watch import ARGUMENTS, REPEAT, Notes, twice
-
-__all__ = ["codec_checks"]
+from .purity import ARGUMENTS, KEPT, REPEAT, Notes, twice
+from .tiny_federation import Trial, experiment
 
 LAYOUT = Layout(("w", "b", "head"), ((12, 10), (12,), (3, 12)))
 _ONE = Layout(("b",), ((1,),))
@@ -175,12 +172,12 @@ class _Checks(PartChecks):
             except Exception as error:  # any other than WireError is the fault that is reported
                 raise BrokenError(
                     f"{what} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
-                    "whatever they are, unpack() raises WireError; fedloom.codecs.base.Reader "
-                    "checks lengths as it goes"
+                    "whatever they are, unpack() raises WireError; Reader in "
+                    "fedloom.compression.codecs.base checks lengths as it goes"
                 ) from error
             raise BrokenError(
                 f"{what} is read as if it were whole: unpack(raw, layout) must raise WireError; "
-                "fedloom.codecs.base.Reader checks header and lengths, and end() the rest"
+                "Reader in fedloom.compression.codecs.base checks lengths, and end() the rest"
             )
 
     def bound(self) -> None:

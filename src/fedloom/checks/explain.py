@@ -7,15 +7,13 @@ import traceback
 import types
 from typing import Any
 
-__all__ = ["explain", "root", "where"]
-
 # (what the message of the first cause holds, what it means)
 _MEANINGS = (
     (
         ("data-dependent control flow", ".item()", "Boolean value of Tensor"),
         "it branches on a tensor's value (an `if`, `float()`, `.item()` or `bool()` of a tensor). "
         "The vectorised engine runs many clients as one computation, where a branch cannot go two "
-        "ways: take torch.where, clamp, or fedloom.vector.clip",
+        "ways: take torch.where, clamp, or fedloom.core.vector.clip",
     ),
     (
         ("inplace arithmetic", "in-place operation", "a leaf Variable that requires grad"),

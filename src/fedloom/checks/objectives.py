@@ -9,18 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.vector import is_rec
 from ..objectives import Objective
-from ..vector import is_rec
-from .common import PartChecks
+from .compare import unlike
+from .engine_agreement import TOLERANCE, PartChecks, Runs, held_by_parts
 from .outcome import BrokenError, Check
-from .problems import Case, case_for
-from .records import unlike
-from .runs import TOLERANCE, Runs, held_by_parts
-from .setting import Trial, experiment
-from .state import KEPT
-from .watch import ARGUMENTS, FIELDS, REPEAT, Notes, twice
-
-__all__ = ["objective_checks"]
+from .purity import ARGUMENTS, FIELDS, KEPT, REPEAT, Notes, twice
+from .tiny_federation import Trial, experiment
+from .tiny_losses import Case, case_for
 
 
 def objective_checks(part: Objective, engines: Sequence[str]) -> list[Check]:

@@ -10,8 +10,6 @@ from typing import Any
 from ..errors import FedloomError
 from .explain import explain
 
-__all__ = ["BrokenError", "Check", "Outcome", "Report", "carry_out"]
-
 
 class BrokenError(FedloomError):
     """A part breaks its contract; the message is the paragraph that a person reads."""

@@ -10,22 +10,18 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Round
-from ..engines.client import RangeResult
+from ..core.net import Net
+from ..core.vector import Vec, is_rec
+from ..core.wire import pack
+from ..engines.client_round import RangeResult
 from ..errors import ConfigError
-from ..local import Local
-from ..net import Net
-from ..vector import Vec, is_rec
-from ..views import Rule, View
-from ..wire import pack
-from .common import PartChecks
+from ..federation.local import Local
+from ..submodels import Rule, View
+from .compare import changed, imprint
+from .engine_agreement import PartChecks, Runs
 from .outcome import BrokenError, Check
-from .records import changed, imprint
-from .runs import Runs
-from .setting import CAPACITIES, Trial, experiment, network_for
-from .state import KEPT
-from .watch import ARGUMENTS, REPEAT, Notes, twice
-
-__all__ = ["view_checks"]
+from .purity import ARGUMENTS, KEPT, REPEAT, Notes, twice
+from .tiny_federation import CAPACITIES, Trial, experiment, network_for
 
 _TRIED = (0.9, 0.5, 0.25, 0.05)
 
@@ -132,7 +128,7 @@ class _Checks(PartChecks):
                 continue
             raise BrokenError(
                 f"capacity {capacity} must raise ConfigError; begin view() with "
-                "check_capacity(self, capacity) from fedloom.views.base"
+                "check_capacity(self, capacity) from fedloom.submodels.base"
             )
 
     def again(self) -> None:

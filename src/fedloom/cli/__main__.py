@@ -16,18 +16,16 @@ import click
 from fedloom._version import __version__
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
-from .browse import list_command, show_command
 from .check import check_command
+from .compare_and_report import compare_command, report_command
+from .compatibility import matrix_command
 from .data import data_command
 from .demo import demo_command
 from .export import export_command
-from .matrix import matrix_command
+from .list_and_show import list_command, show_command
 from .partition import partition_command
-from .results import compare_command, report_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
-
-__all__ = ["cli", "main"]
 
 USAGE, FAILURE = 2, 1
 _USAGE = (ConfigError, DataError, CompositionError)

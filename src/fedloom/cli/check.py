@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fedloom.checks import Report
 
-__all__ = ["check_command"]
 
 _MODULE = "fedloom_checked"  # what a checked file is called while it is loaded
 _WORDS = {True: "ok", False: "FAILED", None: "-"}

@@ -8,8 +8,6 @@ import click
 
 from fedloom.errors import ConfigError, did_you_mean
 
-__all__ = ["data_command"]
-
 _WHERE = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
@@ -26,10 +24,10 @@ def data_command() -> None:
 @_WHERE
 def list_sets(data_dir: Path | None) -> None:
     """List the data sets, their folders, and which are here."""
-    from fedloom.data.catalogue import CATALOGUE
-    from fedloom.data.fetch import data_root
+    from fedloom.data.published.download import data_root
+    from fedloom.data.published.verify import CATALOGUE
 
-    from .output import table
+    from .printing import table
 
     root = data_root(data_dir)
     lines = [["name", "here", "get", "folder", "what it is"]]
@@ -50,8 +48,8 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     What is there already is only checked. A download that was stopped goes on where it was when the
     command is given again.
     """
-    from fedloom.data.catalogue import CATALOGUE, SUBSET, get
-    from fedloom.data.fetch import data_root
+    from fedloom.data.published.download import data_root
+    from fedloom.data.published.verify import CATALOGUE, SUBSET, get
 
     root = data_root(data_dir)
     for name in _known(names):
@@ -71,8 +69,8 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     complete, in another order; subset: which part; missing; damaged: which file. Exit code 1 if
     something is damaged, or if one of these is missing.
     """
-    from fedloom.data.catalogue import DAMAGED, MISSING, check
-    from fedloom.data.fetch import data_root
+    from fedloom.data.published.download import data_root
+    from fedloom.data.published.verify import DAMAGED, MISSING, check
 
     root = data_root(data_dir)
     wrong = []
@@ -90,7 +88,7 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
 
 def _known(names: tuple[str, ...]) -> list[str]:
     """These sets, or all. Raises ConfigError for a name that is none."""
-    from fedloom.data.catalogue import CATALOGUE
+    from fedloom.data.published.verify import CATALOGUE
 
     for name in names:
         if name not in CATALOGUE:

@@ -14,7 +14,6 @@ from fedloom.errors import CheckpointError, FedloomError
 if TYPE_CHECKING:
     from fedloom.config import Config
 
-__all__ = ["ALGORITHMS", "demo_command"]
 
 ALGORITHMS = ("fedavg", "fedavgm", "scaffold", "fedacg")
 RECIPE = "digits"
@@ -40,7 +39,7 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     from fedloom.config import resolve
     from fedloom.report import comparison, group_runs, load_run
 
-    from .output import fitted
+    from .printing import fitted
 
     started = time.monotonic()
     more = [] if rounds is None else [f"rounds={rounds}"]
@@ -121,7 +120,7 @@ def _fits(folder: Path, config: Config) -> bool:
 
 
 def _illustrate(out: Path, names: list[str]) -> None:
-    from .output import say_undrawn
+    from .printing import say_undrawn
 
     folders = [out / name for name in names]
     try:

@@ -11,12 +11,11 @@ import click
 
 from fedloom.errors import CheckpointError, ConfigError
 
-from .script import Use, architecture, call, script
+from .export_script import Use, architecture, call, script
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["export_command"]
 
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 
@@ -52,14 +51,14 @@ def export_command(
     An unfinished run gives the model of its last checkpoint. A sub-model is a smaller network, or
     for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
     """
-    from fedloom.cli.verify import ask, verify
+    from fedloom.cli.export_check import ask, verify
 
     weights, module, round = _newest(run)
     mask: dict[str, Tensor] = {}
     name, about, share = "export", "", None
     if capacity is not None:
-        from fedloom.capacities import share_of
-        from fedloom.cli.cut import cut_out
+        from fedloom.cli.export_submodel import cut_out
+        from fedloom.federation.capacities import share_of
 
         share, named = share_of(capacity, "--capacity"), module
         module, mask, about = cut_out(run, weights, share, round)
@@ -126,11 +125,11 @@ def _settled(
     """A model whose batch norms keep no statistics, with those that a run with sub-models measured
     it by; any other as it is.
     """
-    from fedloom.engines.statistics import keeps_no_statistics
+    from fedloom.engines.batch_statistics import keeps_no_statistics
 
     if not keeps_no_statistics(module):
         return module, weights
-    from fedloom.cli.cut import settled
+    from fedloom.cli.export_submodel import settled
     from fedloom.config import from_run
 
     config = from_run(run)
@@ -151,8 +150,8 @@ def _alike(one: nn.Module, other: nn.Module | None) -> bool:
 def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
     """-> weights, the module if the configuration says which, the round they are of."""
     from fedloom.config import from_run
-    from fedloom.manifest import numbered
     from fedloom.report import load_run
+    from fedloom.storage.manifest import numbered
 
     found = load_run(run)
     python = found.config.get("source") == "python"
@@ -180,8 +179,8 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
 
 
 def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.Module, int]:
-    from fedloom.memory import ClientMemory
-    from fedloom.rundir import RunDirectory
+    from fedloom.storage.client_state import ClientMemory
+    from fedloom.storage.run_directory import RunDirectory
 
     experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
     loop = experiment.build()
@@ -204,8 +203,8 @@ def _load(file: Path) -> dict[str, Tensor]:
 
 
 def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
-    from fedloom.files import write_atomic
-    from fedloom.storage import disk_errors
+    from fedloom.storage.atomic import write_atomic
+    from fedloom.storage.records import disk_errors
 
     def save(path: Path) -> None:
         if kind == "safetensors":
@@ -226,7 +225,7 @@ def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
 
 
 def _write_text(out: Path, text: str) -> None:
-    from fedloom.files import write_atomic
+    from fedloom.storage.atomic import write_atomic
 
     try:
         write_atomic(out, text)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from fedloom.data import FederatedData
     from fedloom.data.heterogeneity import Heterogeneity, Labels, Spread
 
-__all__ = ["partition_command"]
-
 
 @click.command("partition")
 @click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]")
@@ -34,7 +32,7 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     from fedloom.config import resolve
     from fedloom.data import measure
 
-    from .output import table
+    from .printing import table
     from .run import sorted_out
 
     for file, ending in ((plot, ".png"), (save, ".npz")):
@@ -117,8 +115,7 @@ def _range(spread: Spread, form: str) -> str:
 
 def _draw(data: FederatedData, file: Path) -> Path:
     from fedloom.report.charts import partition_chart
-    from fedloom.report.style import png
-    from fedloom.report.support import write_atomic
+    from fedloom.report.style import png, write_atomic
 
     labelled = data.classes is not None and data.targets.ndim == 1
     content: Mapping[str, Any] = {

@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.parsing import is_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedloom.config import Config
 
-__all__ = [
-    "go_on",
-    "interrupted",
-    "resume_command",
-    "run_command",
-    "sorted_out",
-    "start",
-    "stopped",
-]
 
 INTERRUPTED = 130
 
@@ -59,7 +50,7 @@ def run_command(
     source, changes, out = sorted_out(settings, out)
     first = resolve(source, changes)
     if dry_run:
-        from .dry import estimate
+        from .dry_run import estimate
 
         click.echo(first.to_toml())
         click.echo(estimate(first, seeds))
@@ -115,7 +106,7 @@ def go_on(config: Config, folder: Path, quiet: bool) -> None:
 
 
 def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
-    from .output import illustrate, summarise
+    from .printing import illustrate, summarise
 
     try:
         experiment = config.experiment()
@@ -137,7 +128,7 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
 
 def stopped(folder: Path, error: OSError) -> str:
     """What the system refused: a file may as well be another's that vanished as one of the run."""
-    from fedloom.files import reason, remedy
+    from fedloom.storage.atomic import reason, remedy
 
     again = f", then `fedloom resume {quote(str(folder))}`"
     there = (folder / "config.toml").is_file()
@@ -173,7 +164,7 @@ def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str]
 
 
 def _folder(config: Config, out: str | None, several: bool) -> Path:
-    from .output import run_folder
+    from .printing import run_folder
 
     v = config.values
     if out is None:
@@ -185,7 +176,7 @@ def _state(config: Config, folder: Path) -> str:
     """ "new", "begun" or "finished" run of this configuration, so that the same command with
     --seeds goes on. Raises ConfigError for a folder that holds anything else.
     """
-    from fedloom.rundir import RunDirectory
+    from fedloom.storage.run_directory import RunDirectory
     from fedloom.sweep import state_of
 
     if not folder.exists() or RunDirectory(folder).free():
@@ -204,6 +195,6 @@ def _state(config: Config, folder: Path) -> str:
 def _compare(folders: Sequence[Path]) -> None:
     from fedloom.report import comparison, group_runs, load_run
 
-    from .output import fitted
+    from .printing import fitted
 
     click.echo(fitted(comparison(group_runs(load_run(f) for f in folders))))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fedloom.report import Metric
     from fedloom.sweep import Row, Trial
 
-__all__ = ["sweep_command"]
 
 _BY = {
     "validation": "the validation split",
@@ -41,7 +40,7 @@ def sweep_command(
     recipe says otherwise); --by test is the papers' way. The same command goes on after any stop:
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128].
     """
-    from fedloom.files import reason, remedy
+    from fedloom.storage.atomic import reason, remedy
     from fedloom.sweep import check_all, plan, results, run_trial
 
     from .run import interrupted, sorted_out
@@ -89,7 +88,7 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
     from fedloom.report import load_run
     from fedloom.sweep import best_of, state_of
 
-    from .output import table
+    from .printing import table
 
     done = [t for t in trials if state_of(t.folder) == "finished"]
     if not done:
@@ -130,7 +129,7 @@ def _write(trial: Trial, folder: Path) -> Path:
     """The best configuration, with nothing held out any more -> its file."""
     import tomli_w
 
-    from fedloom.files import write_atomic
+    from fedloom.storage.atomic import write_atomic
 
     values = dict(trial.config.values)
     values["evaluate"] = {**values["evaluate"], "validation": 0.0}

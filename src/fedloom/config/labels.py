@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..algorithms.registry import LABELS
 from ..objectives import OBJECTIVES
-from ..views import VIEWS
-from ..zoo import LABELS
-
-__all__ = ["label_of"]
+from ..submodels import VIEWS
 
 
 def label_of(values: Mapping[str, Any]) -> str:

@@ -6,29 +6,18 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..codecs import MAKERS, named_codec, usual_feedback
+from ..algorithms.registry import ALGORITHMS
+from ..compression.codecs import MAKERS, named_codec, usual_feedback
+from ..core.parsing import SizeError, parse_toml
 from ..data import PARTITIONS, SOURCES
-from ..devices import DEVICES
 from ..errors import ConfigError
+from ..federation.devices import DEVICES
+from ..federation.schedules import SCHEDULES
 from ..models import MODELS
 from ..objectives import OBJECTIVES
-from ..parsing import SizeError, parse_toml
-from ..schedules import SCHEDULES
-from ..servers import SERVERS
-from ..views import VIEWS
-from ..zoo import ALGORITHMS
-from .tables import NOTHING, known
-
-__all__ = [
-    "ALIASES",
-    "REGISTRIES",
-    "Makers",
-    "apply",
-    "is_short",
-    "named_table",
-    "parse_override",
-    "refuse_repeats",
-]
+from ..submodels import VIEWS
+from ..wrappers.registry import SERVERS
+from .validation import NOTHING, known
 
 Makers = Mapping[str, Callable[..., Any]]
 

@@ -14,31 +14,31 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from ..capacities import levels_of
-from ..cohorts import Turnover
+from ..algorithms.registry import make_algorithm
+from ..core.net import Net
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
-from ..devices import DEVICES
 from ..engines import Workers, make_engine, same_bits
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
-from ..evaluation import Evaluation
-from ..experiment import Experiment
-from ..local import Local
-from ..loop import Saving
+from ..experiment.experiment import Experiment
+from ..federation.capacities import levels_of
+from ..federation.devices import DEVICES
+from ..federation.local import Local
+from ..federation.sampling import Turnover
+from ..federation.schedules import SCHEDULES
 from ..models import make_model
-from ..net import Net
 from ..objectives import OBJECTIVES
 from ..recipes import RECIPES
-from ..schedules import SCHEDULES
-from ..servers import warn_of_two, with_server
-from ..views import VIEWS, Rule
-from ..zoo import make_algorithm
-from .compress import link_of, settings_of
-from .dealing import capacities_of, dealing
+from ..server.evaluation import Evaluation
+from ..server.rounds import Saving
+from ..submodels import VIEWS, Rule
+from ..wrappers.registry import warn_of_two, with_server
+from .capacities import capacities_of, dealing
+from .compression import link_of, settings_of
 from .labels import label_of
 from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, parse_override
-from .read import load, read
 from .settings import PLAIN, Settings, check_device, engine_for
-from .tables import NOTHING, Origin, check, known, live, model_of
+from .sources import load, read
+from .validation import NOTHING, Origin, check, known, live, model_of
 
 # what may change when a run goes on
 CHANGEABLE = ("rounds", "engine", "device", "checkpoint", "evaluate.target", "memory")

@@ -7,14 +7,12 @@ from typing import Literal
 
 from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt
 
+from ..core.device import device_of
 from ..engines import on_processes
 from ..errors import ConfigError
-from ..evaluation import Evaluation
-from ..hardware import device_of
-from ..local import Local
-from .tables import STRICT, Origin, model_of
-
-__all__ = ["PLAIN", "Settings", "check_device", "engine_for"]
+from ..federation.local import Local
+from ..server.evaluation import Evaluation
+from .validation import STRICT, Origin, model_of
 
 
 class Settings(BaseModel):

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from fedloom.data.build import from_arrays, from_clients
-from fedloom.data.cifar import cifar10, cifar100
-from fedloom.data.client_tests import TESTS, with_client_tests
+from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
+from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
-from fedloom.data.fetch import data_root
-from fedloom.data.folders import folders
 from fedloom.data.heterogeneity import measure
-from fedloom.data.leaf import celeba, femnist
-from fedloom.data.own import from_datasets, hugging_face, table
+from fedloom.data.own.folders import folders
+from fedloom.data.own.in_memory import from_arrays, from_clients
+from fedloom.data.own.tables import from_datasets, hugging_face, table
 from fedloom.data.partition import (
     PARTITIONS,
     blocks,
@@ -25,7 +23,6 @@ from fedloom.data.partition import (
     dirichlet_recycled,
     dirichlet_unbalanced,
     iid,
-    lists,
     natural,
     pathological,
     replicated,
@@ -34,13 +31,18 @@ from fedloom.data.partition import (
     stratified,
     writers,
 )
-from fedloom.data.pictures import tiny_imagenet
-from fedloom.data.ragged import MatchedPartition, Partition, Ragged
-from fedloom.data.reviews import ag_news, sst2
-from fedloom.data.shakespeare import shakespeare
-from fedloom.data.sources import SOURCES, digits, fashion_mnist, mnist
-from fedloom.data.transform import Images, Tokens, Transform
-from fedloom.data.wikitext import wikitext2
+from fedloom.data.partition import (
+    index_lists as lists,
+)
+from fedloom.data.published.cifar import cifar10, cifar100
+from fedloom.data.published.download import data_root
+from fedloom.data.published.leaf import celeba, femnist
+from fedloom.data.published.mnist import SOURCES, digits, fashion_mnist, mnist
+from fedloom.data.published.shakespeare import shakespeare
+from fedloom.data.published.text_classification import ag_news, sst2
+from fedloom.data.published.tiny_imagenet import tiny_imagenet
+from fedloom.data.published.wikitext import wikitext2
+from fedloom.data.transforms import Images, Tokens, Transform
 
 __all__ = [
     "PARTITIONS",

@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data.checks import check_arrays, check_indices, check_lists, kind
-from fedloom.data.ragged import Ragged, read_arrays
-from fedloom.data.raw import Raw
-from fedloom.data.transform import Transform
+from fedloom.core.rng import generator
+from fedloom.data.client_indices import Ragged, read_arrays
+from fedloom.data.raw_inputs import Raw
+from fedloom.data.transforms import Transform
+from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
 from fedloom.errors import DataError
-from fedloom.rng import generator
-
-__all__ = ["FederatedData", "Ragged"]
 
 LARGEST_TABLE = 1 << 28  # cells of label_counts()
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from fedloom.data.federated import FederatedData
 
-__all__ = ["Heterogeneity", "Labels", "Spread", "Tests", "gini", "measure"]
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from ..errors import ConfigError, did_you_mean
 from .auto import Auto, Choice, choose
-from .base import Engine, Score
+from .base import Engine
+from .evaluation import Score
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers

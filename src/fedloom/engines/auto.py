@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.net import Net
+from ..core.vector import Rec, tree
 from ..errors import FedloomError
-from ..net import Net
-from ..plan import Federation, Plan
-from ..vector import Rec, tree
+from ..federation.federation import Federation
+from ..plan import Plan
 from .base import Engine, processors
-from .chunks import default_chunk
 from .serial import Serial
-from .sums import root
+from .summation import root
 from .vectorised import Vectorised, refuse_module
+from .vmap_range import default_chunk
 from .workers import Workers
-
-__all__ = ["Auto", "Choice", "choose"]
 
 BUDGET = 0.2  # seconds that one candidate is measured for, at least
 SHARE, MOST = 0.003, 2.0  # of a long run's time, for one candidate; but never more seconds

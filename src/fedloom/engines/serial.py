@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..net import Net
-from ..plan import Federation, Plan
-from ..vector import Rec, Vec
-from .base import Score, keep_memory, one_thread, score_of
-from .client import Client, RangeResult
-
-__all__ = ["Serial"]
+from ..core.net import Net
+from ..core.vector import Rec, Vec
+from ..federation.federation import Federation
+from ..plan import Plan
+from .base import keep_memory, one_thread
+from .client_round import Client, RangeResult
+from .evaluation import Score, score_of
 
 
 class Serial:

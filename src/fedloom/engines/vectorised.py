@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ..core.net import Net
+from ..core.vector import Rec, Vec
 from ..errors import CompositionError
-from ..net import Net
-from ..plan import Federation, Plan
-from ..vector import Rec, Vec
-from .ahead import Ahead
-from .base import Score, keep_memory, one_thread, processors, score_of
-from .chunks import Chunks, default_chunk
-from .client import RangeResult
-
-__all__ = ["Vectorised", "refuse_module"]
+from ..federation.federation import Federation
+from ..plan import Plan
+from .base import keep_memory, one_thread, processors
+from .client_round import RangeResult
+from .evaluation import Score, score_of
+from .prefetch import Ahead
+from .vmap_range import Chunks, default_chunk
 
 _RANDOM = (
     nn.Dropout1d,

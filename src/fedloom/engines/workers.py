@@ -16,30 +16,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.interrupts import deaf_children, leave_to_parent
+from ..core.net import Net
+from ..core.vector import Rec, Vec
 from ..errors import ConfigError, WorkerError
-from ..interrupts import deaf_children, leave_to_parent
-from ..metrics import is_whole
-from ..net import Net
-from ..plan import Federation, Plan
-from ..vector import Rec, Vec
-from . import pulse
-from .base import (
-    Score,
-    add,
-    evaluate_range,
-    evaluation_batch,
-    keep_memory,
-    one_thread,
-    processors,
-    score_of,
-)
-from .chunks import Chunks, default_chunk
-from .client import Client, RangeResult
-from .pulse import Still, Watch, listed
+from ..federation.federation import Federation
+from ..plan import Plan
+from . import heartbeat as pulse
+from .base import keep_memory, one_thread, processors
+from .client_round import Client, RangeResult
+from .evaluation import Score, add, evaluate_range, evaluation_batch, score_of
+from .heartbeat import Still, Watch, listed
+from .metrics import is_whole
 from .serial import Serial
-from .shared import Board, dumps, load, loads
-from .sums import push, ranges
+from .shared_memory import Board, dumps, load, loads
+from .summation import push, ranges
 from .vectorised import Vectorised, refuse_module
+from .vmap_range import Chunks, default_chunk
 
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 

@@ -10,14 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedloom.errors import ConfigError, FedloomError, did_you_mean
-from fedloom.models.blocks import Residual
-from fedloom.models.exits import MultiExit, with_exits
-from fedloom.models.lstm import LSTM
-from fedloom.models.norms import with_statistics
-from fedloom.models.pretrained import huggingface_text, roberta_base
-from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
-from fedloom.models.resnet import resnet18, resnet18_fedsmoo, resnet18_fiarse
-from fedloom.models.small import (
+from fedloom.models.cnn import (
     cnn_celeba,
     cnn_cfedavg,
     cnn_fafed_cifar,
@@ -27,6 +20,13 @@ from fedloom.models.small import (
     logistic,
     mlp,
 )
+from fedloom.models.hugging_face import huggingface_text, roberta_base
+from fedloom.models.layers import Residual
+from fedloom.models.lstm_layer import LSTM
+from fedloom.models.multi_exit import MultiExit, with_exits
+from fedloom.models.norms import with_statistics
+from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
+from fedloom.models.resnet import resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.transformer import transformer_text
 
 MODELS: dict[str, Callable[..., nn.Module]] = {

@@ -11,8 +11,6 @@ from torch import nn
 
 from fedloom.errors import ConfigError, DataError, did_you_mean
 
-__all__ = ["NORMS", "norm_of", "with_statistics"]
-
 NORMS = ("group", "instance", "static_batch", "batch")
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

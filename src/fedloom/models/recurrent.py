@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import ConfigError
-from fedloom.models.blocks import check_counts, named
-from fedloom.models.lstm import LSTM, State
-
-__all__ = ["Recurrent", "RecurrentNet", "lstm_language_model", "lstm_shakespeare"]
+from fedloom.models.layers import check_counts, named
+from fedloom.models.lstm_layer import LSTM, State
 
 
 class Recurrent(nn.Module):

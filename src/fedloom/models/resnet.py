@@ -10,11 +10,9 @@ from typing import Literal
 from torch import nn
 
 from fedloom.errors import ConfigError
-from fedloom.models.blocks import Residual, check_counts, named
-from fedloom.models.exits import with_exits
+from fedloom.models.layers import Residual, check_counts, named
+from fedloom.models.multi_exit import with_exits
 from fedloom.models.norms import norm_of
-
-__all__ = ["resnet18", "resnet18_fedsmoo", "resnet18_fiarse"]
 
 WIDTHS = (64, 64, 128, 256, 512)
 

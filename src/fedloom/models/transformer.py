@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import ConfigError, DataError
-from fedloom.models.blocks import check_counts, named
-
-__all__ = ["Attention", "Encoder", "Tokens", "transformer_text"]
+from fedloom.models.layers import check_counts, named
 
 
 class Tokens(nn.Module):

@@ -11,20 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..algorithm import check_ranges, hyper
+from ..core.hyper import check_ranges, hyper
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
 from ..errors import AuthorError, DataError
-from ..net import Net
-from ..vector import Rec, Vec, rec
-
-__all__ = [
-    "CrossEntropy",
-    "Function",
-    "Objective",
-    "SquaredError",
-    "UserLoss",
-    "by_class",
-    "example_mean",
-]
 
 Batch = tuple[Any, ...]  # (inputs (B, ...), targets (B, ...))
 FEW = 16  # classes: a row of float32 that fits into a vector of the processor
@@ -70,7 +60,7 @@ class Objective:
     # ordered: the batches of a client must follow each other as its data do, see Local.order
     # exits: it asks all exits of a model that has several
     # named: it is a method of its own, which a run's label names
-    # drawn: it sets a net's drawn part against all of it, see views.Ordered
+    # drawn: it sets a net's drawn part against all of it, see submodels.FjORD
     whole: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     exits: ClassVar[bool] = False

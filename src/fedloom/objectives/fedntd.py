@@ -7,13 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..algorithm import hyper
+from ..core.hyper import hyper
+from ..core.net import Net
+from ..core.vector import Rec, Vec
 from ..errors import ConfigError
-from ..net import Net
-from ..vector import Rec, Vec
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
-
-__all__ = ["FedNTD", "not_true"]
 
 
 def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float, told: Tensor | None = None) -> Tensor:

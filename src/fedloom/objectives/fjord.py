@@ -6,12 +6,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..algorithm import hyper
-from ..net import Net
-from ..vector import Rec, Vec
+from ..core.hyper import hyper
+from ..core.net import Net
+from ..core.vector import Rec, Vec
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
-
-__all__ = ["OrderedDistillation"]
 
 
 class OrderedDistillation(CrossEntropy):

@@ -6,13 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..algorithm import hyper
+from ..core.hyper import hyper
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
 from ..errors import DataError
-from ..net import Net
-from ..vector import Rec, Vec, rec
 from .base import Batch, CrossEntropy, Objective, by_class
-
-__all__ = ["MaskedCrossEntropy", "masked"]
 
 
 def masked(z: Tensor, counts: Tensor, absent: str) -> Tensor:

@@ -7,12 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
-from ..net import Net
-from ..vector import Rec, Vec, rec
 from .base import Batch, CrossEntropy
-
-__all__ = ["LanguageModel"]
 
 
 class LanguageModel(CrossEntropy):

@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..algorithm import hyper
-from ..net import Net
-from ..vector import Rec, Vec, rec
+from ..core.hyper import hyper
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
 from .base import Batch, CrossEntropy, Objective
-
-__all__ = ["MOON", "contrast"]
 
 
 def contrast(h: Tensor, h_ref: Tensor, h_prev: Tensor, tau: float) -> Tensor:

@@ -7,13 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..algorithm import hyper
+from ..core.hyper import hyper
+from ..core.net import Net, logits_of
+from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
-from ..net import Net, logits_of
-from ..vector import Rec, Vec, rec
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
-
-__all__ = ["SelfDistillation"]
 
 
 class SelfDistillation(CrossEntropy):

@@ -11,8 +11,8 @@ from typing import Any
 
 from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
 from .fashion import fafed_fashion, fashion_dirichlet, zoo_fashion_mnist
-from .handwriting import digits, mnist_dirichlet, mnist_iid, mnist_writers
-from .pictures import cifar10, cifar100, femnist
+from .images import cifar10, cifar100, femnist
+from .mnist import digits, mnist_dirichlet, mnist_iid, mnist_writers
 from .submodels import fiarse_agnews, fiarse_cifar10, fiarse_cifar100, fiarse_fashion
 from .text import ag_news, shakespeare, wikitext2
 

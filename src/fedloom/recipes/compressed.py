@@ -6,8 +6,6 @@ from typing import Any
 
 from .fashion import fedacg_protocol
 
-__all__ = ["cfedavg_fashion", "cfedavg_mnist", "fedacg_fedpaq"]
-
 
 def cfedavg_fashion() -> dict[str, Any]:
     """CFedAvg on Fashion-MNIST in small (its Figures 4, 7 and 9): 20 clients, all take part.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["fafed_fashion", "fashion_dirichlet", "zoo_fashion_mnist"]
-
 
 def fashion_dirichlet() -> dict[str, Any]:
     """Fashion-MNIST over 100 clients under FedACG's protocol, with FAFED's small network.

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["fiarse_agnews", "fiarse_cifar10", "fiarse_cifar100", "fiarse_fashion"]
-
 # FIARSE, Figure 4: sizes that nobody trained, and those that somebody did
 UNSEEN = [
     *(1.0, 0.99, 0.9, 0.8, 0.75, 0.7, 0.64, 0.6, 0.5, 0.36, 1 / 4, 0.16, 1 / 8, 1 / 16, 0.04),

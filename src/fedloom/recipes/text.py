@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ag_news", "shakespeare", "wikitext2"]
-
 
 def shakespeare() -> dict[str, Any]:
     """LEAF's Shakespeare, every role with at least 500 windows a client, LEAF's LSTM, ten rounds.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .curves import save_curves
 from .html import write_report
-from .load import Group, Metric, Run, group_runs, load_run
+from .runs import Group, Metric, Run, group_runs, load_run
 from .tables import as_csv, as_markdown, as_text, comparison, human_bytes, human_seconds
 
 __all__ = [

@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .load import Floats, Group, Ints, Run
+from .runs import Floats, Group, Ints, Run
 from .style import Picture, Style, figure, plain, shorten
 from .tables import human_bytes, human_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "FieldBytes",
-    "clients_chart",
-    "field_bytes",
-    "ledger_chart",
-    "partition_chart",
-    "partition_charts",
-]
 
 _IN_ORDER = 60  # clients up to which the heat-map keeps their order
 _NAMED = 30  # classes up to which each is named

@@ -12,17 +12,15 @@ import numpy as np
 from fedloom.errors import ConfigError
 
 from .charts import clients_chart, ledger_chart, partition_charts
-from .load import Floats, Group, Metric, Run, group_runs
-from .series import Axis, Curve, group_curve
-from .sizes import size_pictures
-from .style import Picture, Style, figure, legend_below, plain, png, styles
-from .support import write_atomic
+from .curve_data import Axis, Curve, group_curve
+from .runs import Floats, Group, Metric, Run, group_runs
+from .style import Picture, Style, figure, legend_below, plain, png, styles, write_atomic
+from .submodels import size_pictures
 from .tables import human_target, human_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["all_pictures", "loss_curves", "metric_curves", "save_curves"]
 
 _WIDTH, _HEIGHT = 5.6, 3.9
 _FEW = 40  # measured points up to which each gets a mark

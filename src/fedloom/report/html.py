@@ -13,12 +13,11 @@ from fedloom._version import __version__
 from fedloom.errors import ConfigError
 
 from .charts import field_bytes
+from .curve_data import best, last
 from .curves import all_pictures
-from .load import Group, Run, flatten, group_runs, load_run, show_value
-from .series import best, last
-from .sizes import size_cells
-from .style import DPI, Picture, png, styles
-from .support import need, write_atomic
+from .runs import Group, Run, flatten, group_runs, load_run, show_value
+from .style import DPI, Picture, need, png, styles, write_atomic
+from .submodels import size_cells
 from .tables import (
     MISSING,
     comparison,
@@ -28,8 +27,6 @@ from .tables import (
     human_value,
     table_cells,
 )
-
-__all__ = ["write_report"]
 
 
 @dataclass(frozen=True)

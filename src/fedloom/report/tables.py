@@ -9,23 +9,8 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from .load import Group, Run
-from .series import Hit, best, first_hit, last, mean, sd
-
-__all__ = [
-    "MISSING",
-    "as_csv",
-    "as_markdown",
-    "as_text",
-    "comparison",
-    "fixed",
-    "human_bytes",
-    "human_seconds",
-    "human_size",
-    "human_target",
-    "human_value",
-    "table_cells",
-]
+from .curve_data import Hit, best, first_hit, last, mean, sd
+from .runs import Group, Run
 
 Row = dict[str, Any]
 MISSING = "-"  # what a cell without a value shows

@@ -1,10 +1,10 @@
 """Algorithms that change another one: gradient.py a client's step, server.py the server's move."""
 
-from .adaptive import ServerAdagrad, ServerAdam, ServerAMSGrad, ServerYogi
 from .base import Wrapper
-from .gradient import Clip, ClipGrad, LocalOpt, PerStep, Prox, Sam, WeightDecay, build
+from .client import Clip, ClipGrad, LocalOpt, PerStep, Prox, Sam, WeightDecay, build
 from .optimisers import Adam, Average, Momentum, Optimiser
 from .server import Lookahead, ServerOpt, ServerWrapper
+from .server_optimisers import ServerAdagrad, ServerAdam, ServerAMSGrad, ServerYogi
 
 __all__ = [
     "Adam",

@@ -6,10 +6,8 @@ import dataclasses
 from typing import Any
 
 from ..algorithm import Algorithm, Grad, Job, Round
+from ..core.vector import Rec, Vec
 from ..errors import CompositionError
-from ..vector import Rec, Vec
-
-__all__ = ["Wrapper"]
 
 _DECLARED = (
     "linear",

@@ -7,10 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, dataclass_transform
 
-from ..algorithm import check_ranges, hyper
-from ..vector import Rec, Vec, rec, zeros
-
-__all__ = ["Adam", "Average", "Momentum", "Optimiser"]
+from ..core.hyper import check_ranges, hyper
+from ..core.vector import Rec, Vec, rec, zeros
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))

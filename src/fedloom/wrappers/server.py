@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..algorithm import Round, hyper
-from ..vector import Rec, Vec, rec, zeros
+from ..algorithm import Round
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, rec, zeros
 from .base import Wrapper
 from .optimisers import Optimiser
-
-__all__ = ["Lookahead", "ServerOpt", "ServerWrapper"]
 
 
 class ServerWrapper(Wrapper):

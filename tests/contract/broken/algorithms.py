@@ -7,10 +7,9 @@ import os
 import torch
 
 from fedloom import LocalSGD
-from fedloom.algorithm import hyper
-from fedloom.checks.state import KEPT
-from fedloom.checks.watch import ARGUMENTS, FIELDS, REPEAT, SHAPES
-from fedloom.vector import rec, zeros
+from fedloom.checks.purity import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES
+from fedloom.core.hyper import hyper
+from fedloom.core.vector import rec, zeros
 
 from .common import HISTORY, OPTIONS, PARTS, VECTORISED
 

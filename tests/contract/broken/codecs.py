@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.checks.state import KEPT
-from fedloom.checks.watch import ARGUMENTS, REPEAT
-from fedloom.codecs import QSGD, Dense, RandomDropping, TopK
+from fedloom.checks.purity import ARGUMENTS, KEPT, REPEAT
+from fedloom.compression.codecs import QSGD, Dense, RandomDropping, TopK
+from fedloom.core.vector import rec
 from fedloom.errors import WireError
-from fedloom.vector import rec
 
 from .common import HISTORY
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.algorithm import hyper
-from fedloom.checks.state import KEPT
-from fedloom.checks.watch import ARGUMENTS, FIELDS, REPEAT
+from fedloom.checks.purity import ARGUMENTS, FIELDS, KEPT, REPEAT
+from fedloom.core.hyper import hyper
+from fedloom.core.vector import rec
 from fedloom.objectives import CrossEntropy, LanguageModel, Objective
-from fedloom.vector import rec
 
 from .common import HISTORY, OPTIONS, PARTS, VECTORISED
 

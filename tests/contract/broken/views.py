@@ -7,11 +7,11 @@ import itertools
 import torch
 from torch import Tensor
 
-from fedloom.checks.watch import ARGUMENTS, REPEAT
-from fedloom.layout import Layout
-from fedloom.vector import rec
-from fedloom.views import Importance, Rule, Width, behind_mask, whole
-from fedloom.views.base import check_capacity
+from fedloom.checks.purity import ARGUMENTS, REPEAT
+from fedloom.core.layout import Layout
+from fedloom.core.vector import rec
+from fedloom.submodels import FIARSE, HeteroFL, Rule, behind_mask, whole
+from fedloom.submodels.base import check_capacity
 
 from .common import VECTORISED
 
@@ -71,7 +71,7 @@ class SaysItCuts(_Half):
     cuts = True
 
 
-class SwapsNet(Width):
+class SwapsNet(HeteroFL):
     def view(self, x, net, capacity, rnd):
         view = super().view(x, net, capacity, rnd)
         return view if view.net is None else view._replace(net=net)
@@ -88,7 +88,7 @@ class TakesAnything(_Half):
         return super().view(x, net, min(max(capacity, 0.1), 1.0), rnd)
 
 
-class TellsNothing(Importance):
+class TellsNothing(FIARSE):
     def told(self, view):
         return rec()
 
@@ -111,19 +111,19 @@ class CoversTwice(_Half):
         return 2 * torch.ones_like(delta)
 
 
-class LongGradient(Importance):
+class LongGradient(FIARSE):
     def grad(self, grad, x, fit):
         return torch.cat([grad(x), x])
 
 
-class SortsX(Importance):
+class SortsX(FIARSE):
     def view(self, x, net, capacity, rnd):
         if x is not None:
             x.abs_()
         return super().view(x, net, capacity, rnd)
 
 
-class Lottery(Importance):
+class Lottery(FIARSE):
     def view(self, x, net, capacity, rnd):
         return super().view(None if x is None else torch.randn_like(x), net, capacity, rnd)
 
@@ -133,7 +133,7 @@ class GrowingTold(_Half):
         return rec() if view.held is None else rec(note=torch.zeros(next(TURNS)))
 
 
-class GradBranches(Importance):
+class GradBranches(FIARSE):
     def grad(self, grad, x, fit):
         return grad(x) if float(x.abs().max()) > 1 else 0.5 * grad(x)
 

@@ -23,19 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedloom.data.natural import natural, writers
-from fedloom.data.partition.by_class import (
-    class_groups,
-    classes_per_client,
-    shards,
-    stratified,
-)
+from fedloom.data.client_indices import Partition
 from fedloom.data.partition.dirichlet import dirichlet, dirichlet_unbalanced
-from fedloom.data.partition.filling import dirichlet_interleaved, dirichlet_recycled, pathological
-from fedloom.data.partition.lists import by_lists, lists
-from fedloom.data.partition.mixed import similarity
-from fedloom.data.partition.unlabelled import blocks, iid, replicated
-from fedloom.data.ragged import Partition
+from fedloom.data.partition.dirichlet_sampled import (
+    dirichlet_interleaved,
+    dirichlet_recycled,
+    pathological,
+)
+from fedloom.data.partition.iid import blocks, iid, replicated
+from fedloom.data.partition.index_lists import by_lists, lists
+from fedloom.data.partition.label_skew import class_groups, classes_per_client, shards, stratified
+from fedloom.data.partition.natural import natural, writers
+from fedloom.data.partition.similarity import similarity
 
 __all__ = [
     "PARTITIONS",

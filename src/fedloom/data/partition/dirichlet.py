@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedloom.data.partition.dealing import (
+from fedloom.data.client_indices import Ragged
+from fedloom.data.partition.base import (
     Floats,
     Ints,
     Pools,
@@ -21,10 +22,7 @@ from fedloom.data.partition.dealing import (
     pools_for_tests,
     pools_for_training,
 )
-from fedloom.data.ragged import Ragged
 from fedloom.errors import DataError
-
-__all__ = ["Dirichlet", "DirichletUnbalanced", "dirichlet", "dirichlet_unbalanced"]
 
 _LOOK, _HOPELESS = 10, 50  # tries, and clients that come short in each of them
 

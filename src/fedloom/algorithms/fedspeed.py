@@ -1,0 +1,27 @@
+"""FedSpeed: the dual of FedDyn at perturbed points."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..algorithm import Algorithm
+from ..wrappers import Sam
+from .feddyn import FedDyn
+
+
+def fedspeed(
+    alpha: Annotated[float, "FL-Simulator: 0.1 (its lambda; 1 / lambda in the paper)"] = 0.1,
+    rho: Annotated[float, "FL-Simulator: 0.1"] = 0.1,
+    mix: float = 1.0,
+) -> Algorithm:
+    """FedSpeed (Sun et al., ICLR 2023) as its authors run it: FedDyn on gradients at x + rho g /
+    ||g||.
+
+    server: x, h (mean of all h_i)        memory: h (h_i, sum of the client's moves)
+    up: delta
+    Paper symbols: its alpha -> mix. Differs from the paper, as the authors' FL-Simulator does: the
+    dual is averaged over all clients, not over the participants, and mix is 1, so that no plain
+    gradient is mixed in.
+    Reference: https://github.com/woodenchild95/FL-Simulator
+    """
+    return Sam(inner=FedDyn(alpha=alpha, size_scaled=False), rho=rho, mix=mix)

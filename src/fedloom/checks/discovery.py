@@ -1,0 +1,112 @@
+"""The parts that can be checked: those of a module, and one that somebody hands over."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from typing import Any, cast
+
+from ..algorithm import Algorithm, LocalSGD
+from ..compression.codecs import Codec
+from ..core.hyper import Hyper
+from ..errors import ConfigError, did_you_mean
+from ..objectives import Objective
+from ..submodels import Rule
+from ..wrappers import Momentum, Optimiser
+from .hyperparameters import some
+
+KINDS: dict[str, type] = {
+    "algorithm": Algorithm,
+    "objective": Objective,
+    "view": Rule,
+    "codec": Codec,
+}
+_WHAT = "an Algorithm, an Objective, a Rule or a Codec"
+
+
+def kind_of(part: Any) -> str:
+    """What a part is: "algorithm", "objective", "view" or "codec". Raises ConfigError.
+
+    >>> kind_of(LocalSGD())
+    'algorithm'
+    """
+    for name, base in KINDS.items():
+        if isinstance(part, base):
+            return name
+    raise ConfigError(f"only {_WHAT} can be checked, got {part!r}")
+
+
+def built(part: Any) -> Any:
+    """A part as it is, or made of its class: options without a default get a legal value, a wrapper
+    gets LocalSGD inside.
+
+    Raises ConfigError for a class that cannot be made so.
+    """
+    if not isinstance(part, type):
+        return part
+    if not issubclass(part, tuple(KINDS.values())):
+        raise ConfigError(f"only {_WHAT} can be checked, got the class {part.__name__}")
+    if lacks := sorted(getattr(part, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"{part.__name__} cannot be made: it has no {', '.join(lacks)}; write them"
+        )
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, part)):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            values[field.name] = _filled(part, field)
+    try:
+        return part(**values)
+    except TypeError as error:
+        raise ConfigError(f"{part.__name__} cannot be made: {error}") from error
+
+
+def _filled(part: type, field: dataclasses.Field[Any]) -> Any:
+    if field.name == "inner":
+        return LocalSGD()
+    rule = field.metadata.get("hyper")
+    if isinstance(rule, Hyper) and (value := some(rule)) is not None:
+        return value
+    if field.type in (Optimiser, "Optimiser"):
+        return Momentum(lr=1.0, beta=0.9)
+    raise ConfigError(
+        f"{part.__name__} needs a value for '{field.name}' that cannot be guessed; write "
+        f"`mine = {part.__name__}({field.name}=...)` into the file and check FILE.py:mine"
+    )
+
+
+def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
+    """{name: class or instance} of the parts that a module defines; of one of them, if named.
+
+    Classes that begin with an underscore are left out, and those of which the module has an
+    instance. Raises ConfigError if there is nothing, or not this name.
+    """
+    every = {k: v for k, v in vars(module).items() if not k.startswith("_") and _is_part(v, module)}
+    if name:
+        found = getattr(module, name, None)
+        if found is None or not _is_kind(found):
+            hint = did_you_mean(name, every) if every else f"it defines no part: {_WHAT}"
+            raise ConfigError(f"'{module.__file__}' has no part '{name}'; {hint}")
+        return {name: found}
+    if not every:
+        raise ConfigError(
+            f"'{module.__file__}' defines nothing that can be checked: no class or instance of "
+            f"{_WHAT}"
+        )
+    made = {type(v) for v in every.values() if not isinstance(v, type)}
+    return {k: v for k, v in every.items() if v not in made}
+
+
+def _is_kind(value: Any) -> bool:
+    kinds = tuple(KINDS.values())
+    return issubclass(value, kinds) if isinstance(value, type) else isinstance(value, kinds)
+
+
+def _is_part(value: Any, module: types.ModuleType) -> bool:
+    if not _is_kind(value):
+        return False
+    if not isinstance(value, type):
+        return True
+    # an abstract class is a base of other parts here, or one that a method was forgotten of
+    heirs = [v for v in vars(module).values() if isinstance(v, type) and value in v.__mro__[1:]]
+    return value.__module__ == module.__name__ and not (inspect.isabstract(value) and heirs)

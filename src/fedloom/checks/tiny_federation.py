@@ -1,0 +1,154 @@
+"""A federation small enough to run a part in every engine within a second."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..algorithm import LocalSGD
+from ..core.rng import generator
+from ..core.vector import Rec
+from ..data import FederatedData, from_clients
+from ..experiment.experiment import Experiment
+from ..federation.local import Local
+from ..federation.schedules import Exponential
+from ..models import MultiExit
+from ..objectives import OBJECTIVES
+from ..server.rounds import Loop
+from ..submodels import FjORD
+
+SIZES = (3, 11, 7, 16, 1, 9)  # a client with one example, short last batches, unequal K_i
+INPUTS, CLASSES = 6, 3
+CAPACITIES = (1.0, 0.5, 0.25)
+
+
+def network() -> nn.Module:
+    """147 parameters in three named blocks, with a normalisation and dropout."""
+    return nn.Sequential(
+        OrderedDict(
+            first=nn.Sequential(
+                nn.Linear(INPUTS, 8), nn.GroupNorm(2, 8), nn.Tanh(), nn.Dropout(0.25)
+            ),
+            second=nn.Sequential(nn.Linear(8, 6), nn.Tanh()),
+            head=nn.Linear(6, CLASSES),
+        )
+    )
+
+
+def exits() -> nn.Module:
+    """285 parameters in three stages, with an exit behind each but the last. One group: of two, a
+    narrow slice would leave single values, which cannot be normalised.
+    """
+    stages: dict[str, nn.Module] = {
+        "first": nn.Sequential(
+            nn.Linear(INPUTS, 8), nn.GroupNorm(1, 8), nn.Tanh(), nn.Dropout(0.25)
+        ),
+        "second": nn.Sequential(nn.Linear(8, 12), nn.Tanh()),
+        "head": nn.Linear(12, CLASSES),
+    }
+    return MultiExit(stages, {"first": nn.Linear(8, CLASSES), "second": nn.Linear(12, CLASSES)})
+
+
+def network_for(part: Any) -> nn.Module:
+    """The network that an objective or a rule of views can work with."""
+    return exits() if getattr(part, "exits", False) else network()
+
+
+@functools.cache
+def federation(dtype: torch.dtype, labels: bool = True) -> FederatedData:
+    """Six clients, each with inputs around a point of its own; labels, or three numbers."""
+    draw = generator(0, "checks", "data")
+
+    def sample(i: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = torch.randn(n, INPUTS, generator=draw) + i / 3
+        if labels:
+            return inputs.to(dtype), torch.randint(0, CLASSES, (n,), generator=draw)
+        return inputs.to(dtype), torch.randn(n, CLASSES, generator=draw).to(dtype)
+
+    pairs = [sample(i, n) for i, n in enumerate(SIZES)]
+    return from_clients(pairs, test=sample(2, 20), dtype=dtype)
+
+
+def local_for(loss: Any) -> Local:
+    """Rates that fall with rounds and steps; two passes, or for a loss that reads a text on a
+    number of steps, so that rounds end within a pass.
+    """
+    schedule = Exponential(decay=0.9, step_decay=0.97)
+    if getattr(loss, "ordered", False):
+        return Local(steps=3, batch=4, lr=0.05, schedule=schedule, order="text")
+    return Local(epochs=2, batch=4, lr=0.05, schedule=schedule)
+
+
+class Trial(Experiment):
+    """An experiment that hands out the loop which it built last."""
+
+    loop: Loop
+
+    def build(self) -> Loop:
+        """The run before its first round."""
+        self.loop = super().build()
+        return self.loop
+
+
+def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
+    """Four rounds with four of the six clients."""
+    settings: dict[str, Any] = {
+        "algorithm": LocalSGD(),
+        "model": network,
+        "data": federation(dtype),
+        "rounds": 4,
+        "cohort": 4,
+        "local": local_for(changes.get("loss")),
+        "seed": 7,
+        "device": "cpu",
+        "dtype": dtype,
+    }
+    return Trial(**(settings | _needed(changes) | changes))
+
+
+def _needed(changes: dict[str, Any]) -> dict[str, Any]:
+    """What an objective or a rule does not go without: a model of several exits and the loss that
+    asks them, a rule that draws parts.
+    """
+    loss, rule = changes.get("loss"), changes.get("submodel")
+    out: dict[str, Any] = {}
+    if getattr(rule, "exits", False) or getattr(loss, "exits", False):
+        out["model"] = exits
+    if getattr(rule, "exits", False):
+        out["loss"] = OBJECTIVES["self_distillation"]()
+    if getattr(loss, "drawn", False):
+        out |= {"submodel": FjORD(), "capacities": CAPACITIES}
+    return out
+
+
+class End(NamedTuple):
+    """What a run has learnt and what it has cost. history: without what a clock gave."""
+
+    srv: Rec
+    memory: dict[int, Rec]
+    up: dict[str, int]
+    down: dict[str, int]
+    history: list[dict[str, Any]]
+
+
+def run(given: Experiment) -> End:
+    """Run without a directory."""
+    loop = given.build()
+    try:
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        loop.run(given.rounds)
+        return finish(loop)
+    finally:
+        loop.engine.close()
+
+
+def finish(loop: Loop) -> End:
+    """Everything of a loop that another engine must agree on."""
+    history = [{k: v for k, v in row.items() if k != "seconds"} for row in loop.history]
+    memory = loop.memory.get(range(loop.fed.population))
+    return End(loop.srv, memory, dict(loop.ledger.up), dict(loop.ledger.down), history)

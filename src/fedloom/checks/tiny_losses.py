@@ -1,0 +1,168 @@
+"""The small problems that a loss is checked on: labels, numbers, or a text that is read on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dropout import seeded
+from ..core.net import Net
+from ..core.rng import generator
+from ..core.vector import Rec, Vec, rec
+from ..data import FederatedData, from_clients
+from ..federation.federation import Federation
+from ..models import lstm_language_model
+from ..objectives import Objective
+from ..submodels import FIARSE, FjORD, HeteroFL, Rule
+from .tiny_federation import SIZES, federation, local_for, network_for
+
+WORDS, LENGTH = 7, 3  # a vocabulary of another size than a window, so that its axis is known
+_CLIENT = 3  # with several whole batches
+_SEED = 5  # of the model and of the dropout masks
+
+
+def language_network() -> nn.Module:
+    """Two LSTM layers that carry their state from window to window, with dropout: 701 parameters,
+    all of one size, so that a mask of the largest has some of every layer.
+    """
+    network = lstm_language_model(WORDS, embedding=4, hidden=6, dropout=0.25)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.uniform_(-0.4, 0.4)
+    return network
+
+
+@functools.cache
+def texts(dtype: torch.dtype) -> FederatedData:
+    """Six clients, each with the windows of one text in their order, and the next words: in every
+    text another word follows most often.
+    """
+    draw = generator(0, "checks", "texts")
+
+    def windows(i: int, n: int) -> tuple[Tensor, Tensor]:
+        jumps = (torch.rand(n * LENGTH + 1, generator=draw) < 0.3).long()
+        words = (torch.cumsum(1 + i % 3 + jumps, 0)) % WORDS
+        return words[:-1].view(n, LENGTH), words[1:].view(n, LENGTH)
+
+    pairs = [windows(i, n) for i, n in enumerate(SIZES)]
+    return from_clients(pairs, test=windows(2, 20), dtype=dtype)
+
+
+class Problem(NamedTuple):
+    """A model, data of a type, and the rule by which clients hold a part of such a model."""
+
+    network: Callable[[], nn.Module]
+    data: Callable[[torch.dtype], FederatedData]
+    rule: Rule
+
+
+def problems(part: Objective) -> tuple[Problem, ...]:
+    """What a loss may be meant for, the likeliest first."""
+    network = functools.partial(network_for, part)
+    rule: Rule = FjORD() if part.drawn else HeteroFL()
+    labels = Problem(network, federation, rule)
+    numbers = Problem(network, functools.partial(federation, labels=False), rule)
+    # recurrent layers cannot be cut, so a client trains them behind a mask
+    text = Problem(language_network, texts, FIARSE())
+    return (text, labels, numbers) if part.ordered else (labels, numbers, text)
+
+
+class Case:
+    """One batch of one client, in float64, as an engine hands it to a loss."""
+
+    def __init__(self, part: Objective, problem: Problem) -> None:
+        self.part, self.problem = part, problem
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            self.net = Net(problem.network(), torch.float64)
+        self.fed = Federation(problem.data(torch.float64), local_for(part))
+
+    # what a loss is given is made anew each time: one that writes into it fails one check, not all
+    @property
+    def ref(self) -> Vec:
+        """The received model."""
+        return self.net.init()
+
+    @property
+    def x(self) -> Vec:
+        """A local model, a little away from it."""
+        return self.net.init() + 0.01
+
+    @property
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The client's first batch."""
+        return self.fed.batch(self.fed.batches(_CLIENT, 0)[0])
+
+    @property
+    def info(self) -> Rec:
+        """What init() is told."""
+        data, (examples, batches) = self.fed.data, self.fed.pass_of(_CLIENT)
+        x = self.x
+        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(_CLIENT).to(x)
+        return rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
+
+    @property
+    def now(self) -> Rec:
+        """What begin() is told in the first round."""
+        return rec(round=0, last=-1.0, first=self.fed.first(_CLIENT, 0))
+
+    @property
+    def first(self) -> Rec:
+        """The client's memory at its first participation."""
+        return self.part.init(self.info)
+
+    @property
+    def memory(self) -> Rec:
+        """The same as the round begins."""
+        return self.part.begin(self.first, self.now)
+
+    @property
+    def carried(self) -> Rec:
+        """The same after the first step."""
+        part = self.part
+        return self.masked(lambda: part.carry(self.net, self.x, self.batch, self.memory))
+
+    def loss(self, size: int | None = None, x: Tensor | None = None) -> Any:
+        """loss() of the first examples at x, as an engine calls it in a step."""
+        return self.masked(lambda: self._loss(size, self.x if x is None else x))
+
+    def settled(self, size: int | None = None) -> Any:
+        """The same without dropout and derivatives."""
+        self.net.train(False)
+        with torch.no_grad():
+            return self._loss(size, self.x)
+
+    def _loss(self, size: int | None, x: Tensor) -> Any:
+        inputs, targets = self.batch
+        batch = (inputs[:size], targets[:size])
+        return self.part.loss(self.net, x, batch, self.ref, self.memory)
+
+    def masked(self, call: Callable[[], Any]) -> Any:
+        """Call with the dropout masks of one training step."""
+        self.net.train()
+        with seeded(_SEED):
+            return call()
+
+    def fits(self) -> bool:
+        """Say whether the loss can be computed on this problem."""
+        try:
+            self.part.check(self.net, self.batch[0])
+            self.loss()
+        except Exception:  # an author's code may raise anything on what it is not meant for
+            return False
+        return True
+
+
+def case_for(part: Objective) -> Case:
+    """A batch of the first problem that the loss can be computed on; of the likeliest if there is
+    none: the check of its shape says what is wrong.
+    """
+    likeliest, *others = problems(part)
+    first = Case(part, likeliest)
+    if first.fits():
+        return first
+    return next((case for problem in others if (case := Case(part, problem)).fits()), first)

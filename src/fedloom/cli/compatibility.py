@@ -1,0 +1,279 @@
+"""Which parts have a meaning together: asked of the parts themselves, without training.
+
+Every cell is a Plan that is really made; what it raises is the reason. A combination that is made
+runs in every engine: that is the contract suite's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from ..algorithm import Algorithm
+from ..algorithms.registry import ALGORITHMS, make_algorithm
+from ..compression.codecs import CODECS
+from ..compression.error_feedback import FEEDBACKS
+from ..compression.link import Link, Via
+from ..core.net import Net
+from ..errors import CompositionError, ConfigError, did_you_mean
+from ..federation.local import Local
+from ..models import MODELS
+from ..objectives import OBJECTIVES
+from ..plan import Plan
+from ..submodels import VIEWS, Rule
+from ..wrappers.registry import SERVERS, with_server
+
+NOTHING = "none"
+# what may stand around a method's step, as settings of `local`
+LOCALS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9},
+    "adam": {"optimiser": "adam"},
+    "adamw": {"optimiser": "adamw", "weight_decay": 0.01},
+    "sam": {"sam": 0.1},
+    "clip": {"clip": 10.0},
+    "weight_decay": {"weight_decay": 0.001},
+}
+# one codec of each kind with every feedback: biased, random, unbiased, of whole layers; the others
+# with their own
+_KINDS = ("topk", "dropping", "qsgd", "powersgd")
+LINKS = [
+    "dense",
+    *(f"{codec}, {feedback}" for codec in _KINDS for feedback in FEEDBACKS),
+    *(f"{n}, {c.feedback}" for n, c in CODECS.items() if n not in ("dense", *_KINDS)),
+]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A table's columns: settings by name; what they are called; how one is asked for."""
+
+    title: str
+    rows: str
+    names: tuple[str, ...]
+    line: str
+
+
+AXES: dict[str, Axis] = {
+    "objective": Axis(
+        "Algorithm and objective",
+        "algorithm",
+        # one that needs a text needs a model and an order of its own: no question of two parts
+        tuple(name for name, make in OBJECTIVES.items() if not make.ordered),
+        "algorithm=ROW objective=COLUMN",
+    ),
+    "server": Axis(
+        "Algorithm and server optimiser, or look-ahead",
+        "algorithm",
+        (NOTHING, *SERVERS),
+        "algorithm=ROW server=COLUMN",
+    ),
+    "local": Axis(
+        "Algorithm and what stands around its local step",
+        "algorithm",
+        tuple(LOCALS),
+        "algorithm=ROW local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
+    ),
+    "submodel": Axis(
+        "Algorithm and sub-models", "algorithm", (NOTHING, *VIEWS), "algorithm=ROW submodel=COLUMN"
+    ),
+    "compress": Axis(
+        "Algorithm and compression with feedback",
+        "algorithm",
+        tuple(LINKS),
+        "algorithm=ROW compress=CODEC compress.feedback=FEEDBACK",
+    ),
+    "submodel_compress": Axis(
+        "Sub-models and compression with feedback, around FedAvg",
+        "submodel",
+        tuple(LINKS),
+        "submodel=ROW compress=CODEC compress.feedback=FEEDBACK",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """reasons: {(row, column): why it is refused}, nothing for what has a meaning."""
+
+    axis: Axis
+    rows: tuple[str, ...]
+    reasons: Mapping[tuple[str, str], str]
+
+
+def table(name: str) -> Table:
+    """Ask every pair of an axis. Raises ConfigError for an axis that there is not.
+
+    >>> found = table("local")
+    >>> found.reasons["scaffold", "momentum"].partition(":")[0]
+    'LocalOpt and Scaffold'
+    """
+    if name not in AXES:
+        raise ConfigError(f"unknown axis '{name}'; {did_you_mean(name, AXES)}")
+    axis = AXES[name]
+    rows = tuple(ALGORITHMS) if axis.rows == "algorithm" else tuple(VIEWS)
+    net = _net()
+    reasons = {}
+    for row in rows:
+        for column in axis.names:
+            if why := _refusal(_ASK[name], row, column, net):
+                reasons[row, column] = why
+    return Table(axis, rows, reasons)
+
+
+def _net() -> Net:
+    """The digits' model: it has named blocks, features, and layers that can be cut."""
+    with torch.random.fork_rng(devices=[]):
+        return Net(MODELS["mlp"]())
+
+
+def _refusal(ask: Callable[[str, str, Net], Any], row: str, column: str, net: Net) -> str:
+    try:
+        ask(row, column, net)
+    except CompositionError as error:
+        return str(error)
+    return ""
+
+
+def _plan(algorithm: Algorithm, net: Net, objective: str = "cross_entropy", **parts: Any) -> Plan:
+    return Plan(algorithm, OBJECTIVES[objective](), d=net.layout.d, **parts)
+
+
+def _with_objective(row: str, column: str, net: Net) -> Any:
+    rule = VIEWS["fjord"]() if OBJECTIVES[column].drawn else None
+    plan = _plan(make_algorithm(row), net, column, rule=rule)
+    if not plan.objective.exits:  # those need another model
+        plan.objective.check(net, torch.zeros(2, 64))
+    return plan
+
+
+def _objective_for(rule: Rule | None) -> str:
+    """The loss that goes with a rule."""
+    return "self_distillation" if rule is not None and rule.exits else "cross_entropy"
+
+
+def _with_server(row: str, column: str, net: Net) -> Any:
+    algorithm = make_algorithm(row)
+    return _plan(algorithm if column == NOTHING else with_server(algorithm, column, {}), net)
+
+
+def _with_local(row: str, column: str, net: Net) -> Any:
+    return _plan(Local(**LOCALS[column]).around(make_algorithm(row)), net)
+
+
+def _with_view(row: str, column: str, net: Net) -> Any:
+    rule = None if column == NOTHING else VIEWS[column]()
+    return _plan(make_algorithm(row), net, _objective_for(rule), rule=rule)
+
+
+def _link(column: str) -> Link:
+    codec, _, feedback = column.partition(", ")
+    return Link(Via(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
+
+
+def _with_link(row: str, column: str, net: Net) -> Any:
+    return _plan(make_algorithm(row), net, link=_link(column))
+
+
+def _view_with_link(row: str, column: str, net: Net) -> Any:
+    rule, link = VIEWS[row](), _link(column)
+    return _plan(make_algorithm("fedavg"), net, _objective_for(rule), rule=rule, link=link)
+
+
+_ASK: dict[str, Callable[[str, str, Net], Any]] = {
+    "objective": _with_objective,
+    "server": _with_server,
+    "local": _with_local,
+    "submodel": _with_view,
+    "compress": _with_link,
+    "submodel_compress": _view_with_link,
+}
+
+
+# ---------------------------------------------------------------------------------------- to read
+def notes(found: Table) -> dict[str, int]:
+    """{reason, without the names before it: its number}, in the order of the table."""
+    numbers: dict[str, int] = {}
+    for row in found.rows:
+        for column in found.axis.names:
+            if (row, column) in found.reasons:
+                numbers.setdefault(_why(found.reasons[row, column]), len(numbers) + 1)
+    return numbers
+
+
+def cells(found: Table) -> Iterator[list[str]]:
+    """Head and rows of a table: "ok", or "no" with the number of its reason."""
+    numbers = notes(found)
+    yield [found.axis.rows, *found.axis.names]
+    for row in found.rows:
+        whys = (found.reasons.get((row, column)) for column in found.axis.names)
+        yield [row, *("ok" if why is None else f"no ({numbers[_why(why)]})" for why in whys)]
+
+
+def _why(reason: str) -> str:
+    return reason.partition(": ")[2]
+
+
+def as_markdown() -> str:
+    """The page docs/compatibility.md."""
+    out = [
+        "# What goes with what",
+        "",
+        "Made by `fedloom matrix --out docs/compatibility.md` from the checks that every run makes "
+        "before it begins;",
+        "nothing here is typed. `ok` is made and runs in every engine; `no` is refused in one "
+        "line, for the reason below the table.",
+        "What a part needs of data and model (labels for cross-entropy, numbers for the squared "
+        "error, named blocks for FedMLB,",
+        "layers that can be cut for HeteroFL, exits for ScaleFL) is asked when these are known. "
+        "ScaleFL stands with its objective,",
+        "self_distillation; ordered_distillation with FjORD.",
+    ]
+    for name in AXES:
+        found = table(name)
+        head, *rows = cells(found)
+        out += ["", f"## {found.axis.title}", "", f"`fedloom run {found.axis.line}`", ""]
+        out += [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
+        if numbers := notes(found):
+            out += ["", *(f"{number}. {why}" for why, number in numbers.items())]
+    return "\n".join(out) + "\n"
+
+
+def _row(values: list[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+@click.command("matrix")
+@click.argument("axis", required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the whole page, as Markdown.")
+def matrix_command(axis: str | None, out: Path | None) -> None:
+    """Say which algorithms go with which other parts, and why the rest is refused.
+
+    AXIS: objective, server, local, submodel, compress or submodel_compress; without one, all.
+    Asked of the parts themselves, without training.
+    """
+    from fedloom.cli.compatibility import AXES, as_markdown, cells, notes, table
+    from fedloom.storage.atomic import write_atomic
+
+    from .printing import table as aligned
+
+    if out is not None:
+        if axis is not None:
+            raise ConfigError(f"the page has every axis; drop '{axis}' or --out {out}")
+        try:
+            write_atomic(out, as_markdown())
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"'{out}' cannot be written: {why}; choose another --out") from None
+        click.echo(str(out))
+        return
+    for name in AXES if axis is None else [axis]:
+        found = table(name)
+        lines = [f"{found.axis.title} ({name})", aligned([*cells(found)])]
+        lines += [f"  {number}. {why}" for why, number in notes(found).items()]
+        click.echo("\n".join(lines) + ("\n" if axis is None else ""))

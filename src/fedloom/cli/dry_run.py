@@ -1,0 +1,207 @@
+"""What a run would cost, from a short measurement: some clients of round 1, one evaluation."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedloom.config import Config
+    from fedloom.engines.client_round import RangeResult
+    from fedloom.experiment.experiment import Experiment
+    from fedloom.server.rounds import Loop
+
+
+_SHORT = 3.0  # seconds that may be spent on a whole cohort
+_COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run, in bytes and seconds. client_rounds: every client of every round, counted; down,
+    up: what it is sent and answers, on average.
+    """
+
+    cohort: str
+    client_rounds: int
+    down: int  # per client and round
+    up: int
+    before: int  # of the exchange before round 1, which few algorithms have
+    seconds_training: float
+    seconds_evaluation: float
+    checkpoint: int  # without client memory
+    memory_row: int  # per client that has taken part
+    memory_all: int  # if every client took part
+    resident: int
+    parameters: int
+    workers: int  # processes that the run starts beside its own
+
+
+def estimate(config: Config, seeds: int) -> str:
+    """The estimate for people."""
+    from fedloom.report import human_bytes, human_seconds
+
+    from .printing import table
+
+    experiment = config.experiment()
+    cost = measure(experiment)
+    keep, traffic = experiment.saving.keep, cost.before + cost.client_rounds * (cost.down + cost.up)
+    disk = keep * cost.checkpoint + cost.memory_all + 4 * cost.parameters
+    whole = cost.seconds_training + cost.seconds_evaluation
+    lines = [
+        (
+            "time",
+            human_seconds(whole),
+            f"{human_seconds(cost.seconds_training)} of training, "
+            f"{human_seconds(cost.seconds_evaluation)} of evaluation",
+        ),
+        ("memory", human_bytes(cost.resident), "with every client's memory resident"),
+        (
+            "disk",
+            human_bytes(disk),
+            f"{keep} checkpoints of {human_bytes(cost.checkpoint)}, client memory "
+            f"{human_bytes(cost.memory_all)} if all take part",
+        ),
+        (
+            "traffic",
+            human_bytes(traffic),
+            f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up, "
+            f"{cost.client_rounds} times",
+        ),
+    ]
+    rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
+    rows.insert(0, ["cohort", cost.cohort, "in every round"])
+    if cost.workers:
+        beside = f"not started here: the times are one process's, shared among {cost.workers}"
+        rows.insert(0, ["engine", f"{cost.workers} processes", beside])
+    if experiment.choice is not None:
+        rows.insert(0, ["engine", experiment.choice.engine, f"auto: {experiment.choice}"])
+    text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
+    if seeds > 1:
+        text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
+    return text
+
+
+def measure(experiment: Experiment) -> Cost:
+    """Train clients of round 1 and evaluate: two of them, or as many as the engine runs at once, or
+    all if that takes seconds only.
+
+    Nothing is written, no process is started, and nothing of it stays.
+    """
+    from fedloom.engines.base import processors
+
+    _choose(experiment)
+    loop = experiment.build()
+    workers = _alone(loop)
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    try:
+        loop.begin()
+        cohort = loop.cohorts.of(0)
+        sample = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
+        _train(loop, sample)  # the first time costs what no other does
+        answers, training = _train(loop, sample)
+        if training * len(cohort) / len(sample) < _SHORT:  # then what a round costs shows as well
+            answers, training = _train(loop, cohort)
+        loop.scores()
+        started = time.perf_counter()
+        loop.scores()
+        evaluation = time.perf_counter() - started
+    finally:
+        loop.engine.close()
+    shared = max(1, min(workers, processors()))
+    return _cost(experiment, loop, answers, training / shared, evaluation / shared, workers)
+
+
+def _choose(experiment: Experiment) -> None:
+    """Let "auto" choose among the engines of this process."""
+    from fedloom.engines import choose
+
+    if experiment.engine == "auto":
+        experiment.engine = "serial"
+        loop = experiment.build()
+        cohort, rounds = loop.cohorts.of(0), experiment.rounds
+        experiment.choice = choose(loop.plan, loop.fed, loop.net, cohort, rounds, processes=False)
+        experiment.engine = experiment.choice.engine
+
+
+def _alone(loop: Loop) -> int:
+    """Let an engine of this process stand in for one that starts others -> how many it starts."""
+    from fedloom.engines import Workers
+
+    engine = loop.engine
+    if not isinstance(engine, Workers):
+        return 0
+    engine.settle(loop.plan, loop.fed, loop.net)
+    loop.engine = engine.alone()
+    return engine.workers
+
+
+def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
+    """Train these clients -> their answers, seconds."""
+    started = time.perf_counter()
+    msg, _ = loop.message()
+    answers = loop.engine.round(msg, loop.buffers, {}, sample, 0)
+    return answers, time.perf_counter() - started
+
+
+def _cost(
+    experiment: Experiment,
+    loop: Loop,
+    answers: RangeResult,
+    training: float,
+    evaluation: float,
+    workers: int,
+) -> Cost:
+    from fedloom.core.vector import rec
+
+    counted = min(experiment.rounds, _COUNTED_ROUNDS)
+    cohorts = [loop.cohorts.of(t) for t in range(counted)]
+    scale = experiment.rounds / counted
+    steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
+    second_per_step = training / sum(s.steps for s in answers.stats)
+    every = experiment.evaluation.every
+    evaluations = experiment.rounds // every if every else 0
+    evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
+    coded = loop.coded_down()
+    down = [sum((s.bytes_down | coded).values()) for s in answers.stats]
+    up = [sum(s.bytes_up.values()) for s in answers.stats]
+    rows = [_nbytes(row) for row in answers.memories.values()]
+    row = max(rows, default=0)
+    return Cost(
+        cohort=loop.cohorts.words,
+        client_rounds=round(sum(map(len, cohorts)) * scale),
+        down=round(sum(down) / len(down)),
+        up=round(sum(up) / len(up)),
+        before=loop.ledger.bytes_down + loop.ledger.bytes_up,
+        seconds_training=steps * second_per_step + loop.ledger.seconds,
+        seconds_evaluation=evaluations * evaluation,
+        checkpoint=_nbytes(rec(srv=loop.srv, link=loop.at_link, down=loop.at_down))
+        + loop.buffers.nbytes,
+        memory_row=row,
+        memory_all=row * loop.fed.population,
+        resident=_resident(experiment, loop, row, workers),
+        parameters=loop.net.layout.d,
+        workers=workers,
+    )
+
+
+def _nbytes(record: Any) -> int:
+    from fedloom.core.wire import nbytes
+
+    return sum(nbytes(record).values())
+
+
+def _resident(experiment: Experiment, loop: Loop, row: int, workers: int) -> int:
+    """This process at its largest, as many workers, which have the data in common, and the client
+    memory that will come.
+    """
+    unit = 1 if sys.platform == "darwin" else 1024  # what ru_maxrss counts in
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    child = max(0, own - loop.fed.data.inputs.nbytes)
+    memory = row * loop.fed.population
+    if experiment.resident_bytes is not None:
+        memory = min(memory, experiment.resident_bytes)
+    return own + workers * child + memory

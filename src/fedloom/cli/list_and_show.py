@@ -1,0 +1,284 @@
+"""`fedloom list` and `fedloom show`: what there is, and what it does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedloom.errors import ConfigError, did_you_mean
+
+TOPICS = (
+    "recipes",
+    "algorithms",
+    "servers",
+    "models",
+    "data",
+    "partitions",
+    "objectives",
+    "submodels",
+    "schedules",
+    "codecs",
+    "devices",
+    "engines",
+    "optimisers",
+    "settings",
+    "runs",
+)
+_DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
+
+
+@click.command("list")
+@click.argument("topic", type=click.Choice(TOPICS), required=False, metavar="[TOPIC]")
+def list_command(topic: str | None) -> None:
+    """List what can be named in a configuration, or the runs below the folder runs.
+
+    Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
+    partitions, objectives, submodels, schedules, codecs (how answers are compressed), devices (how
+    fast clients are), engines, optimisers (of clients), settings (tables without a name), runs.
+    Without one: everything but the runs.
+    """
+    from .printing import table
+
+    for name in [topic] if topic else [t for t in TOPICS if t != "runs"]:
+        lines = (
+            _runs() if name == "runs" else [[k, _first_line(v)] for k, v in _found(name).items()]
+        )
+        heads = [["folder", "state", "result"]] if name == "runs" else []
+        if topic is None:
+            click.echo(name)
+        if not lines:
+            click.echo("  no runs below the folder runs; start one with: fedloom run digits")
+            continue
+        click.echo(table([*heads, *lines]) + ("" if topic else "\n"))
+
+
+@click.command("show")
+@click.argument("name")
+def show_command(name: str) -> None:
+    """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
+    of sub-models, schedule, codec, device profile, engine, local optimiser or table of settings
+    (run, local, evaluate, checkpoint, memory, turnover).
+
+    Of an algorithm: state, messages and cost, measured on a small problem, and its options.
+    """
+    topics = [t for t in TOPICS if t != "runs"]
+    found = [(topic, entries[name]) for topic in topics if name in (entries := _found(topic))]
+    if not found:
+        every = {key for topic in topics for key in _found(topic)}
+        raise ConfigError(f"unknown name '{name}'; {did_you_mean(name, every)} See `fedloom list`")
+    for number, (topic, what) in enumerate(found):
+        if number:
+            click.echo()
+        click.echo(f"{name} ({_SINGULAR.get(topic, topic.removesuffix('s'))})\n")
+        click.echo(_SHOW.get(topic, _callable)(name, what))
+
+
+def _found(topic: str) -> Mapping[str, Any]:
+    """The registry of a topic."""
+    if topic == "recipes":
+        from fedloom.recipes import RECIPES
+
+        return RECIPES
+    if topic == "algorithms":
+        from fedloom.algorithms.registry import ALGORITHMS
+
+        return ALGORITHMS
+    if topic == "servers":
+        from fedloom.wrappers.registry import SERVERS
+
+        return SERVERS
+    if topic == "models":
+        from fedloom.models import MODELS
+
+        return MODELS
+    if topic in ("data", "partitions"):
+        from fedloom.data import PARTITIONS, SOURCES
+
+        return SOURCES if topic == "data" else PARTITIONS
+    if topic == "objectives":
+        from fedloom.objectives import OBJECTIVES
+
+        return OBJECTIVES
+    if topic == "submodels":
+        from fedloom.submodels import VIEWS
+
+        return VIEWS
+    if topic == "schedules":
+        from fedloom.federation.schedules import SCHEDULES
+
+        return SCHEDULES
+    if topic == "codecs":
+        from fedloom.compression.codecs import MAKERS
+
+        return MAKERS
+    if topic == "devices":
+        from fedloom.federation.devices import DEVICES
+
+        return DEVICES
+    if topic in ("optimisers", "settings"):
+        from fedloom.config.help_texts import OPTIMISERS, TABLES
+
+        return OPTIMISERS if topic == "optimisers" else TABLES
+    from fedloom import engines
+
+    return {name: getattr(engines, name.capitalize()) for name in engines.ENGINES}
+
+
+def _runs() -> list[list[str]]:
+    from fedloom.errors import FedloomError
+    from fedloom.report import load_run
+    from fedloom.report.tables import human_value
+
+    lines = []
+    folders = [p.parent for depth in _DEPTH for p in Path("runs").glob(f"{depth}/config.toml")]
+    for folder in sorted(folders):
+        try:
+            run = load_run(folder)
+        except FedloomError as error:
+            lines.append([str(folder), "damaged", str(error)])
+            continue
+        done = int(run.rounds[-1]) if run.rounds.size else 0
+        state = f"{done} rounds" if run.finished else f"{done} of {run.planned} rounds"
+        last = run.columns.get(run.metric.column)
+        value = None if last is None or not len(last) or last[-1] != last[-1] else float(last[-1])
+        shown = f"{run.metric.name} {human_value(value, run.metric.unit)}"
+        lines.append([str(folder), state, shown])
+    return lines
+
+
+_SHORT = re.compile(r"\b(Eq|Eqs|al|Sec|App|Alg|cf|e\.g|i\.e)$")  # no ends of sentences
+
+
+def _first_line(what: Any) -> str:
+    """The first sentence of a docstring, on one line."""
+    text = " ".join(_text(what).split("\n\n")[0].split("\n"))
+    ends = (m for m in re.finditer(r"\. (?=[A-Z])", text) if not _SHORT.search(text[: m.start()]))
+    return text[: next((m.start() for m in ends), None)].removesuffix(".")
+
+
+def _text(what: Any) -> str:
+    """A text itself, what a table is about, or a docstring."""
+    said = what if isinstance(what, str) else getattr(what, "about", None)
+    return said if isinstance(said, str) else inspect.getdoc(what) or ""
+
+
+def _words(what: Any) -> str:
+    """A text without its examples, indented."""
+    lines = _text(what).partition(">>>")[0].rstrip().splitlines()
+    return "\n".join(f"  {line}".rstrip() for line in lines)
+
+
+# ------------------------------------------------------------------------------------ one of a kind
+def _algorithm(name: str, make: Any) -> str:
+    from fedloom.algorithms.registry import make_algorithm, options
+    from fedloom.config.help_texts import shown
+
+    from .method_costs import costs
+    from .printing import table
+
+    cost = costs(make_algorithm(name))
+    rows = [
+        ["server keeps", *_count(cost.server)],
+        ["a client keeps", *_count(cost.memory)],
+        ["a client is sent", *_count(cost.down)],
+        ["a client answers", *_count(cost.up)],
+        *([["once before round 1", *_count(cost.probe)]] if cost.probe else []),
+        ["gradients per step", f"{cost.gradients:g}", ""],
+    ]
+    note = "Measured on a small problem (a vector is as long as the model):"
+    out = [_words(make), f"  {note}", table(rows)]
+    known = options(name)
+    if known:
+        lines = [[f"algorithm.{o.name}", shown(o.default), o.allowed, o.source] for o in known]
+        out.append("  Options:\n" + table([["key", "default", "allowed", "source"], *lines]))
+    else:
+        out.append("  It has no options.")
+    return "\n\n".join(out)
+
+
+def _count(vectors: tuple[str, ...]) -> tuple[str, str]:
+    number = len(vectors)
+    return f"{number} vector{'' if number == 1 else 's'}", ", ".join(vectors)
+
+
+def _recipe(name: str, recipe: Any) -> str:
+    from fedloom.config import resolve
+
+    text = resolve(name).to_toml().rstrip()
+    return f"{_words(recipe)}\n\n" + "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _model(name: str, make: Any) -> str:
+    if "source" in inspect.signature(make).parameters:  # to show a model must not download it
+        return _callable(name, make, "model")
+    model = make()
+    blocks = [
+        [key, f"{sum(p.numel() for p in block.parameters()):,}"]
+        for key, block in model.named_children()
+    ]
+    total = sum(p.numel() for p in model.parameters())
+    from .printing import table
+
+    sizes = table([["block", "parameters"], *blocks, ["all", f"{total:,}"]])
+    return f"{_callable(name, make, 'model')}\n\n  With these defaults:\n{sizes}"
+
+
+def _callable(name: str, make: Any, path: str = "") -> str:
+    """A docstring, and the options of the table at this path; with sources where there are."""
+    from fedloom.config.help_texts import options_of
+
+    from .printing import table
+
+    options, text = options_of(path, name) if path else [], _words(make)
+    if not options:
+        return text
+    width = 4 if any(o.about for o in options) else 3
+    lines = [[o.key, o.default, o.allowed, o.about] for o in options]
+    rows = [line[:width] for line in [["key", "default", "allowed", "source"], *lines]]
+    return f"{text}\n\n  Options:\n{table(rows)}"
+
+
+def _settings(name: str, what: Any) -> str:
+    from fedloom.config.help_texts import settings_in
+
+    from .printing import table
+
+    lines = [[s.key, s.default, s.allowed, s.about] for s in settings_in(name)]
+    return f"{_words(what)}\n\n" + table([["key", "default", "allowed", "meaning"], *lines])
+
+
+def _optimiser(name: str, what: Any) -> str:
+    return f"{_words(what)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
+
+
+def _in_table(path: str) -> Callable[[str, Any], str]:
+    return lambda name, make: _callable(name, make, path)
+
+
+_SINGULAR = {
+    "data": "data set",
+    "devices": "device profile",
+    "submodels": "rule of sub-models",
+    "settings": "table of settings",
+    "optimisers": "local optimiser",
+}
+_SHOW: dict[str, Callable[[str, Any], str]] = {
+    "algorithms": _algorithm,
+    "servers": _in_table("server"),
+    "recipes": _recipe,
+    "models": _model,
+    "data": _in_table("data"),
+    "partitions": _in_table("data.partition"),
+    "schedules": _in_table("local.schedule"),
+    "objectives": _in_table("objective"),
+    "codecs": _in_table("compress"),
+    "devices": _in_table("devices"),
+    "submodels": _in_table("submodel"),
+    "settings": _settings,
+    "optimisers": _optimiser,
+}

@@ -1,0 +1,75 @@
+"""What an algorithm keeps, sends and computes, read off the records it really returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.algorithm import Algorithm
+from fedloom.core.vector import Rec, fields
+from fedloom.data import from_clients
+from fedloom.experiment.experiment import Experiment
+from fedloom.federation.local import Local
+
+_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Vectors (of the model's length) by place; probe: what a client sends once before round 1;
+    gradients: per local step.
+
+    >>> from fedloom.algorithms.registry import make_algorithm
+    >>> found = costs(make_algorithm("scaffold"))
+    >>> found.down, found.up, found.memory, found.gradients
+    (('x', 'c'), ('delta', 'dc'), ('c',), 1.0)
+    """
+
+    server: tuple[str, ...]
+    memory: tuple[str, ...]
+    down: tuple[str, ...]
+    up: tuple[str, ...]
+    probe: tuple[str, ...]
+    gradients: float
+
+
+def costs(algorithm: Algorithm) -> Costs:
+    """One client's round on a problem of eight numbers, and a look at every record."""
+    inputs = torch.arange(24.0).view(8, 3) / 24
+    clients = [(inputs[:4], torch.tensor([0, 1, 0, 1])), (inputs[4:], torch.tensor([1, 0, 1, 0]))]
+    experiment = Experiment(
+        algorithm=algorithm,
+        model=lambda: nn.Linear(3, 2),
+        data=from_clients(clients),
+        rounds=1,
+        local=Local(steps=_STEPS, batch=2, lr=0.01),
+        device="cpu",
+    )
+    loop = experiment.build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    before = dict(loop.ledger.up)
+    msg = loop.plan.algorithm.broadcast(loop.srv)
+    answers = loop.engine.round(msg, loop.buffers, {}, [0], 0)
+    loop.engine.close()
+    (sent,), memory, d = answers.stats, answers.memories[0].alg, loop.net.layout.d
+    return Costs(
+        server=_vectors(loop.srv, d),
+        memory=_vectors(memory, d),
+        down=_messages(sent.bytes_down, d),
+        up=_messages(sent.bytes_up, d),
+        probe=_messages(before, d * loop.fed.population),
+        gradients=sent.gradients / _STEPS,
+    )
+
+
+def _vectors(record: Rec, d: int) -> tuple[str, ...]:
+    return tuple(k for k, v in fields(record).items() if isinstance(v, Tensor) and v.numel() == d)
+
+
+def _messages(sizes: Mapping[str, int], d: int) -> tuple[str, ...]:
+    """The fields of a message that are whole vectors of float32."""
+    return tuple(k for k, size in sizes.items() if size == 4 * d)

@@ -1,0 +1,180 @@
+"""What several commands print and write: a run's result, its pictures and its report."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedloom.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from fedloom.experiment.result import Result
+
+
+# headings of the comparison, the first to go first
+_DROPPABLE = (
+    ".*, EMA last",
+    "time per round",
+    "bytes",
+    ".*, best",
+    "rounds",
+    "time",
+    "seeds",
+    "time to .*",
+)
+
+
+def free_folder(wanted: Path) -> Path:
+    """This folder, or with -2, -3, ... behind its name the first that does not exist."""
+    folder, number = wanted, 1
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
+
+
+def run_folder(name: str, algorithm: str, seed: int) -> Path:
+    """Where a run goes if nobody says so."""
+    words = [re.sub(r"[^\w.-]+", "-", word).strip("-.") for word in (name, algorithm)]
+    return free_folder(Path("runs") / "-".join([*filter(None, words), f"seed{seed}"]))
+
+
+def summarise(result: Result) -> str:
+    """A finished run in a few aligned lines."""
+    from fedloom.report import human_bytes, human_seconds
+    from fedloom.report.tables import human_target, human_value
+
+    s = result.summary
+    metric, unit = s["metric"]["name"], s["metric"]["unit"]
+    lines = [("rounds", f"{s['rounds']}, {human_seconds(s['seconds_per_round'])} each")]
+    if s["last"]:
+        last = f"{human_value(s['last']['value'], unit)} last"
+        best = ""
+        if s["best"]:
+            best = f"{human_value(s['best']['value'], unit)} best (round {s['best']['round']})"
+        average = f"{human_value(s['last_ema'], unit)} moving average"
+        lines.append(
+            (metric, ", ".join(filter(None, [last, best, average if s["last_ema"] else ""])))
+        )
+    if s["target"] is not None and s["rounds_to_target_text"]:
+        cost = human_bytes(s["bytes_to_target"])
+        reached = f" ({cost}, {human_seconds(s['seconds_to_target'])})"
+        goal = f"to {human_target(s['target'], unit)}"
+        text = s["rounds_to_target_text"]
+        lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
+    lines += _by_size(s, unit)
+    traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
+    lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines)
+
+
+def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
+    """A line for every size of a run with sub-models: its values, and what it holds."""
+    from fedloom.report.tables import human_size, human_value
+
+    about, lines = s.get("sizes") or {}, []
+    for size, held in (about.get("held") or {}).items():
+        said = [
+            f"{human_value(about[kind][size], unit)} {kind}"
+            for kind in ("local", "global")
+            if size in about.get(kind, {})
+        ]
+        said.append(f"holds {held['all']:,} of {s['parameters']:,} parameters")
+        lines.append((f"size {human_size(float(size))}", ", ".join(said)))
+    return lines
+
+
+def illustrate(run: Path) -> Path | None:
+    """Save a run's pictures and its report in its folder -> the report; None where they cannot be
+    drawn, which is said in a line.
+    """
+    try:
+        from fedloom.report import load_run, save_curves, write_report
+
+        save_curves(load_run(run), run / "pictures")
+        return write_report(run, run / "report.html")
+    except Exception as error:
+        say_undrawn(error, f"fedloom report {shlex.quote(str(run))}")
+        return None
+
+
+def say_undrawn(error: Exception, later: str) -> None:
+    """Say why there are no pictures, and with which command to draw them later.
+
+    Whatever a drawing library raises, what was trained is whole: no reason to fail.
+    """
+    from fedloom.errors import FedloomError
+
+    known = isinstance(error, FedloomError)
+    why = " ".join(str(error if known else f"{type(error).__name__}: {error}").split())
+    click.echo(
+        f"pictures or the report are missing: {why} (the results are whole; later: {later})",
+        err=True,
+    )
+
+
+def expand(paths: Iterable[str]) -> list[Path]:
+    """Run directories; a folder of runs stands for all of them. Raises CheckpointError."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = [] if _is_run(path) else sorted(p.parent for p in path.glob("*/config.toml"))
+        if not inside and not _is_run(path):
+            why = (
+                "has no config.toml, nor has a folder in it" if path.is_dir() else "does not exist"
+            )
+            raise CheckpointError(
+                f"'{path}' {why}; give folders that `fedloom run` wrote (see `fedloom list runs`)"
+            )
+        found += inside or [path]
+    return list(dict.fromkeys(found))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, indented; nothing for no lines."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    out = []
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        out.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join(out)
+
+
+def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The comparison, without its less important columns where the terminal is too narrow.
+
+    Anywhere but in a terminal it is complete.
+    """
+    from fedloom.report.tables import as_text, table_cells
+
+    whole = as_text([dict(row) for row in rows]).rstrip()
+    space = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty() or len(whole.partition("\n")[0]) <= space:
+        return whole
+    heads, lines = table_cells([dict(row) for row in rows])
+    columns = [list(column) for column in zip(heads, *lines, strict=True)]
+    for droppable in _DROPPABLE:
+        if _width(columns) > space:
+            columns = [c for c in columns if not re.fullmatch(droppable, c[0])]
+    for column in columns:
+        width = max(map(len, column))
+        column.insert(1, "-" * width)
+        pad = str.ljust if column is columns[0] else str.rjust
+        column[:] = [pad(cell, width) for cell in column]
+    left_out = f"\n(the terminal is {space} columns wide; piped, the table is complete)"
+    return "\n".join("  ".join(line) for line in zip(*columns, strict=True)) + left_out
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in columns) - 2

@@ -1,0 +1,1 @@
+"""How updates and broadcasts travel: link, error feedback, downlink, and codecs/."""

@@ -1,0 +1,103 @@
+"""What codecs share whose values have one scale per bucket of coordinates: cutting, and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.vector import Vec
+
+CHUNK = 1 << 17  # values that are worked on together: they stay in the processor's cache
+LARGEST = torch.finfo(torch.float32).max
+
+
+class Piece(NamedTuple):
+    """n values from `at` on: some whole buckets of `size`, or a part of one; own: which ones."""
+
+    at: int
+    n: int
+    size: int
+    own: slice
+
+
+def count(sizes: Sequence[int], bucket: int) -> int:
+    """How many buckets there are; each layer of these sizes begins one. bucket 0: one a layer."""
+    return sum(-(-n // _size(n, bucket)) for n in sizes)
+
+
+def pieces(sizes: Sequence[int], bucket: int) -> Iterator[Piece]:
+    """Cut layers of these sizes into pieces, a few hundred kilobytes each.
+
+    >>> [(p.at, p.n, p.own) for p in pieces([5, 2], 4)]
+    [(0, 5, slice(0, 2, None)), (5, 2, slice(2, 3, None))]
+    """
+    first, before = 0, 0  # coordinate and bucket at which the layer begins
+    for length in sizes:
+        size, at = _size(length, bucket), 0
+        while at < length:
+            room = CHUNK // size * size if size <= CHUNK else min(CHUNK, size - at % size)
+            n = min(room, length - at)
+            own = slice(before + at // size, before + (at + n - 1) // size + 1)
+            yield Piece(first + at, n, size, own)
+            at += n
+        first, before = first + length, before + -(-length // size)
+
+
+def _size(length: int, bucket: int) -> int:
+    return max(1, min(bucket or length, length))
+
+
+def spread(scale: Tensor, piece: Piece) -> Tensor:
+    """One value per bucket -> one per coordinate (n,); a single one stays as it is."""
+    own = scale[piece.own]
+    return own if len(own) == 1 else own.repeat_interleave(piece.size)[: piece.n]
+
+
+def work(p: Tensor) -> torch.dtype:
+    """What is computed in: half types have too few digits for levels."""
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
+
+
+def round_up(exact: Tensor) -> Tensor:
+    """float64 -> float32, never below."""
+    near = exact.float()
+    above = torch.nextafter(near, torch.tensor(torch.inf))
+    return torch.where(near.double() < exact, above, near).clamp_max(LARGEST)
+
+
+class Noise:
+    """Uniform numbers of a fresh generator, drawn anew from its seed.
+
+    float32 multiples of 2^-16, at the middle of each step, in (0, 1): a rounding has its
+    probability to 2^-17. A third of the time that torch's own take.
+
+    >>> float(Noise(torch.Generator().manual_seed(1)).uniform(100).min()) > 0
+    True
+    """
+
+    def __init__(self, draw: torch.Generator) -> None:
+        self._bits = np.random.default_rng(draw.initial_seed())
+        self._left = np.empty(0, np.uint8)  # of the last word: cuts change no number
+
+    def integers(self, n: int, kind: type[np.signedinteger[Any]]) -> Tensor:
+        """n whole numbers, every bit of the type at random."""
+        size = n * np.dtype(kind).itemsize
+        words = max(0, -(-(size - len(self._left)) // 8))
+        drawn = self._bits.integers(0, 2**64 - 1, words, dtype=np.uint64, endpoint=True)
+        whole = drawn.view(np.uint8)
+        if len(self._left):
+            whole = np.concatenate([self._left, whole])
+        self._left = whole[size:]
+        return torch.from_numpy(whole[:size].view(kind))
+
+    def uniform(self, n: int) -> Vec:
+        """n numbers in (0, 1)."""
+        return self.integers(n, np.int16).float().add_(32768.5).mul_(2.0**-16)
+
+    def fine(self, n: int) -> Vec:
+        """n numbers in [0, 1) with all 53 bits of a float64."""
+        return torch.from_numpy(self._bits.random(n))

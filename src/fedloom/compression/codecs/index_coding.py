@@ -1,0 +1,214 @@
+"""How a set of coordinates is written: the cheapest of five codings, chosen for every message.
+
+The set is a strictly increasing array j_1 < ... < j_k of numbers below d; its gaps are
+g_1 = j_1 + 1, g_l = j_l - j_(l-1) >= 1. Codings (`Coding`): nothing at all when k is 0 or d; four
+bytes an index; one bit a coordinate; g - 1 in bytes of seven bits (LEB128); g - 1 in Golomb-Rice
+codes, whose parameter r is the block's first byte. Rice bits stand most significant first, bitmap
+bits least significant first; every block is padded to a byte with zeros.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import WireError
+from . import golomb_rice as rice
+
+Index = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_CHUNK = 1 << 16  # gaps that are written together
+_VARINT = 5  # bytes of the longest gap that fits u32
+
+
+class Coding(enum.IntEnum):
+    """The codings by their number on the wire. At equal length the first one is taken."""
+
+    IMPLIED = 0
+    RAW = 1
+    BITMAP = 2
+    VARINT = 3
+    RICE = 4
+
+
+class Plan(NamedTuple):
+    """What was chosen for a set: the coding, Rice's r (else 0), the block's length in bytes."""
+
+    coding: Coding
+    r: int
+    nbytes: int
+
+
+def plan(index: Index, d: int) -> Plan:
+    """Choose the shortest coding of a strictly increasing set below d, without writing it.
+
+    >>> plan(np.array([3, 17, 18, 500, 999]), 1000)
+    Plan(coding=<Coding.VARINT: 3>, r=0, nbytes=7)
+    """
+    k = len(index)
+    if k in (0, d):
+        return Plan(Coding.IMPLIED, 0, 0)
+    less = _less(index)
+    r, bits = rice.length(less)
+    return min(
+        Plan(Coding.RAW, 0, 4 * k),
+        Plan(Coding.BITMAP, 0, -(-d // 8)),
+        Plan(Coding.VARINT, 0, _varint_bytes(less)),
+        Plan(Coding.RICE, r, 1 + -(-bits // 8)),
+        key=lambda p: (p.nbytes, p.coding),
+    )
+
+
+def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
+    """The block of bytes of a set, in the coding of plan() unless another one is given."""
+    coding, r, _ = chosen or plan(index, d)
+    if coding == Coding.IMPLIED:
+        return b""
+    if coding == Coding.RAW:
+        return index.astype("<u4").tobytes()
+    if coding == Coding.BITMAP:
+        held = np.zeros(d, np.uint8)
+        held[index] = 1
+        return np.packbits(held, bitorder="little").tobytes()
+    if coding == Coding.VARINT:
+        return _write_varint(_less(index))
+    return bytes([r]) + rice.write(_less(index), r)
+
+
+def bound(block: Bytes, d: int) -> None:
+    """Raise WireError for a block that is longer than a bitmap, before anything is made of it:
+    plan() would have taken the bitmap.
+    """
+    _need(len(block) <= -(-d // 8), f"at most {-(-d // 8)} bytes", len(block))
+
+
+def read(block: Bytes, coding: int, d: int, k: int) -> Index:
+    """The set of k coordinates below d that a block describes.
+
+    Raises WireError for anything that write() cannot have written: the wrong length, an index out
+    of range or named twice. Never allocates more than a small multiple of the block's own length.
+    """
+    if k > d:
+        raise WireError(f"a message names {k} of {d} coordinates; it can name at most all of them")
+    if coding == Coding.IMPLIED:
+        return _read_implied(block, d, k)
+    _need(k > 0, "indices", "none in a coding that has some")
+    if coding == Coding.RAW:
+        _need(len(block) == 4 * k, f"{4 * k} bytes of indices", len(block))
+        return _checked(np.frombuffer(block.tobytes(), "<u4").astype(np.int64), d)
+    if coding == Coding.BITMAP:
+        return _read_bitmap(block, d, k)
+    if coding == Coding.VARINT:
+        return _checked(_read_varint(block, k), d)
+    if coding == Coding.RICE:
+        return _below(_read_rice(block, d, k), d)
+    known = ", ".join(f"{c.value} ({c.name.lower()})" for c in Coding)
+    raise WireError(f"a message has index coding {coding}; known: {known}")
+
+
+# ------------------------------------------------------------------------------------------ checks
+def _need(holds: Any, what: str, got: Any) -> None:
+    if not holds:
+        raise WireError(f"a message's index block should hold {what}, got {got}; it is damaged")
+
+
+def _checked(index: Index, d: int) -> Index:
+    """The same index, if it is strictly increasing and within d."""
+    if len(index):
+        _need((index[1:] > index[:-1]).all(), "increasing indices without repetition", "others")
+        _need(index[0] >= 0, "indices from 0 on", int(index[0]))
+    return _below(index, d)
+
+
+def _below(index: Index, d: int) -> Index:
+    """The same index, which is increasing by the way it was made, if it is within d."""
+    if len(index):
+        _need(index[-1] < d, f"indices below {d}", int(index[-1]))
+    return index
+
+
+def _less(index: Index) -> Index:
+    """Gaps less one."""
+    less = index.copy()
+    less[1:] -= index[:-1]
+    less[1:] -= 1
+    return less
+
+
+def _sum_up(less: Index) -> Index:
+    """The set from its gaps less one, which the caller has bounded by 2^40; in their place."""
+    less += 1
+    np.cumsum(less, out=less)
+    less -= 1
+    return less
+
+
+# --------------------------------------------------------------------------------- the plain ones
+def _read_implied(block: Bytes, d: int, k: int) -> Index:
+    _need(len(block) == 0, "no bytes", f"{len(block)} bytes")
+    _need(k in (0, d), f"indices for {k} of {d} coordinates", "none")
+    return np.arange(k, dtype=np.int64)
+
+
+def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
+    _need(len(block) == -(-d // 8), f"{-(-d // 8)} bytes of a bitmap", f"{len(block)} bytes")
+    marks = np.unpackbits(block, bitorder="little")
+    _need((found := np.count_nonzero(marks)) == k, f"{k} marks", found)
+    held = np.flatnonzero(marks)
+    return _below(held.astype(np.int64, copy=False), d)
+
+
+# -------------------------------------------------------------------------------------- variable
+def _varint_bytes(less: Index) -> int:
+    """One byte each, and one more from 2^7, 2^14, ... on."""
+    total, longest = len(less), int(less.max())
+    for n in range(1, _VARINT):
+        if longest >> (7 * n):
+            total += int(np.count_nonzero(less >= 1 << (7 * n)))
+    return total
+
+
+def _write_varint(less: Index) -> bytes:
+    return b"".join(_varints(less[a : a + _CHUNK]) for a in range(0, len(less), _CHUNK))
+
+
+def _varints(less: Index) -> bytes:
+    lengths = np.ones(len(less), np.int64)
+    for n in range(1, _VARINT):
+        lengths += less >= 1 << (7 * n)
+    starts = np.cumsum(lengths) - lengths
+    out = np.zeros(int(lengths.sum()), np.uint8)
+    for n in range(int(lengths.max())):
+        here = lengths > n
+        more = (lengths[here] > n + 1).astype(np.uint8) << 7
+        out[starts[here] + n] = ((less[here] >> (7 * n)) & 0x7F).astype(np.uint8) | more
+    return out.tobytes()
+
+
+def _read_varint(block: Bytes, k: int) -> Index:
+    last = np.flatnonzero(block < 0x80)
+    _need(len(last) == k, f"{k} gaps", len(last))
+    _need(k == 0 or last[-1] == len(block) - 1, "whole gaps", "a part of one at its end")
+    starts = np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])
+    lengths = last - starts + 1
+    _need(lengths.max() <= _VARINT, f"gaps of at most {_VARINT} bytes", int(lengths.max()))
+    _need(not ((block[last] == 0) & (lengths > 1)).any(), "gaps without padding", "padded ones")
+    less = np.zeros(k, np.int64)
+    for n in range(int(lengths.max())):
+        here = lengths > n
+        less[here] |= (block[starts[here] + n].astype(np.int64) & 0x7F) << (7 * n)
+    return _sum_up(less)
+
+
+# ------------------------------------------------------------------------------------------- Rice
+def _read_rice(block: Bytes, d: int, k: int) -> Index:
+    _need(len(block) > 1, "a parameter and codes", f"{len(block)} bytes")
+    # a longer block would lose to the bitmap, so none is ever written; this bounds the work
+    _need(len(block) <= 1 + -(-d // 8), f"at most {1 + -(-d // 8)} bytes", len(block))
+    r = int(block[0])
+    _need(r <= rice.LARGEST, f"a parameter of at most {rice.LARGEST}", r)
+    return _sum_up(rice.read(block[1:], r, k, d))

@@ -1,0 +1,193 @@
+"""Low precision: two bytes a value, rounded to the nearest, or one byte, rounded at random."""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...core.hyper import hyper
+from ...core.layout import Layout
+from ...core.vector import Rec, Vec, rec
+from ...errors import ConfigError, DataError, WireError
+from . import buckets
+from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, finite, raw
+from .buckets import LARGEST, Noise, Piece, pieces, spread, work
+
+_BUCKET = struct.Struct("<I")
+_STEPS = 127
+_LARGEST_STEP = LARGEST / (_STEPS + 2**-16)  # below what overflows times 127, as float32 too
+
+
+class _Half(Codec):
+    """Send every value in a type of two bytes."""
+
+    kind: ClassVar[torch.dtype]
+
+    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
+        p = checked(p, layout)
+        largest = min(torch.finfo(kind).max for kind in (self.kind, p.dtype))
+        value = torch.empty(len(p), dtype=self.kind)
+        parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
+        for place, part in zip(*parts, strict=True):
+            place.copy_(part if p.dtype == self.kind else part.clamp(-largest, largest))
+        return rec(size=torch.tensor([len(p)]), value=value), state
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        expect(message, layout)
+        value: Vec = message.value
+        return value.to(dtype or value.dtype)
+
+    def pack(self, message: Rec) -> bytes:
+        d = int(message.size)
+        return Header(self.code, self.kind, 0, d, d).bytes() + raw(message.value)
+
+    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        reader = Reader(raw, self, layout)
+        _, dtype, coding, d, k = reader.header
+        if k != d or coding or dtype != self.kind:
+            raise WireError(
+                f"a {type(self).__name__} message has {k} of {d} values as {str(dtype)[6:]}; it "
+                f"needs all, as {str(self.kind)[6:]}"
+            )
+        value = reader.values(d)
+        reader.end()
+        return rec(size=torch.tensor([d]), value=value)
+
+    def nbytes(self, message: Rec) -> int:
+        return HEADER_BYTES + int(message.value.nbytes)
+
+
+class FP16(_Half):
+    """Send every value as IEEE half, rounded to the nearest, ties to even.
+
+    11 significant bits; what is beyond 65,504 becomes 65,504, and below 6e-8 zero: feedback makes
+    up for both.
+    On the wire: header, values.
+
+    >>> codec, layout = FP16(), Layout(("w",), ((2,),))
+    >>> message, _ = codec.encode(torch.tensor([1.0, 1e9]), rec(), layout, torch.Generator())
+    >>> codec.decode(message, layout, torch.float32)
+    tensor([1.0000e+00, 6.5504e+04])
+    """
+
+    code = 10
+    kind = torch.float16
+
+
+class BF16(_Half):
+    """Send every value as bfloat16, rounded to the nearest, ties to even.
+
+    8 significant bits, and the range of float32, at whose end it stays.
+    On the wire: header, values.
+
+    >>> codec, layout = BF16(), Layout(("w",), ((2,),))
+    >>> message, _ = codec.encode(torch.tensor([1.0, 3.14159]), rec(), layout, torch.Generator())
+    >>> codec.decode(message, layout, torch.float32)
+    tensor([1.0000, 3.1406])
+    """
+
+    code = 11
+    kind = torch.bfloat16
+
+
+class Int8(Codec):
+    """Send every value in steps of its bucket's largest magnitude / 127, rounded at random.
+
+    s = max|p| / 127, q_j = floor(p_j / s + u_j) with u uniform, and the receiver has s q_j:
+    unbiased with w = b / (4 127^2) for buckets of b values. bucket 0: one for all.
+    On the wire: header, bucket u32, steps s as float32 rounded up, q in bytes.
+
+    >>> codec, layout = Int8(), Layout(("w",), ((3,),))
+    >>> p = torch.tensor([127.0, -5, 0])
+    >>> message, _ = codec.encode(p, rec(), layout, torch.Generator())
+    >>> codec.decode(message, layout), codec.nbytes(message)
+    (tensor([127.,  -5.,   0.]), 23)
+    """
+
+    code = 13
+    bucket: int = hyper(512, low=0, high=2**32 - 1, source="512, as QSGD; 0 = whole vector")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bucket, int):
+            raise ConfigError(f"Int8.bucket must be a whole number, got {self.bucket!r}")
+
+    def omega(self, d: int) -> float | None:
+        return min(self.bucket or d, d) / (4 * _STEPS**2)
+
+    def unfit(self, d: int) -> str:
+        why = super().unfit(d)
+        return f"{why}: use smaller buckets" if why else ""
+
+    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
+        p, noise = checked(p, layout), Noise(draw)
+        parts = list(pieces([len(p)], self.bucket))
+        scale = _steps(p, parts, buckets.count([len(p)], self.bucket))
+        each = torch.where(scale > 0, scale, 1.0)
+        symbol = torch.empty(len(p), dtype=torch.int8)
+        for piece in parts:
+            part = p[piece.at : piece.at + piece.n]
+            z = part.to(work(p)).div(spread(each, piece)).add_(noise.uniform(piece.n))
+            symbol[piece.at : piece.at + piece.n] = z.floor_().clamp_(-_STEPS, _STEPS)
+        return rec(size=torch.tensor([len(p)]), scale=scale, symbol=symbol), state
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        expect(message, layout)
+        out = torch.empty(layout.d, dtype=dtype or torch.float32)
+        for piece in pieces([layout.d], self.bucket):
+            part = message.symbol[piece.at : piece.at + piece.n].to(work(out))
+            out[piece.at : piece.at + piece.n] = part.mul_(spread(message.scale, piece))
+        return out
+
+    def pack(self, message: Rec) -> bytes:
+        d = int(message.size)
+        header = Header(self.code, torch.float32, 0, d, d).bytes()
+        return b"".join(
+            (header, _BUCKET.pack(self.bucket), raw(message.scale), raw(message.symbol))
+        )
+
+    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        reader = Reader(raw, self, layout)
+        _, dtype, coding, d, k = reader.header
+        if k != d or coding or dtype != torch.float32:
+            raise WireError(
+                f"an Int8 message has {k} of {d} values; it needs all, as float32 steps"
+            )
+        (bucket,) = reader.numbers(_BUCKET)
+        if bucket != self.bucket:
+            raise WireError(f"an Int8 message has buckets of {bucket}; this run has {self.bucket}")
+        if reader.left != 4 * (number := buckets.count([d], bucket)) + d:
+            raise WireError(
+                f"an Int8 message has {reader.left} bytes of steps and values; {d} coordinates "
+                f"take {4 * number + d}"
+            )
+        scale = reader.values(number)
+        if not finite(scale) or bool((scale.signbit() | (scale > _LARGEST_STEP)).any()):
+            raise WireError("an Int8 message has a step that is negative or not finite times 127")
+        symbol = reader.values(d, torch.int8)
+        if d and int(symbol.min()) < -_STEPS:
+            raise WireError(f"an Int8 message has the value -128; it goes down to -{_STEPS}")
+        return rec(size=torch.tensor([d]), scale=scale, symbol=symbol)
+
+    def nbytes(self, message: Rec) -> int:
+        return HEADER_BYTES + _BUCKET.size + int(message.scale.nbytes + message.symbol.nbytes)
+
+
+def _steps(p: Vec, parts: list[Piece], number: int) -> Tensor:
+    """max|p| / 127 of every bucket, float32 rounded up, so that no value is beyond 127 steps."""
+    largest = torch.zeros(number, dtype=work(p))
+    for at, n, size, own in parts:
+        part = p[at : at + n].abs().to(work(p))
+        if own.stop - own.start > 1:
+            part = torch.nn.functional.pad(part, (0, -n % size)).view(-1, size)
+        largest[own] = torch.maximum(largest[own], part.view(own.stop - own.start, -1).amax(1))
+    exact = largest.double() / _STEPS
+    if number and float(exact.max()) * _STEPS > LARGEST:
+        raise DataError(
+            f"Int8 sends steps as float32; the largest value, {float(largest.max()):.3g}, is beyond"
+            f" {LARGEST:.3g}"
+        )
+    return buckets.round_up(exact).clamp_max(_LARGEST_STEP)

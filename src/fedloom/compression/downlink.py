@@ -1,0 +1,125 @@
+"""The way down through a codec: what every client of a round holds of the server's vectors.
+
+Each round the server codes v - seen once, for everybody, and adds what was decoded to `seen`, which
+is what all who got every message hold: clients start from it, and what was not sent stays in
+v - seen. No other memory is needed. A client that was away gets the messages that it missed, or
+`seen` as it is, whichever is smaller; one that is new gets `seen`.
+Source: the specification's section 8.2; Tang et al., DoubleSqueeze, ICML 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Algorithm
+from ..core.layout import Layout
+from ..core.rng import generator
+from ..core.vector import Rec, Vec, rec
+from ..errors import CompositionError, ConfigError
+from .codecs import Codec
+
+Codecs = Mapping[str, Codec]
+
+
+def settled(
+    down: Codecs | Codec | None, algorithm: Algorithm, rule: Any, d: int
+) -> dict[str, Codec]:
+    """The codec of every field that is coded; one codec is that of all the method declares.
+
+    Raises CompositionError for what has no meaning together.
+    """
+    fields, method = algorithm.approximate, algorithm.method
+    if down is None:
+        return {}
+    codecs = dict.fromkeys(fields, down) if isinstance(down, Codec) else dict(down)
+    for name, codec in codecs.items():
+        if not isinstance(codec, Codec):
+            raise ConfigError(f"Link.down['{name}'] must be a codec such as TopK(), got {codec!r}")
+        kind = type(codec).__name__
+        if name not in fields:
+            raise CompositionError(
+                f"{kind} down for '{name}' and {method}: its clients need the exact '{name}'; "
+                f"what they may hold an approximation of: {', '.join(fields) or 'nothing'}"
+            )
+        if rule is not None:
+            raise CompositionError(
+                f"{kind} down and {rule.name}: a message of changes is for those who hold what "
+                "was there before, and a client of a part held other coordinates; compress up only"
+            )
+        if why := codec.unfit(d):
+            raise CompositionError(f"the server's feedback around {kind} down: {why}")
+    return codecs
+
+
+def first_state(codecs: Codecs, msg: Rec, layout: Layout, seed: int) -> Rec:
+    """The server's memory before round 0: per field `seen` (d,), the codec's state `code`, and
+    `sizes` of its last messages in bytes, oldest first: as many as together are less than `seen`.
+    """
+    none = torch.zeros(0, dtype=torch.int64)
+    return rec(
+        **{
+            name: rec(seen=getattr(msg, name), code=codec.init(layout, seed), sizes=none)
+            for name, codec in codecs.items()
+        }
+    )
+
+
+def announce(
+    codecs: Codecs, msg: Rec, state: Rec, layout: Layout, seed: int, round: int
+) -> tuple[Rec, Rec]:
+    """A round's message -> what the clients hold after it, and the server's new memory."""
+    for name, codec in codecs.items():
+        own, v = getattr(state, name), getattr(msg, name)
+        draw = generator(seed, "downlink", round, name)
+        raw, code = _coded(codec, v - own.seen, own.code, layout, draw)
+        sent = codec.decode(codec.unpack(raw, layout), layout, v.dtype).to(v.device)
+        seen = own.seen + sent
+        # on the CPU, also where a checkpoint was read to another device
+        sizes = _worth(torch.cat([own.sizes.cpu(), torch.tensor([len(raw)])]), seen.nbytes)
+        state = state._replace(**{name: rec(seen=seen, code=code, sizes=sizes)})
+        msg = msg._replace(**{name: seen})
+    return msg, state
+
+
+def bill(state: Rec, down: Mapping[str, int], missed: int | None) -> dict[str, int]:
+    """{field: bytes} of a client's message, which `down` has as if nothing was coded.
+
+    missed: the messages since its last participation, this round's included; None: it is new.
+    """
+    out = dict(down)
+    for name, own in zip(state._fields, state, strict=True):
+        if missed is not None and missed <= len(own.sizes):
+            out[name] = int(own.sizes[len(own.sizes) - missed :].sum())
+    return out
+
+
+def sizes(codecs: Codecs, msg: Rec, state: Rec, layout: Layout) -> dict[str, int]:
+    """{field: bytes} of a typical coded message: that of the field itself. For estimates."""
+    out = {}
+    for name, codec in codecs.items():
+        code, draw = getattr(state, name).code, generator(0, "downlink")
+        out[name] = len(_coded(codec, getattr(msg, name), code, layout, draw)[0])
+    return out
+
+
+def _coded(
+    codec: Codec, p: Vec, state: Rec, layout: Layout, draw: torch.Generator
+) -> tuple[bytes, Rec]:
+    message, state = codec.encode(p, state, layout, draw)
+    return codec.pack(message), state
+
+
+def _worth(sizes: Tensor, whole: int) -> Tensor:
+    """The last sizes that are together less than sending the whole vector."""
+    kept = int((sizes.flip(0).cumsum(0) < whole).sum())
+    return sizes[len(sizes) - kept :]
+
+
+def away(memories: Mapping[int, Rec], clients: Iterable[int], round: int) -> dict[int, int | None]:
+    """{client: messages since its last participation, this one included; None for a new one}."""
+    found = {i: memories.get(i) for i in clients}
+    return {i: None if m is None else round - int(m.last) for i, m in found.items()}

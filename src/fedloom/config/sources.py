@@ -1,0 +1,53 @@
+"""Read settings: a recipe's, or a TOML file's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..core.parsing import SizeError, decoded, is_file, parse_toml
+from ..errors import ConfigError, did_you_mean
+from ..recipes import RECIPES
+
+
+def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
+    """A recipe's name or a file -> settings, what errors call the source, a name for the run.
+
+    Raises ConfigError for what is neither.
+    """
+    text = str(source)
+    if text in RECIPES:
+        return RECIPES[text](), f"recipe '{text}'", text
+    path = Path(source)
+    if is_file(path / "config.toml"):
+        path = path / "config.toml"
+    if is_file(path) or path.suffix == ".toml":
+        raw = read(path)
+        if raw.get("source") == "python":
+            raise ConfigError(
+                f"'{path}' describes a run that was started from Python, which made its model and "
+                "data; run that code again, or write a file from `fedloom show digits`"
+            )
+        return raw, f"file '{path}'", path.stem
+    raise ConfigError(f"unknown recipe '{text}'; {did_you_mean(text, RECIPES)}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file. Raises ConfigError on one line."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
+            "(see `fedloom list recipes`)"
+        ) from None
+    try:
+        text = decoded(raw)
+    except ValueError as error:
+        raise ConfigError(f"'{path}' {error}") from None
+    try:
+        return parse_toml(text)
+    except SizeError as error:
+        raise ConfigError(f"'{path}' cannot be used: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"'{path}' is not TOML: {error}") from None

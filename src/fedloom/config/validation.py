@@ -1,0 +1,161 @@
+"""Check tables of settings against the functions and classes that they configure.
+
+A table's keys, types and defaults are read off the signature of what it makes: a new option of an
+algorithm, model or data set needs no line here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from ..errors import ConfigError, did_you_mean
+
+NOTHING = "none"  # TOML has no null: what a setting says that is to be None
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where settings come from, for errors. typed: dotted keys that were given on the command
+    line.
+    """
+
+    source: str
+    typed: frozenset[str] = field(default_factory=frozenset)
+
+    def of(self, path: str) -> str:
+        """The place of a dotted key.
+
+        >>> Origin("file 'a.toml'", frozenset({"algorithm.lam"})).of("algorithm.lam")
+        'command line'
+        """
+        return "command line" if path in self.typed else self.source
+
+
+def live(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as Python arguments: "none" is None, a list is a tuple (which can be hashed).
+
+    >>> live({"batch": "none", "hidden": [64, 64]})
+    {'batch': None, 'hidden': (64, 64)}
+    """
+    return {
+        k: None if v == NOTHING else tuple(v) if isinstance(v, list) else v
+        for k, v in options.items()
+    }
+
+
+def toml_form(model: BaseModel) -> dict[str, Any]:
+    """Checked settings as TOML can hold them; a None that is the default is left out."""
+    out: dict[str, Any] = {}
+    for name, value in model.model_dump().items():
+        if value is not None:
+            out[name] = value
+        elif type(model).model_fields[name].default is not None:
+            out[name] = NOTHING
+    return out
+
+
+@functools.cache
+def model_of(make: Callable[..., Any], skip: frozenset[str] = frozenset()) -> type[BaseModel]:
+    """A pydantic model whose fields are the parameters of a function or dataclass.
+
+    >>> sorted(model_of(lambda beta=0.9: None).model_fields)
+    ['beta']
+    """
+    hints = typing.get_type_hints(make)
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        if name in skip:
+            continue
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            default = ...
+        elif isinstance(default, tuple):
+            default = list(default)
+        fields[name] = (_toml_type(hints.get(name, Any)), default)
+    return create_model(getattr(make, "__name__", "Table"), __config__=STRICT, **fields)
+
+
+def known(make: Callable[..., Any], skip: Iterable[str] = ()) -> list[str]:
+    """The keys of a table."""
+    return list(model_of(make, frozenset(skip)).model_fields)
+
+
+def _toml_type(hint: Any) -> Any:
+    """A type hint as TOML can fill it: sequences are lists, and a path is a text."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kept = [_toml_type(a) for a in inner if typing.get_origin(a) is not os.PathLike]
+        return functools.reduce(lambda a, b: a | b, kept)
+    if origin is tuple or origin is Sequence:
+        return list[_toml_type(inner[0])]  # type: ignore[misc]  # known at run time only
+    return hint
+
+
+def check(
+    model: type[BaseModel], given: Mapping[str, Any], path: str, what: str, origin: Origin
+) -> dict[str, Any]:
+    """The settings of one table, complete, in TOML's types.
+
+    path: the table's dotted name, empty for the top; what: what an error calls the table. Raises
+    ConfigError naming source, table, key, value and what is allowed.
+    """
+    fields = model.model_fields
+    for key in given:
+        if key not in fields:
+            hint = did_you_mean(key, fields) if fields else "it has none"
+            raise ConfigError(f"{origin.of(_join(path, key))}: {what} has no key '{key}'; {hint}")
+    values = {k: None if v == NOTHING else v for k, v in given.items()}
+    try:
+        return toml_form(model.model_validate(values))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, given, path, what, origin)) from None
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _explain(
+    error: ValidationError, given: Mapping[str, Any], path: str, what: str, origin: Origin
+) -> str:
+    """One line about the first wrong key."""
+    problems = error.errors(include_url=False)
+    key = str(problems[0]["loc"][0])
+    dotted = _join(path, key)
+    if problems[0]["type"] == "missing":
+        return f"{origin.source}: {what} needs the key '{key}'; give {dotted}=..."
+    allowed = [_words(p["msg"]) for p in problems if str(p["loc"][0]) == key]
+    text = " or ".join(dict.fromkeys(allowed))
+    value = given[key]
+    shown = f"'{value}'" if isinstance(value, str) else str(value)
+    return f"{origin.of(dotted)}: {dotted} must be {text}, got {_short(shown)}"
+
+
+def _words(message: str) -> str:
+    """pydantic's sentence in ours."""
+    message = message.removeprefix("Input should be ").split(", got ")[0].split(", unable")[0]
+    for theirs, ours in (
+        ("a valid integer", "a whole number"),
+        ("a valid number", "a number"),
+        ("a valid string", "a text"),
+        ("a valid boolean", "true or false"),
+        ("a valid list", "a list"),
+        ("greater than or equal to", "at least"),
+        ("greater than", "above"),
+    ):
+        message = message.replace(theirs, ours)
+    return message
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

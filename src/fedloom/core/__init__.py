@@ -1,0 +1,1 @@
+"""Vectors, layouts, random numbers, wire format, hyper-parameters: nothing federated."""

@@ -1,0 +1,31 @@
+"""Sums and means of doubles, whatever their size. It needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+
+def total(values: Iterable[float]) -> float:
+    """math.fsum, and where no double holds the sum inf or nan in place of an exception.
+
+    >>> total([0.1] * 10), total([1e308, 1e308])
+    (1.0, inf)
+    """
+    values = list(values)
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # an intermediate sum; inf - inf
+        return sum(values)
+
+
+def average(values: Sequence[float]) -> float:
+    """The mean of doubles; of finite ones it is finite, whatever their sum is.
+
+    >>> average([1.0, 2.0]), average([1e308, 1e308])
+    (1.5, 1e+308)
+    """
+    try:
+        return math.fsum(values) / len(values)
+    except (OverflowError, ValueError):
+        return total(v / len(values) for v in values)

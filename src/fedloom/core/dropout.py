@@ -1,0 +1,107 @@
+"""Dropout whose masks are a function of a seed: the same in every engine, for every gradient of a
+step, and when a short batch is padded. A generator cannot do that: under vmap its draws belong to
+no client, and padding shifts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# [seed, calls so far] of the gradient being taken
+_tape: contextvars.ContextVar[list[Tensor | int] | None] = contextvars.ContextVar(
+    "tape", default=None
+)
+
+
+@contextlib.contextmanager
+def seeded(seed: Tensor | int) -> Iterator[None]:
+    """Inside, HashedDropout draws from `seed` (an int, or a 0-d int64 tensor) and the order of its
+    calls.
+    """
+    token = _tape.set([seed, 0])
+    try:
+        yield
+    finally:
+        _tape.reset(token)
+
+
+def _mix(z: Tensor) -> Tensor:
+    """Scramble the bits of int64 numbers (the finaliser of splitmix64; products wrap around)."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def choice(n: int) -> Tensor | None:
+    """One of 0, ..., n - 1 for the whole step, (): the same however often it is asked; None outside
+    of seeded().
+
+    >>> with seeded(5):
+    ...     bool(choice(9) == choice(9))
+    True
+    """
+    tape = _tape.get()
+    if tape is None:
+        return None
+    z = _mix(_mix(torch.as_tensor(tape[0])) ^ 0x5851F42D4C957F2D)
+    return ((z >> 40) & 0xFFFFFF) % n
+
+
+class HashedDropout(nn.Module):
+    """Inverted dropout of (B, ...) inputs in training mode; nothing outside of seeded()."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Zero a share p of the inputs, and scale the others by 1 / (1 - p)."""
+        tape = _tape.get()
+        if tape is None or not self.training or self.p == 0:
+            return inputs
+        if self.p == 1:
+            return torch.zeros_like(inputs)
+        tape[1] += 1
+        start = tape[0] + tape[1]
+        if not isinstance(start, Tensor):  # made where it is needed, not copied there
+            start = torch.full((), start, dtype=torch.int64, device=inputs.device)
+        z = _mix(torch.arange(inputs.numel(), device=inputs.device) + _mix(start))
+        # 24 bits of the hash against p: a finer comparison would need doubles
+        drop = ((z >> 40) & 0xFFFFFF) < int(self.p * 0x1000000)
+        return torch.where(drop.view(inputs.shape), 0.0, inputs / (1 - self.p))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def swap(module: nn.Module) -> nn.Module:
+    """Replace every nn.Dropout inside by a hashed one, in place; -> the module."""
+    return _replace(module, nn.Dropout, lambda old: HashedDropout(old.p).train(old.training), {})
+
+
+def restore(module: nn.Module) -> nn.Module:
+    """Undo swap()."""
+    return _replace(module, HashedDropout, lambda old: nn.Dropout(old.p).train(old.training), {})
+
+
+def _replace(
+    module: nn.Module,
+    kind: type[nn.Module],
+    make: Callable[[Any], nn.Module],
+    made: dict[nn.Module, nn.Module],
+) -> nn.Module:
+    """made: what has been looked at -> what stands there now; one that is used twice stays one."""
+    if module in made:
+        return made[module]
+    made[module] = make(module) if type(module) is kind else module
+    if type(module) is not kind:
+        for name, child in module._modules.items():
+            if child is not None and (new := _replace(child, kind, make, made)) is not child:
+                setattr(module, name, new)
+    return made[module]

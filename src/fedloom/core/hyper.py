@@ -1,0 +1,67 @@
+"""Hyper-parameters: a dataclass field with a range and a source."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The range and the origin of a hyper-parameter. Bounds are inclusive unless `open_low` or
+    `open_high`; optional: None is allowed too.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+    choices: tuple[Any, ...] = ()
+    optional: bool = False
+    source: str = ""
+
+    def range_text(self) -> str:
+        """The allowed values in words, as they stand in `fedloom show` and in errors."""
+        if set(self.choices) == {True, False}:
+            return "true or false"
+        if self.choices:
+            return "one of " + ", ".join(map(str, self.choices))
+        if self.low is None and self.high is None:
+            return "any"
+        left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
+        right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
+        return f"in {left}, {right}" + (" or none" if self.optional else "")
+
+    def allows(self, value: Any) -> bool:
+        """Say whether a value is within the range."""
+        if value is None and self.optional:
+            return True
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return self.low is None and self.high is None
+        if not math.isfinite(value):
+            return False
+        above = self.low is None or (value > self.low if self.open_low else value >= self.low)
+        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
+        return above and below
+
+
+def hyper(default: Any = dataclasses.MISSING, **ranges: Any) -> Any:
+    """A dataclass field with a range and a source: `lam: float = hyper(0.85, low=0, source="Table
+    5")`.
+    """
+    return dataclasses.field(default=default, metadata={"hyper": Hyper(**ranges)})
+
+
+def check_ranges(owner: Any) -> None:
+    """Raise ConfigError for the first field of a dataclass that is out of its range."""
+    for field in dataclasses.fields(owner):
+        rule, value = field.metadata.get("hyper"), getattr(owner, field.name)
+        if rule is not None and not rule.allows(value):
+            name = f"{getattr(owner, 'title', '') or type(owner).__name__}.{field.name}"
+            raise ConfigError(f"{name} must be {rule.range_text()}, got {value!r}")

@@ -1,0 +1,125 @@
+"""Signals that ask a run to stop (Ctrl-C, SIGTERM, SIGHUP): it saves, and they wait until what
+must not be cut in two is done.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+_STOPS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+_TOGETHER = 1.0  # seconds; signals this close are one wish to stop, as a process group gets them
+
+
+class Stopped(KeyboardInterrupt, SystemExit):
+    """SIGTERM or SIGHUP asked the run to stop: an interruption as Ctrl-C is one. Where nobody
+    catches it, the process ends with the usual exit code, 128 + the signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@dataclass
+class _State:
+    before: dict[int, Any] = field(default_factory=dict)  # the handlers that ours stand for
+    blocks: int = 0  # of undisturbed() that are open
+    came: list[tuple[int, float]] = field(default_factory=list)  # in one of them, and when
+    last: float = -math.inf  # when a run was asked to stop
+
+
+_STATE = _State()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise Stopped as Ctrl-C raises KeyboardInterrupt, and all three
+    heed undisturbed(). What is ignored (nohup) stays so, and a handler of the user's is called.
+    """
+    mine: dict[int, Any] = {}
+    try:
+        for number in _STOPS if _in_main_thread() else ():
+            before = signal.getsignal(number)
+            if before not in (None, signal.SIG_IGN, _heard):
+                mine[number] = _STATE.before[number] = before
+                signal.signal(number, _heard)
+        if mine:
+            _STATE.came, _STATE.last = [], -math.inf
+        yield
+    finally:
+        with undisturbed():
+            for number in reversed(mine):
+                signal.signal(number, mine[number])
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let signals wait until the block is done: a state that is half old and half new would be
+    lost.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    _STATE.blocks += 1
+    try:
+        yield
+    finally:
+        _STATE.blocks -= 1
+        came = [] if _STATE.blocks else _STATE.came
+        if came:
+            _STATE.came = []
+    for number, at in came:
+        _obey(number, None, at)
+
+
+def leave_to_parent() -> None:
+    """Ignore these signals in a worker process: its parent decides what they mean."""
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that are started inside never hear SIGHUP; here it waits until the block is done.
+    For helpers of libraries, which would die with a terminal while they are needed.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    if _STATE.blocks:
+        _STATE.came.append((number, time.monotonic()))
+    else:
+        _obey(number, frame, time.monotonic())
+
+
+def _obey(number: int, frame: FrameType | None, at: float) -> None:
+    before = _STATE.before[number]
+    if callable(before) and before is not signal.default_int_handler:
+        before(number, frame)
+        return
+    if at - _STATE.last < _TOGETHER:
+        return  # the run is stopping; later ones are heard again, in case somebody caught this one
+    _STATE.last = at
+    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)

@@ -1,0 +1,132 @@
+"""Index lists of all clients as two arrays, and what a partition is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from os import PathLike
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.own.npy import read_npz
+from fedloom.errors import DataError
+
+
+class Ragged(NamedTuple):
+    """Hold one list of indices per client in two arrays: a million clients need no million objects.
+
+    offsets: (N+1,) int64, from 0 upwards; indices: (sum of the sizes,) int64. Client i owns
+    indices[offsets[i] : offsets[i+1]].
+
+    >>> lists = Ragged.from_lists([[4, 2], [0], [1, 3]])
+    >>> lists.count, lists.sizes.tolist(), lists.of(2).tolist()
+    (3, [2, 1, 2], [1, 3])
+    """
+
+    offsets: Tensor
+    indices: Tensor
+
+    @classmethod
+    def from_lists(cls, lists: Iterable[Any]) -> Ragged:
+        """Join lists, arrays or tensors of integers, one per client, in their order.
+
+        Raises DataError for a list that is not one-dimensional or holds anything but integers.
+        """
+        parts = [_as_indices(part, client) for client, part in enumerate(lists)]
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return cls.from_sizes(torch.from_numpy(sizes), torch.from_numpy(joined))
+
+    @classmethod
+    def from_sizes(cls, sizes: Tensor, indices: Tensor) -> Ragged:
+        """Cut indices (total,) into consecutive lists of the given sizes (N,)."""
+        offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
+        torch.cumsum(sizes, 0, out=offsets[1:])
+        return cls(offsets, indices)
+
+    @property
+    def count(self) -> int:  # type: ignore[override]  # tuple.count: of no use for two tensors
+        """The number of clients N."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """The length of every list, (N,) int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def of(self, i: int) -> Tensor:
+        """Return the indices of client i, a view; raises DataError if there is no such client."""
+        if not 0 <= i < self.count:
+            raise DataError(f"there is no client {i}; clients are numbered 0 to {self.count - 1}")
+        return self.indices[int(self.offsets[i]) : int(self.offsets[i + 1])]
+
+    def owners(self) -> Tensor:
+        """Name the owner of every entry of indices, (total,) int64."""
+        return torch.repeat_interleave(torch.arange(self.count), self.sizes)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the lists: equal digests mean the very same split."""
+        state = hashlib.sha256(np.array([self.count, len(self.indices)], dtype="<i8").tobytes())
+        for part in self:
+            state.update(np.ascontiguousarray(part.numpy(), dtype="<i8").data)
+        return state.hexdigest()
+
+
+@runtime_checkable
+class Partition(Protocol):
+    """Deal samples to clients; anything with these two methods can stand in for ours."""
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the indices of every client into targets (n, ...)."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition and its numbers, fit for JSON."""
+        ...
+
+
+@runtime_checkable
+class MatchedPartition(Partition, Protocol):
+    """Deal test samples as well, so that a client's test set is like its training samples."""
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return the indices of every client into test targets (m, ...), for the clients that
+        split(targets, seed) makes.
+        """
+        ...
+
+
+def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """Read the int64 arrays of a .npz file of index lists: offsets, indices, and what else it has.
+
+    Raises DataError for a file that cannot be read or lacks these two.
+    """
+    try:
+        arrays = read_npz(path)
+    except ValueError as error:
+        raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu":
+            raise DataError(f"array '{name}' of {path} has type {array.dtype}; integers are needed")
+    if missing := {"offsets", "indices"} - arrays.keys():
+        raise DataError(
+            f"{path} has no array '{min(missing)}'; a split needs offsets (clients + 1,) and "
+            "indices (samples of all clients,)"
+        )
+    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
+
+
+def _as_indices(part: Any, client: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    try:
+        array = np.asarray(part)
+    except ValueError as error:
+        raise DataError(f"the indices of client {client} are not a flat list: {error}") from error
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise DataError(
+            f"the indices of client {client} have shape {tuple(array.shape)} and type "
+            f"{array.dtype}; give a flat list of integers"
+        )
+    return array.astype(np.int64)

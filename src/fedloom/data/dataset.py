@@ -1,0 +1,114 @@
+"""From the arrays of a data set, and who made what, to a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.data.client_indices import Partition, Ragged
+from fedloom.data.federated import FederatedData
+from fedloom.data.partition.natural import Natural
+from fedloom.data.raw_inputs import Raw
+from fedloom.data.transforms import Transform
+from fedloom.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arrays:
+    """A data set before it is dealt to clients.
+
+    owners, test_owners: (n,) int64, who made each sample; -1: nobody may hold it (a window of text
+    that runs over two speakers). by: what the owners are, in the plural. details: what `about` says
+    besides.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor | None = None
+    test_targets: Tensor | None = None
+    owners: Tensor | None = None
+    test_owners: Tensor | None = None
+    by: str = "owners"
+    class_names: tuple[str, ...] = ()
+    transform: Transform | None = None
+    raw: Raw | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def deal(self, partition: Partition, seed: int) -> FederatedData:
+        """Deal the samples by a partition. Raises DataError for one that does not fit."""
+        if isinstance(partition, Natural):
+            if self.owners is None:
+                partition.split(self.targets, seed)  # refuses, and says what to do
+                raise AssertionError
+            clients, kept = partition.choose(self.owners, self.by, seed)
+            test, tests = self._tests_of(kept)
+        else:
+            clients = self._split(partition, seed)
+            test, tests = self._test_samples(), None
+        inputs, targets = _pick(self.test_inputs, test), _pick(self.test_targets, test)
+        tested = inputs is not None and len(inputs) > 0
+        about = {"source": self.name, **self.details}
+        if self.transform is not None:
+            about |= self.transform.about()
+        return FederatedData(
+            name=self.name,
+            inputs=self.inputs,
+            targets=self.targets,
+            clients=clients,
+            test_inputs=inputs if tested else None,
+            test_targets=targets if tested else None,
+            test_clients=tests if tested else None,
+            class_names=self.class_names,
+            about=about | {"partition": partition.about(), "seed": seed},
+            transform=self.transform,
+            raw=self.raw,
+        )
+
+    def _split(self, partition: Partition, seed: int) -> Ragged:
+        if self.owners is None or bool((self.owners >= 0).all()):
+            return partition.split(self.targets, seed)
+        usable = (self.owners >= 0).nonzero().flatten()
+        lists = partition.split(self.targets[usable], seed)
+        return Ragged(lists.offsets, usable[lists.indices])
+
+    def _test_samples(self) -> Tensor | None:
+        """Which test samples count; None: all."""
+        if self.test_owners is None or bool((self.test_owners >= 0).all()):
+            return None
+        return (self.test_owners >= 0).nonzero().flatten()
+
+    def _tests_of(self, kept: Tensor) -> tuple[Tensor | None, Ragged | None]:
+        """The test samples of these owners, client by client, and how many each has."""
+        if self.test_owners is None:
+            return None, None
+        place = torch.searchsorted(kept, self.test_owners).clamp_max(len(kept) - 1)
+        own = kept[place] == self.test_owners
+        rows = own.nonzero().flatten()
+        order = rows[torch.argsort(place[rows], stable=True)]
+        sizes = torch.bincount(place[rows], minlength=len(kept))
+        if len(order) == len(self.test_owners) and bool((order.diff() > 0).all()):
+            return None, Ragged.from_sizes(sizes, torch.arange(len(order)))
+        return order, Ragged.from_sizes(sizes, torch.arange(len(order)))
+
+
+def _pick(values: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    return values if values is None or rows is None else values[rows]
+
+
+def check_labels(labels: Tensor, classes: int, where: object) -> Tensor:
+    """Return labels (n,) if all are in 0 .. classes - 1; else raise DataError naming the first
+    wrong one and where it is from.
+    """
+    wrong = ((labels < 0) | (labels >= classes)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{where}: label {row} is {int(labels[row])}; labels go from 0 to {classes - 1}: the "
+            "file is altered, or another set's"
+        )
+    return labels

@@ -1,0 +1,263 @@
+"""Columns of a table as the tensors that engines read: numbers, labels, texts, pictures, owners."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.data.published.text_files import read_rows
+from fedloom.data.published.tiny_imagenet import as_array
+from fedloom.data.published.vocabulary import by_frequency, padded
+from fedloom.errors import DataError, did_you_mean
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length. where: the file or data set that errors name."""
+
+    where: str
+    columns: Mapping[str, Sequence[Any]]
+
+    def of(self, name: str) -> Sequence[Any]:
+        """A column. Raises DataError if there is none of this name."""
+        if name not in self.columns:
+            raise DataError(
+                f"{self.where} has no column '{name}'; {did_you_mean(name, self.columns)}"
+            )
+        return self.columns[name]
+
+
+def from_csv(path: Path) -> Table:
+    """A CSV file whose first row names the columns; values are texts. Raises DataError."""
+    rows = list(read_rows(path))
+    if len(rows) < 2:
+        raise DataError(f"{path} has no rows below its header; is it a CSV file with a header?")
+    header = [name.strip() for name in rows[0]]
+    if len(set(header)) < len(header):
+        raise DataError(f"{path} names a column twice: {', '.join(header)}")
+    return Table(str(path), dict(zip(header, zip(*rows[1:], strict=True), strict=True)))
+
+
+def from_parquet(path: Path) -> Table:
+    """A Parquet file. Raises DataError; needs pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(
+            "Parquet files need pyarrow, which is missing; pip install fedloom[tables]"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            table = file.read()
+    except (OSError, pyarrow.ArrowException) as error:
+        said = str(error).partition("\n")[0]
+        raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
+    names = table.column_names
+    if not len(table):
+        raise DataError(f"{path} has no rows")
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} names a column twice: {', '.join(names)}")
+    return Table(str(path), {name: table.column(name).to_pylist() for name in names})
+
+
+def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
+    """Columns of numbers, (n, columns) float32; one column of lists as (n, ...).
+
+    Raises DataError naming column and row for what is no finite number.
+    """
+    if len(names) == 1 and _is_list(table.of(names[0])[0]):
+        return _lists(table, names[0])
+    columns = []
+    for name in names:
+        values = np.empty(len(table.of(name)), dtype=np.float64)
+        for row, value in enumerate(table.of(name)):
+            try:
+                values[row] = float(value)
+            except (TypeError, ValueError, OverflowError):
+                values[row] = math.nan
+            if not abs(values[row]) <= _LARGEST:  # NaN is not
+                raise DataError(
+                    f"{table.where}, column '{name}', row {row + 1}: {_short(value)} is no finite "
+                    "number"
+                )
+        columns.append(values)
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
+
+
+def _lists(table: Table, name: str) -> Tensor:
+    """A column of lists of numbers, all of one shape: integers as int64, others as float32."""
+    values = table.of(name)
+    shape = np.shape(values[0])
+    rows = []
+    for row, value in enumerate(values):
+        where = f"{table.where}, column '{name}', row {row + 1}"
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise DataError(f"{where} is not one array: {error}") from error
+        if array.dtype.kind not in "fiub" or array.shape != shape:
+            raise DataError(
+                f"{where} has shape {array.shape} and type {array.dtype}; all rows must be numbers "
+                f"of shape {shape}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DataError(f"{where} holds NaN or infinity")
+        rows.append(array)
+    joined = np.stack(rows)
+    kind = np.float32 if joined.dtype.kind == "f" else np.int64
+    return torch.from_numpy(joined.astype(kind))
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Names and their numbers, in order; of classes or of clients."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Codes:
+        """The distinct values in ascending order: whole numbers as numbers, others as texts."""
+        distinct = {_name(value) for value in values}
+        whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in distinct)
+        return cls(tuple(sorted(distinct, key=int if whole else str)))
+
+    def numbers(self, values: Sequence[Any], where: str) -> Tensor:
+        """Their places, (n,) int64; -1 for a name that is none."""
+        place = {name: i for i, name in enumerate(self.names)}
+        return torch.tensor([place.get(_name(value), -1) for value in values], dtype=torch.int64)
+
+
+def _name(value: Any) -> str:
+    """A value as a name; 3.0, which tables make of 3 beside missing values, is 3."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+def present(table: Table, name: str) -> Sequence[Any]:
+    """A column of labels or clients. Raises DataError naming the row where a value is missing."""
+    for row, value in enumerate(values := table.of(name), start=1):
+        if value is None or value == "" or value != value:
+            raise DataError(
+                f"{table.where}, column '{name}', row {row} is empty; take such rows out of the "
+                "table, or fill them in"
+            )
+    return values
+
+
+def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Tensor, Codes | None]:
+    """A target column: whole numbers from 0 as labels, other numbers as they are (n,) float32 for
+    regression, texts as classes in ascending order, which are handed back.
+
+    Raises DataError naming the row for a label below 0, a class that the training data lack, and
+    what is no finite number.
+    """
+    values = present(table, name)
+    if classes is None and _numeric(values):
+        numbers = numbers_of(table, [name])[:, 0]
+        if not bool((numbers == numbers.round()).all()) or any("." in str(v) for v in values):
+            return numbers, None
+        labels = numbers.long()
+        if int(labels.min()) < 0:
+            row = int((labels < 0).nonzero()[0])
+            raise DataError(
+                f"{table.where}, column '{name}', row {row + 1}: label {int(labels[row])}; labels "
+                "are 0, 1, 2, ...; for regression write numbers with a point"
+            )
+        return labels, None
+    classes = classes or Codes.of(values)
+    labels = classes.numbers(values, table.where)
+    if bool((labels < 0).any()):
+        row = int((labels < 0).nonzero()[0])
+        raise DataError(
+            f"{table.where}, column '{name}', row {row + 1}: class {values[row]!r} is not among "
+            f"those of the training data ({', '.join(classes.names[:10])})"
+        )
+    return labels, classes
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    """Say whether the first value is a number; a later one that is not is an error."""
+    try:
+        float(values[0])
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def texts_of(
+    table: Table, name: str, length: int, vocabulary: Mapping[str, int] | int
+) -> tuple[Tensor, Mapping[str, int]]:
+    """A column of texts as numbers of words (n, length) int64; vocabulary: of the training texts,
+    or its size. Raises DataError naming the row for what is no text.
+    """
+    texts = table.of(name)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise DataError(f"{table.where}, column '{name}', row {row + 1} is a {kind}, no text")
+    if isinstance(vocabulary, int):
+        vocabulary = by_frequency(texts, vocabulary)
+    return padded(texts, vocabulary, length), vocabulary
+
+
+def holds_pictures(values: Sequence[Any]) -> bool:
+    """Say whether a column that is not empty begins with a pillow picture, whole or damaged."""
+    try:
+        return hasattr(values[0], "convert")
+    except (OSError, SyntaxError, ValueError):  # as pillow refuses one
+        return True
+
+
+def pictures_of(table: Table, name: str) -> Tensor:
+    """A column of pillow pictures of one size, (n, 3 or 1, H, W) uint8. Raises DataError naming the
+    row.
+    """
+    values = table.of(name)
+    first = _picture(values, 0, f"{table.where}, column '{name}', row 1")
+    out = np.empty((len(values), *first.shape), dtype=np.uint8)
+    size = (first.shape[1], first.shape[2])
+    for row in range(len(values)):
+        where = f"{table.where}, column '{name}', row {row + 1}"
+        out[row] = _picture(values, row, where, size, first.shape[0] == 1)
+    return torch.from_numpy(out)
+
+
+def _picture(
+    values: Sequence[Any],
+    row: int,
+    where: str,
+    size: tuple[int, int] | None = None,
+    grey: bool | None = None,
+) -> npt.NDArray[np.uint8]:
+    """The picture of a row, which is only decoded now. Raises DataError."""
+    try:
+        picture = values[row]
+        if hasattr(picture, "convert"):
+            return as_array(picture, size, where, grey)
+    except (OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        said = str(error).partition("\n")[0]
+        raise DataError(f"{where} is no whole picture ({said}); take it out") from error
+    raise DataError(f"{where} is a {type(picture).__name__}, no picture")

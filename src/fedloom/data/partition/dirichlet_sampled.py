@@ -1,0 +1,290 @@
+"""Partitions that fill the clients sample by sample, in a random order of the clients.
+
+The order is that of FedSMOO's and FIARSE's code: one client after the other, drawn uniformly among
+those whose quota is not full. What a client takes is a class drawn from its own p_i; the partitions
+differ in where p_i comes from and in what happens when a class has no sample left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedloom.data.client_indices import Ragged
+from fedloom.data.partition.base import (
+    Floats,
+    Ints,
+    Pools,
+    check_alpha,
+    check_classes,
+    check_count,
+    even_sizes,
+    in_order,
+    pools_for_tests,
+    pools_for_training,
+    ranks,
+    stream,
+)
+from fedloom.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletInterleaved:
+    """Deal equal numbers of samples in a random order of the clients; see
+    `dirichlet_interleaved`.
+    """
+
+    alpha: float
+    clients: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_alpha(self.alpha)
+        check_count("clients", self.clients)
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for labels (n,)."""
+        pools, rng = pools_for_training(targets, self.clients, seed, "dirichlet_interleaved")
+        return self._fill(pools, rng, seed)
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists by the same procedure with the clients' own shares p_i."""
+        kind = "dirichlet_interleaved"
+        pools, rng = pools_for_tests(targets, tests, self.clients, seed, kind)
+        return self._fill(pools, rng, seed)
+
+    def _fill(self, pools: Pools, rng: np.random.Generator, seed: int) -> Ragged:
+        source = stream(seed, "dirichlet_interleaved", "laws")
+        laws = _log_dirichlet(source, self.alpha, self.clients, len(pools))
+        totals = np.array([len(pool) for pool in pools])
+        sizes = even_sizes(int(totals.sum()), self.clients)
+        turns = _turns(rng, sizes)
+        return _taken(pools, turns, _while_there_are(rng, turns, laws, totals), sizes)
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON."""
+        return {"kind": "dirichlet_interleaved", "alpha": self.alpha, "clients": self.clients}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletRecycled:
+    """Deal from pools that begin again, by shares from Dir(alpha); see `dirichlet_recycled`."""
+
+    alpha: float
+    clients: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_alpha(self.alpha)
+        check_count("clients", self.clients)
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for labels (n,)."""
+        pools, rng = pools_for_training(targets, self.clients, seed, "dirichlet_recycled")
+        return _recycle(pools, rng, self._laws(len(pools), seed))
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists by the same procedure with the clients' own shares p_i."""
+        kind = "dirichlet_recycled"
+        pools, rng = pools_for_tests(targets, tests, self.clients, seed, kind)
+        return _recycle(pools, rng, self._laws(len(pools), seed))
+
+    def _laws(self, classes: int, seed: int) -> Floats:
+        source = stream(seed, "dirichlet_recycled", "laws")
+        return _log_dirichlet(source, self.alpha, self.clients, classes)
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON."""
+        return {"kind": "dirichlet_recycled", "alpha": self.alpha, "clients": self.clients}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pathological:
+    """Deal some classes to each client from pools that begin again; see `pathological`."""
+
+    classes: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_count("classes", self.classes)
+        check_count("clients", self.clients)
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for labels (n,)."""
+        pools, rng = pools_for_training(targets, self.clients, seed, "pathological")
+        return _recycle(pools, rng, self._laws(len(pools), seed))
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists by the same procedure with the clients' own classes."""
+        pools, rng = pools_for_tests(targets, tests, self.clients, seed, "pathological")
+        return _recycle(pools, rng, self._laws(len(pools), seed))
+
+    def _laws(self, classes: int, seed: int) -> Floats:
+        check_classes(self.classes, classes)
+        draws = stream(seed, "pathological", "classes").random((self.clients, classes))
+        # each row of argsort is a uniform permutation, so every set of classes is equally likely
+        chosen = np.argsort(draws, axis=1) < self.classes
+        return np.where(chosen, 0.0, -np.inf)
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON."""
+        return {"kind": "pathological", "classes": self.classes, "clients": self.clients}
+
+
+def dirichlet_interleaved(alpha: float, clients: int) -> DirichletInterleaved:
+    """Deal sample by sample to clients whose label shares differ (FIARSE's partition).
+
+    Client i has p_i ~ Dir(alpha 1_C). Sample by sample a client is drawn uniformly among those that
+    are not full, a class from its p_i among those that have samples left, and a sample of it.
+    Unlike `dirichlet`, no client comes late: all share what is left at the end. Disjoint, complete,
+    sizes that differ by at most one (the code leaves n % N samples over and may never end).
+
+    Source: Wu et al., FIARSE, NeurIPS 2024, code ("balanced"). Raises DataError as `dirichlet`.
+
+    >>> import torch
+    >>> lists = dirichlet_interleaved(0.3, clients=4).split(torch.arange(20) % 5, seed=0)
+    >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
+    ([5, 5, 5, 5], True)
+    """
+    return DirichletInterleaved(alpha=alpha, clients=clients)
+
+
+def dirichlet_recycled(alpha: float, clients: int) -> DirichletRecycled:
+    """Deal from pools per class that begin again when they are empty (FedSMOO's Dirichlet).
+
+    Client i has p_i ~ Dir(alpha 1_C) and a quota of n // N (client 0: and the remainder). Sample by
+    sample a client is drawn uniformly among those that are not full, and a class from its p_i; it
+    gets the next sample of the class's shuffled list. A list that has ended begins again, and the
+    class is drawn anew. So every client follows its p_i, wanted classes are held more than once,
+    others in part: the lists overlap, and no validation part can be cut from them.
+
+    Source: Sun et al., FedSMOO, ICML 2023 ("with replacement"), and its code. Raises DataError as
+    `dirichlet`.
+
+    >>> import torch
+    >>> lists = dirichlet_recycled(0.1, clients=4).split(torch.arange(21) % 5, seed=0)
+    >>> lists.sizes.tolist(), len(lists.indices.unique()) < 21
+    ([6, 5, 5, 5], True)
+    """
+    return DirichletRecycled(alpha=alpha, clients=clients)
+
+
+def pathological(classes: int, clients: int) -> Pathological:
+    """Deal c random classes to each client, evenly, from pools that begin again (FedSMOO's).
+
+    As `dirichlet_recycled`, with p_i uniform over a set of `classes` classes, every set being as
+    likely as any other. `classes_per_client` and `shards` deal every sample once.
+
+    Source: Sun et al., FedSMOO, ICML 2023, and its code. Raises DataError for more classes than
+    there are, and as `dirichlet` does.
+
+    >>> import torch
+    >>> labels = torch.arange(60) % 6
+    >>> lists = pathological(2, clients=3).split(labels, seed=0)
+    >>> [len(labels[lists.of(i)].unique()) for i in range(3)]
+    [2, 2, 2]
+    """
+    return Pathological(classes=classes, clients=clients)
+
+
+# ------------------------------------------------------------------------------------------- turns
+def _turns(rng: np.random.Generator, quotas: Ints) -> Ints:
+    """Whose turn it is, sample by sample (sum of the quotas,).
+
+    The next is uniform among those that are not full. Blocks of draws among those that were not
+    full when the block began, without the draws of clients that have become full, are the same law.
+    """
+    left = quotas.copy()
+    out: list[Ints] = [np.empty(0, dtype=np.int64)]
+    while len(waiting := left.nonzero()[0]):
+        drawn = waiting[rng.integers(len(waiting), size=int(left.sum()))]
+        drawn = drawn[ranks(drawn) < left[drawn]]
+        left -= np.bincount(drawn, minlength=len(left))
+        out.append(drawn)
+    return np.concatenate(out)
+
+
+def _taken(pools: Pools, turns: Ints, classes: Ints, sizes: Ints) -> Ragged:
+    """Give each turn the next sample of its class; a pool that has ended begins again."""
+    order = np.empty(len(turns), dtype=np.int64)
+    for label, pool in enumerate(pools):
+        here = (classes == label).nonzero()[0]
+        if len(here):
+            order[here] = np.resize(pool, len(here))
+    return in_order(order[np.argsort(turns, kind="stable")], sizes)
+
+
+# ------------------------------------------------------------------------------------------ classes
+def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, classes: int) -> Floats:
+    """Logarithms of draws from Dir(alpha 1_C), (rows, C), each row up to a constant.
+
+    log Gamma(alpha) = log Gamma(alpha + 1) + log(U) / alpha: nothing underflows, so that a client
+    of a tiny alpha whose class is used up still has a next one.
+    """
+    boost = rng.standard_exponential((rows, classes)) / alpha
+    return np.log(rng.standard_gamma(alpha + 1, (rows, classes))) - boost
+
+
+def _shares(laws: Floats, there: Any) -> Floats:
+    """Cumulated shares (rows, C) of the classes that are there; laws are their logarithms."""
+    masked = np.where(there, laws, -np.inf)
+    weights = np.exp(masked - masked.max(axis=1, keepdims=True))
+    sums = np.cumsum(weights, axis=1)
+    shares: Floats = sums / sums[:, -1:]
+    return shares
+
+
+def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
+    """A class for each entry of rows by inverse CDF: the first whose cumulated share exceeds u."""
+    count, classes = sums.shape
+    u = np.minimum(rng.random(len(rows)), 1 - 1e-9)  # rounding must not reach the next row
+    flat = (sums + np.arange(count)[:, None]).ravel()
+    drawn: Ints = np.searchsorted(flat, u + rows, side="right") - rows * classes
+    return drawn
+
+
+def _while_there_are(rng: np.random.Generator, turns: Ints, laws: Floats, totals: Ints) -> Ints:
+    """The class of every turn, none taken more often than there are samples (C,) of it.
+
+    All classes are drawn at once. Where one is first drawn that is used up, it is drawn anew for
+    that turn and all later ones, among those that are left: at most once for each class.
+    """
+    there = totals > 0
+    classes = _draw(rng, turns, _shares(laws, there))
+    while (over := ranks(classes) >= totals[classes]).any():
+        first = int(over.argmax())
+        there[classes[first]] = False
+        again = first + (classes[first:] == classes[first]).nonzero()[0]
+        owners, rows = np.unique(turns[again], return_inverse=True)
+        classes[again] = _draw(rng, rows, _shares(laws[owners], there))
+    return classes
+
+
+def _recycle(pools: Pools, rng: np.random.Generator, laws: Floats) -> Ragged:
+    """Fill the clients from pools that begin again."""
+    totals = np.array([len(pool) for pool in pools])
+    clients = len(laws)
+    lacking = np.isneginf(np.where(totals > 0, laws, -np.inf)).all(axis=1)
+    if lacking.any():
+        raise DataError(
+            f"there are no samples of any class of client {int(lacking.argmax())}; take "
+            "independent test sets, or more classes per client"
+        )
+    samples = int(totals.sum())
+    sizes = np.full(clients, samples // clients, dtype=np.int64)
+    sizes[0] += samples % clients
+    turns, sums = _turns(rng, sizes), _shares(laws, totals > 0)
+    classes = _draw(rng, turns, sums).tolist()
+    left, owners = totals.tolist(), turns.tolist()
+    for turn, label in enumerate(classes):
+        taken = label
+        while not left[taken]:  # it begins again, and the class is drawn anew
+            left[taken] = int(totals[taken])
+            taken = int(np.searchsorted(sums[owners[turn]], rng.random(), side="right"))
+        left[taken] -= 1
+        classes[turn] = taken
+    return _taken(pools, turns, np.array(classes, dtype=np.int64), sizes)

@@ -1,0 +1,96 @@
+"""Partitions that follow the data themselves: those who made the samples are the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.rng import key
+from fedloom.data.client_indices import Ragged
+from fedloom.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Natural:
+    """Make a client of everyone who made samples; see `natural`."""
+
+    clients: int | None = None
+    min_size: int = 1
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers below one."""
+        for name in ("clients", "min_size"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
+                raise DataError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Refuse: labels do not say who made a sample. A data set that knows calls `choose`."""
+        raise DataError(
+            "partition natural needs data that say who made each sample: femnist, celeba, "
+            "shakespeare, mnist, or your own folders and tables; others take iid or dirichlet"
+        )
+
+    def choose(self, owners: Tensor, by: str, seed: int) -> tuple[Ragged, Tensor]:
+        """-> the samples of every client, and who the clients are (N,), in ascending order.
+
+        owners: (n,) int64, who made each sample; -1: nobody. by: what these owners are called.
+        """
+        if self.by not in (None, by):
+            raise DataError(f"the clients of these data are {by}, not {self.by}; use natural")
+        made = owners.numpy()
+        order = np.argsort(made, kind="stable")
+        order = order[np.searchsorted(made[order], 0) :]
+        who, sizes = np.unique(made[order], return_counts=True)
+        ends = np.cumsum(sizes)
+        enough = np.flatnonzero(sizes >= self.min_size)
+        if not len(enough):
+            raise DataError(
+                f"none of the {len(who)} {by} has {self.min_size} samples (most: "
+                f"{int(sizes.max()) if len(sizes) else 0}); take a smaller min_size"
+            )
+        if self.clients is not None:
+            if self.clients > len(enough):
+                raise DataError(
+                    f"there are {len(enough)} {by} with at least {self.min_size} samples, fewer "
+                    f"than clients = {self.clients}; take fewer clients or a smaller min_size"
+                )
+            rng = np.random.default_rng(key(seed, "partition", "natural"))
+            enough = np.sort(rng.permutation(enough)[: self.clients])
+        parts = [order[ends[c] - sizes[c] : ends[c]] for c in enough]
+        indices = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+        lists = Ragged.from_sizes(torch.from_numpy(sizes[enough].astype(np.int64)), indices)
+        return lists, torch.from_numpy(who[enough].astype(np.int64))
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON."""
+        out: dict[str, Any] = {"kind": self.by or "natural", "min_size": self.min_size}
+        return out if self.clients is None else out | {"clients": self.clients}
+
+
+def natural(clients: int | None = None, min_size: int = 1) -> Natural:
+    """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
+    of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
+
+    min_size: leave out who has fewer training samples. clients: keep so many, drawn at random by
+    the seed; all by default. A client's own test samples, where the data have them, go with it, and
+    all kept clients' together are the test set. Raises DataError when there are too few.
+
+    Source: LEAF, Caldas et al. 2018.
+
+    >>> natural(min_size=2).choose(torch.tensor([7, 4, 7, -1]), "writers", seed=0)[1].tolist()
+    [7]
+    """
+    return Natural(clients=clients, min_size=min_size)
+
+
+def writers(clients: int | None = None, min_size: int = 1) -> Natural:
+    """Make a client of every writer of MNIST (539 by QMNIST's records) or FEMNIST: `natural`,
+    refused where the makers are not writers.
+    """
+    return Natural(clients=clients, min_size=min_size, by="writers")

@@ -1,0 +1,227 @@
+"""LEAF's data sets: FEMNIST and CelebA, from the JSON files that LEAF's scripts write.
+
+A file holds users, num_samples and user_data: {user: {"x": [...], "y": [...]}}; a folder each for
+training and test. Shakespeare, whose samples overlap, has a file of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.client_indices import Partition
+from fedloom.data.dataset import Arrays, check_labels
+from fedloom.data.federated import FederatedData
+from fedloom.data.published.cache import New, prepared
+from fedloom.data.published.download import data_root
+from fedloom.data.published.text_files import read_json
+from fedloom.data.published.tiny_imagenet import open_picture, refuse_without_pillow
+from fedloom.data.transforms import Images
+from fedloom.errors import DataError
+
+HOME = "https://github.com/TalwalkarLab/leaf"
+SPLITS = ("train", "test")
+FEMNIST_CLASSES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+CELEBA_SIDE = 84  # pixels, as LEAF's loader makes them
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class User(NamedTuple):
+    """One user of a LEAF file."""
+
+    file: Path
+    name: str
+    data: dict[str, Any]
+
+
+def leaf_files(folder: Path) -> dict[str, list[Path]]:
+    """{"train": files, "test": files}. Raises DataError if there is nothing to train on."""
+    found = {split: sorted((folder / split).glob("*.json")) for split in SPLITS}
+    if not found["train"]:
+        raise DataError(
+            f"{folder / 'train'} holds no .json files; make them with LEAF's scripts ({HOME}, "
+            f"data/{folder.name}/preprocess.sh) and copy data/train and data/test to {folder}, or "
+            "set FEDLOOM_DATA to the folder that holds leaf"
+        )
+    return found
+
+
+def leaf_users(files: list[Path]) -> Iterator[User]:
+    """Every user of some files; a file is in memory only while it is read.
+
+    Raises DataError naming file and user for what is cut short or altered.
+    """
+    for path in files:
+        content = read_json(path)
+        if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
+            raise DataError(f"{path} is no file of LEAF's: it has no users and user_data")
+        for name in content["users"]:
+            data = content["user_data"].pop(name, None)
+            if not isinstance(data, dict):
+                raise DataError(f"{path} names user {name}, but holds no data of it; get it again")
+            yield User(path, str(name), data)
+
+
+def femnist(
+    partition: Partition,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> FederatedData:
+    """Load FEMNIST (28 x 28, digits and letters, 62 classes) from <root>/leaf/femnist/{train,test}.
+
+    The partition natural makes a client of every writer. Images stay uint8 and reach the model as
+    pixel / 255, white as 1: LEAF does not invert. The JSON files are read once and kept as arrays
+    in <root>/leaf/femnist/.prepared. There is no download: LEAF's scripts make the files. Raises
+    DataError for files that are missing or damaged, naming the file and the writer.
+
+    Source: Caldas et al., LEAF 2018.
+    """
+    return load_femnist(data_root(data_dir) / "leaf" / "femnist").deal(partition, seed)
+
+
+def load_femnist(folder: Path) -> Arrays:
+    """The arrays of FEMNIST. Raises DataError."""
+    files = leaf_files(folder)
+
+    def make(new: New) -> None:
+        names: dict[str, int] = {}
+        for split in SPLITS:
+            images, labels, owners = [], [], []
+            for user in leaf_users(files[split]):
+                x, y = _xy(user)
+                images.append(_pixels(user, x))
+                labels.append(np.asarray(y, dtype=np.int64))
+                owners.append(np.full(len(y), names.setdefault(user.name, len(names))))
+            for name, parts, shape in (
+                ("images", images, (0, 1, 28, 28)),
+                ("labels", labels, (0,)),
+                ("owners", owners, (0,)),
+            ):
+                kind = np.uint8 if name == "images" else np.int64
+                whole = np.concatenate(parts) if parts else np.empty(shape, kind)
+                new(f"{split}_{name}", whole.shape, kind)[...] = whole
+
+    made = prepared(folder, "femnist-1", files["train"] + files["test"], make)
+    return _arrays(
+        "femnist", folder, made, "writers", tuple(FEMNIST_CLASSES), Images(mean=(0.0,), std=(1.0,))
+    )
+
+
+def _arrays(
+    name: str,
+    folder: Path,
+    made: dict[str, Array],
+    by: str,
+    class_names: tuple[str, ...],
+    transform: Images,
+) -> Arrays:
+    def part(which: str) -> Tensor:
+        return torch.from_numpy(made[which])
+
+    for split in SPLITS:
+        check_labels(part(f"{split}_labels"), len(class_names), folder / split)
+    return Arrays(
+        name=name,
+        inputs=part("train_images"),
+        targets=part("train_labels"),
+        test_inputs=part("test_images"),
+        test_targets=part("test_labels"),
+        owners=part("train_owners"),
+        test_owners=part("test_owners"),
+        by=by,
+        class_names=class_names,
+        transform=transform,
+    )
+
+
+def _xy(user: User) -> tuple[list[Any], list[Any]]:
+    """The samples of a user. Raises DataError unless there are as many x as y."""
+    x, y = user.data.get("x"), user.data.get("y")
+    if not isinstance(x, list) or not isinstance(y, list):
+        raise DataError(f"{user.file}: user {user.name} has no lists x and y; get the file again")
+    if len(x) != len(y):
+        raise DataError(
+            f"{user.file}: user {user.name} has {len(x)} samples, but {len(y)} labels; get the "
+            "file again"
+        )
+    if not all(type(label) is int for label in y):
+        raise DataError(f"{user.file}: user {user.name} has labels that are no whole numbers")
+    return x, y
+
+
+def _pixels(user: User, rows: list[Any]) -> Array:
+    """Images of 784 grey values in [0, 1] -> (n, 1, 28, 28) uint8."""
+    try:
+        values = np.asarray(rows, dtype=np.float64).reshape(len(rows), 784)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{user.file}: user {user.name} has images that are not 784 numbers: {error}"
+        ) from error
+    wrong = ~((values >= 0) & (values <= 1)).all(axis=1)  # NaN is in no range
+    if wrong.any():
+        raise DataError(
+            f"{user.file}: user {user.name}, sample {int(np.flatnonzero(wrong)[0])} has pixels "
+            "outside [0, 1] or NaN; get the file again"
+        )
+    return np.rint(values * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+
+
+def celeba(
+    partition: Partition,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    flip: bool = False,
+) -> FederatedData:
+    """Load LEAF's task on CelebA, whether a celebrity smiles, from <root>/leaf/celeba.
+
+    That folder holds train and test with LEAF's .json files, and img_align_celeba with the
+    pictures, which are made 84 x 84 as LEAF's loader does, once, and kept as arrays in .prepared
+    (4 GB for all 200,288, mapped into memory). The partition natural makes a client of every
+    celebrity. Inputs are (n, 3, 84, 84), pixel / 255; flip mirrors half of them in training. There
+    is no download: the pictures' licence asks for consent. Needs pillow. Raises DataError for files
+    that are missing or damaged, naming the file and the celebrity.
+
+    Source: Caldas et al., LEAF 2018; Liu et al., CelebA, ICCV 2015.
+    """
+    transform = Images(mean=(0.0,) * 3, std=(1.0,) * 3, flip=flip)
+    return load_celeba(data_root(data_dir) / "leaf" / "celeba", transform).deal(partition, seed)
+
+
+def load_celeba(folder: Path, transform: Images) -> Arrays:
+    """The arrays of LEAF's CelebA. Raises DataError."""
+    files = leaf_files(folder)
+
+    def make(new: New) -> None:
+        refuse_without_pillow()
+        names: dict[str, int] = {}
+        for split in SPLITS:
+            users = [(user, *_xy(user)) for user in leaf_users(files[split])]
+            count = sum(len(y) for _, _, y in users)
+            images = new(f"{split}_images", (count, 3, CELEBA_SIDE, CELEBA_SIDE), np.uint8)
+            labels = new(f"{split}_labels", (count,), np.int64)
+            owners = new(f"{split}_owners", (count,), np.int64)
+            row = 0
+            for user, x, y in users:
+                labels[row : row + len(y)] = y
+                owners[row : row + len(y)] = names.setdefault(user.name, len(names))
+                for name in x:
+                    images[row] = _celebrity(folder, user, name)
+                    row += 1
+
+    made = prepared(folder, "celeba-1", files["train"] + files["test"], make)
+    return _arrays("celeba", folder, made, "celebrities", ("not smiling", "smiling"), transform)
+
+
+def _celebrity(folder: Path, user: User, name: Any) -> Array:
+    path = folder / "img_align_celeba" / Path(str(name)).name
+    try:
+        return open_picture(path, (CELEBA_SIDE, CELEBA_SIDE), resize=True)
+    except DataError as error:
+        raise DataError(f"{user.file}: celebrity {user.name}: {error}") from error

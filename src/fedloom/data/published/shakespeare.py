@@ -1,0 +1,165 @@
+"""LEAF's Shakespeare: every role of the plays is a client, 80 characters predict the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedloom.data.client_indices import Partition
+from fedloom.data.dataset import Arrays
+from fedloom.data.federated import FederatedData
+from fedloom.data.published.cache import New, prepared
+from fedloom.data.published.download import data_root
+from fedloom.data.published.leaf import SPLITS, User, leaf_files, leaf_users
+from fedloom.data.raw_inputs import Characters
+from fedloom.data.transforms import Tokens
+from fedloom.errors import DataError
+
+# in LEAF's order; what is not in it counts as the last, as str.find's -1 does in LEAF's one-hot
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def shakespeare(
+    partition: Partition,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    test_samples: int | None = None,
+) -> FederatedData:
+    """Load LEAF's Shakespeare from <root>/leaf/shakespeare/{train,test}: 80 characters in, the next
+    one out, 80 symbols.
+
+    The partition natural makes a client of every role. Inputs reach the model as (n, 80) int64,
+    targets are (n,) int64. A user holds LEAF's windows ("x" and "y"), or the text that they are cut
+    from ("raw"), of which every window counts: then the text is stored once, and the windows share
+    it. test_samples: at most about so many test windows, evenly spaced; LEAF has a tenth of all,
+    far too many for every round. There is no download: LEAF's scripts make the files. Raises
+    DataError for files that are missing or damaged, naming the file and the role.
+
+    Source: Caldas et al., LEAF 2018.
+    """
+    if test_samples is not None and test_samples < 1:
+        raise DataError(f"test_samples must be at least 1, got {test_samples}")
+    folder = data_root(data_dir) / "leaf" / "shakespeare"
+    return load_shakespeare(folder, test_samples).deal(partition, seed)
+
+
+def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
+    """The arrays of Shakespeare. Raises DataError."""
+    files = leaf_files(folder)
+
+    def make(new: New) -> None:
+        names: dict[str, int] = {}
+        for split in SPLITS:
+            texts, owners = [], []
+            for user in leaf_users(files[split]):
+                text, starts = _text(user)
+                owner = names.setdefault(user.name, len(names))
+                texts.append(text)
+                owners.append(np.where(starts, owner, -1).astype(np.int32))
+            # the last windows are cut off, so that every window has a next character
+            text = np.concatenate(texts) if texts else np.empty(0, np.uint8)
+            owner_of = np.concatenate(owners) if owners else np.empty(0, np.int32)
+            new(f"{split}_text", text.shape, np.uint8)[...] = text
+            new(f"{split}_owners", owner_of.shape, np.int32)[...] = owner_of
+
+    made = prepared(folder, "shakespeare-1", files["train"] + files["test"], make)
+    inputs, targets, owners = _windows(made["train_text"], made["train_owners"])
+    if len(made["test_text"]) <= LENGTH:
+        tests: tuple[Any, Any, Any] = (None, None, None)
+    else:
+        tests = _windows(made["test_text"], made["test_owners"])
+        if test_samples is not None:
+            usable = (tests[2] >= 0).nonzero().flatten()
+            keep = usable[:: -(-len(usable) // test_samples)]
+            thinned = torch.full_like(tests[2], -1)
+            thinned[keep] = tests[2][keep]
+            tests = (tests[0], tests[1], thinned)
+    return Arrays(
+        name="shakespeare",
+        inputs=inputs,
+        targets=targets,
+        owners=owners,
+        test_inputs=tests[0],
+        test_targets=tests[1],
+        test_owners=tests[2],
+        by="roles",
+        class_names=tuple(ALPHABET),
+        transform=Tokens(),
+        raw=Characters(ALPHABET),
+        details={"length": LENGTH} | ({"test_samples": test_samples} if test_samples else {}),
+    )
+
+
+def _windows(text: Array, owners: Array) -> tuple[Any, Any, Any]:
+    """Every window of the joined texts as a view of it, the character behind it, and its owner."""
+    whole = torch.from_numpy(text)
+    count = len(whole) - LENGTH
+    return (
+        whole.unfold(0, LENGTH, 1)[:count],
+        whole[LENGTH:].long(),
+        torch.from_numpy(owners)[:count].long(),
+    )
+
+
+def encode(text: str) -> Array:
+    """A text as places in the alphabet, uint8.
+
+    >>> encode("a\\n").tolist(), encode("\\u00e9").tolist()
+    ([53, 0], [79])
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    table = np.full(129, len(ALPHABET) - 1, dtype=np.uint8)
+    for place, character in enumerate(ALPHABET):
+        table[ord(character)] = place
+    places: Array = table[np.minimum(codes, 128)]
+    return places
+
+
+def _text(user: User) -> tuple[Array, Array]:
+    """The text of a user, and for each character whether a window of the user's begins there."""
+    raw = user.data.get("raw")
+    if raw is not None:
+        if not isinstance(raw, str) or len(raw) <= LENGTH:
+            raise DataError(
+                f"{user.file}: role {user.name} has no text of more than {LENGTH} characters"
+            )
+        starts = np.zeros(len(raw), dtype=bool)
+        starts[: len(raw) - LENGTH] = True
+        return encode(raw), starts
+    x, y = user.data.get("x"), user.data.get("y")
+    if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+        raise DataError(f"{user.file}: role {user.name} has no lists x and y of one length")
+    for row, (window, following) in enumerate(zip(x, y, strict=True)):
+        if len(window) != LENGTH or len(following) != 1:
+            raise DataError(
+                f"{user.file}: role {user.name}, sample {row} has {len(window)} characters and "
+                f"{len(following)} next ones; expected {LENGTH} and 1: get the file again"
+            )
+    return _joined(x, y)
+
+
+def _joined(x: list[str], y: list[str]) -> tuple[Array, Array]:
+    """LEAF's windows, most of which begin one character after the one before, as one text."""
+    pieces: list[str] = []
+    starts: list[int] = []
+    length, tail = 0, ""
+    for window, following in zip(x, y, strict=True):
+        if window == tail:  # the next window of the same text
+            starts.append(length - LENGTH)
+            pieces.append(following)
+        else:
+            starts.append(length)
+            pieces += window, following
+            length += LENGTH
+        length += 1
+        tail = window[1:] + following
+    begins = np.zeros(length, dtype=bool)
+    begins[starts] = True
+    return encode("".join(pieces)), begins

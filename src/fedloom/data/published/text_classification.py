@@ -1,0 +1,223 @@
+"""Text classification: AG News and SST-2, as words of a small vocabulary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedloom.data.client_indices import Partition
+from fedloom.data.dataset import Arrays
+from fedloom.data.federated import FederatedData
+from fedloom.data.published.download import PublishedFile, data_root, fetch, fetch_archive
+from fedloom.data.published.text_files import read_rows
+from fedloom.data.published.vocabulary import by_frequency, subwords
+from fedloom.data.raw_inputs import Raw, Subwords, Words
+from fedloom.errors import DataError
+
+_NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"
+AG_NEWS = {
+    "train": PublishedFile(
+        name="train.csv", md5="b1a00f826fdfbd249f79597b59e1dc12", url=_NEWS + "train.csv"
+    ),
+    "test": PublishedFile(
+        name="test.csv", md5="d52ea96a97a2d943681189a97654912d", url=_NEWS + "test.csv"
+    ),
+}
+_WORDS = 20_000  # that a vocabulary of words has if nothing is said
+NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
+SST2 = PublishedFile(
+    name="SST-2.zip",
+    md5="9f81648d4199384278b86e315dac217c",
+    url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
+)
+
+
+class Labelled(NamedTuple):
+    """Texts and their labels."""
+
+    texts: list[str]
+    labels: list[int]
+
+
+def ag_news(
+    partition: Partition,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    length: int = 64,
+    vocabulary: int = _WORDS,
+    part: str = "train",
+    tokeniser: str = "words",
+) -> FederatedData:
+    """Load AG News (120,000 + 7,600 news in 4 classes) from <root>/ag_news_csv: inputs (n, length)
+    int64 numbers of words.
+
+    A text is title and description; its first `length` words and signs count, shorter ones are
+    filled up with 0. The vocabulary is that of the most frequent words of the training texts, 1
+    stands for all others. tokeniser: instead of "words", a folder or a name on the hub with a
+    Hugging Face tokeniser, such as "roberta-base" for the model of that name, with its own
+    vocabulary and padding. part: the training file, train.csv, which is verified by its md5 and
+    downloaded if it is missing; or a subset of yours, a .csv of the same columns or a .tsv of text
+    and class name ("train-10k" reads train-10k.tsv). Raises DataError for files that are missing,
+    damaged or in another encoding.
+
+    Source: Zhang, Zhao and LeCun, NeurIPS 2015; length 64 as FIARSE's runs are costed here.
+    """
+    folder = data_root(data_dir) / "ag_news_csv"
+    train, test = news_files(folder, part, download)
+    return tokenised(
+        "ag_news",
+        read_news(train),
+        read_news(test),
+        NEWS_CLASSES,
+        (length, vocabulary, tokeniser),
+        {} if part == "train" else {"part": part},
+    ).deal(partition, seed)
+
+
+def news_files(folder: Path, part: str, download: bool) -> tuple[Path, Path]:
+    """The files to train and to test on. Raises DataError."""
+    test = fetch(AG_NEWS["test"], folder, download)
+    if part == "train":
+        others = sorted(p.stem for p in folder.glob("train-*") if p.suffix in (".csv", ".tsv"))
+        try:
+            return fetch(AG_NEWS["train"], folder, download), test
+        except DataError as error:
+            if not others or (folder / "train.csv").is_file():
+                raise
+            raise DataError(
+                f"{error}; or train on a subset that is there: part={others[0]!r} "
+                f"(data.part={others[0]})"
+            ) from error
+    for ending in (".csv", ".tsv"):
+        path = folder / f"{part}{ending}"
+        if path.parent == folder and path.is_file():
+            return path, test
+    raise DataError(f"part {part!r}: {folder} has no file {part}.csv or {part}.tsv")
+
+
+def read_news(path: Path) -> Labelled:
+    """Texts and labels from 0 of a .csv (class 1..4, title, description) or a .tsv (text, class
+    name). Raises DataError naming the row.
+    """
+    texts, labels = [], []
+    if path.suffix == ".tsv":
+        places = {name: i for i, name in enumerate(NEWS_CLASSES)}
+        rows = ((text, name) for text, name in read_rows(path, columns=2, tabs=True))
+    else:
+        places = {str(i + 1): i for i in range(len(NEWS_CLASSES))}
+        rows = ((f"{title} {text}", name) for name, title, text in read_rows(path, columns=3))
+    for number, (text, name) in enumerate(rows, start=1):
+        if name not in places:
+            raise DataError(
+                f"{path}, row {number}: class {name!r}; known: {', '.join(places)}; the file is "
+                "altered: get it again"
+            )
+        texts.append(text.replace("\\", " "))  # a backslash stands for a line's end
+        labels.append(places[name])
+    if not texts:
+        raise DataError(f"{path} has no rows; get it again")
+    return Labelled(texts, labels)
+
+
+def sst2(
+    partition: Partition,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    length: int = 64,
+    vocabulary: int = _WORDS,
+    tokeniser: str = "words",
+) -> FederatedData:
+    """Load SST-2 (67,349 + 872 phrases of film reviews, negative or positive) from <root>/SST-2 or
+    <root>/sst-2: inputs (n, length) int64 numbers of words.
+
+    The test set is GLUE's dev.tsv, because GLUE's test.tsv has no labels; where test.tsv has
+    labels, it is that, and dev.tsv belongs to the training data. Words or a tokeniser as for
+    `ag_news`. The
+    archive is downloaded if there is neither folder. Raises DataError for files that are missing,
+    damaged or in another encoding.
+
+    Source: Socher et al., EMNLP 2013; Wang et al., GLUE, ICLR 2019.
+    """
+    train, test = read_sst2(sst2_folder(data_root(data_dir), download))
+    classes = ("negative", "positive")
+    return tokenised("sst2", train, test, classes, (length, vocabulary, tokeniser)).deal(
+        partition, seed
+    )
+
+
+def sst2_folder(root: Path, download: bool) -> Path:
+    """Where SST-2 is. Raises DataError."""
+    if not (root / "SST-2").is_dir() and (root / "sst-2").is_dir():
+        return root / "sst-2"
+    return fetch_archive(SST2, root, "SST-2", download)
+
+
+def read_sst2(folder: Path) -> tuple[Labelled, Labelled]:
+    """Training and test phrases. Raises DataError naming file and row."""
+    train, dev = _phrases(folder / "train.tsv"), _phrases(folder / "dev.tsv")
+    assert train is not None and dev is not None
+    test = _phrases(folder / "test.tsv", needed=False)
+    if test is None:
+        return train, dev
+    return Labelled(train.texts + dev.texts, train.labels + dev.labels), test
+
+
+def _phrases(path: Path, needed: bool = True) -> Labelled | None:
+    """Phrases and labels of a .tsv with a header; None if it has no labels and needs none."""
+    if not needed and not path.is_file():
+        return None
+    rows = list(read_rows(path, columns=2, tabs=True))
+    if not rows or rows[0] != ["sentence", "label"]:
+        if not needed:
+            return None
+        raise DataError(f"{path} does not begin with the columns sentence and label; get it again")
+    texts = [row[0] for row in rows[1:]]
+    for number, row in enumerate(rows[1:], start=2):
+        if row[1] not in ("0", "1"):
+            raise DataError(f"{path}, row {number}: label {row[1]!r}; 0 and 1 are known")
+    return Labelled(texts, [int(row[1]) for row in rows[1:]])
+
+
+def tokenised(
+    name: str,
+    train: Labelled,
+    test: Labelled,
+    class_names: Sequence[str],
+    how: tuple[int, int, str],
+    details: dict[str, object] | None = None,
+) -> Arrays:
+    """Texts as numbers. how: length, vocabulary, and "words" of the training texts or the source of
+    a tokeniser. Raises DataError.
+    """
+    length, size, tokeniser = how
+    about: dict[str, object] = {"length": length}
+    raw: Raw
+    if tokeniser == "words":
+        words = Words(by_frequency(train.texts, size), length)
+        inputs, tests = (words.store(part.texts) for part in (train, test))
+        raw, known = words, len(words.vocabulary)
+    elif size != _WORDS:
+        raise DataError(
+            f"vocabulary = {size} is for words; tokeniser '{tokeniser}' has its own; drop one"
+        )
+    else:
+        (inputs, known), (tests, _) = (
+            subwords(part.texts, tokeniser, length) for part in (train, test)
+        )
+        about["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
+    return Arrays(
+        name=name,
+        inputs=inputs,
+        targets=torch.tensor(train.labels),
+        test_inputs=tests,
+        test_targets=torch.tensor(test.labels),
+        class_names=tuple(class_names),
+        raw=raw,
+        details={**about, "vocabulary": known, **(details or {})},
+    )

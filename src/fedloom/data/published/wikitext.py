@@ -1,0 +1,110 @@
+"""WikiText-2: a text of words, cut into windows whose targets are the next words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.client_indices import Partition
+from fedloom.data.dataset import Arrays
+from fedloom.data.federated import FederatedData
+from fedloom.data.published.download import PublishedFile, data_root, fetch_archive
+from fedloom.data.published.text_files import read_text
+from fedloom.data.published.vocabulary import END, by_appearance
+from fedloom.data.raw_inputs import Running
+from fedloom.errors import DataError
+
+WIKITEXT2 = PublishedFile(
+    name="wikitext-2-v1.zip",
+    md5="542ccefacc6c27f945fb54453812b3cd",
+    url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip",
+)
+
+
+def wikitext2(
+    partition: Partition,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    length: int = 35,
+    part: Literal["train", "valid"] = "train",
+    test_samples: int | None = None,
+) -> FederatedData:
+    """Load WikiText-2 by words from <root>/wikitext-2: inputs (n, length) int64, targets (n,
+    length) int64, the next words.
+
+    Windows follow each other without overlap, so the partition blocks deals stretches of text.
+    Every line ends in <eos>. The vocabulary is that of the training text alone, in order of first
+    appearance (33,278 words); other words of the test text are <unk>. part: the file to train on;
+    "valid" (217,646 words) is for copies without wiki.train.tokens and for quick trials: its
+    vocabulary is its own. test_samples: at most about so many test windows, evenly spaced; logits
+    of all words for all 7,016 take a CPU minutes. The archive is downloaded if the folder is not
+    there. Raises DataError for files that are missing, damaged or in another encoding.
+
+    Source: Merity et al., ICLR 2017; length 35 as in FAFED.
+    """
+    folder = fetch_archive(WIKITEXT2, data_root(data_dir), "wikitext-2", download)
+    return load_wikitext2(folder, length, part, test_samples).deal(partition, seed)
+
+
+def load_wikitext2(
+    folder: Path, length: int = 35, part: str = "train", test_samples: int | None = None
+) -> Arrays:
+    """The arrays of WikiText-2. Raises DataError."""
+    if part not in ("train", "valid"):
+        raise DataError(
+            f'part must be "train" or "valid", got {part!r}; the test text is for tests'
+        )
+    for name, value in (("length", length), ("test_samples", test_samples)):
+        if value is not None and value < 1:
+            raise DataError(f"{name} must be at least 1, got {value}")
+    path = folder / f"wiki.{part}.tokens"
+    if not path.is_file():
+        hint = ""
+        if (folder / "wiki.valid.tokens").is_file():
+            hint = ', or train on the validation text with part="valid" (data.part=valid)'
+        raise DataError(f"{path} is missing; get it from {WIKITEXT2.url}{hint}")
+    words = words_of(path)
+    vocabulary = by_appearance(words)
+    raw = Running(vocabulary)
+    inputs, targets = _windows(raw.store(words), length, path)
+    test = folder / "wiki.test.tokens"
+    tests = _windows(raw.store(words_of(test)), length, test)
+    step = 1 if test_samples is None else -(-len(tests[0]) // test_samples)
+    return Arrays(
+        name="wikitext2",
+        inputs=inputs,
+        targets=targets,
+        test_inputs=tests[0][::step],
+        test_targets=tests[1][::step],
+        class_names=tuple(vocabulary),
+        raw=raw,
+        details={"part": part, "length": length, "vocabulary": len(vocabulary)},
+    )
+
+
+def words_of(path: Path) -> list[str]:
+    """The words of a text, <eos> at the end of every line. Raises DataError."""
+    words: list[str] = []
+    for line in read_text(path).rstrip("\n").split("\n"):
+        words += line.split()
+        words.append(END)
+    return words
+
+
+def _windows(tokens: np.ndarray[Any, Any], length: int, path: Path) -> tuple[Tensor, Tensor]:
+    """Consecutive windows, and the same one word later; what does not fill one is left over."""
+    count = (len(tokens) - 1) // length
+    if count < 1:
+        raise DataError(
+            f"{path} has {len(tokens)} words, too few for a window of {length} and the next word; "
+            "get the file again"
+        )
+    text = torch.from_numpy(tokens)
+    inputs = text[: count * length].view(count, length)
+    return inputs, text[1 : count * length + 1].view(count, length)

@@ -1,0 +1,176 @@
+"""Samples as a data set publishes them, and the tensors that are stored of them.
+
+A loader makes its inputs by one of these, and an exported model brings it along: who has the model
+has pictures and texts, not our tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.published.vocabulary import PADDING, UNKNOWN, numbers, padded
+from fedloom.data.transforms import Images, Tokens, Transform
+
+# stands for a word that the vocabulary lacks: one sign, and no text has it
+_STRANGE = "\x01"
+
+
+@runtime_checkable
+class Raw(Protocol):
+    """From samples as they are published to those that are stored."""
+
+    def about(self) -> dict[str, Any]:
+        """What it does, fit for JSON: `kind`, and what that kind needs."""
+        ...
+
+    def back(self, stored: Tensor) -> Any:
+        """Samples that are stored as these: an array, or a list of texts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Whole numbers as (pixel / scale - mean) / std, float32.
+
+    >>> Pixels(16).store(np.array([[8]])), Pixels(16).back(torch.tensor([[0.5]])).tolist()
+    (tensor([[0.5000]]), [[8]])
+    """
+
+    scale: float
+    mean: float = 0.0
+    std: float = 1.0
+
+    def store(self, pixels: Any) -> Tensor:
+        """Pixels of any shape -> float32 of that shape."""
+        values = torch.from_numpy(np.asarray(pixels).astype(np.float32))
+        return values.div_(self.scale).sub_(self.mean).div_(self.std)
+
+    def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
+        """The pixels, uint8."""
+        values = (stored.double().numpy() * self.std + self.mean) * self.scale
+        return np.rint(values).astype(np.uint8)
+
+    def about(self) -> dict[str, Any]:
+        """Kind "pixels"; dtype: in which they are normalised."""
+        numbers = {"scale": self.scale, "mean": [self.mean], "std": [self.std]}
+        return {"kind": "pixels", **numbers, "dtype": "float32"}
+
+
+@dataclass(frozen=True)
+class Words:
+    """The first `length` words of a text by their numbers (n, length) int64; 0 is padding, 1 any
+    word that the vocabulary lacks.
+    """
+
+    vocabulary: Mapping[str, int]
+    length: int
+
+    def store(self, texts: Sequence[str]) -> Tensor:
+        """Texts -> numbers of words."""
+        return padded(texts, self.vocabulary, self.length)
+
+    def back(self, stored: Tensor) -> list[str]:
+        """Texts of the same words."""
+        names = {i: word for word, i in self.vocabulary.items()}
+        names[self.vocabulary[UNKNOWN]] = _STRANGE
+        end = self.vocabulary[PADDING]
+        return [" ".join(names[i] for i in row if i != end) for row in stored.tolist()]
+
+    def about(self) -> dict[str, Any]:
+        """Kind "words", with the words in the order of their numbers."""
+        return {"kind": "words", "length": self.length, "words": list(self.vocabulary)}
+
+
+@dataclass(frozen=True)
+class Subwords:
+    """The first `length` tokens of a text by a Hugging Face tokeniser."""
+
+    source: str
+    length: int
+
+    def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
+        """The tokens themselves: what they were made of is not kept."""
+        return stored.numpy()
+
+    def about(self) -> dict[str, Any]:
+        """Kind "subwords"."""
+        return {"kind": "subwords", "source": self.source, "length": self.length}
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Texts of one length by the places of their characters in an alphabet; a character that is not
+    in it counts as the last one.
+    """
+
+    alphabet: str
+
+    def back(self, stored: Tensor) -> list[str]:
+        """The texts."""
+        return ["".join(self.alphabet[i] for i in row) for row in stored.tolist()]
+
+    def about(self) -> dict[str, Any]:
+        """Kind "characters"."""
+        return {"kind": "characters", "words": list(self.alphabet)}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A stretch of a text whose words are set apart by spaces, by their numbers."""
+
+    vocabulary: Mapping[str, int]
+
+    def store(self, words: Sequence[str]) -> np.ndarray[Any, Any]:
+        """Words -> their numbers (n,) int64."""
+        return numbers(words, self.vocabulary)
+
+    def back(self, stored: Tensor) -> list[str]:
+        """The stretches."""
+        names = list(self.vocabulary)
+        return [" ".join(names[i] for i in row) for row in stored.tolist()]
+
+    def about(self) -> dict[str, Any]:
+        """Kind "running", with the words in the order of their numbers."""
+        return {"kind": "running", "words": list(self.vocabulary)}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Numbers in columns of a table, in this order."""
+
+    names: tuple[str, ...]
+
+    def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
+        """The numbers."""
+        return stored.numpy()
+
+    def about(self) -> dict[str, Any]:
+        """Kind "numbers", with the names of the columns."""
+        return {"kind": "numbers", "columns": list(self.names)}
+
+
+def recipe(raw: Raw | None, transform: Transform | None, inputs: Tensor) -> dict[str, Any]:
+    """How samples become the model's inputs in evaluation, fit for JSON.
+
+    kind: of the Raw, or "pixels" for `Images`, "numbers" where nothing happens, "own" for a
+    transform of the user's, which no file can hold. shape: of an input; dtype: of numbers.
+    """
+    shape = {"shape": list(inputs.shape[1:])}
+    if type(transform) is Images:
+        by = {"mean": list(transform.mean), "std": list(transform.std)}
+        return {"kind": "pixels", "scale": 255, **by, "dtype": _name(transform.dtype)} | shape
+    if transform is not None and type(transform) is not Tokens:
+        return {"kind": "own", "transform": type(transform).__name__} | shape
+    kind = raw.about() if raw is not None else {"kind": "numbers", "columns": []}
+    dtype = _name(inputs.dtype if transform is None else transform.out)
+    return {"dtype": dtype} | kind | shape
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,221 @@
+"""What happens to stored samples on the way to the model, batch by batch, where the model is.
+
+A transform is a frozen value: it travels to worker processes, and says what it does. What is random
+in it comes from numbers that it is handed, so that every engine augments a sample alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fedloom.data.tensors import check_dtype
+from fedloom.errors import DataError
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """From stored samples (n, ...) to the model's inputs."""
+
+    @property
+    def draws(self) -> int:
+        """How many numbers in [0, 1) augmenting a sample takes; 0: nothing is random."""
+        ...
+
+    @property
+    def out(self) -> torch.dtype:
+        """The type of the model's inputs."""
+        ...
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        """The inputs as evaluation sees them."""
+        ...
+
+    def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        """The inputs as training sees them; draws (n, self.draws) float64."""
+        ...
+
+    def astype(self, dtype: torch.dtype) -> Transform:
+        """The same with floating inputs of this type."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """What it does, fit for JSON."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Numbers of tokens that are stored in few bytes, as the int64 that embeddings take.
+
+    >>> Tokens().plain(torch.tensor([[1, 79]], dtype=torch.uint8)).dtype
+    torch.int64
+    """
+
+    @property
+    def draws(self) -> int:
+        """Nothing is random."""
+        return 0
+
+    @property
+    def out(self) -> torch.dtype:
+        """int64."""
+        return torch.int64
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        """The same numbers, int64."""
+        return inputs.long()
+
+    def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        """The same numbers, int64."""
+        return self.plain(inputs)
+
+    def astype(self, dtype: torch.dtype) -> Tokens:
+        """Itself: there are no floats."""
+        return self
+
+    def about(self) -> dict[str, Any]:
+        """Nothing that a reader of results needs."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """uint8 images (n, C, H, W) as (pixel / 255 - mean) / std; in training turned, shifted and
+    mirrored at random.
+
+    mean, std: one number per channel. rotate: up to so many degrees either way, uniformly, by the
+    nearest pixel. crop: padding on every side, of which a window of the old size is cut, with
+    probability crop_chance. flip: left and right swapped with probability 1/2. fill: what turning
+    and padding bring in, "black" (pixel 0) or "mean" (0 after normalising). Order: rotation, crop,
+    flip. Raises DataError for values out of range.
+
+    Source: rotation 10, crop 4 and flip are FedACG's; crop 4 and flip FIARSE's; flip, and crop 4
+    with crop_chance 0.5 and fill "mean" FedSMOO's.
+
+    >>> Images(mean=(0.5,), std=(0.25,)).plain(torch.tensor([[[[255]]]], dtype=torch.uint8))
+    tensor([[[[2.]]]])
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop: int = 0
+    crop_chance: float = 1.0
+    flip: bool = False
+    rotate: float = 0.0
+    fill: str = "black"
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        check_dtype(self.dtype)
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise DataError(
+                f"mean has {len(self.mean)} and std {len(self.std)} numbers; give one per channel"
+            )
+        if not all(math.isfinite(m) for m in self.mean) or not all(s > 0 for s in self.std):
+            raise DataError(f"mean must be finite and std above 0, got {self.mean} and {self.std}")
+        if isinstance(self.crop, bool) or not isinstance(self.crop, int) or self.crop < 0:
+            raise DataError(f"crop must be a whole number of pixels from 0, got {self.crop!r}")
+        if not 0 <= self.crop_chance <= 1:
+            raise DataError(f"crop_chance must be in [0, 1], got {self.crop_chance}")
+        if not 0 <= self.rotate <= 180:
+            raise DataError(f"rotate must be in [0, 180] degrees, got {self.rotate}")
+        if self.fill not in ("black", "mean"):
+            raise DataError(f'fill must be "black" or "mean", got {self.fill!r}')
+
+    @property
+    def draws(self) -> int:
+        """Angle, whether to crop, its two offsets, whether to mirror; 0 if nothing is random."""
+        return 5 if self.crop or self.flip or self.rotate else 0
+
+    @property
+    def out(self) -> torch.dtype:
+        """float32 or float64."""
+        return self.dtype
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        """(pixel / 255 - mean) / std, (n, C, H, W)."""
+        shape = (-1, *[1] * (inputs.ndim - 2))
+        mean = _constant(tuple(self.mean), self.dtype, inputs.device).view(shape)
+        std = _constant(tuple(self.std), self.dtype, inputs.device).view(shape)
+        return inputs.to(self.dtype).div_(255).sub_(mean).div_(std)
+
+    def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        """The images moved as the draws say, and normalised.
+
+        All moves are one look-up: every output pixel asks where it comes from. So the values stay
+        those of pixels, exactly, on every device.
+        """
+        if not self.draws:
+            return self.plain(inputs)
+        rows, columns = self._sources(draws.to(inputs.device), *inputs.shape[-2:])
+        height, width = inputs.shape[-2:]
+        outside = (rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)
+        place = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
+        flat = inputs.flatten(2)
+        moved = flat.gather(2, place[:, None, :].expand(-1, flat.shape[1], -1)).view(inputs.shape)
+        if self.fill == "black":
+            return self.plain(moved.masked_fill_(outside[:, None], 0))
+        return self.plain(moved).masked_fill_(outside[:, None], 0)
+
+    def _sources(self, draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Where every output pixel comes from: rows and columns (n, H, W) int64, perhaps outside.
+
+        The moves are undone in reverse: mirrored, then shifted, then turned about the centre.
+        """
+        angle, chance, down, right, mirror = draws.unbind(1)
+        i = torch.arange(height, device=draws.device).view(1, -1, 1)
+        j = torch.arange(width, device=draws.device).view(1, 1, -1)
+        if self.flip:
+            j = torch.where((mirror < 0.5).view(-1, 1, 1), width - 1 - j, j)
+        if self.crop:
+            cut = chance < self.crop_chance
+            offsets = 2 * self.crop + 1  # equally likely, 0 to twice the padding
+            i = i + _shift(down, offsets, self.crop, cut)
+            j = j + _shift(right, offsets, self.crop, cut)
+        i, j = (v.expand(len(draws), height, width) for v in (i, j))
+        if not self.rotate:
+            return i, j
+        # what is outside the image now is padding, whatever turning would make of it
+        padding = (i < 0) | (i >= height) | (j < 0) | (j >= width)
+        turn = ((2 * angle - 1) * (self.rotate * math.pi / 180)).view(-1, 1, 1)
+        cosine, sine = turn.cos(), turn.sin()
+        y, x = i - (height - 1) / 2, j - (width - 1) / 2
+        rows = (y * cosine - x * sine + (height - 1) / 2).round().long()
+        columns = (y * sine + x * cosine + (width - 1) / 2).round().long()
+        return rows.masked_fill(padding, -1), columns.masked_fill(padding, -1)
+
+    def astype(self, dtype: torch.dtype) -> Images:
+        """The same with inputs of this type."""
+        return replace(self, dtype=dtype)
+
+    def about(self) -> dict[str, Any]:
+        """Normalisation, and what is done in training."""
+        out: dict[str, Any] = {"mean": list(self.mean), "std": list(self.std)}
+        if self.crop:
+            out |= {"crop": self.crop, "crop_chance": self.crop_chance}
+        if self.rotate:
+            out["rotate"] = self.rotate
+        if self.flip:
+            out["flip"] = True
+        if self.crop or self.rotate:
+            out["fill"] = self.fill
+        return out
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers (n,) on a device, brought there once and not for every batch."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+def _shift(draw: Tensor, offsets: int, padding: int, cut: Tensor) -> Tensor:
+    """How far a window lies off the image's corner, (n, 1, 1): 0 where it is not cut."""
+    shift = (draw * offsets).long() - padding
+    return torch.where(cut, shift, torch.zeros_like(shift)).view(-1, 1, 1)

@@ -1,0 +1,106 @@
+"""What arrays and index lists must be; every error names the row, sample or client."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.data.client_indices import Ragged
+from fedloom.data.transforms import Transform
+from fedloom.errors import DataError
+
+MOST = 1 << 24  # classes, or tokens
+
+
+def kind(array: Tensor) -> str:
+    """Shape and type of one sample, in words."""
+    return f"{tuple(array.shape[1:])} {str(array.dtype).removeprefix('torch.')}"
+
+
+def check_arrays(which: str, inputs: Tensor, targets: Tensor, transform: Transform | None) -> None:
+    """Raise DataError for inputs and targets that are of no use; which: "" or "test "."""
+    for what, array in (("inputs", inputs), ("targets", targets)):
+        if array.device.type != "cpu":
+            raise DataError(
+                f"{which}{what} lie on {array.device}; give data on the CPU: a run moves them to "
+                "its device"
+            )
+    if transform is None and inputs.dtype not in (torch.float32, torch.float64, torch.int64):
+        images = "give transform=Images(...), or divide images by 255"
+        advice = images if inputs.dtype == torch.uint8 else "convert them first"
+        raise DataError(
+            f"{which}inputs have type {inputs.dtype}; float32, float64 and int64 (tokens) are "
+            f"allowed: {advice}"
+        )
+    labels = targets.dtype == torch.int64
+    if not labels and targets.dtype not in (torch.float32, torch.float64):
+        raise DataError(
+            f"{which}targets have type {targets.dtype}; int64 (labels), float32 and float64 are "
+            "allowed"
+        )
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        raise DataError(
+            f"{which}inputs have shape {tuple(inputs.shape)} and {which}targets "
+            f"{tuple(targets.shape)}; the first dimension counts the samples and must be the same"
+        )
+    if len(inputs) == 0:
+        raise DataError(f"{which or 'training '}data have no samples")
+    for what, array in (("inputs", inputs), ("targets", targets)):
+        check_finite(which + what, array)
+    if labels and (targets.ndim > 2 or not targets.numel()):
+        raise DataError(
+            f"{which}targets have type int64 and shape {tuple(targets.shape)}; labels must be one "
+            "number a sample, tokens (samples, length), regression targets floats"
+        )
+    if labels and int(targets.min()) < 0:
+        place = (targets < 0).nonzero()[0].tolist()
+        raise DataError(
+            f"{which}targets row {place[0]} is {int(targets[tuple(place)])}; labels must be 0, 1, "
+            "2, ..."
+        )
+    if labels and int(targets.max()) >= MOST:
+        place = (targets >= MOST).nonzero()[0].tolist()
+        raise DataError(
+            f"{which}targets row {place[0]} is {int(targets[tuple(place)])}; labels count the "
+            f"classes from 0, and must be below {MOST:,}"
+        )
+
+
+def check_finite(what: str, array: Tensor) -> None:
+    # a finite sum needs no second pass and no second array: no NaN or infinity can be in it
+    if not array.is_floating_point() or bool(array.sum().isfinite()):
+        return
+    rows = (~array.isfinite()).reshape(len(array), -1).any(dim=1).nonzero()
+    if len(rows):
+        raise DataError(
+            f"{what} row {int(rows[0])} holds NaN or infinity ({len(rows)} of {len(array)} rows "
+            "do); repair or drop these rows"
+        )
+
+
+def check_lists(what: str, lists: Ragged, samples: int, which: str) -> None:
+    """Raise DataError for lists that are not whole or name more samples than there are."""
+    offsets, indices = lists
+    rising = offsets.ndim == 1 and offsets.dtype == torch.int64 and len(offsets) > 1
+    rising = rising and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
+    if not rising or bool((lists.sizes < 0).any()):
+        raise DataError(
+            f"{what} needs int64 offsets of at least one client that rise from 0 to the number of "
+            f"indices ({len(indices)}); build it by Ragged.from_lists"
+        )
+    check_indices(what, indices, samples, which)
+
+
+def check_indices(what: str, indices: Tensor, samples: int, which: str) -> None:
+    """Raise DataError for indices that are no indices into that many samples."""
+    if indices.dtype != torch.int64 or indices.ndim != 1:
+        raise DataError(
+            f"{what} indices have type {indices.dtype} and shape {tuple(indices.shape)}; int64 in "
+            "one dimension is needed"
+        )
+    outside = ((indices < 0) | (indices >= samples)).nonzero()
+    if len(outside):
+        raise DataError(
+            f"{what} names sample {int(indices[outside[0]])}, but there are {samples} {which} "
+            f"samples, numbered 0 to {samples - 1}"
+        )

@@ -1,0 +1,378 @@
+"""One client's round: the body of every engine, and of a node in a real federation.
+
+A client works on its view of the model: vectors of length m, a smaller net or a mask. Its answer
+goes through the link, and what the server makes of it is put back to length d, into the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Job, LocalSGD, Round
+from ..core.arithmetic import average, total
+from ..core.dropout import seeded
+from ..core.net import Net
+from ..core.rng import key, substream
+from ..core.vector import Rec, Vec, rec
+from ..core.wire import nbytes
+from ..errors import ClientError, NotFiniteError
+from ..federation.federation import Federation
+from ..plan import Plan
+from ..submodels.base import View, whole
+from .author_checks import counters, first_memory, guard
+from .error_context import Explained
+from .gradient import NOTHING, Buffers, Gradient, storage, storages
+from .summation import Node, finite, numbers, push, spread, uniform_of
+
+
+class Stats(NamedTuple):
+    """What a client's round cost. bytes_down, bytes_up: {field: bytes} of its two messages.
+    squares: ||delta||^2, and ||e||^2 of what its feedback keeps of delta, where delta is coded.
+    """
+
+    client: int
+    answered: bool
+    loss: float  # mean over the steps of the loss at each step's first gradient
+    steps: int
+    gradients: int
+    bytes_down: dict[str, int]
+    bytes_up: dict[str, int]
+    squares: tuple[float, float] | None = None
+
+
+class Share(NamedTuple):
+    """What all clients of one capacity are sent in a round."""
+
+    view: View
+    net: Net
+    msg: Rec
+    down: dict[str, int]
+
+
+class Done(NamedTuple):
+    """What local training gives. buffers: the module's own after training, empty if it has none."""
+
+    up: Rec
+    memory: Rec
+    job: Job
+    loss: float
+    gradients: int
+    buffers: Vec
+
+
+class RangeResult(NamedTuple):
+    """What a range of a cohort hands on: partial sums, its clients' new memories, their
+    statistics.
+    """
+
+    nodes: list[Node]
+    memories: dict[int, Rec]
+    stats: list[Stats]
+
+
+class Client:
+    """Runs clients, one after another, on one model instance."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
+        self.plan, self.fed, self.net = plan, fed, net
+        self._first: tuple[Vec, View, Rec, Rec] | None = None
+        self.guard = guard(plan.algorithm)
+        self._points, self._gradients = Buffers(), Buffers()
+        self._kept: dict[float, View] = {}  # views that never change
+        self._whole = whole(net.layout)
+        self._rows = plan.rule.rows(net) if plan.rule else None
+        self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
+        self._later = False  # whether answers are looked through when they are summed
+        kind = type(plan.algorithm)
+        usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
+        self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of nobody
+
+    # ------------------------------------------------------------------------------------ a range
+    def run_range(
+        self,
+        msg: Rec,
+        buffers: Vec,
+        memories: dict[int, Rec],
+        cohort: list[int],
+        round: int,
+        first: int = 0,
+    ) -> RangeResult:
+        """Train the clients of a range of the cohort, which begins at place `first`.
+
+        memories has those of the clients who took part before. Raises ClientError.
+        """
+        shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
+        # a sum that is finite proves its terms, and saves a pass over each answer
+        self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
+        while True:
+            out = RangeResult([], {}, [])
+            for place, i in enumerate(cohort, first):
+                share = shares[self.fed.capacity(i)]
+                with self.explained(i, round):
+                    memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
+                    share.net.load_buffers(buffers)
+                    done = self.train(share, memory, i, round)
+                    if has_buffers:
+                        done = done._replace(buffers=share.net.buffers())
+                    self.take_in(out, done, share, place, i, round)
+            sums = [part for _, _, part in out.nodes if part is not None]
+            if not self._later or all(map(finite, sums)):
+                break
+            self._later = False  # again, each answer by itself: whose was it?
+        self._first = None  # this round's x and the memory of who began there
+        return out
+
+    def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
+        """{capacity: what these clients are sent}: a view is made once per capacity and round."""
+        rule, made = self.plan.rule, {}
+        for capacity in dict.fromkeys(map(self.fed.capacity, cohort)):
+            view = self._kept.get(capacity)
+            if view is None:
+                rnd = Round(round, math.nan, math.nan)  # of a round, a client knows the number
+                view = rule.view(msg.x, self.net, capacity, rnd) if rule else self._whole
+                if rule is None or rule.fixed:
+                    self._kept[capacity] = view
+            part = view.take(msg)
+            told = nbytes(rule.told(view)) if rule else {}
+            down = nbytes(part) | {f"view.{k}": n for k, n in told.items()}
+            if self.net.buffer_layout.d:
+                down["buffers"] = self.net.init_buffers().nbytes
+            made[capacity] = Share(view, view.net or self.net, part, down)
+        return made
+
+    def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+        """Ask clients once before round 0: their answers' sums, to be averaged plainly."""
+        out, down = RangeResult([], {}, []), nbytes(rec(x=x))
+        for place, i in enumerate(clients, first):
+            with self.explained(i, -1):
+                self.net.load_buffers(buffers)
+                self.net.train()
+                oracle = Gradient(self.plan, self.net, self._whole, x, Buffers())
+                obj = self.first_memory(x, i).obj
+                batch = self.fed.batch(self.fed.probe_batch(i))
+                oracle.at(batch, obj, key(self.fed.seed, "probe", 0, i))
+                up = self.plan.algorithm.probe(x, oracle)
+                if not finite(up):
+                    raise ClientError(
+                        f"{self.plan.algorithm.method}: client {i}: its answer before round 1 is "
+                        "not finite; is the model's loss finite on its data?"
+                    )
+            out.stats.append(Stats(i, True, 0.0, 0, oracle.calls, down, nbytes(up)))
+            push(out.nodes, 0, place, rec(n=1.0, up=up))
+        return out
+
+    # ----------------------------------------------------------------------------------- delivery
+    def take_in(
+        self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
+    ) -> None:
+        """Add a trained client's answer, memory and cost to a range's result."""
+        part, memory, cost = self.deliver(done, share, i, round)
+        if memory is not None:
+            out.memories[i] = memory
+        out.stats.append(cost)
+        push(out.nodes, 0, place, part)
+
+    def deliver(self, done: Done, share: Share, i: int, round: int) -> tuple[Rec, Rec, Stats]:
+        """Send an answer through the link -> the leaf of the sums and the client's new memory (None
+        if the answer is left out), and its cost.
+        """
+        up, mine, why = numbers(done.up), done.buffers, "its answer is not finite"
+        if not math.isfinite(done.loss):
+            why = f"its loss was {done.loss}"
+        elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
+            try:
+                return self._sent(up, done, share, i, round)
+            except NotFiniteError as error:  # what is sent is not the answer alone: a residual is
+                why = str(error)  # added, and the sum may overflow
+        if self.plan.nonfinite == "stop":
+            raise ClientError(
+                f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
+                'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
+            )
+        # a codec takes no such values: its client has nothing that it could send
+        sent = {} if self.plan.link.codes else nbytes(up)
+        return None, None, self._cost(i, done, share, sent, answered=False)
+
+    def _cost(
+        self,
+        i: int,
+        done: Done,
+        share: Share,
+        sent: dict[str, int],
+        squares: tuple[float, float] | None = None,
+        answered: bool = True,
+    ) -> Stats:
+        steps = int(done.job.steps)
+        return Stats(i, answered, done.loss, steps, done.gradients, share.down, sent, squares)
+
+    def _sent(
+        self, up: Rec, done: Done, share: Share, i: int, round: int
+    ) -> tuple[Rec, Rec, Stats]:
+        mine, memory, rule = done.buffers, done.memory, self.plan.rule
+        up, sent, state = self.plan.link.deliver(
+            up, memory.link, share.view, self.fed.seed, round, i
+        )
+        squares = self.plan.link.squares(done.up, state)  # needs a vector more, so before the sum
+        weight = float(up.weight)
+        counted: Any = weight if rule is None else weight * rule.covered(up.delta)
+        if self._rows is not None:
+            counted = counted * self._owned(self._rows, share.view, i).to(up.delta.dtype)
+        uniform = uniform_of(self.plan.algorithm, up, done.job)
+        # new memory, which the sums may write into; a plain answer's own is new already
+        mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
+        part = rec(
+            n=1.0,
+            mass=weight,
+            weight=counted,
+            delta=mul(up.delta, counted),
+            uniform=uniform,
+            buffers=weight * mine if mine.numel() else mine,
+        )
+        if self.fed.parted and self.plan.algorithm.means:
+            held = torch.ones_like(up.delta)
+            shares = {
+                k: held * v for k, v in uniform._asdict().items() if not isinstance(v, Tensor)
+            }
+            part = rec(**part._asdict(), holders=held, shares=rec(**shares))
+        if mine.numel():
+            sent["buffers"] = mine.nbytes
+        memory = memory._replace(link=state, last=float(round))
+        return spread(part, share.view), memory, self._cost(i, done, share, sent, squares)
+
+    def _owned(self, rows: Tensor, view: View, i: int) -> Tensor:
+        """(m,): whether a client has samples of the class that a coordinate is about, if any."""
+        mine = rows if view.held is None else rows.index_select(0, view.held)
+        has = (self.fed.data.label_counts_of(i) > 0).to(rows.device)
+        beyond = has.new_zeros(max(0, self._outputs - len(has)))  # outputs that stand for no class
+        everybody = has.new_ones(1)  # where an index of -1 leads
+        return torch.cat([has, beyond, everybody])[mine]
+
+    def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
+        """What a client remembers when it takes part for the first time: vectors of length d."""
+        alg, link = self._common_memory(x, view or self._whole)
+        obj = self.plan.objective.init(_First(self.fed, i, x, self.net))
+        return rec(alg=alg, obj=obj, link=link, last=-1.0)
+
+    def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
+        """What all who begin at x with this view have in common; nobody writes into a memory."""
+        if self._first is None or self._first[0] is not x or self._first[1] is not view:
+            link = self.plan.link.init(x, view.layout, self.fed.seed)
+            self._first = (x, view, first_memory(self.plan.algorithm, x), link)
+        return self._first[2:]
+
+    # --------------------------------------------------------------------------------- one client
+    def begun(self, view: View, memory: Rec, i: int, round: int) -> Rec:
+        """The objective's memory as a client begins a round, at the length of the net that computes
+        the loss.
+        """
+        obj = view.take(memory.obj) if view.net is not None else memory.obj
+        info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
+        return self.plan.objective.begin(obj, info)
+
+    def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
+        """One client's local training. memory and what comes back of it have length d."""
+        fed, alg, objective = self.fed, self.guard, self.plan.objective
+        view, net, msg = share.view, share.net, share.msg
+        own, obj = view.take(memory.alg), self.begun(view, memory, i, round)
+        ref, indices = view.seen(msg.x), fed.batches(i, round)
+        rates = self.plan.rates(fed.local, round, len(indices))
+        oracle = Gradient(self.plan, net, view, ref, self._gradients)
+        fixed = (fed.weight(i), float(len(indices)))
+        later = (total(rates), float(round))
+        full = lambda x, obj=obj: self._full(x, share, obj, i, round)
+        end = (float(memory.last), full, fed.relative_size(i), self.kept(view))
+        job = Job(*fixed, rates[0], *later, 0.0, *end)
+        seed = key(fed.seed, "step", round, i)
+        net.train()
+        before = counters(msg, own)
+        x, loc = alg.start(msg, own, job)
+        plain = alg.algorithm.plain and not objective.carries and view.fit is None
+        plain = plain and (view.held is None or view.net is not None)
+        if plain:
+            x = self._points.take(x).copy_(x)
+        for k, index in enumerate(indices):
+            batch = fed.batch(index, fed.draws(i, round, k, len(index)))
+            step = substream(seed, k)
+            oracle.at(batch, obj, step)
+            if plain:
+                oracle.descend(x, rates[k])
+                continue
+            job = Job(*fixed, rates[k], *later, float(k), *end)
+            d, loc = alg.direction(x, loc, msg, own, oracle, job)
+            if view.fit is not None and self.plan.rule is not None:
+                d = self.plan.rule.move(d, x, view.fit)
+            if objective.carries:
+                with seeded(step):
+                    obj = objective.carry(net, view.seen(x), batch, obj)
+            d = d.contiguous()  # one entry of x spread out would change while x is written to
+            held = storages(loc, obj) if loc or obj else NOTHING
+            x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
+            self._points.settle(held | {storage(x)} if held else held)
+            self._gradients.settle(held)
+        job = Job(*fixed, rates[-1], *later, float(len(rates) - 1), *end)
+        up, kept = alg.finish(x, loc, msg, own, job)
+        alg.unchanged(before, msg, own)
+        obj = objective.finish(view.seen(x), ref, obj)
+        if view.held is not None:
+            kept = view.put(kept, memory.alg)
+            obj = view.put(obj, memory.obj) if view.net is not None else obj
+        memory = memory._replace(alg=kept, obj=obj)
+        held = storages(up, memory)
+        self._points.give_away(held)
+        self._gradients.give_away(held)
+        loss = _mean_loss(oracle.losses)
+        return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
+
+    def kept(self, view: View) -> Callable[[Vec], Vec] | None:
+        """What Job.kept is for clients with this view."""
+        rule, fit = self.plan.rule, view.fit
+        return None if rule is None or fit is None else lambda x: rule.kept(x, fit)
+
+    def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
+        """Gradient of the client's mean loss over all its data, in chunks of its batch size."""
+        data, view = self.fed.data, share.view
+        own = data.clients.of(i).to(data.inputs.device)
+        total = torch.zeros_like(x)
+        oracle = Gradient(self.plan, share.net, view, view.seen(share.msg.x), Buffers())
+        seed = key(self.fed.seed, "full", round, i)
+        for k, index in enumerate(torch.split(own, self.fed.local.batch or len(own))):
+            oracle.at(self.fed.batch(index), obj, substream(seed, k))
+            total.add_(oracle(x), alpha=len(index) / len(own))
+            oracle.buffers.settle(NOTHING)
+        return total
+
+    def explained(self, i: int, round: int) -> Explained:
+        """Say of a failure which algorithm, client and round it was."""
+        return Explained(self.plan.algorithm.method, i, round)
+
+
+class _First:
+    """What an objective is told of a client that takes part for the first time, see
+    Objective.init. Labels are counted only if they are asked for.
+    """
+
+    def __init__(self, fed: Federation, client: int, x: Vec, net: Net) -> None:
+        self._fed, self._client, self._x = fed, client, x
+        self.d, self.net = x.numel(), net
+        self.examples, self.batches = fed.pass_of(client)
+
+    @property
+    def counts(self) -> Tensor:
+        data = self._fed.data
+        if data.classes is None:
+            return self._x.new_zeros(0)
+        return data.label_counts_of(self._client).to(self._x)
+
+
+def _mean_loss(losses: Sequence[Tensor]) -> float:
+    """The mean of losses, 0-d each; 0.0 of none. Read from a GPU in one go."""
+    if not losses:
+        return 0.0
+    here = losses[0].device.type == "cpu"
+    values = map(float, losses) if here else torch.stack(list(losses)).tolist()
+    return average(list(values))

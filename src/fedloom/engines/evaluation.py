@@ -1,0 +1,173 @@
+"""Score a model on data, batch by batch: sums over examples, in ranges that add up."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.net import Net, logits_of
+from ..core.vector import Vec, aligned
+from ..errors import ClientError, DataError, FedloomError
+from ..federation.federation import Federation
+from ..plan import Plan
+from .heartbeat import beat
+from .metrics import Whole, is_whole
+
+EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
+
+
+class Score(NamedTuple):
+    """Sums over examples: the loss, and every metric with its weights. each, share: the first
+    metric and its weights, example by example; empty without one, or if it is of the whole set.
+    """
+
+    examples: int
+    loss: float
+    values: dict[str, float]
+    weights: dict[str, float]
+    each: Tensor
+    share: Tensor
+
+    def mean(self, name: str, metric: Any) -> float:
+        """The weighted mean of a metric, and what the metric makes of it."""
+        return final(metric, self.values[name] / (self.weights[name] or 1.0))
+
+
+def per_example(value: Any, count: int, what: str) -> Tensor:
+    """A loss or metric as (B,), also where a user's function gives only the batch's mean."""
+    if isinstance(value, Real):
+        value = torch.tensor(float(value))
+    if not isinstance(value, Tensor):
+        raise DataError(
+            f"{what} gave a {type(value).__name__}; it must give a tensor with one value per "
+            "example, or the batch's mean as a number"
+        )
+    if value.ndim == 0:
+        return value.expand(count)
+    if len(value) != count:
+        raise DataError(
+            f"{what} gave shape {list(value.shape)} for a batch of {count}; "
+            "it must give one value per example, or the batch's mean as a scalar"
+        )
+    return value.reshape(count, -1).mean(1)
+
+
+def evaluation_batch(targets: Tensor) -> int:
+    """How many examples are evaluated at once: of texts fewer, since logits of 500 texts of 35
+    words and a vocabulary of 33,278 are more than two gigabytes.
+
+    >>> [evaluation_batch(torch.zeros(shape).long()) for shape in ((9,), (9, 35))]
+    [500, 14]
+    """
+    tokens = targets.shape[1] if targets.ndim == 2 and not targets.is_floating_point() else 1
+    return max(1, EVALUATION_BATCH // tokens)
+
+
+def final(metric: Any, mean: float) -> float:
+    """What a metric makes of its mean."""
+    make = getattr(metric, "final", None)
+    return mean if make is None else float(make(mean))
+
+
+def _weight(metric: Any, targets: Tensor) -> Tensor:
+    """How much each example counts in a metric's mean (B,)."""
+    weigh = getattr(metric, "weight", None)
+    weight: Tensor = weigh(targets) if callable(weigh) else targets.new_ones(len(targets))
+    return weight
+
+
+def score_of(
+    plan: Plan, fed: Federation, net: Net, x: Vec, parts: Iterable[tuple[Tensor, Tensor]]
+) -> Score:
+    """The score of a model on inputs and targets, in parts, with the metrics that are measured on
+    the whole of it. The caller has loaded the buffers.
+    """
+    whole = Whole(fed.metrics)
+    total = add([s for part in parts for s in evaluate_range(plan, fed, net, x, *part, whole)])
+    with _told(plan):
+        found = whole.values()
+    both, ones = total.values | found, total.weights | dict.fromkeys(found, 1.0)
+    names = [k for k in fed.metrics if k in both]
+    return total._replace(values={k: both[k] for k in names}, weights={k: ones[k] for k in names})
+
+
+@contextmanager
+def _told(plan: Plan) -> Iterator[None]:
+    """Whatever a user's metric raises, as an error of ours."""
+    try:
+        yield
+    except FedloomError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
+
+
+def _on_host(values: Tensor) -> Tensor:
+    """Values (B,) in double on the CPU."""
+    return values.cpu().double()
+
+
+def evaluate_range(
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    x: Vec,
+    inputs: Tensor,
+    targets: Tensor,
+    whole: Whole | None = None,
+) -> list[Score]:
+    """One Score per evaluation batch, in order, of the metrics that are functions; the others in
+    `whole` see every batch. The caller has loaded the buffers.
+    """
+    functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
+    headline = next(iter(fed.metrics), "")
+    scores = []
+    net.train(False)
+    net.bind(x)
+    with torch.no_grad():
+        size = evaluation_batch(targets)
+        for a in range(0, len(inputs), size):
+            beat()
+            batch = fed.data.ready(inputs[a : a + size])
+            batch = fed.formatted(aligned(batch))
+            wanted = aligned(targets[a : a + size])
+            outputs, count = logits_of(net.module(batch)), len(batch)
+            with _told(plan):
+                loss = plan.objective.score(outputs, (batch, wanted))
+                values = {k: f(outputs, wanted) for k, f in functions.items()}
+                if whole is not None:
+                    whole.update(outputs, wanted)
+            # added up on the host, which reads every value anyway
+            each = {k: _on_host(per_example(v, count, f"metric '{k}'")) for k, v in values.items()}
+            share = {k: _on_host(_weight(f, wanted)) for k, f in functions.items()}
+            total = float(_on_host(per_example(loss, count, "the loss")).sum())
+            sums = {k: float((v * share[k]).sum()) for k, v in each.items()}
+            mass = {k: float(v.sum()) for k, v in share.items()}
+            none = torch.empty(0)
+            shown = each.get(headline, none), share.get(headline, none)
+            scores.append(Score(count, total, sums, mass, *shown))
+    return scores
+
+
+def add(scores: list[Score]) -> Score:
+    """The sum of scores, from left to right, so that its bits depend on no cut."""
+
+    def total(values: Any) -> float:
+        return functools.reduce(lambda a, b: a + b, values, 0.0)
+
+    names = scores[0].values if scores else {}
+    rows = [(s.each, s.share) for s in scores] or [(torch.empty(0), torch.empty(0))]
+    return Score(
+        sum(s.examples for s in scores),
+        total(s.loss for s in scores),
+        {k: total(s.values[k] for s in scores) for k in names},
+        {k: total(s.weights[k] for s in scores) for k in names},
+        *(torch.cat(column) for column in zip(*rows, strict=True)),
+    )

@@ -1,0 +1,191 @@
+"""The gradient as a value: what an algorithm calls, and the vectors that it is written into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.dropout import seeded
+from ..core.net import Net
+from ..core.vector import Rec, Vec, leaves
+from ..errors import AuthorError
+from ..objectives import Objective
+from ..plan import Plan
+from ..submodels.base import View
+from .heartbeat import beat
+
+NOTHING: set[int] = set()
+
+
+class Buffers:
+    """Vectors that the engine may write into: those that no record of the author holds any more.
+
+    Fresh memory for every vector of every step costs page faults that are felt from 30,000
+    parameters on.
+    """
+
+    def __init__(self) -> None:
+        self._mine: list[Tensor] = []
+        self._out: set[int] = set()
+
+    def take(self, like: Vec) -> Vec:
+        """A vector like this one, ours until release()."""
+        for buffer in self._mine:
+            if id(buffer) not in self._out and buffer.shape == like.shape:
+                break
+        else:
+            buffer = torch.empty_like(like)
+            self._mine.append(buffer)
+        self._out.add(id(buffer))
+        return buffer
+
+    def settle(self, held: set[int]) -> None:
+        """What lies outside these storages is free again."""
+        if not held:
+            self._out.clear()
+        elif self._out:
+            self._out = {id(b) for b in self._mine if id(b) in self._out and storage(b) in held}
+
+    def next(self, x: Vec, held: set[int]) -> Vec:
+        """A vector to write the next x into: x itself, if it is ours and not in a held storage."""
+        if any(x is b for b in self._mine) and (not held or storage(x) not in held):
+            return x
+        return self.take(x)
+
+    def give_away(self, held: set[int]) -> None:
+        """Vectors in these storages are no longer ours; all others are free again."""
+        self._mine = [b for b in self._mine if storage(b) not in held]
+        self._out.clear()
+
+
+def storage(v: Tensor) -> int:
+    """Where a tensor's memory begins: equal for all views of the same memory."""
+    return v.untyped_storage().data_ptr()
+
+
+def storages(*records: Any) -> set[int]:
+    """Where the tensors of these records lie."""
+    found = set()
+    for value in leaves(*records):
+        if isinstance(value, Tensor):
+            found.add(storage(value))
+        elif value is not None and not isinstance(value, (int, float)):
+            raise TypeError(
+                f"a record holds a {type(value).__name__}; it may hold tensors, numbers and "
+                "records: make nested ones with rec(...)"
+            )
+    return found
+
+
+class Gradient:
+    """The oracle of one step: x (d,) -> gradient (d,) of the minibatch's mean loss. All calls see
+    equal randomness.
+    """
+
+    def __init__(self, plan: Plan, net: Net, view: View, ref: Vec, buffers: Buffers) -> None:
+        self.plan, self.net, self.view, self.ref, self.buffers = plan, net, view, ref, buffers
+        self.calls = 0
+        self.losses: list[Tensor] = []
+        self.batch: tuple[Any, ...] = ()
+        self.memory: Rec = None
+        self.seed, self.fresh = 0, True
+
+    def at(self, batch: tuple[Any, ...], memory: Rec, seed: int) -> None:
+        """Begin the next step."""
+        self.batch, self.memory, self.seed, self.fresh = batch, memory, seed, True
+
+    def __call__(self, x: Vec) -> Vec:
+        """The gradient that the algorithm sees, at x (m,). Raises AuthorError for another shape."""
+        check_point(x, self.view)
+        if self.view.fit is None or self.plan.rule is None:
+            return self._of_part(x)
+        return self.plan.rule.grad(self._of_part, x, self.view.fit)
+
+    def _of_part(self, x: Vec) -> Vec:
+        """The plain gradient of the held coordinates."""
+        view = self.view
+        if view.held is None or view.net is not None:
+            return self._of_net(x)
+        return self._of_net(view.seen(x)).index_select(0, view.held)
+
+    def _of_net(self, x: Vec) -> Vec:
+        """The plain gradient of everything that the net has, in a vector of the engine's."""
+        parts, direct = self._pieces(x)
+        g = self.buffers.take(x)
+        flat = [
+            p.new_zeros(p.numel()) if part is None else part.reshape(-1)
+            for part, p in zip(parts, self.net.params, strict=True)
+        ]
+        torch.cat(flat, out=g)
+        return g if direct is None else g.add_(direct)
+
+    def descend(self, x: Vec, lr: float) -> None:
+        """Move x, a vector of the engine's, by -lr times the gradient there, in place.
+
+        For directions that are the gradient itself: layer by layer, without a vector for it, which
+        would drive the model out of the processor's cache.
+        """
+        parts, direct = self._pieces(x)
+        for piece, part in zip(self.net.pieces, parts, strict=True):
+            if part is not None:
+                torch.sub(piece, part, alpha=lr, out=piece)
+        if direct is not None:
+            torch.sub(x, direct, alpha=lr, out=x)
+
+    def _pieces(self, x: Vec) -> tuple[Sequence[Tensor | None], Tensor | None]:
+        """The gradient layer by layer, and that of x itself where the loss uses it directly."""
+        beat()
+        seed_torch(self.seed, x)
+        # the two contexts cost more than all else here: only those who need them pay
+        if self.net.draws or not torch.is_grad_enabled():
+            with torch.enable_grad(), seeded(self.seed):
+                value, found = self._differentiated(x)
+        else:
+            value, found = self._differentiated(x)
+        self.calls += 1
+        if self.fresh:
+            # a loss that is a view of x would move with it
+            self.losses.append(value.detach().clone() if value._is_view() else value.detach())
+            self.fresh = False
+        return found[:-1], found[-1]
+
+    def _differentiated(self, x: Vec) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """The batch's mean loss, and its gradients."""
+        net = self.net
+        handle = net.live(x)
+        value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
+        check_value(self.plan.objective, value)
+        return value, torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
+
+
+def check_point(x: Any, view: View) -> None:
+    """Raise AuthorError unless x is a vector (m,) of the view's length."""
+    if not isinstance(x, Tensor) or x.shape != (view.layout.d,):
+        got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise AuthorError(
+            f"grad() is asked at {got}; it takes a point as long as x, [{view.layout.d}]"
+        )
+
+
+def check_value(objective: Objective, value: Any) -> None:
+    """Raise AuthorError unless a batch's mean loss is a scalar that can be differentiated."""
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise AuthorError(f"{objective.name}.mean() gives {got}; return a tensor without axes")
+    if not value.requires_grad:
+        raise AuthorError(
+            f"{objective.name}'s loss does not depend on x: no trained parameter reaches it; is it "
+            "detached, or computed under no_grad or with NumPy?"
+        )
+
+
+def seed_torch(seed: int, like: Tensor) -> None:
+    """Seed the generators that layers such as dropout draw from."""
+    torch.default_generator.manual_seed(seed)
+    if like.is_cuda:
+        torch.cuda.default_generators[like.get_device()].manual_seed(seed)
+    elif like.is_mps:
+        torch.mps.manual_seed(seed)

@@ -1,0 +1,164 @@
+"""What is measured beside the loss; any function of outputs and targets will do.
+
+A function is a mean over examples: it is asked batch by batch. It may also have `weight(targets) ->
+(B,)`, how much each example counts in the mean, and `final(mean) -> float`, what is made of the
+mean. An object with `update(outputs, targets)` and `compute()`, as those of torchmetrics, is
+measured on the whole set: a copy of it, reset() where it has that. Either may say whether it is
+better higher, by an attribute `higher_is_better`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..data import FederatedData
+from ..errors import DataError
+from ..objectives import Objective, SquaredError
+from ..objectives.base import by_class, example_mean
+
+HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2")
+LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity")
+
+
+def higher_is_better(name: str, metric: Any = None) -> bool | None:
+    """What a metric says itself, or what is known of these very names; None: nobody knows.
+
+    >>> [higher_is_better(name) for name in ("accuracy", "mae", "error_rate")]
+    [True, False, None]
+    """
+    said = getattr(metric, "higher_is_better", None)
+    if said is not None:
+        return bool(said)
+    return True if name in HIGHER_IS_BETTER else False if name in LOWER_IS_BETTER else None
+
+
+def is_whole(metric: Any) -> bool:
+    """Say whether a metric is an object that is measured on a whole set."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute"))
+
+
+class Whole:
+    """Those of some metrics that are measured on a whole set, about to begin with one."""
+
+    def __init__(self, metrics: Mapping[str, Any]) -> None:
+        self._own = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
+        for metric in self._own.values():
+            if callable(reset := getattr(metric, "reset", None)):
+                reset()
+
+    def update(self, outputs: Any, targets: Tensor) -> None:
+        """One more batch; on the CPU, where such objects keep what they gather."""
+        for metric in self._own.values():
+            metric.update(outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu())
+
+    def values(self) -> dict[str, float]:
+        """What they are, by name. Raises DataError for what is no number."""
+        return {name: _number(name, metric.compute()) for name, metric in self._own.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, Real):
+        return float(value)
+    got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise DataError(f"metric '{name}': compute() gave {got}; it must give one number")
+
+
+def accuracy(outputs: Any, targets: Any) -> Tensor:
+    """1 where the largest output is the target's, else 0: (B, C) and (B,) -> (B,); sequences (B, T,
+    C) or (B, C, T) -> their share.
+
+    >>> import torch
+    >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+    tensor([1., 0.])
+    """
+    right: Tensor = (by_class(outputs, targets).argmax(1) == targets).float()
+    return right if right.ndim == 1 else right.flatten(1).mean(1)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A mean over the tokens of all examples. ignore: a target that counts as no token."""
+
+    ignore: int | None = None
+
+    def told(self, targets: Tensor) -> Tensor | None:
+        """Which targets count, of their shape; None: all of them."""
+        return None if self.ignore is None else targets != self.ignore
+
+    def weight(self, targets: Tensor) -> Tensor:
+        """How many tokens an example has, (B,)."""
+        told = self.told(targets)
+        if told is None:
+            return targets.new_full((len(targets),), targets[0].numel())
+        return told.reshape(len(targets), -1).sum(1)
+
+
+class TokenAccuracy(Tokens):
+    """The share of tokens whose largest output is the target's."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-> each example's share (B,)."""
+        right = (by_class(outputs, targets).argmax(1) == targets).float()
+        return example_mean(right, self.told(targets))
+
+
+class Perplexity(Tokens):
+    """exp of the mean cross-entropy of a token, in nats: what a model that guesses among so many
+    equally likely tokens would have.
+
+    >>> import torch
+    >>> each = Perplexity()(torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64))
+    >>> round(Perplexity.final(float(each.mean())), 4)
+    5.0
+    """
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-> each example's mean loss per token (B,)."""
+        each = F.cross_entropy(by_class(outputs, targets), targets, reduction="none")
+        return example_mean(each, self.told(targets))
+
+    @staticmethod
+    def final(mean: float) -> float:
+        """The mean loss of a token -> the perplexity; infinite where a float cannot hold it."""
+        return math.exp(mean) if mean < 700 else math.inf
+
+
+def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
+    """What a run is judged by, fit for JSON: the kind of its first metric, or of its loss where it
+    has none; None for a function of the user's, which no file can hold.
+
+    >>> from .objectives import SquaredError
+    >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
+    ({'kind': 'accuracy'}, {'kind': 'squared error'})
+    """
+    first = next(iter(metrics.values()), None)
+    if first is accuracy:
+        return {"kind": "accuracy"}
+    for kind, name in ((TokenAccuracy, "token accuracy"), (Perplexity, "perplexity")):
+        if type(first) is kind:
+            return {"kind": name, "ignore": first.ignore}
+    return {"kind": "squared error"} if not metrics and type(objective) is SquaredError else None
+
+
+def default_metrics(
+    objective: Objective, data: FederatedData
+) -> dict[str, Callable[[Any, Any], Tensor]]:
+    """Accuracy where the targets are labels, perplexity and accuracy where they are a text's
+    tokens; for numbers the loss is the measure.
+    """
+    if data.classes is None:
+        return {}
+    if data.targets.ndim == 1:
+        return {"accuracy": accuracy}
+    ignore = getattr(objective, "ignore", None)
+    return {"perplexity": Perplexity(ignore), "accuracy": TokenAccuracy(ignore)}

@@ -1,0 +1,207 @@
+"""Sums of answers as one binary tree over the places of a cohort, sorted by client.
+
+The tree's shape depends on the cohort's size only: wherever the cohort is cut into ranges, and
+whoever adds these up, the sum has the same bits. A node (level, index, total) is the sum of the
+places index * 2^level and the following, 2^level in all; total is None where nothing arrived. A
+range hands on a stack of nodes, left to right, at most 2 log2(cohort) of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Algorithm, Job
+from ..core.vector import Rec, leaves, rec, tree
+from ..errors import ClientError
+from ..submodels.base import View
+
+Node = tuple[int, int, Any]
+
+
+def _plus(a: Rec, b: Rec, own: bool) -> Rec:
+    """a + b; into a's memory if the sums own it."""
+    if a is None or b is None:
+        return b if a is None else a
+    return tree(_add_in_place if own else _add, a, b)
+
+
+def _plus_leaf(a: Rec, b: Rec) -> Rec:
+    """a + b, of a leaf a, whose delta alone the sums own."""
+    if a is None or b is None or "delta" not in a._fields:
+        return _plus(a, b, False)
+    rest = tree(_add, a._replace(delta=0.0), b._replace(delta=0.0))
+    return rest._replace(delta=a.delta.add_(b.delta))
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _add_in_place(a: Any, b: Any) -> Any:
+    return a.add_(b) if isinstance(a, Tensor) else a + b
+
+
+def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
+    """Add one more node, to the right of all others. Two siblings become their parent.
+
+    A leaf's vectors may belong to a client's memory, but for its delta: only sums of at least two
+    are added to in place.
+    """
+    while index % 2 and stack and stack[-1][:2] == (level, index - 1):
+        left = stack.pop()[2]
+        owned = left is not None and left.n > 1  # made here, by adding
+        total = _plus(left, total, True) if owned else _plus_leaf(left, total)
+        level, index = level + 1, index // 2
+    stack.append((level, index, total))
+
+
+def push_rows(stack: list[Node], first: int, rows: Rec) -> None:
+    """push() of the leaves first, first + 1, ... at once: fields of rows have an axis of leaves.
+
+    Fields (C,) are numbers, all others vectors. The same additions as one by one, level by level.
+    """
+    left: list[Node] = []
+    right: list[Node] = []
+    level, index, count = 0, first, len(next(leaves(rows)))
+    while count:
+        if index % 2:
+            left.append((level, index, _row(rows, 0)))
+            rows, index, count = tree(lambda v: v[1:], rows), index + 1, count - 1
+        if count % 2:
+            right.append((level, index + count - 1, _row(rows, count - 1)))
+            count -= 1
+        rows = tree(lambda v, n=count: v[0:n:2] + v[1:n:2], rows)
+        level, index, count = level + 1, index // 2, count // 2
+    for node in [*left, *reversed(right)]:
+        push(stack, *node)
+
+
+def _row(rows: Rec, r: int) -> Rec:
+    """One leaf or sum, in memory of its own."""
+    return tree(lambda v: float(v[r]) if v.ndim == 1 else v[r].clone(), rows)
+
+
+def root(stack: Sequence[Node]) -> Rec:
+    """What is left when all leaves are in: complete trees, ever smaller; added from the smallest
+    on. None: nothing.
+    """
+    total = None
+    for _, _, part in reversed(stack):
+        total = _plus(part, total, False)
+    return total
+
+
+def ranges(costs: Sequence[float], pieces: int) -> list[tuple[int, int]]:
+    """Cut places with these costs into at most `pieces` ranges (first, end) of about equal cost."""
+    total, edges, so_far = sum(costs), [0], 0.0
+    for place, cost in enumerate(costs):
+        if so_far + cost / 2 > total * len(edges) / pieces and place > edges[-1]:
+            edges.append(place)
+        so_far += cost
+    return [(a, b) for a, b in itertools.pairwise([*edges, len(costs)]) if a < b]
+
+
+def means(total: Rec) -> tuple[Rec, Tensor]:
+    """Sums -> what server_step sees, and the mean of the models' buffers.
+
+    delta and buffers are averaged by weight, the rest plainly: with sub-models, each coordinate
+    over those who hold it, as if nobody else were there. A number of uniform() is then a vector
+    too, its mean over a coordinate's holders, and over all where there are none.
+    """
+    weight = total.weight
+    if isinstance(weight, Tensor):  # per coordinate: 0 where nobody who answered holds it
+        covered = weight > 0
+        delta = torch.where(covered, total.delta / torch.where(covered, weight, 1.0), 0.0)
+    else:
+        delta = total.delta / weight
+    uniform = tree(lambda v: v / total.n, total.uniform)
+    if "holders" in total._fields:
+        some = total.holders.clamp_min(1)  # where nobody holds it, the sum is 0
+        own = {k: v / some for k, v in total.uniform._asdict().items() if isinstance(v, Tensor)}
+        for name, v in total.shares._asdict().items():
+            own[name] = torch.where(total.holders > 0, v / some, getattr(uniform, name))
+        uniform = uniform._replace(**own)
+    return rec(delta=delta, **uniform._asdict()), total.buffers / total.mass
+
+
+def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
+    """What a mean over the answers is multiplied by to become a part of the mean over all clients:
+    answers / N. With sub-models (d,): those who answered over all who hold a coordinate, `holding`;
+    where that changes from round to round (None), over N.
+
+    >>> two = rec(n=2.0, holders=torch.tensor([2.0, 1.0, 0.0]))
+    >>> rate(two, 8, torch.tensor([8.0, 4.0, 0.0]))
+    tensor([0.2500, 0.2500, 0.0000])
+    >>> rate(rec(n=2.0), 8, None)
+    0.25
+    """
+    if "holders" not in total._fields:
+        return float(total.n) / population
+    part: Tensor = total.holders / (population if holding is None else holding.clamp_min(1))
+    return part
+
+
+def rested(srv: Rec, before: Rec, total: Rec) -> Rec:
+    """srv, with all that it knows of a coordinate as before where nobody who answered holds it: a
+    federation of its holders would not have moved.
+    """
+    held = total.holders if "holders" in total._fields else total.weight
+    if not isinstance(held, Tensor) or bool((held > 0).all()):
+        return srv
+
+    def one(new: Any, old: Any) -> Any:
+        fits = isinstance(new, Tensor) and new.shape == held.shape and isinstance(old, Tensor)
+        return torch.where(held > 0, new, old) if fits else new
+
+    return tree(one, srv, before)
+
+
+def finite(part: Rec) -> bool:
+    """Say whether every number is finite; a finite sum proves it in one pass."""
+    for v in leaves(part):
+        if not isinstance(v, Tensor):
+            if not math.isfinite(v):
+                return False
+        elif v.numel() and not math.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
+            return False
+    return True
+
+
+def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
+    """What enters the plain means of an answer. Raises ClientError for other fields than said."""
+    uniform = alg.uniform(up, job._replace(full=None))
+    if uniform._fields != alg.means:
+        raise ClientError(
+            f"{alg.method}: uniform() returns the fields {uniform._fields}, "
+            f"but `means` says {alg.means}"
+        )
+    return uniform
+
+
+def numbers(up: Rec) -> Rec:
+    """An answer whose single values are Python floats: they travel as doubles, also where an engine
+    computes numbers of the job as tensors.
+    """
+    if not any(isinstance(v, Tensor) and not v.ndim for v in leaves(up)):
+        return up
+    return tree(lambda v: float(v) if isinstance(v, Tensor) and not v.ndim else v, up)
+
+
+def spread(part: Rec, view: View) -> Rec:
+    """One answer at the server's length d; 0 where the client holds nothing."""
+    held = view.held
+    if held is None:
+        return part
+
+    def one(v: Any) -> Any:
+        if not isinstance(v, Tensor) or v.shape != held.shape:
+            return v
+        return v.new_zeros(view.d).index_copy(0, held, v)
+
+    return tree(one, part)

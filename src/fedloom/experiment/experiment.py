@@ -1,0 +1,374 @@
+"""An experiment: the parts of a run in one place, and run(), which returns what came of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..algorithm import Algorithm
+from ..algorithms.registry import label_of
+from ..compression.link import Link, Via
+from ..core.device import device_of
+from ..core.hyper import check_ranges, hyper
+from ..core.interrupts import stoppable, undisturbed
+from ..core.net import Net
+from ..core.rng import key
+from ..data import FederatedData
+from ..engines import Choice, Workers, choose, make_engine, on_processes
+from ..engines.base import Engine
+from ..engines.metrics import default_metrics
+from ..errors import CheckpointError, CompositionError, ConfigError
+from ..federation.capacities import Capacities, deal, levels_of
+from ..federation.devices import Devices
+from ..federation.federation import Federation
+from ..federation.local import Local
+from ..federation.sampling import Cohorts, Turnover
+from ..objectives import CrossEntropy, Objective, SquaredError, UserLoss
+from ..plan import Plan
+from ..server.evaluation import Curve, Evaluation
+from ..server.progress import Progress, say
+from ..server.rounds import Loop, Saving
+from ..server.submodel_evaluation import Sizes
+from ..storage.client_state import ClientMemory
+from ..storage.run_directory import RunDirectory
+from ..submodels.base import Rule
+from .arguments import check_types, functions, link_of, metrics_of, type_of, whole
+from .preflight import (
+    check_evaluation,
+    check_fit,
+    check_rate,
+    check_rows,
+    check_shapes,
+    check_singles,
+    check_sums,
+    check_targets,
+    direction,
+    on_device,
+    takes_channels_last,
+    try_capacity,
+    weights_of,
+)
+from .provenance import describe, fingerprint
+from .result import Result, finish
+
+_log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Experiment:
+    """One federated training run.
+
+    algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
+    whose weights are the start, or a function that makes one, which is called under the seed.
+    cohort: share (float), number (int) or lists of clients per round, of those who are there;
+    turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
+    loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
+    metrics: {name: f(outputs, targets)}, the first one is the headline, or one function; f gives a
+    value per example, or the batch's mean, and is averaged over examples; an object with update()
+    and compute() is measured on the whole set. higher_is_better: of the headline, where nobody
+    knows. submodel, capacities: which part of the model a client
+    holds: a rule, and levels dealt out in turn, one per client, {level: share of the clients}, or a
+    file with one per client; "1/4" is as good as 0.25.
+    compress: how answers travel, and messages (Link.down); "topk:0.01" is short. devices: how fast
+    clients are, for simulated seconds and local.seconds. weights: what to start from, {name:
+    tensor} or a safetensors file. channels_last: memory format of images; None: where the model
+    has convolutions and takes it. device: "auto" is a CUDA GPU if there is one. on_round,
+    on_evaluation: called with the round's row.
+
+    >>> from fedloom.data import digits, dirichlet
+    >>> from fedloom.models import mlp
+    >>> from fedloom.algorithms import FedAvg
+    >>> parts = dict(algorithm=FedAvg(), model=lambda: mlp(64), data=digits())
+    >>> len(Experiment(**parts, rounds=2, cohort=5).run().history)
+    2
+    """
+
+    algorithm: Algorithm
+    model: nn.Module | Callable[[], nn.Module]
+    data: FederatedData
+    rounds: int
+    cohort: float | int | Sequence[Sequence[int]] = 1.0
+    local: Local = dataclasses.field(default_factory=Local)
+    loss: Objective | Callable[[Any, Any], Tensor] | None = None
+    metrics: Mapping[str, Callable[..., Any]] | Callable[..., Any] | None = None
+    higher_is_better: bool | None = None
+    submodel: Rule | None = None
+    capacities: Capacities | None = None
+    compress: Link | Via | str | None = None
+    devices: Devices | None = None
+    seed: int = 0
+    sampling: str = "fixed"
+    turnover: Turnover | None = None
+    weighting: str = "examples"
+    nonfinite: str = "stop"
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    engine: str | Engine = "serial"
+    device: str = "auto"
+    dtype: torch.dtype | str | None = None
+    channels_last: bool | None = None
+    weights: Mapping[str, Tensor] | str | Path | None = None
+    name: str = ""
+    saving: Saving = dataclasses.field(default_factory=Saving)
+    resident_bytes: int | None = hyper(None)
+    on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
+    on_evaluation: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
+    config: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_types(self)
+        self.rounds, self.seed = whole(self.rounds, "rounds", 1), whole(self.seed, "seed", 0)
+        self._link, self._dtype = link_of(self.compress), type_of(self.dtype)
+        self._metrics = metrics_of(self.metrics)
+        self._on_round = functions(self.on_round, "on_round")
+        self._on_evaluation = functions(self.on_evaluation, "on_evaluation")
+        if self.evaluation.validation and self.data.validation is None:
+            self.data = self.data.with_validation(self.evaluation.validation, self.seed)
+        if self._dtype is not None and self.data.transform is not None:
+            self.data = self.data.astype(self._dtype)
+        self._net: Net | None = None
+        self.choice: Choice | None = None
+        self._cohorts = Cohorts(
+            self.cohort, self.data.population, self.seed, self.sampling, self.turnover
+        )
+        if self._cohorts.alone:
+            _log.warning("%s", self._cohorts.alone)
+
+    # ---------------------------------------------------------------------------------- the parts
+    @property
+    def objective(self) -> Objective:
+        """The loss at the clients."""
+        loss = self.loss
+        if loss is None:
+            loss = SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
+        padding = self.data.about.get("target_padding")
+        if isinstance(loss, CrossEntropy) and loss.ignore is None and padding is not None:
+            loss = dataclasses.replace(loss, ignore=padding)
+        return loss if isinstance(loss, Objective) else UserLoss(call=self._there(loss))
+
+    def _there(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        """A loss or a metric where the run computes: torch's own may hold tensors."""
+        device = self._device()
+        if device.type == "cpu" or not isinstance(part, nn.Module):
+            return part
+        return copy.deepcopy(part).to(device)
+
+    def _device(self) -> torch.device:
+        """Where the run computes; "auto" leaves a GPU alone where the engine asks for processes."""
+        processes = self.device == "auto" and on_processes(self.engine)
+        return device_of("cpu" if processes else self.device)
+
+    def plan(self) -> Plan:
+        """The four axes together. Raises CompositionError for parts that do not fit."""
+        if self.objective.ordered and self.local.order != "text":
+            raise CompositionError(
+                f"{self.objective.name} and local.order = {self.local.order}: the objective needs "
+                "batches that follow each other as the text does; give local.order = text"
+            )
+        plan = Plan(
+            self.local.around(self.algorithm),
+            self.objective,
+            self.nonfinite,
+            None if self.submodel is None else self.submodel.settled(self._levels()),
+            self._link,
+            self.net().layout.d,
+        )
+        if self.turnover is not None and self.turnover.forget and plan.link.mirrored:
+            raise CompositionError(
+                "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
+                "remember, so nobody's memory may be dropped; use Residual, or forget = false"
+            )
+        return plan
+
+    def _levels(self) -> tuple[float, ...]:
+        """The capacities that there are. Raises ConfigError."""
+        given, rule = self.capacities, self.submodel
+        if given is None or (not isinstance(given, Path) and not len(given)):
+            if rule is None:
+                return ()
+            raise ConfigError(
+                f"submodel {rule.name} needs capacities: levels such as ['1/4', 1], or one for "
+                "every client"
+            )
+        if rule is None:
+            raise ConfigError("capacities are given without a submodel; give submodel= too")
+        return tuple(sorted(set(levels_of(given))))
+
+    def _capacities(self, rule: Rule | None) -> tuple[float, ...]:
+        """One capacity per client."""
+        levels = self._levels()
+        if rule is None or self.capacities is None:
+            return ()
+        for level in levels:
+            try_capacity(rule, level, self.net())
+        check_rows(rule, self.net(), self.data)
+        return deal(self.capacities, self.data.population, self.seed)
+
+    def net(self) -> Net:
+        """The model, checked against the data on one small batch. Raises DataError if they do not
+        fit.
+        """
+        if self._net is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(self.seed, "model"))
+                module = self.model if isinstance(self.model, nn.Module) else self.model()
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
+            net = Net(module, self._dtype).to("cpu")  # where it is checked against the data
+            if self.weights is not None:
+                net.start_from(weights_of(self.weights))
+            check_fit(net, self.data, self.objective)
+            self._net = net.to(self._device())
+        return self._net
+
+    def build(self) -> Loop:
+        """The run before its first round, without a directory. The engine is not open yet."""
+        net, metrics = self.net(), self._metrics
+        data = on_device(self.data, net.device)
+        if metrics is None:
+            metrics = default_metrics(self.objective, data)
+        check_targets(self.data, self.loss is None)
+        check_shapes(net, data, self.objective, metrics)
+        plan = self.plan()
+        fed = Federation(
+            data,
+            self.local,
+            self.seed,
+            self.weighting,
+            {name: self._there(metric) for name, metric in metrics.items()},
+            takes_channels_last(net, self.data, self.channels_last),
+            self._capacities(plan.rule),
+            self.devices,
+        )
+        check_singles(net, fed, plan.rule, self._cohorts)
+        fed.check_devices()
+        name = next(iter(metrics), "loss")
+        higher = direction(self.evaluation.target, name, metrics.get(name), self.higher_is_better)
+        check_evaluation(self.evaluation, plan.rule is not None, metrics.get(name))
+        check_rate(self.local, self.rounds)
+        check_sums(plan, fed, self.turnover is not None and self.turnover.forget)
+        return Loop(
+            plan=plan,
+            fed=fed,
+            net=net,
+            engine=self._engine(plan, fed, net),
+            cohorts=self._cohorts,
+            evaluation=self.evaluation,
+            memory=ClientMemory(None, self.resident_bytes, net.device),
+            curve=Curve(self.evaluation.ema, self.evaluation.target, higher),
+            saving=self.saving,
+            on_round=list(self._on_round),
+            on_evaluation=list(self._on_evaluation),
+            sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluation),
+        )
+
+    def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
+        """The engine; "auto" is measured once, and is that engine's name from then on."""
+        if self.engine == "auto":
+            self.choice = choose(plan, fed, net, self._cohorts.of(0), self.rounds)
+            self.engine = self.choice.engine
+        engine = make_engine(self.engine) if isinstance(self.engine, str) else self.engine
+        if isinstance(engine, Workers):
+            engine.fit(self._cohorts.largest)
+        return engine
+
+    # ------------------------------------------------------------------------------------- to run
+    def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
+        """Run from the beginning. out: a new directory for configuration, log, checkpoints and
+        results.
+        """
+        loop = self.build()
+        if progress and self.choice is not None:
+            say(f"{self.label}, seed {self.seed}: {self.choice}")
+        if out is None:
+            return self._go(loop, progress, loop.begin)
+        folder = RunDirectory(out)
+        with folder.begun():
+            self._attach(loop, folder)
+            describe(self, loop, folder)
+            return self._go(loop, progress, loop.begin)
+
+    def resume(self, out: str | Path, progress: bool = False) -> Result:
+        """Go on in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
+
+        Raises CheckpointError if the directory holds a run of another configuration.
+        """
+        folder = RunDirectory(out)
+        folder.open()
+        with folder.held():
+            return self._resume(folder, progress)
+
+    def _resume(self, folder: RunDirectory, progress: bool) -> Result:
+        if self.engine == "auto":  # what the run began with
+            self.engine = str(folder.read_config().get("engine", "serial"))
+        loop = self.build()
+        known = folder.read_object("fingerprint.json")
+        own = fingerprint(self, loop, known.get("version", "1"))
+        other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
+        if other:
+            raise CheckpointError(
+                f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "
+                "resume with the settings it was started with, or start in another folder"
+            )
+        self._attach(loop, folder)
+
+        def restore() -> None:
+            loop.restore()
+            if loop.round > self.rounds:
+                raise ConfigError(
+                    f"'{folder.path}' has {loop.round} rounds already; "
+                    f"rounds = {self.rounds} is less than that"
+                )
+            describe(self, loop, folder)
+
+        return self._go(loop, progress, restore)
+
+    def _attach(self, loop: Loop, folder: RunDirectory) -> None:
+        loop.folder = folder
+        loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
+
+    @stoppable()
+    def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
+        try:
+            loop.engine.open(loop.plan, loop.fed, loop.net)
+            begin()
+            return self._rounds(loop, progress)
+        finally:
+            with undisturbed():
+                loop.engine.close()
+
+    def _rounds(self, loop: Loop, progress: bool) -> Result:
+        shown = None
+        if progress:
+            label, sent = f"{self.label}, seed {self.seed}", loop.ledger.bytes_up
+            sent += loop.ledger.bytes_down
+            shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
+        if shown is not None:
+            loop.on_round.append(shown.update)
+            shown.start()
+        try:
+            loop.run(self.rounds)
+            return finish(self, loop)
+        finally:
+            if shown is not None:
+                shown.stop()
+
+    @property
+    def label(self) -> str:
+        """A short name for progress bars and legends."""
+        if said := self.name or (self.config or {}).get("label"):
+            return str(said)
+        words = [label_of(self.algorithm)]
+        words += [self.loss.name] if isinstance(self.loss, Objective) and self.loss.named else []
+        words += [self.submodel.name] if self.submodel is not None else []
+        return " + ".join(words)

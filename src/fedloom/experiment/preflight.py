@@ -1,0 +1,354 @@
+"""Whether a model, its data, its loss and its device fit together, tried before anything runs."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..algorithm import Round
+from ..core.net import Net, logits_of
+from ..data import FederatedData
+from ..engines.evaluation import evaluation_batch
+from ..engines.metrics import accuracy, higher_is_better, is_whole
+from ..errors import CompositionError, ConfigError, DataError
+from ..federation.federation import Federation
+from ..federation.local import Local
+from ..federation.sampling import Cohorts
+from ..objectives import CrossEntropy, Objective, SquaredError
+from ..objectives.base import by_class
+from ..plan import Plan
+from ..server.evaluation import Evaluation, check_share
+from ..submodels.base import Rule, check_capacity
+from .shape_check import check_pairs
+
+_log = logging.getLogger(__name__)
+
+NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
+
+
+def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
+    """Say whether images go to the model as channels-last. A model that flattens with view()
+    cannot take them; that shows in one forward pass.
+    """
+    inputs = data.ready(data.inputs[:2]).to(net.device)
+    if wanted is not None or inputs.ndim != 4:
+        return bool(wanted) and inputs.ndim == 4
+    if not any(isinstance(m, nn.Conv2d) for m in net.module.modules()):
+        return False
+    net.train(False)
+    try:
+        with torch.no_grad():
+            net(net.init(), inputs.to(memory_format=torch.channels_last))
+    except RuntimeError:
+        return False
+    return True
+
+
+def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
+    """Run the model once on two samples. Raises DataError for what does not fit."""
+    index = data.clients.indices[:2]
+    if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
+        # tokens: the largest must be in the model's vocabulary
+        highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
+        index = torch.cat([index, highest.view(1)])
+    inputs, targets = data.ready(data.inputs[index]), data.targets[index]
+    if inputs.is_floating_point() and inputs.dtype != net.dtype:
+        raise DataError(
+            f"inputs are {inputs.dtype} and the model is {net.dtype}; "
+            "give dtype= to the experiment or to the data so that they agree"
+        )
+    net.train(False)
+    try:
+        with torch.no_grad():
+            outputs = net(net.init(), inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        tokens = not inputs.is_floating_point() and isinstance(error, IndexError)
+        upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
+        raise DataError(
+            f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
+            f"{str(error).splitlines()[0]}{_hint(net.module, inputs)}"
+        ) from error
+    objective.check(net, inputs)
+    if isinstance(objective, SquaredError) and not targets.is_floating_point():
+        raise DataError(
+            f"squared error needs floating targets, but they are {targets.dtype} labels; "
+            "take cross_entropy, or give targets.float()"
+        )
+    if isinstance(objective, CrossEntropy):
+        _check_classes(outputs, targets, data.classes)
+
+
+def check_targets(data: FederatedData, taken: bool) -> None:
+    """Raise DataError for classes in the form of numbers, if the loss is `taken` by the targets'
+    type; warn where most of the data is held out.
+    """
+    y = data.targets
+    rows = taken and y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1
+    if rows and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
+        raise DataError(
+            f"the targets are floats of shape {list(y.shape)} with one 1 in every row: for "
+            "classes give targets.argmax(1), for a regression on them loss=SquaredError()"
+        )
+    held = 0 if data.validation is None else len(data.validation)
+    everything = held + len(data.clients.indices)
+    if 2 * held > everything:
+        share = data.about.get("validation", {}).get("share", held / everything)
+        _log.warning(
+            "evaluate.validation = %g holds out %d of %d training samples; 0.1 is usual",
+            share,
+            held,
+            everything,
+        )
+
+
+def check_shapes(
+    net: Net, data: FederatedData, objective: Objective, metrics: Mapping[str, Any]
+) -> None:
+    """Try the loss and the metrics where outputs and targets have as many values in other shapes.
+    Raises DataError if one compares every output with every target.
+    """
+    index = data.clients.indices[:3].repeat(3)[:3].to(data.inputs.device)
+    inputs, targets = data.ready(data.inputs[index]), data.targets[index]
+    net.train(False)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = logits_of(net(net.init(), inputs))
+        check_pairs("the loss", lambda o, t: objective.score(o, (inputs, t)), outputs, targets)
+        for name, metric in metrics.items():
+            call = copy.deepcopy(metric).update if is_whole(metric) else metric
+            check_pairs(f"metric '{name}'", call, outputs, targets)
+
+
+def _hint(module: nn.Module, inputs: Tensor) -> str:
+    """What to change, where the first layer is linear and of another width than an example."""
+    layers = (m for m in module.modules() if not list(m.children()) and list(m.parameters(False)))
+    first, width = next(layers, None), inputs[0].numel()
+    if not isinstance(first, nn.Linear) or first.in_features == width:
+        return ""
+    return (
+        f"; an example has {width} values, the model's first layer takes {first.in_features}: "
+        f"give a model for {width} (model.inputs={width} of fedloom's mlp and logistic)"
+    )
+
+
+def check_sums(plan: Plan, fed: Federation, forgets: bool) -> None:
+    """Warn of settings under which a method does not go where its paper says."""
+    alg = plan.algorithm
+    lost = [name for name in plan.link.losing if name in alg.added]
+    if lost:
+        _log.warning(
+            "%s without feedback: clients add '%s' to their own memory, the server adds what is "
+            "left of it, and the two drift apart: the run ends at another point. Take "
+            "compress.feedback=residual",
+            alg.method,
+            lost[0],
+        )
+    if forgets and alg.added:
+        _log.warning(
+            "%s and turnover.forget: what clients have added to the server's sum stays in it when "
+            "they are forgotten; with turnover.forget=false they go on where they were",
+            alg.method,
+        )
+    unequal = len({fed.weight(i) for i in range(fed.population)}) > 1
+    if unequal and alg.means and not (alg.added or alg.normalises):
+        _log.warning(
+            "%s averages %s plainly, as its paper does, and the models by examples, of which "
+            "clients have different numbers: it minimises neither mean; take weighting=uniform",
+            alg.method,
+            " and ".join(alg.means),
+        )
+
+
+def check_rate(local: Local, rounds: int) -> None:
+    """Warn of rounds in which nobody learns, because the schedule has ended before the run."""
+    if rounds < 1 or local.rate(rounds - 1, 0) != 0:
+        return
+    first = next(t for t in range(rounds) if local.rate(t, 0) == 0)
+    _log.warning(
+        "local.schedule is 0 from round %d of %d on, and clients learn nothing there; give a "
+        "schedule that lasts as long as the run, or one with a floor",
+        first + 1,
+        rounds,
+    )
+
+
+def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> None:
+    """Warn of settings that have no effect without sub-models (not `parted`). Raises ConfigError
+    for a target that an accuracy, if the headline metric is ours, cannot reach.
+    """
+    target = evaluation.target
+    if headline is accuracy and target is not None:
+        check_share(target, f"evaluate.target = {target:g}")
+    if parted:
+        return
+    for key in ("sizes", "sizes_every"):
+        if getattr(evaluation, key) not in ((), None):
+            _log.warning("evaluate.%s has no effect: without a sub-model all hold all of it", key)
+
+
+def direction(target: float | None, name: str, metric: Any, said: bool | None) -> bool | None:
+    """Whether the headline metric is better higher: said, or known. Raises ConfigError where nobody
+    knows, and a target needs it.
+    """
+    higher = higher_is_better(name, metric) if said is None else said
+    if higher is not None:
+        return higher
+    text = (
+        f"nothing says whether the metric '{name}' is better higher or lower; give "
+        "higher_is_better=True or higher_is_better=False"
+    )
+    if target is not None:
+        raise ConfigError(f"evaluate.target = {target:g}: {text}")
+    _log.warning("%s: until then no value is the best", text)
+    return None
+
+
+def try_capacity(rule: Rule, level: float, net: Net) -> None:
+    """Make one view, so that a model which cannot be cut is refused before anything runs. What the
+    rule remarks on it is a warning.
+    """
+    check_capacity(rule, level)
+    if net.buffer_layout.d and level < 1:
+        raise CompositionError(
+            f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
+            f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
+            "batch norm with track_running_stats=False"
+        )
+    view = rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+    for remark in rule.remarks(view, net, level):
+        _log.warning("%s", remark)
+
+
+def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
+    """Raise CompositionError for a rule that asks who has a class, where classes are not told by
+    the labels or the model has no row for each.
+    """
+    rows = rule.rows(net)
+    if rows is None:
+        return
+    outputs = int(rows.max()) + 1
+    if data.classes is None or outputs < data.classes:
+        labels = "no labels" if data.classes is None else f"labels up to {data.classes - 1}"
+        raise CompositionError(
+            f"{rule.name} averages a class's row of the classifier over the clients that have the "
+            f"class, but '{data.name}' has {labels} and {type(net.module).__name__} {outputs} "
+            "outputs; take submodel.owners = false, or a model with an output for every class"
+        )
+
+
+def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts) -> None:
+    """Run the model, and its smallest part, on one example if a batch of one occurs: at a client
+    that takes part for certain or by chance, or at the end of the test set.
+
+    Raises CompositionError where a norm then has one value to normalise, which torch refuses.
+    """
+    if not any(isinstance(m, NORMS) for m in net.module.modules()):
+        return
+    for training, who, advice in _singles(fed, cohorts):
+        nets = [net]
+        if rule is not None and rule.cuts and fed.capacities:
+            x, small = net.init(), min(fed.capacities)
+            nets.append(rule.view(x, net, small, Round(0, math.nan, math.nan)).net or net)
+        for one in nets:
+            module = copy.deepcopy(one.module).train(training)  # statistics may move
+            if (norm := _refused(module, fed.batch(fed.data.clients.indices[:1])[0])) is not None:
+                raise CompositionError(
+                    f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
+                    f"one example, as {who}; {advice}, or take a norm over more values (such as "
+                    "fewer groups)"
+                )
+
+
+def _singles(fed: Federation, cohorts: Cohorts) -> Iterator[tuple[bool, str, str]]:
+    """Where a batch of one example occurs: whether in training, in words, and what to do."""
+    if isinstance(cohorts.size, Sequence):
+        clients = sorted({i for cohort in cohorts.size for i in cohort})
+    else:  # where clients come and go, some may never come
+        clients = [] if cohorts.turnover else list(range(fed.population))
+    for i in clients:
+        if 1 in fed.sizes(i):
+            n, batch = int(fed.data.sizes[i]), fed.local.batch
+            what = f"{n} in batches of {batch}" if batch and n > 1 else f"{n} in all"
+            yield True, f"client {i} has ({what})", "take another local.batch or local.drop_last"
+            break
+    tests = fed.data.test_targets
+    if tests is not None and len(tests) % evaluation_batch(tests) == 1:
+        size = evaluation_batch(tests)
+        words = f"the test set ends with ({len(tests)} in batches of {size})"
+        yield False, words, "give another number of test samples"
+
+
+def _refused(module: nn.Module, inputs: Tensor) -> str | None:
+    """The norm that cannot take this one example; None if all can."""
+    at = [""]
+    for path, m in module.named_modules():
+        if isinstance(m, NORMS):
+            name = f"{type(m).__name__} '{path}'"
+            m.register_forward_pre_hook(lambda *_, name=name: at.__setitem__(0, name))
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
+            module(inputs)
+    except ValueError as error:
+        return at[0] if "Expected more than 1" in str(error) else None
+    except (RuntimeError, TypeError, LookupError, AttributeError):
+        return None  # it wants more than inputs, or is wrong: the run says so, with its place
+    return None
+
+
+def on_device(data: FederatedData, device: torch.device) -> FederatedData:
+    """The data with their arrays on this device; the lists of indices stay on the CPU, where
+    clients and batches are drawn.
+    """
+    if data.inputs.device == device:
+        return data
+    moved = copy.copy(data)  # checked already
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        if (array := getattr(data, name)) is not None:
+            object.__setattr__(moved, name, array.to(device))
+    return moved
+
+
+def weights_of(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
+    """Weights as they are, or read from a safetensors file. Raises DataError."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(source)
+    except SafetensorError as error:
+        raise DataError(
+            f"weights '{source}' are no safetensors file ({error}); of a file that torch.save "
+            "wrote give what torch.load gives"
+        ) from None
+    except OSError as error:
+        raise DataError(f"weights '{source}' cannot be read: {error}") from None
+
+
+def _check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
+    if classes is None:
+        raise DataError(
+            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
+            "give another loss, or targets.long()"
+        )
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
+    logits = by_class(outputs, targets)
+    if logits.shape[:1] + logits.shape[2:] != targets.shape:
+        raise DataError(
+            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
+        )
+    if logits.shape[1] < classes:
+        raise DataError(
+            f"the model gives {logits.shape[1]} outputs per example, "
+            f"but labels go up to {classes - 1}; it needs {classes}"
+        )

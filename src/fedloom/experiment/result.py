@@ -1,0 +1,185 @@
+"""What a run returns, and the files it leaves at its end."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ..core.vector import Rec, tree
+from ..errors import CheckpointError
+from ..server.ledger import Ledger
+from ..server.submodel_evaluation import client_values, text
+from ..storage.atomic import remedy, write_atomic
+from ..storage.records import disk_errors
+from ..storage.run_directory import RunDirectory
+from .provenance import engine_text, group
+
+if TYPE_CHECKING:
+    from ..server.rounds import Loop
+    from .experiment import Experiment
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """history: one row per round. model: the trained module, in evaluation mode. state: the
+    server's record.
+
+    clients: the headline metric per client, None where a client has nothing to be tested on. path:
+    the run directory, if there is one.
+    """
+
+    history: list[dict[str, Any]]
+    model: nn.Module
+    ledger: Ledger
+    summary: dict[str, Any]
+    state: Rec
+    clients: list[float | None]
+    path: Path | None = None
+
+    def curve(self, column: str) -> tuple[list[int], list[float]]:
+        """Rounds and values of a column of the history, where it was measured."""
+        rows = [r for r in self.history if r.get(column) is not None]
+        return [r["round"] for r in rows], [r[column] for r in rows]
+
+    @property
+    def last(self) -> float | None:
+        """The headline metric on the test set after the last round."""
+        last = self.summary["last"]
+        return None if last is None else float(last["value"])
+
+    @property
+    def best(self) -> float | None:
+        """Its best value over all evaluations."""
+        best = self.summary["best"]
+        return None if best is None else float(best["value"])
+
+
+def finish(exp: Experiment, loop: Loop) -> Result:
+    """Collect the result, and write summary, ledger, per-client scores and the final model."""
+    clients, basis = _per_client(exp, loop)
+    by_client, by_size = _by_size(loop)
+    summary = _summary(exp, loop) | by_size
+    x = loop.plan.algorithm.model(loop.srv)
+    module = loop.net.export(x, loop.buffers).cpu()
+    folder = loop.folder
+    if folder is not None:
+        about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
+        about |= by_client
+        try:
+            _write(folder, module, loop.ledger.as_dict(), about, summary)
+        except OSError as error:
+            raise CheckpointError(
+                f"the results cannot be written to '{folder.path}': {error.strerror or error}; "
+                f"{remedy(error)}, then `fedloom resume {folder.path}`"
+            ) from error
+    path = None if folder is None else folder.path
+    state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)
+    return Result(loop.history, module, loop.ledger, summary, state, clients, path)
+
+
+def _write(
+    folder: RunDirectory, module: nn.Module, ledger: Any, clients: Any, summary: dict[str, Any]
+) -> None:
+    from safetensors.torch import save_model
+
+    with disk_errors():
+        write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
+    folder.write_json("ledger.json", ledger)
+    folder.write_json("clients.json", clients)
+    folder.write_json("summary.json", summary)  # last: who finds it finds everything
+
+
+def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
+    name, curve, ledger = f"test_{loop.headline}", loop.curve, loop.ledger
+    seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
+    best, known = None, curve.higher_is_better is not None
+    for at, value in seen:
+        if known and (best is None or curve.better(value, best[1])):
+            best = (at, value)
+    averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
+    reached = curve.reached or {}
+    validation = [r for r in loop.history if r.get(f"validation_{loop.headline}") is not None]
+    config = exp.config or {}
+    return {
+        "metric": {
+            "name": loop.headline,
+            "higher_is_better": curve.higher_is_better,
+            "unit": "share" if loop.headline == "accuracy" else "",
+        },
+        "algorithm": config.get("algorithm", {}).get("name", exp.algorithm.method),
+        "label": exp.label,
+        "name": config.get("name") or exp.name or exp.algorithm.method,
+        "seed": exp.seed,
+        "rounds": loop.round,
+        "finished": loop.round >= exp.rounds,
+        "population": loop.fed.population,
+        "parameters": loop.net.layout.d,
+        "best": _point(best),
+        "last": _point(seen[-1] if seen else None),
+        "last_ema": averages[-1] if averages else None,
+        "last_validation": validation[-1][f"validation_{loop.headline}"] if validation else None,
+        "target": curve.target,
+        "rounds_to_target": reached.get("round"),
+        "rounds_to_target_text": curve.rounds_to_target(loop.round),
+        "bytes_to_target": reached.get("bytes"),
+        "seconds_to_target": reached.get("seconds"),
+        "bytes_up": ledger.bytes_up,
+        "bytes_down": ledger.bytes_down,
+        "seconds": ledger.seconds,
+        "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
+        "engine": engine_text(loop),
+        "group": group(exp, loop),
+    }
+
+
+def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
+    return None if at is None else {"round": at[0], "value": at[1]}
+
+
+def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
+    """The headline metric per client, and on what; see client_values."""
+    data = loop.fed.data
+    none: list[float | None] = [None] * loop.fed.population
+    if not exp.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
+        return none, "not measured"
+    assert data.test_targets is not None
+    by_class = data.classes is not None and data.test_targets.ndim == 1
+    if data.test_clients is None and not by_class:
+        return none, "not measured"
+    known = loop.size_scores().get(1.0)  # the whole model
+    score = known or loop.score(data.test_inputs, data.test_targets, own=True)
+    return client_values(data, next(iter(loop.fed.metrics.values())), score)
+
+
+def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run with sub-models says beside: for the clients' file, for the summary."""
+    sizes = loop.sizes
+    if sizes is None:
+        return {}, {}
+    x = loop.plan.algorithm.model(loop.srv)
+    scores = loop.size_scores()
+    local, basis = sizes.local(scores)
+    part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}
+    columns = sizes.columns(scores)
+    took = {i for t in range(loop.round) for i in loop.cohorts.of(t)}
+    outside = [i for i in range(loop.fed.population) if i not in took]
+    summary = {
+        "rule": sizes.rule.name,
+        "held": {text(c): sizes.held(x, c, loop.round) for c in sizes.levels},
+        "global": _of(columns, f"test_{sizes.metric}@"),
+        "local": _of(columns, f"local_{sizes.metric}@"),
+        "outside_clients": len(outside),
+        "unseen": sizes.unseen(loop.engine, x, loop.buffers, loop.round, outside, scores),
+        **sizes.explored(),
+    }
+    return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}
+
+
+def _of(columns: Mapping[str, float], start: str) -> dict[str, float]:
+    """The columns that start so, by what follows."""
+    return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}

@@ -1,0 +1,141 @@
+"""How much of the model every client can hold: levels, a distribution over levels, or a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.parsing import decoded, parse_json
+from ..core.rng import generator
+from ..errors import ConfigError
+
+Capacities = Sequence[float | str] | Mapping[Any, float] | str | Path
+
+
+def share_of(value: Any, what: str = "a capacity") -> float:
+    """A share in (0, 1], given as a number or as a fraction in words. Raises ConfigError.
+
+    >>> share_of("1/64"), share_of(1)
+    (0.015625, 1.0)
+    """
+    try:
+        share = float(Fraction(value.strip())) if isinstance(value, str) else float(value)
+    except (ValueError, TypeError, ArithmeticError):  # 1/0, 1e999
+        share = math.nan
+    if isinstance(value, bool) or not 0 < share <= 1:
+        raise ConfigError(
+            f"{what} must be in (0, 1], got {value!r}; it is the share of the model that a client "
+            "can hold, such as 0.25 or '1/4', 1 for all of it"
+        )
+    return share
+
+
+def levels_of(given: Capacities) -> tuple[float, ...]:
+    """The capacities in what a user gives: a list, "1/64, 1/4, 1", a mapping {level: share of the
+    clients}, or a file's name. Raises ConfigError.
+
+    >>> levels_of("1/64, 1/4, 1")
+    (0.015625, 0.25, 1.0)
+    """
+    if isinstance(given, str | Path):
+        parts = str(given).split(",")
+        if isinstance(given, str) and all(_is_share(part) for part in parts):
+            return tuple(share_of(part) for part in parts)
+        return _read(Path(given))
+    if not isinstance(given, Mapping | Sequence) or not len(given):
+        raise ConfigError(
+            f"capacities must be levels such as ['1/4', 1], {{level: share of the clients}} or a "
+            f"file with one for each client, got {given!r}"
+        )
+    return tuple(share_of(level) for level in given)
+
+
+def _is_share(text: str) -> bool:
+    try:
+        Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        return False
+    return True
+
+
+def _read(path: Path) -> tuple[float, ...]:
+    """One capacity a line, or a JSON list; what follows a # is a remark."""
+    try:
+        text = decoded(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise ConfigError(
+            f"capacities '{path}' are neither levels such as '1/4, 1' nor a file that can be read: "
+            f"{why}"
+        ) from None
+    if path.suffix == ".json":
+        try:
+            found = parse_json(text)
+        except ValueError as error:
+            raise ConfigError(f"capacities file '{path}' is no JSON: {error}") from None
+        lines = found if isinstance(found, list) else [found]
+    else:
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+        lines = [line for line in lines if line]
+    if not lines:
+        raise ConfigError(f"capacities file '{path}' is empty; give one capacity for each client")
+    return tuple(
+        share_of(line, f"capacities file '{path}', client {i}") for i, line in enumerate(lines)
+    )
+
+
+def deal(given: Capacities, clients: int, seed: int = 0) -> tuple[float, ...]:
+    """One capacity for each client.
+
+    As many as there are clients are theirs, one by one; other levels are dealt out in turn, so that
+    groups are equal. A mapping {level: share} gives each level so many clients, rounded by largest
+    remainders, at random. A file has one for each client. Raises ConfigError.
+
+    >>> deal([0.25, 1.0], 3)
+    (0.25, 1.0, 0.25)
+    >>> sorted(deal({"1/4": 0.75, 1: 0.25}, 4))
+    [0.25, 0.25, 0.25, 1.0]
+    """
+    levels = levels_of(given)
+    if isinstance(given, Mapping):
+        return _distributed(levels, list(given.values()), clients, seed)
+    listed = isinstance(given, Path) or (
+        isinstance(given, str) and not all(map(_is_share, given.split(",")))
+    )
+    if listed and len(levels) != clients:
+        raise ConfigError(
+            f"capacities file '{given}' has {len(levels)} capacities for {clients} clients; give "
+            "one for each"
+        )
+    if len(levels) > clients:
+        raise ConfigError(
+            f"{len(levels)} capacities are given for {clients} clients; give levels, or one for "
+            "each client"
+        )
+    return (
+        levels if len(levels) == clients else tuple(levels[i % len(levels)] for i in range(clients))
+    )
+
+
+def _distributed(
+    levels: Sequence[float], shares: Sequence[Any], clients: int, seed: int
+) -> tuple[float, ...]:
+    for share in shares:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not share >= 0:
+            raise ConfigError(f"a level's share of the clients must be 0 or more, got {share!r}")
+    total = math.fsum(shares)
+    if not math.isclose(total, 1, abs_tol=1e-6):
+        raise ConfigError(f"the levels' shares of the clients must add up to 1, got {total:g}")
+    exact = [share * clients for share in shares]
+    counts = [math.floor(e + 1e-9) for e in exact]
+    rest = sorted(range(len(levels)), key=lambda k: (counts[k] - exact[k], k))
+    for k in rest[: clients - sum(counts)]:
+        counts[k] += 1
+    every = [level for level, n in zip(levels, counts, strict=True) for _ in range(n)]
+    order = torch.randperm(clients, generator=generator(seed, "capacities"))
+    return tuple(every[i] for i in order.tolist())

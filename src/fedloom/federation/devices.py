@@ -1,0 +1,93 @@
+"""How fast clients are: what simulated time is counted by, and what a time-out leaves them.
+
+Nothing waits: seconds are computed from steps and bytes, and real hardware changes no number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, dataclass_transform
+
+import torch
+
+from ..core.hyper import check_ranges, hyper
+from ..core.rng import generator
+from ..errors import ConfigError
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Devices:
+    """The clients' speeds. up, down: bytes per second of every client's connection; None: sending
+    takes no time.
+    """
+
+    up: float | None = hyper(None, low=0, open_low=True, optional=True, source="bytes a second")
+    down: float | None = hyper(None, low=0, open_low=True, optional=True, source="bytes a second")
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def speeds(self, clients: int, seed: int) -> list[float]:
+        """Local steps per second of every client."""
+        raise NotImplementedError
+
+    def travel(self, bytes_down: int, bytes_up: int) -> float:
+        """Seconds that a client's two messages of a round take.
+
+        >>> Levels(up=100.0).travel(5000, 200)
+        2.0
+        """
+        ways = ((bytes_down, self.down), (bytes_up, self.up))
+        return sum(count / rate for count, rate in ways if rate is not None)
+
+
+dataclass(frozen=True, kw_only=True)(Devices)
+
+
+class Levels(Devices):
+    """Speeds in steps per second, dealt to the clients in turn, or one for every client.
+
+    >>> Levels(steps_per_second=(1.0, 4.0)).speeds(5, seed=0)
+    [1.0, 4.0, 1.0, 4.0, 1.0]
+    """
+
+    steps_per_second: Sequence[float] = hyper((1.0, 2.0, 4.0), source="an example")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given: Any = self.steps_per_second
+        several = isinstance(given, (list, tuple)) and len(given) > 0
+        if not several or not all(type(v) in (int, float) and 0 < v < math.inf for v in given):
+            raise ConfigError(
+                f"Levels.steps_per_second must be a list of numbers above 0, got {given!r}"
+            )
+
+    def speeds(self, clients: int, seed: int) -> list[float]:
+        given = self.steps_per_second
+        return [float(given[i % len(given)]) for i in range(clients)]
+
+
+class LogNormal(Devices):
+    """Speeds median exp(sigma z) in steps per second, z normal, drawn once from the run's seed."""
+
+    median: float = hyper(10.0, low=0, open_low=True, source="steps a second")
+    sigma: float = hyper(0.5, low=0, source="0.5: the fastest sixth is 2.7 times the slowest's")
+
+    def speeds(self, clients: int, seed: int) -> list[float]:
+        z = torch.randn(clients, generator=generator(seed, "devices"), dtype=torch.float64)
+        found = [float(v) for v in self.median * (self.sigma * z).exp()]
+        if odd := [v for v in found if not 1e-9 < v < 1e12]:
+            raise ConfigError(
+                f"LogNormal.median = {self.median:g} and sigma = {self.sigma:g} give a client "
+                f"{odd[0]:g} steps a second; with sigma = 0.5 the fastest sixth is 2.7 times as "
+                "fast as the slowest"
+            )
+        return found
+
+
+DEVICES: dict[str, type[Devices]] = {"levels": Levels, "lognormal": LogNormal}

@@ -1,0 +1,239 @@
+"""Who trains on what, how much, and with which randomness."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.rng import generator, key, substream
+from ..data import FederatedData
+from ..errors import ConfigError, DataError
+from .devices import Devices
+from .local import Local
+
+# outputs, targets -> one value per example (B,), or the batch's mean as a scalar
+Metric = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Who trains on what, how much, and with which randomness. Batches are made when asked for.
+
+    channels_last: images go to the model in that memory format, which convolutions and pooling
+    like better (a quarter off a step of FAFED's small network on a CPU). devices: how fast the
+    clients are; None: time is not simulated.
+    """
+
+    data: FederatedData
+    local: Local
+    seed: int = 0
+    weighting: str = "examples"
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    channels_last: bool = False
+    capacities: Sequence[float] = ()
+    devices: Devices | None = None
+
+    def __post_init__(self) -> None:
+        if self.capacities and len(self.capacities) != self.data.population:
+            raise ConfigError(
+                f"{len(self.capacities)} capacities are given for {self.data.population} clients; "
+                "give one for each"
+            )
+        if self.weighting not in ("examples", "uniform"):
+            raise ConfigError(f'weighting must be "examples" or "uniform", got {self.weighting!r}')
+        if self.local.seconds is not None and self.devices is None:
+            raise ConfigError(
+                f"local.seconds = {self.local.seconds:g} needs to know how fast the clients are; "
+                "give devices, such as devices=lognormal, or drop it"
+            )
+        batch = self.local.batch
+        if self.local.drop_last and batch is not None:
+            sizes = self.data.sizes
+            if int(sizes.min()) < batch:
+                i = int(sizes.argmin())
+                raise DataError(
+                    f"client {i} has {int(sizes[i])} samples, fewer than local.batch = {batch} "
+                    "with drop_last: it would never train; use drop_last = false or a smaller batch"
+                )
+
+    def check_devices(self) -> None:
+        """Raise ConfigError for speeds that no device has."""
+        if self.devices is not None:
+            _ = self._speeds
+
+    @functools.cached_property
+    def _speeds(self) -> list[float]:
+        assert self.devices is not None
+        return self.devices.speeds(self.population, self.seed)
+
+    @functools.cached_property
+    def _sizes(self) -> Any:
+        return self.data.sizes.numpy()  # indexing a tensor costs ten times as much
+
+    @functools.cached_property
+    def _offsets(self) -> Any:
+        return self.data.clients.offsets.numpy()
+
+    @property
+    def population(self) -> int:
+        """N, the number of clients."""
+        return self.data.population
+
+    def capacity(self, client: int) -> float:
+        """The share of the model that a client can hold."""
+        return self.capacities[client] if self.capacities else 1.0
+
+    @functools.cached_property
+    def parted(self) -> bool:
+        """Whether some clients hold a part of the model only."""
+        return any(capacity != 1 for capacity in self.capacities)
+
+    def weight(self, client: int) -> float:
+        """The aggregation weight of a client's answer."""
+        return float(self._sizes[client]) if self.weighting == "examples" else 1.0
+
+    def relative_size(self, client: int) -> float:
+        """n_i N / sum of all n: a client's number of examples over the mean of all clients'."""
+        return float(self._sizes[client]) / self._mean_size
+
+    @functools.cached_property
+    def _mean_size(self) -> float:
+        return float(self._sizes.mean())
+
+    @functools.cached_property
+    def _works(self) -> dict[int, _Work]:
+        return {}
+
+    def _work(self, client: int) -> _Work:
+        """What a client does in every round; worked out when it is first asked for."""
+        found = self._works.get(client)
+        if found is None:
+            n = int(self._sizes[client])
+            size = min(self.local.batch or n, n)
+            whole = self.local.drop_last or self.local.order == "text"
+            per_epoch = n // size if whole else -(-n // size)
+            steps = self._steps(client, per_epoch)
+            found = _Work(size, per_epoch, steps, _sizes(n, size, per_epoch, steps))
+            self._works[client] = found
+        return found
+
+    def _steps(self, client: int, per_epoch: int) -> int:
+        epochs, steps = self.local.work
+        if epochs is not None:
+            steps = max(1, math.floor(epochs * per_epoch + 0.5))
+        if self.local.seconds is None:
+            assert steps is not None
+            return steps
+        done = max(1, math.floor(self.local.seconds * self._speeds[client] * (1 + 1e-12)))
+        return done if steps is None else min(steps, done)
+
+    def steps(self, client: int) -> int:
+        """K_i: whole steps, at least one; a fraction of an epoch is rounded to the nearest, and
+        what a device has not done in local.seconds is not done.
+        """
+        return self._work(client).steps
+
+    def duration(self, client: int, steps: int, bytes_down: int, bytes_up: int) -> float:
+        """Simulated seconds of a client's round: its steps, and its messages on their way."""
+        assert self.devices is not None
+        return steps / self._speeds[client] + self.devices.travel(bytes_down, bytes_up)
+
+    def sizes(self, client: int) -> tuple[int, ...]:
+        """The size of the batch of every local step of a client."""
+        return self._work(client).sizes
+
+    def order(self, client: int, round: int) -> Tensor:
+        """The indices (sum of the sizes,) of a client's batches of a round in a row, on the CPU:
+        shuffled anew in each pass over its data, or read on where the round before left off.
+        """
+        first, end = int(self._offsets[client]), int(self._offsets[client + 1])
+        own, source = (
+            self.data.clients.indices[first:end],
+            generator(self.seed, "batches", round, client),
+        )
+        size, per_epoch, todo, _ = self._work(client)
+        if self.local.order == "text":
+            places = torch.arange(todo) + self.first(client, round)
+            streams = own[: size * per_epoch].view(size, per_epoch)
+            return streams[:, places % per_epoch].t().reshape(-1)
+        passes, rest = divmod(todo, per_epoch)
+        out: list[Tensor] = []
+        for steps in [per_epoch] * passes + [rest] * (rest > 0):
+            order = own.index_select(0, torch.randperm(end - first, generator=source))
+            out.append(order if steps * size >= len(order) else order[: steps * size])
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+    def first(self, client: int, round: int) -> int:
+        """The place in its pass of a client's first batch of a round, if batches are read on."""
+        work = self._work(client)
+        return round * work.steps % work.per_epoch
+
+    def pass_of(self, client: int) -> tuple[int, int]:
+        """The size of a whole batch of a client, and how many batches a pass over its data has."""
+        work = self._work(client)
+        return work.size, work.per_epoch
+
+    def batches(self, client: int, round: int) -> Sequence[Tensor]:
+        """The indices (B,) of every local step of a client in a round, where the data are."""
+        order = self.order(client, round).to(self.data.inputs.device)  # at once, not step by step
+        sizes = self._work(client).sizes
+        return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
+
+    def probe_batch(self, client: int) -> Tensor:
+        """The indices (B,) of a client's batch in the exchange before round 0."""
+        own, size = self.data.clients.of(client), self.local.probe_batch or self.local.batch
+        order = torch.randperm(len(own), generator=generator(self.seed, "probe", client))
+        return own[order[: size or len(own)]]
+
+    def batch(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with
+        draws (of `draws`) as it is trained on them. The indices may be on the CPU.
+        """
+        index = index.to(self.data.inputs.device)
+        inputs = self.data.ready(self.data.inputs.index_select(0, index), draws)
+        return self.formatted(inputs), self.data.targets.index_select(0, index)
+
+    def draws(self, client: int, round: int, step: int, count: int) -> Tensor | None:
+        """What augments the batch of a local step, (count, numbers per sample) in [0, 1), float64;
+        None where nothing is random.
+        """
+        transform = self.data.transform
+        if transform is None or not transform.draws:
+            return None
+        source = torch.Generator().manual_seed(
+            substream(key(self.seed, "augment", round, client), step)
+        )
+        return torch.rand(count, transform.draws, generator=source, dtype=torch.float64)
+
+    def formatted(self, inputs: Tensor) -> Tensor:
+        """Inputs in the memory format that the model gets."""
+        return inputs.to(memory_format=torch.channels_last) if self.channels_last else inputs
+
+    def cost(self, client: int) -> float:
+        """Examples a client will see in a round: what ranges of a cohort are balanced by."""
+        work = self._work(client)
+        return float(work.steps * work.size)
+
+
+class _Work(NamedTuple):
+    """What a client does in a round: size of a whole batch, batches in a pass, steps, and the size
+    of every step's batch.
+    """
+
+    size: int
+    per_epoch: int
+    steps: int
+    sizes: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _sizes(n: int, size: int, per_epoch: int, steps: int) -> tuple[int, ...]:
+    """Batch sizes of so many steps: full ones, and in every pass a shorter last one if there is."""
+    one = [min(size, n - k * size) for k in range(per_epoch)]
+    return tuple((one * (-(-steps // per_epoch)))[:steps])

@@ -1,0 +1,116 @@
+"""How clients train between two exchanges: amount of work, batches, rates, and the parts around the
+method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..algorithm import Algorithm
+from ..core.hyper import check_ranges, hyper
+from ..errors import ConfigError
+from ..wrappers import Adam, Momentum, Optimiser, build
+from .schedules import Constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
+
+    seconds: the server calls time after so many simulated seconds of training, and every client
+    answers with the steps that its device has done by then, one at least; `epochs` or `steps` are
+    then the most that it does, and without them there is no other bound.
+
+    batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
+    for algorithms that have it. schedule(round, step) multiplies lr. order
+    "text": batches are not drawn but read on: the client's data, in their order, are cut into
+    `batch` streams of equal length side by side, and every batch has the next example of each; what
+    is left over at the end is not used. Order of the parts of
+    a step: gradient (with sam: the perturbed one), the method's corrections, joint clip, weight
+    decay, momentum, move (as torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value
+    out of range.
+
+    >>> Local(epochs=5, batch=50, lr=0.1).work
+    (5, None)
+    """
+
+    epochs: float | None = hyper(None, source="number of passes over the client's data")
+    steps: int | None = hyper(None, source="number of local steps K, for every client")
+    seconds: float | None = hyper(
+        None, low=0, open_low=True, optional=True, source="CFedAvg, Remark 6: a time-out"
+    )
+    batch: int | None = hyper(50, source="50 in FedACG's and FedSMOO's main tables")
+    lr: float = hyper(0.1, low=0, open_low=True, source="0.1 in FedACG and FedSMOO")
+    schedule: Callable[[int, int], float] = field(default_factory=Constant)
+    optimiser: str = hyper("sgd", choices=("sgd", "adam", "adamw"), source="sgd; AdamW in FIARSE")
+    momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
+    beta1: float | None = hyper(
+        None, low=0, high=1, open_high=True, optional=True, source="of adam, adamw; None: 0.9"
+    )
+    beta2: float | None = hyper(
+        None,
+        low=0,
+        high=1,
+        open_high=True,
+        optional=True,
+        source="of adam, adamw; None: 0.999; 0.95 in FIARSE",
+    )
+    weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
+    clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    sam: float | None = hyper(
+        None, low=0, optional=True, source="rho of SAM; FedSMOO: 0.01, its code: 0.1"
+    )
+    probe_batch: int | None = hyper(None, source="FAFED's first batch B = b q; None: one batch b")
+    order: str = hyper(
+        "shuffled", choices=("shuffled", "text"), source="text: FAFED's language model"
+    )
+    drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(
+                f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
+                "keep one of them"
+            )
+        if self.momentum and self.optimiser != "sgd":
+            raise ConfigError(
+                f"local.momentum = {self.momentum} goes with optimiser sgd, not {self.optimiser}"
+            )
+        for name in ("beta1", "beta2"):
+            if self.optimiser == "sgd" and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
+                    "sgd; drop it, or take local.optimiser = adamw"
+                )
+        for name in ("epochs", "steps", "batch", "clip", "probe_batch"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"local.{name} must be above 0, got {value!r}")
+        for name in ("steps", "batch", "probe_batch"):
+            value = getattr(self, name)
+            if value is not None and int(value) != value:
+                raise ConfigError(f"local.{name} must be a whole number, got {value!r}")
+
+    @property
+    def work(self) -> tuple[float | None, int | None]:
+        """(epochs, steps), one of which is None; both, where only `seconds` is a bound."""
+        if self.steps is None and self.epochs is None:
+            return (1, None) if self.seconds is None else (None, None)
+        return self.epochs, self.steps
+
+    def rate(self, round: int, step: int) -> float:
+        """The local learning rate of a step; both count from 0."""
+        return self.lr * self.schedule(round, step)
+
+    def around(self, method: Algorithm) -> Algorithm:
+        """The method with clipping, weight decay, optimiser and SAM in the documented order."""
+        opt: Optimiser | None = None
+        if self.optimiser != "sgd":
+            betas = [(0.9, self.beta1), (0.999, self.beta2)]
+            beta1, beta2 = (usual if given is None else given for usual, given in betas)
+            opt = Adam(lr=1.0, beta1=beta1, beta2=beta2, eps=1e-8)
+        elif self.momentum:
+            opt = Momentum(lr=1.0, beta=self.momentum)
+        return build(method, self.clip, self.weight_decay, opt, self.optimiser == "adamw", self.sam)

@@ -1,0 +1,245 @@
+"""Who is there, and who of them takes part in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..core.hyper import check_ranges, hyper
+from ..core.rng import generator
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turnover:
+    """A set of clients that changes: `active` of all clients are there, and every `every` rounds
+    some of them are replaced.
+
+    replace: each leaves with this probability, and its place is taken by one of those that were not
+    there, drawn without replacement; where more leave than there are outside, the surplus stays.
+    None: the whole set is drawn anew. With half of all clients and replace = 0.5 the two replace
+    equally many on average. forget: what a client remembers is dropped when it leaves; otherwise it
+    is kept for its return. What the server has learnt from it stays in either case.
+
+    Source: Kim, Kim and Han, FedACG, CVPR 2024, Table 3: 250 of 500, every 100 rounds, 0.5 in the
+    text, drawn anew in the appendix's Figure F. What becomes of memories is not said there.
+    """
+
+    active: int = hyper(low=1)
+    every: int = hyper(100, low=1)
+    replace: float | None = hyper(0.5, low=0, high=1, optional=True)
+    forget: bool = hyper(False, choices=(False, True))
+
+    def __post_init__(self) -> None:
+        for name in ("active", "every"):
+            if type(getattr(self, name)) is not int:
+                raise ConfigError(
+                    f"Turnover.{name} must be a whole number, got {getattr(self, name)!r}"
+                )
+        check_ranges(self)
+
+    def first(self, population: int, seed: int) -> list[int]:
+        """Who is there at the beginning, sorted."""
+        order = torch.randperm(population, generator=generator(seed, "turnover", 0))
+        return sorted(order[: self.active].tolist())
+
+    def after(self, there: list[int], stage: int, population: int, seed: int) -> list[int]:
+        """Who is there in a stage (counted from 0) after those who were there in the one before."""
+        source = generator(seed, "turnover", stage)
+        if self.replace is None:
+            return sorted(torch.randperm(population, generator=source)[: self.active].tolist())
+        before = torch.tensor(there)
+        outside = torch.ones(population, dtype=torch.bool)
+        outside[before] = False
+        arriving = outside.nonzero()[:, 0]
+        leaving = (torch.rand(len(there), generator=source) < self.replace).nonzero()[:, 0]
+        leaving = leaving[torch.randperm(len(leaving), generator=source)][: len(arriving)]
+        arriving = arriving[torch.randperm(len(arriving), generator=source)][: len(leaving)]
+        after = before.clone()
+        after[leaving] = arriving
+        return sorted(after.tolist())
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """The cohort of every round, sorted by client.
+
+    size: a share of all clients as a float in (0, 1], a number of clients as an int, or an explicit
+    schedule: one list of clients per round, begun again when it ends. sampling: "fixed" draws
+    exactly that many without replacement; "bernoulli" lets every client take part with that
+    probability, and draws again if nobody does. turnover: who of the population is there at all; a
+    share or number is then of those. Raises ConfigError for a cohort that the population does not
+    have.
+
+    >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
+    True
+    """
+
+    size: float | int | Sequence[Sequence[int]]
+    population: int
+    seed: int = 0
+    sampling: str = "fixed"
+    turnover: Turnover | None = None
+    # the last two stages and who is there in them
+    _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.sampling not in ("fixed", "bernoulli"):
+            raise ConfigError(f'sampling must be "fixed" or "bernoulli", got {self.sampling!r}')
+        self._check_turnover()
+        n = self.there
+        if isinstance(self.size, bool) or not isinstance(self.size, (int, float, Sequence)):
+            raise ConfigError(
+                f"cohort must be a share, a number or lists of clients, got {self.size!r}"
+            )
+        if isinstance(self.size, float) and not 0 < self.size <= 1:
+            raise ConfigError(
+                f"cohort as a share must be in (0, 1], got {self.size}; "
+                "for a number of clients give an integer"
+            )
+        if isinstance(self.size, int) and not 1 <= self.size <= n:
+            raise ConfigError(
+                f"cohort must be from 1 to the {n} clients there are, got {self.size}"
+            )
+        if isinstance(self.size, Sequence):
+            self._check_lists(self.size)
+
+    def _check_turnover(self) -> None:
+        if self.turnover is None:
+            return
+        if self.turnover.active > self.population:
+            raise ConfigError(
+                f"turnover.active must be from 1 to the {self.population} clients of the data, got "
+                f"{self.turnover.active}"
+            )
+        if isinstance(self.size, Sequence):
+            raise ConfigError(
+                "a cohort of explicit lists and a turnover both say who is there; keep one of them"
+            )
+
+    def _check_lists(self, lists: Sequence[Sequence[int]]) -> None:
+        if not lists or any(isinstance(members, (str, int)) for members in lists):
+            raise ConfigError(
+                f"a cohort schedule needs at least one list of clients, got {lists!r}"
+            )
+        for t, members in enumerate(lists):
+            bad: list[Any] = [i for i in members if type(i) is not int]
+            bad = bad or [i for i in members if not 0 <= i < self.population]
+            if bad:
+                raise ConfigError(
+                    f"cohort of round {t + 1} names client {bad[0]!r}; "
+                    f"clients are numbered 0 to {self.population - 1}"
+                )
+            if len(set(members)) < len(members):
+                raise ConfigError(f"cohort of round {t + 1} names a client twice: {list(members)}")
+
+    @property
+    def there(self) -> int:
+        """How many clients are there at a time."""
+        return self.population if self.turnover is None else self.turnover.active
+
+    @property
+    def words(self) -> str:
+        """How many take part, in words.
+
+        >>> Cohorts(1, 50).words, Cohorts(1.0, 50).words
+        ('1 of 50 clients', '50 of 50 clients')
+        """
+        if isinstance(self.size, Sequence):
+            return f"{len(self.size)} lists of clients, in turn"
+        near = "about " if self.sampling == "bernoulli" else ""
+        there = "" if self.turnover is None else " that are there"
+        return f"{near}{self._count} of {self.there} clients{there}"
+
+    @property
+    def alone(self) -> str:
+        """Why a cohort of one client may be meant as all of them; empty where it cannot."""
+        if self.size != 1 or not isinstance(self.size, int) or self.there == 1:
+            return ""
+        return (
+            f"cohort = 1 is one client of {self.there} in every round; for all of them write "
+            "cohort = 1.0"
+        )
+
+    @property
+    def _count(self) -> int:
+        """How many of those who are there, of a share or number."""
+        assert isinstance(self.size, int | float)
+        n = self.there
+        return self.size if isinstance(self.size, int) else max(round_half_up(self.size * n), 1)
+
+    @property
+    def share(self) -> float:
+        """The expected share of those who are there that take part."""
+        if isinstance(self.size, Sequence):
+            return sum(map(len, self.size)) / len(self.size) / self.population
+        return self.size if isinstance(self.size, float) else self.size / self.there
+
+    @property
+    def largest(self) -> int:
+        """The most clients that a round can have.
+
+        >>> [Cohorts(size, 10).largest for size in (0.25, 4, [[1], [2, 3]])]
+        [3, 4, 2]
+        """
+        if isinstance(self.size, Sequence):
+            return max(map(len, self.size))
+        if self.sampling == "bernoulli":
+            return self.there
+        return self._count
+
+    def present(self, round: int) -> list[int]:
+        """Who is there in a round (counted from 0), sorted."""
+        if self.turnover is None:
+            return list(range(self.population))
+        return self._present(round // self.turnover.every)
+
+    def _present(self, stage: int) -> list[int]:
+        """Who is there in a stage: stage after stage from the beginning, or from a known one."""
+        assert self.turnover is not None
+        known = [at for at in self._stages if at <= stage]
+        at = max(known, default=0)
+        there = self._stages[at] if known else self.turnover.first(self.population, self.seed)
+        found = {at: there}
+        while at < stage:
+            at += 1
+            there = self.turnover.after(there, at, self.population, self.seed)
+            found = {at - 1: found[at - 1], at: there}
+        self._stages.clear()
+        self._stages.update(found)
+        return there
+
+    def forgotten(self, round: int) -> list[int]:
+        """Whose memory is dropped before a round (counted from 0): those who have just left, if the
+        turnover forgets them; sorted.
+        """
+        change = self.turnover
+        if change is None or not change.forget or not round or round % change.every:
+            return []
+        before = self._present(round // change.every - 1)
+        return sorted(set(before) - set(self._present(round // change.every)))
+
+    def of(self, round: int) -> list[int]:
+        """The clients of a round (counted from 0), sorted."""
+        if isinstance(self.size, Sequence):
+            return sorted(self.size[round % len(self.size)])
+        there = self.present(round)
+        n = len(there)
+        if self.sampling == "bernoulli":
+            for attempt in range(1000):
+                draws = torch.rand(n, generator=generator(self.seed, "cohort", round, attempt))
+                if members := (draws < self.share).nonzero()[:, 0].tolist():
+                    return [there[i] for i in members]
+            raise ConfigError(
+                f"cohort = {self.size}: nobody of {n} clients was drawn in 1000 tries"
+            )
+        order = torch.randperm(n, generator=generator(self.seed, "cohort", round))
+        return sorted(there[i] for i in order[: self._count].tolist())
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number; halves go up (Python's round() takes them to the even one)."""
+    return int(value + 0.5)

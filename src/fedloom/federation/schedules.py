@@ -1,0 +1,196 @@
+"""Local learning rates as factors of (round, step); a user's own is any such function."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, dataclass_transform
+
+from ..core.hyper import check_ranges, hyper
+from ..errors import ConfigError, did_you_mean
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Schedule:
+    """schedule(round, step) -> factor of the base rate. round and step count from 0; step within
+    the round.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def __call__(self, round: int, step: int) -> float:
+        raise NotImplementedError
+
+
+class Constant(Schedule):
+    """Always 1."""
+
+    def __call__(self, round: int, step: int) -> float:
+        return 1.0
+
+
+class Exponential(Schedule):
+    """decay^round * step_decay^step.
+
+    >>> Exponential(decay=0.5)(2, 7)
+    0.25
+    """
+
+    decay: float = hyper(0.998, low=0, open_low=True, source="FedACG, FedSMOO: {0.995, 0.998, 1}")
+    step_decay: float = hyper(1.0, low=0, open_low=True, source="1: one rate per round")
+
+    def __call__(self, round: int, step: int) -> float:
+        return float(self.decay**round * self.step_decay**step)
+
+
+class Cosine(Schedule):
+    """From 1 down to `floor` over `rounds` rounds along half a cosine, then `floor`. In a
+    configuration `rounds` is the run's own unless it is given.
+    """
+
+    rounds: int = hyper(100, low=1)
+    floor: float = hyper(0.0, low=0, high=1)
+
+    def __call__(self, round: int, step: int) -> float:
+        share = min(round / self.rounds, 1.0)
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+class Milestones(Schedule):
+    """factor^(number of milestones reached): a staircase by rounds.
+
+    >>> Milestones(at=(10, 20), factor=0.1)(10, 0)
+    0.1
+    """
+
+    at: tuple[int, ...] = hyper((50, 75))
+    factor: float = hyper(0.1, low=0, open_low=True)
+
+    def __call__(self, round: int, step: int) -> float:
+        return float(self.factor ** sum(round >= r for r in self.at))
+
+
+class InverseSqrt(Schedule):
+    """1 / sqrt(1 + round / scale): CFedAvg's decaying rate 1 / (sqrt(round + a) K L), with scale a
+    and local.lr = 1 / (sqrt(a) K L).
+    """
+
+    scale: float = hyper(
+        1.0,
+        low=0,
+        open_low=True,
+        source="CFedAvg's a > 0; its theorem asks for 64 and K m at least",
+    )
+
+    def __call__(self, round: int, step: int) -> float:
+        return 1.0 / math.sqrt(1.0 + round / self.scale)
+
+
+class FAFEDTheory(Schedule):
+    """FAFED's Theorem 2: rho h / (w_t + t)^(1/3) with h = N^(2/3) / L and w_t = max(3/2, 1728 q^3
+    N^2 - t).
+
+    It is the rate itself: use it with local.lr = 1, and FAFED(c=...) with `c`. t = round q + step +
+    1.
+
+    >>> schedule = FAFEDTheory(N=20, q=10, L=1.0, rho=0.01, b=50)
+    >>> round(schedule(0, 0) * 12 * 10 / 0.01, 9)  # rho / (12 L q), for ages
+    1.0
+    """
+
+    N: int = hyper(20, low=1, source="number of clients")
+    q: int = hyper(10, low=1, source="local steps per round")
+    L: float = hyper(1.0, low=0, open_low=True, source="smoothness of the loss")
+    rho: float = hyper(0.01, low=0, open_low=True, source="FAFED, section 6")
+    b: int = hyper(50, low=1, source="batch size, in c only")
+
+    def __call__(self, round: int, step: int) -> float:
+        t = round * self.q + step + 1
+        w = max(1.5, 1728.0 * self.q**3 * self.N**2 - t)
+        return float(self.rho * self.N ** (2 / 3) / self.L / (w + t) ** (1 / 3))
+
+    @property
+    def c(self) -> float:
+        """The factor of alpha_(t+1) = c eta_t^2 that goes with these rates."""
+        h = self.N ** (2 / 3) / self.L
+        first = 1 / (12 * self.L * self.q * h**3 * self.rho**2)
+        return float(first + 60 * self.L**2 / (self.b * self.N * self.rho**2))
+
+
+class STEMTheory(Schedule):
+    """STEM's Theorem 3.1: kappa / (w_t + t)^(1/3) with kappa = (b N)^(2/3) / L and w_t = max(2,
+    4096 (L q kappa)^3 - t, (c kappa / (16 L q))^3).
+
+    It is the rate itself: use it with local.lr = 1, and STEM(c=...) with `c`. t = round q + step +
+    1; the first batch is b q. The theorem's sigma^2, a factor of kappa^3, w_t and t, cancels. Its
+    constants are as the house's specification remembers them; the third term, which is missing
+    there, is what keeps c eta_t^2 from exceeding 1.
+
+    >>> schedule = STEMTheory(N=20, q=10, L=1.0, b=50)
+    >>> round(schedule(0, 0) * 16 * 10, 9)  # 1 / (16 L q), for ages
+    1.0
+    """
+
+    N: int = hyper(20, low=1, source="number of clients")
+    q: int = hyper(10, low=1, source="local steps per round")
+    L: float = hyper(1.0, low=0, open_low=True, source="smoothness of the loss")
+    b: int = hyper(50, low=1, source="batch size")
+
+    def __call__(self, round: int, step: int) -> float:
+        t, kappa = round * self.q + step + 1, (self.b * self.N) ** (2 / 3) / self.L
+        most = 16.0 * self.L * self.q  # eta <= 1 / most
+        w = max(2.0, (most * kappa) ** 3 - t, (self.c * kappa / most) ** 3)
+        return float(kappa / (w + t) ** (1 / 3))
+
+    @property
+    def c(self) -> float:
+        """The factor of a_(t+1) = c eta_t^2 that goes with these rates."""
+        seen = self.b * self.N
+        return float(self.L**2 * (64 / seen + 1 / (24 * seen**2 * self.q)))
+
+
+class CubeRoot(Schedule):
+    """1 / (w + u)^(1/3); u counts the steps before, the rounds, or with unit "epoch" the passes of
+    `epoch` steps (the authors' text runs: FAFED with local.lr = 1, STEM with 20).
+    """
+
+    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: 1, first step u = 1")
+    unit: str = hyper(
+        "step", choices=("step", "round", "epoch"), source="step: the paper; epoch: its text runs"
+    )
+    q: int = hyper(10, low=1, source="local steps per round, for units step and epoch")
+    epoch: int = hyper(100, low=1, source="local steps in a pass over the data, for unit epoch")
+
+    def __call__(self, round: int, step: int) -> float:
+        u = round
+        if self.unit != "round":
+            u = round * self.q + step
+        if self.unit == "epoch":
+            u //= self.epoch
+        return float((self.w + u) ** (-1 / 3))
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "exponential": Exponential,
+    "cosine": Cosine,
+    "milestones": Milestones,
+    "inverse_sqrt": InverseSqrt,
+    "fafed_theory": FAFEDTheory,
+    "stem_theory": STEMTheory,
+    "cube_root": CubeRoot,
+}
+
+
+def make(name: str, **options: Any) -> Schedule:
+    """A schedule by its name. Raises ConfigError for an unknown name or option."""
+    if name not in SCHEDULES:
+        raise ConfigError(f"unknown schedule '{name}'; {did_you_mean(name, SCHEDULES)}")
+    try:
+        return SCHEDULES[name](**options)
+    except TypeError as error:
+        raise ConfigError(f"schedule '{name}': {error}") from None

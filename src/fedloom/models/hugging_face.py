@@ -1,0 +1,208 @@
+"""Hugging Face models that classify texts, with LoRA if wanted. Needs the extra fedloom[text]."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.errors import ConfigError, DataError
+from fedloom.models.layers import check_counts
+
+_ATTENTION = "fedloom"
+
+
+def roberta_base(
+    classes: int = 4,
+    source: str = "roberta-base",
+    pretrained: bool = True,
+    lora: int = 0,
+    lora_alpha: float = 16.0,
+    lora_dropout: float = 0.0,
+) -> nn.Module:
+    """Build RoBERTa-base for texts (n, T) int64, padded with token 1: 124,648,708 parameters.
+
+    The count is that of 4 classes; all of them are trained, with a new head. Blocks embedding,
+    layer1 to layer12, head, so that objectives can run it in parts; its dropout is the same for all
+    gradients of a step. For the options, and errors, see `huggingface_text`.
+
+    Source: Liu et al., 2019; FIARSE (Wu et al., NeurIPS 2024) fine-tunes it on AG News.
+    """
+    return huggingface_text(source, classes, 1, pretrained, lora, lora_alpha, lora_dropout)
+
+
+def huggingface_text(
+    source: str,
+    classes: int = 2,
+    padding: int = 0,
+    pretrained: bool = True,
+    lora: int = 0,
+    lora_alpha: float = 16.0,
+    lora_dropout: float = 0.0,
+) -> nn.Module:
+    """Build a classifier of texts (n, T) int64 from a model of the Hugging Face hub or a folder.
+
+    source: a folder, or a name on the hub; padding: the token that is no text. pretrained: take the
+    source's weights (but for a head of another number of classes); false: only its configuration is
+    read, and weights are drawn. lora: the rank of low-rank adapters (Hu et al., ICLR 2022), scaled
+    by lora_alpha / lora; only they and the classifier are then trained and sent; 0: everything is.
+    Raises ConfigError for values out of range and for a package that is not installed, DataError
+    for a source that cannot be read.
+    """
+    check_counts(classes=classes)
+    _check(padding, lora, lora_alpha, lora_dropout)
+    transformers = _library("transformers")
+    kind = transformers.AutoModelForSequenceClassification
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, num_labels=classes)
+        inner: nn.Module = (
+            kind.from_pretrained(source, config=config, ignore_mismatched_sizes=True)
+            if pretrained
+            else kind.from_config(config)
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        why = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise DataError(
+            f"model source '{source}' cannot be read: {why}; give a folder with config.json and "
+            "weights, or the name of a model on the hub and a network"
+        ) from None
+    if lora:
+        _adapt(inner, lora, lora_alpha, lora_dropout)
+    made: nn.Module = (
+        RobertaText(inner, padding)
+        if type(inner).__name__ == "RobertaForSequenceClassification"
+        else TextModel(inner, padding)
+    )
+    return made.train()  # from_pretrained leaves the inside in evaluation mode
+
+
+def _check(padding: int, lora: int, lora_alpha: float, lora_dropout: float) -> None:
+    for name, value in (("padding", padding), ("lora", lora)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{name} must be a whole number of at least 0, got {value!r}")
+    if not lora_alpha > 0:
+        raise ConfigError(f"lora_alpha must be above 0, got {lora_alpha!r}")
+    if not 0 <= lora_dropout < 1:
+        raise ConfigError(f"lora_dropout must be in [0, 1), got {lora_dropout!r}")
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ConfigError(
+            f"this model needs the package {name}, which is not installed: "
+            "pip install 'fedloom[text]'"
+        ) from None
+
+
+def _adapt(inner: nn.Module, rank: int, alpha: float, dropout: float) -> None:
+    """Put low-rank adapters into a classifier, in place; only they and its head stay trained."""
+    peft = _library("peft")
+    known = dict(inner.named_parameters())
+    task = peft.TaskType.SEQ_CLS
+    config = peft.LoraConfig(task_type=task, r=rank, lora_alpha=alpha, lora_dropout=dropout)
+    try:
+        peft.inject_adapter_in_model(config, inner)
+    except ValueError as error:
+        raise ConfigError(
+            f"lora: peft knows no layers to adapt in {type(inner).__name__}: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+    base = getattr(inner, "base_model_prefix", "")
+    for name, value in known.items():  # what is in front of the head has the model's own prefix
+        value.requires_grad_(not name.startswith(f"{base}."))
+
+
+class TextModel(nn.Module):
+    """Any Hugging Face classifier of texts: tokens (B, T) int64 -> logits (B, C)."""
+
+    def __init__(self, inner: nn.Module, padding: int) -> None:
+        super().__init__()
+        self.inner, self.padding = inner, padding
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        text = (tokens != self.padding).long()
+        logits: Tensor = self.inner(input_ids=tokens, attention_mask=text).logits
+        return logits
+
+
+# ----------------------------------------------------------------------------------------- RoBERTa
+class RobertaText(nn.Module):
+    """A RobertaForSequenceClassification as blocks embedding, layer1, layer2, ..., head."""
+
+    def __init__(self, inner: Any, padding: int) -> None:
+        super().__init__()
+        inner.config._attn_implementation = _ATTENTION
+        layers = list(inner.roberta.encoder.layer)
+        self.embedding = _Embedding(inner.roberta.embeddings, padding)
+        for i, layer in enumerate(layers, start=1):
+            self.add_module(f"layer{i}", _Layer(layer, last=i == len(layers)))
+        self.head = inner.classifier
+        self.blocks = ("embedding", *(f"layer{i + 1}" for i in range(len(layers))), "head")
+
+    def forward(self, tokens: Tensor) -> Any:
+        a: Any = tokens
+        for name in self.blocks:
+            a = self.get_submodule(name)(a)
+        return a
+
+
+class _Embedding(nn.Module):
+    """Tokens (B, T) -> (B, T, W), and what is added to the scores of each place (B, 1, 1, T)."""
+
+    def __init__(self, inner: nn.Module, padding: int) -> None:
+        super().__init__()
+        self.inner, self.padding = inner, padding
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        a = self.inner(input_ids=tokens)
+        lowest = torch.finfo(a.dtype).min / 4
+        hidden = a.new_zeros(tokens.shape).masked_fill(tokens == self.padding, lowest)
+        return a, hidden[:, None, None, :]
+
+
+class _Layer(nn.Module):
+    """One encoder layer. last: give only the first place, which the head reads, (B, 1, W)."""
+
+    def __init__(self, inner: nn.Module, last: bool) -> None:
+        super().__init__()
+        self.inner, self.last = inner, last
+        _register()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch has no types here
+        _register()  # a worker process has not done so yet
+
+    def forward(self, inputs: tuple[Tensor, Tensor]) -> Any:
+        a, hidden = inputs
+        out = self.inner(a, attention_mask=hidden)
+        a = out[0] if isinstance(out, tuple) else out  # as the version of transformers has it
+        return a[:, :1] if self.last else (a, hidden)
+
+
+def _register() -> None:
+    """Make our attention known to transformers by its name, in this process."""
+    _library("transformers").AttentionInterface.register(_ATTENTION, _attention)
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T scaling + mask) v, with the layer's own dropout module on the shares.
+
+    The library's functions draw that dropout from torch's generator, which no vmap can do.
+    """
+    scores = query @ key.transpose(-2, -1) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    shares = scores.softmax(-1)
+    return (module.dropout(shares) @ value).transpose(1, 2), shares

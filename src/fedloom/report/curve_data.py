@@ -1,0 +1,134 @@
+"""Numbers out of curves: one run's last and best value and target, one group's mean and band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.arithmetic import total
+
+from .runs import Floats, Group, Run
+
+Axis = Literal["round", "bytes", "seconds", "simulated"]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Where a run reached a target: the round from 1, cumulative bytes and seconds then."""
+
+    round: int
+    bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A group's mean line with its seed band, each of length E = rounds that all seeds measured."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    seeds: int
+
+
+def measured(run: Run, column: str) -> tuple[NDArray[np.intp], Floats]:
+    """Give the rows (indices from 0) in which a column was measured, and its values there."""
+    if column not in run.columns:
+        return np.zeros(0, dtype=np.intp), np.zeros(0)
+    rows = np.flatnonzero(run.present[column])
+    return rows, run.columns[column][rows]
+
+
+def last(run: Run, column: str) -> float | None:
+    """Give the last measured value: NaN if that one was not a number, None if there is none."""
+    values = measured(run, column)[1]
+    return float(values[-1]) if values.size else None
+
+
+def best(run: Run) -> float | None:
+    """Give the best measured value of the run's metric over all rounds, NaN passed over; None if
+    nobody knows what is better.
+    """
+    values = measured(run, run.metric.column)[1]
+    values = values[np.isfinite(values)]
+    if not values.size or run.metric.higher_is_better is None:
+        return None
+    return float(values.max() if run.metric.higher_is_better else values.min())
+
+
+def first_hit(run: Run, target: float) -> Hit | None:
+    """Find the first round whose EMA is as good as the target.
+
+    The EMA curve is used as in FedACG's tables; a run that keeps none is judged by the measured
+    values.
+    """
+    metric = run.metric
+    column = metric.ema_column if metric.ema_column in run.columns else metric.column
+    rows, values = measured(run, column)
+    hits = rows[metric.reached(values, target)]
+    if not hits.size:
+        return None
+    row = int(hits[0])
+    return Hit(int(run.rounds[row]), float(run.bytes[row]), float(run.seconds[row]))
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Average what is known; None if nothing is.
+
+    >>> mean([1.0, None, 2.0]), mean([None])
+    (1.5, None)
+    """
+    known = [value for value in values if value is not None]
+    return total(known) / len(known) if known else None
+
+
+def sd(values: Sequence[float | None]) -> float | None:
+    """Sample standard deviation (divided by n - 1) of what is known; None for fewer than two.
+
+    >>> sd([1.0, 3.0]), sd([1.0])
+    (1.4142135623730951, None)
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    middle = total(known) / len(known)
+    away = [value - middle for value in known]
+    return math.sqrt(total(d * d for d in away) / (len(known) - 1))
+
+
+def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:
+    """Average a column over the seeds that count, with the lowest and the highest seed as band.
+
+    Only rounds that every such seed measured are taken, so that a seed's end makes no jump; bytes
+    and seconds on the axis are means over the seeds as well.  A value that is not finite leaves a
+    gap.  None if there is no such round.
+    """
+    runs = [run for run in group.counted if measured(run, column)[0].size]
+    if not runs:
+        return None
+    shared = set(runs[0].rounds[measured(runs[0], column)[0]].tolist())
+    for run in runs[1:]:
+        shared &= set(run.rounds[measured(run, column)[0]].tolist())
+    if not shared:
+        return None
+    wanted = np.array(sorted(shared))
+    xs, ys = [], []
+    for run in runs:
+        rows = np.searchsorted(run.rounds, wanted)
+        along = {
+            "round": run.rounds,
+            "bytes": run.bytes,
+            "seconds": run.seconds,
+            "simulated": run.simulated,
+        }[axis]
+        xs.append(along[rows].astype(np.float64))
+        values = run.columns[column][rows]
+        ys.append(np.where(np.isfinite(values), values, np.nan))
+    y = np.stack(ys)
+    return Curve(np.mean(xs, axis=0), y.mean(axis=0), y.min(axis=0), y.max(axis=0), len(runs))

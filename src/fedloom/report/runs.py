@@ -1,0 +1,400 @@
+"""Read run directories, finished or not, and put runs that differ only in the seed together."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.engines.metrics import higher_is_better
+from fedloom.errors import CheckpointError, ConfigError
+from fedloom.storage.manifest import verify_log
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_SHARES = ("accuracy", "balanced_accuracy", "f1", "error")
+# What may differ between the runs of one group.
+_PER_RUN = ("seed", "name")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a run is judged by; a unit of "share" is shown in per cent."""
+
+    name: str
+    higher_is_better: bool | None  # None: nobody knows
+    unit: str
+
+    @property
+    def column(self) -> str:
+        """The measured value's column in the rows."""
+        return f"test_{self.name}"
+
+    @property
+    def ema_column(self) -> str:
+        """The column of the exponential moving average, which the papers compare."""
+        return f"test_{self.name}_ema"
+
+    def reached(self, values: Floats, target: float) -> NDArray[np.bool_]:
+        """Say for each value whether it is as good as the target (never for NaN)."""
+        if self.higher_is_better is None:
+            raise ConfigError(
+                f"nothing says whether the metric '{self.name}' is better higher or lower, which a "
+                "target needs; run it with higher_is_better=True or False"
+            )
+        return values >= target if self.higher_is_better else values <= target
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run directory.
+
+    `columns` has one float64 array per numeric key of rounds.jsonl, of length T = finished rounds,
+    NaN where a row lacks the key; `present` says which rows have it (a NaN there was measured).
+    """
+
+    path: Path
+    name: str
+    label: str
+    algorithm: str
+    seed: int
+    group: str | None
+    metric: Metric
+    planned: int
+    finished: bool
+    config: Mapping[str, Any]
+    config_text: str
+    summary: Mapping[str, Any]
+    columns: Mapping[str, Floats]
+    present: Mapping[str, NDArray[np.bool_]]
+    ledger: Mapping[str, Any]
+    partition: Mapping[str, Any]
+    clients: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+    @cached_property
+    def rounds(self) -> Ints:
+        """Numbers of the finished rounds, from 1, ascending (T)."""
+        return self._or_zero("round").astype(np.int64)
+
+    @cached_property
+    def bytes(self) -> Ints:
+        """Bytes sent up and down until each round's end, all clients together (T)."""
+        both = self._or_zero("bytes_down") + self._or_zero("bytes_up")
+        return np.cumsum(both.astype(np.int64))
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """Wall time until each round's end, evaluation excluded (T)."""
+        return np.cumsum(self._or_zero("seconds"))
+
+    @cached_property
+    def simulated(self) -> Floats:
+        """Simulated seconds until each round's end; zeros where devices were not described (T)."""
+        return np.cumsum(self._or_zero("simulated_seconds"))
+
+    @property
+    def target(self) -> float | None:
+        """The target the run was given, in the metric's unit, if any."""
+        return _number(self.summary.get("target", _table(self.config, "evaluate").get("target")))
+
+    def _or_zero(self, column: str) -> Floats:
+        values = self.columns.get(column)
+        if values is None:
+            values = np.zeros(len(self.columns["round"]))
+        return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that differ only in the seed, one of each; `label` is unlike every other group's.
+
+    repeated: runs left out because another of the same seed is there (see `group_runs`).
+    """
+
+    key: str
+    label: str
+    runs: tuple[Run, ...]
+    repeated: int = 0
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the runs."""
+        return self.runs[0].metric
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that means are over: the finished ones; if there are none, all with rounds.
+
+        A mean of one seed's last round and another's fifth would mean nothing.
+        """
+        finished = tuple(run for run in self.runs if run.finished)
+        return finished or tuple(run for run in self.runs if run.rounds.size)
+
+    @property
+    def unfinished(self) -> int:
+        """How many of the runs have not finished."""
+        return sum(not run.finished for run in self.runs)
+
+    @property
+    def state(self) -> str:
+        """A remark on unfinished and on repeated runs, empty if there are none."""
+        same = f"{self.repeated} of a seed already there left out" if self.repeated else ""
+        return ", ".join(filter(None, (self._progress, same)))
+
+    @property
+    def _progress(self) -> str:
+        if not self.unfinished:
+            return ""
+        if self.unfinished < len(self.runs):
+            return f"{self.unfinished} unfinished left out"
+        done = max(int(run.rounds[-1]) if run.rounds.size else 0 for run in self.runs)
+        return f"unfinished: {done} of {self.runs[0].planned} rounds"
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run directory; whatever a killed run had not yet written is left empty.
+
+    Raises CheckpointError if `path` is not a run directory or one of its files is corrupt.
+    """
+    path = Path(path)
+    text, config = _read_config(path)
+    summary = _read_object(path / "summary.json")
+    verify_log(path)
+    rows = _read_rows(path / "rounds.jsonl")
+    columns, present = _columns(rows)
+    algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
+    rounds = int(columns["round"][-1]) if rows else 0
+    return Run(
+        path=path,
+        name=str(summary.get("name") or config.get("name") or path.resolve().name),
+        label=str(summary.get("label") or algorithm),
+        algorithm=algorithm,
+        seed=int(_number(summary.get("seed", config.get("seed"))) or 0),
+        group=str(summary["group"]) if summary.get("group") else None,
+        metric=_metric(summary, columns),
+        planned=int(_number(config.get("rounds", summary.get("rounds"))) or rounds),
+        finished=summary.get("finished") is True,
+        config=config,
+        config_text=text,
+        summary=summary,
+        columns=columns,
+        present=present,
+        ledger=_read_object(path / "ledger.json"),
+        partition=_read_object(path / "partition.json"),
+        clients=_read_object(path / "clients.json"),
+        environment=_read_object(path / "environment.json"),
+    )
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """Put runs that differ only in the seed together, groups in the order first seen.
+
+    The summary says which group a run belongs to; a run without one joins the group whose
+    configuration is its own but for seed and name.  Of several runs of one seed the one with the
+    most rounds counts, the last given of equals: a seed that is there twice would make a standard
+    deviation of nothing.  Groups with the same label get the settings in which they differ added
+    to it.
+    """
+    runs = list(runs)
+    by_config = {_fingerprint(run): run.group for run in runs if run.group}
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        key = run.group or by_config.get(_fingerprint(run)) or _fingerprint(run)
+        members.setdefault(key, []).append(run)
+    return _distinct([_group(key, found) for key, found in members.items()])
+
+
+def _group(key: str, found: Sequence[Run]) -> Group:
+    by_seed: dict[int, Run] = {}
+    for run in found:
+        other = by_seed.get(run.seed)
+        if other is None or _done(run) >= _done(other):
+            by_seed[run.seed] = run
+    kept = tuple(by_seed.values())
+    return Group(key, _best_label(kept), kept, len(found) - len(kept))
+
+
+def _done(run: Run) -> tuple[bool, int]:
+    return run.finished, run.rounds.size
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into one level of dotted keys.
+
+    >>> flatten({"seed": 1, "model": {"name": "mlp"}})
+    {'seed': 1, 'model.name': 'mlp'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def show_value(value: Any) -> str:
+    """Write a setting as TOML would, strings without quotes.
+
+    >>> show_value(True), show_value("mlp"), show_value([1, 0.5])
+    ('true', 'mlp', '[1, 0.5]')
+    """
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _read_config(path: Path) -> tuple[str, dict[str, Any]]:
+    file = path / "config.toml"
+    if not file.is_file():
+        raise CheckpointError(
+            f"'{path}' is not a run directory: it has no config.toml; "
+            "give a folder that 'fedloom run' wrote"
+        )
+    try:
+        text = file.read_text(encoding="utf-8")
+        config = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _unreadable(file, error) from error
+    if "algorithm" not in config:
+        raise CheckpointError(
+            f"'{path}' is not a run directory: its config.toml has no [algorithm]; "
+            "give a folder that 'fedloom run' wrote"
+        )
+    return text, config
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from error
+    if not isinstance(found, dict):
+        raise CheckpointError(
+            f"'{file}' holds a {type(found).__name__} instead of an object; run again or delete it"
+        )
+    return found
+
+
+def _read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read rounds.jsonl: the last line may be cut, and a round that was run again counts once."""
+    if not file.is_file():
+        return []
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    rows: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            rows[int(row["round"])] = row
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):  # no newline after it: the run was killed while writing
+                break
+            raise _unreadable(file, error, f" at line {number}") from error
+    return [rows[number] for number in sorted(rows)]
+
+
+def _columns(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Floats], dict[str, NDArray[np.bool_]]]:
+    names = dict.fromkeys(key for row in rows for key in row)
+    columns: dict[str, Floats] = {"round": np.zeros(0)}
+    present: dict[str, NDArray[np.bool_]] = {"round": np.zeros(0, dtype=bool)}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if any(isinstance(value, str | list | dict) for value in values):
+            continue
+        columns[name] = np.array([np.nan if v is None else float(v) for v in values])
+        present[name] = np.array([name in row for row in rows], dtype=bool)
+    return columns, present
+
+
+def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric:
+    said = _table(summary, "metric")
+    name = said.get("name")
+    if not name:
+        measured = (key.removeprefix("test_") for key in columns if key.startswith("test_"))
+        found = [key for key in measured if not key.endswith("_ema")]
+        name = next((key for key in found if key != "loss"), found[0] if found else None)
+    name = str(name or "accuracy")
+    return Metric(
+        name,
+        said["higher_is_better"] if "higher_is_better" in said else higher_is_better(name),
+        str(said.get("unit") or ("share" if name in _SHARES else "")),
+    )
+
+
+def _fingerprint(run: Run) -> str:
+    config = {key: value for key, value in run.config.items() if key not in _PER_RUN}
+    return f"{run.algorithm}-{json.dumps(config, sort_keys=True, default=str)}"
+
+
+def _best_label(runs: Sequence[Run]) -> str:
+    """Take a summary's label, which is written properly, before a bare name."""
+    return next((run.label for run in runs if run.summary.get("label")), runs[0].label)
+
+
+def _distinct(groups: Sequence[Group]) -> list[Group]:
+    """Add to labels that occur twice the settings in which those groups differ, at most three."""
+    count = Counter(group.label for group in groups)
+    labels = []
+    for group in groups:
+        same = [other for other in groups if other.label == group.label]
+        labels.append(f"{group.label} ({_difference(group, same)})" if len(same) > 1 else "")
+    again = Counter(labels)
+    fresh = []
+    for number, (group, label) in enumerate(zip(groups, labels, strict=True), start=1):
+        if count[group.label] > 1:
+            unique = label if again[label] == 1 else f"{label[:-1]}, {number})"
+            group = replace(group, label=unique)
+        fresh.append(group)
+    return fresh
+
+
+def _difference(group: Group, same: Sequence[Group]) -> str:
+    flats = [flatten(other.runs[0].config) for other in same]
+    own = flatten(group.runs[0].config)
+    keys = [
+        key
+        for key in dict.fromkeys(key for flat in flats for key in flat)
+        if key not in _PER_RUN and len({show_value(flat.get(key)) for flat in flats}) > 1
+    ]
+    keys.sort(key=lambda key: not key.startswith("algorithm."))
+    tails = Counter(key.rpartition(".")[2] for key in keys)
+    parts = []
+    for key in keys[:3]:
+        tail = key.rpartition(".")[2]
+        name = tail if tails[tail] == 1 and tail != "name" else key
+        parts.append(f"{name} {show_value(own[key]) if key in own else 'unset'}")
+    return ", ".join(parts) or "same settings"
+
+
+def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = config.get(key)
+    return found if isinstance(found, Mapping) else {"name": found}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _unreadable(file: Path, error: Exception, where: str = "") -> CheckpointError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return CheckpointError(
+        f"'{file}' cannot be read{where} ({type(error).__name__}: {reason}); "
+        "restore the file or run again"
+    )

@@ -1,0 +1,121 @@
+"""When and what to evaluate, and what is read off the curve: moving average, best, last, rounds to
+a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.hyper import check_ranges, hyper
+from ..errors import ConfigError
+from ..federation.capacities import share_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """every: rounds between evaluations of the server's model (also after the last round); 0: only
+    then.
+
+    ema: factor a of the debiased moving average a~_t = a a~_(t-1) + (1 - a) a_t per round (FedACG's
+    tables: 0.9). target: of the headline metric, on the moving average. validation: share of every
+    client's training samples that is held out for model choice. clients: also the metric per
+    client, after the last round.
+
+    Of sub-models, every capacity among the clients is evaluated too: sizes_every rounds apart
+    (None: as `every`; 0: after the last round only). sizes: more of them after the last round, such
+    as ones that nobody trained. statistics: a model whose batch norm keeps none is evaluated,
+    whole too, by "static" ones, gathered for each size over all training samples, or by those of
+    the test "batch": as many examples as in training, of one client's test set. explored: note in
+    every round which coordinates the sizes hold.
+    """
+
+    every: int = hyper(1, low=0)
+    ema: float = hyper(0.9, low=0, high=1, open_high=True, source="FedACG, section 5.1")
+    target: float | None = hyper(None)
+    validation: float = hyper(0.0, low=0, high=1, open_high=True)
+    clients: bool = hyper(True, choices=(False, True))
+    sizes: tuple[float | str, ...] = hyper((), source="19 sizes in FIARSE, Figure 4")
+    sizes_every: int | None = hyper(None, low=0, optional=True, source="20 in FIARSE's code")
+    statistics: str = hyper("static", choices=("static", "batch"), source="HeteroFL, section 3.2")
+    explored: bool = hyper(True, choices=(False, True))
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
+
+    def due(self, round: int) -> bool:
+        """Say whether the schedule has an evaluation after this round (counted from 1)."""
+        return self.every > 0 and round % self.every == 0
+
+    def sizes_due(self, round: int) -> bool:
+        """Say whether the sizes of sub-models are evaluated after this round (counted from 1)."""
+        every = self.every if self.sizes_every is None else self.sizes_every
+        return every > 0 and round % every == 0
+
+
+def check_share(value: float, name: str) -> None:
+    """Raise ConfigError for a target that no accuracy reaches, or all do."""
+    if not 0 <= value <= 1:
+        hint = f"; give {value / 100:g} for {value:g} %" if 1 < value <= 100 else ""
+        raise ConfigError(f"{name}: accuracy is a share between 0 and 1{hint}")
+
+
+@dataclass
+class Curve:
+    """The headline metric's curve so far, in a form that a checkpoint can hold.
+
+    >>> curve = Curve(ema=0.9)
+    >>> curve.add(1, 0.5, 100, 1.0), curve.add(2, 0.7, 200, 2.0)
+    (0.5, 0.6052631578947368)
+    """
+
+    ema: float
+    target: float | None = None
+    higher_is_better: bool | None = True  # None: nobody knows, and nothing is better
+    total: float = 0.0
+    weight: float = 0.0
+    at: int = 0
+    reached: dict[str, Any] | None = None
+
+    def add(self, round: int, value: float, bytes_total: int, seconds: float) -> float:
+        """One scheduled evaluation after a round (counted from 1) -> the moving average.
+
+        With evaluations r rounds apart the factor is ema^r, so that the average forgets at the same
+        pace.
+        """
+        factor = self.ema ** (round - self.at)
+        self.total = factor * self.total + (1 - factor) * value
+        self.weight = factor * self.weight + (1 - factor)
+        self.at = round
+        mean = self.total / self.weight
+        if self.target is not None and self.reached is None and self._good(mean, self.target):
+            self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
+        return mean
+
+    def aim(self, target: float | None, means: Iterable[tuple[int, float, int, float]]) -> None:
+        """Take another target. means: of every evaluation so far its round, moving average, bytes
+        and seconds in all, as add() had and gave them.
+        """
+        self.target, self.reached = target, None
+        for round, mean, bytes_total, seconds in means if target is not None else ():
+            if self.reached is None and self._good(mean, float(target or 0.0)):
+                self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
+
+    def _good(self, value: float, target: float) -> bool:
+        return value >= target if self.higher_is_better else value <= target
+
+    def better(self, a: float, b: float) -> bool:
+        """Say whether a is better than b."""
+        if self.higher_is_better is None:
+            return False
+        return a > b if self.higher_is_better else a < b
+
+    def rounds_to_target(self, rounds: int) -> str:
+        """As the papers write it: the round, or "1000+" if it was not reached within 1000
+        rounds.
+        """
+        if self.target is None or not self.at:  # nobody has looked for it
+            return ""
+        return str(self.reached["round"]) if self.reached else f"{rounds}+"

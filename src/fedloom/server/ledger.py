@@ -1,0 +1,92 @@
+"""What a run has cost: bytes by message field, steps, gradients, seconds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..core.arithmetic import average
+from ..engines.client_round import Stats
+from ..engines.evaluation import Score
+
+
+@dataclass
+class Ledger:
+    """Totals since round 1; bytes are those of the messages' own encoding (fedloom.core.wire)."""
+
+    down: dict[str, int] = field(default_factory=dict)
+    up: dict[str, int] = field(default_factory=dict)
+    client_rounds: int = 0
+    answers: int = 0
+    steps: int = 0
+    gradients: int = 0
+    seconds: float = 0.0
+    simulated: float = 0.0  # seconds of the clients' devices, 0 if these are not described
+
+    def add(self, stats: Iterable[Stats], seconds: float, simulated: float = 0.0) -> None:
+        """One more round."""
+        for cost in stats:
+            for name, count in cost.bytes_down.items():
+                self.down[name] = self.down.get(name, 0) + count
+            for name, count in cost.bytes_up.items():
+                self.up[name] = self.up.get(name, 0) + count
+            self.client_rounds += 1
+            self.answers += cost.answered
+            self.steps += cost.steps
+            self.gradients += cost.gradients
+        self.seconds += seconds
+        self.simulated += simulated
+
+    @property
+    def bytes_down(self) -> int:
+        """All bytes from the server to clients."""
+        return sum(self.down.values())
+
+    @property
+    def bytes_up(self) -> int:
+        """All bytes from clients to the server."""
+        return sum(self.up.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON."""
+        return asdict(self)
+
+
+_log = logging.getLogger(__name__)
+Row = dict[str, Any]
+
+
+def skipped(stats: list[Stats], round: int) -> Row:
+    """Whose answers were not finite, and left out; said aloud too."""
+    out = [s.client for s in stats if not s.answered]
+    if not out:
+        return {}
+    some = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
+    _log.warning("round %d: left out, as not finite: the answers of clients %s", round, some)
+    return {"skipped": out}
+
+
+def bytes_of(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """A round's bytes: in all, and of every field that was sent."""
+    moved = {name: count - before.get(name, 0) for name, count in now.items()}
+    fields = {f"bytes_{way}.{name}": count for name, count in moved.items() if count}
+    return {f"bytes_{way}": sum(moved.values()), **fields}
+
+
+def squares(stats: list[Stats]) -> dict[str, float]:
+    """The means over the answers of ||delta||^2 and ||e||^2, where delta is coded: CFedAvg's
+    figures of error norms.
+    """
+    found = [s.squares for s in stats if s.squares is not None]
+    if not found:
+        return {}
+    means = [average(v) for v in zip(*found, strict=True)]
+    return {"delta_square": means[0], "residual_square": means[1]}
+
+
+def put(row: Row, part: str, score: Score, metrics: dict[str, Any]) -> None:
+    """The loss and the metrics of a score, as columns."""
+    row[f"{part}_loss"] = score.loss / max(score.examples, 1)
+    row.update({f"{part}_{k}": score.mean(k, metrics[k]) for k in score.values})

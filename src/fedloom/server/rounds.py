@@ -1,0 +1,389 @@
+"""The rounds: who takes part, the engine's work, the server's step, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..compression import downlink
+from ..core.arithmetic import average
+from ..core.interrupts import stoppable, undisturbed
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
+from ..engines.author_checks import at_server
+from ..engines.base import Engine, one_thread
+from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
+from ..engines.client_round import RangeResult, Stats
+from ..engines.evaluation import Score
+from ..errors import CheckpointError, ConfigError, FedloomError
+from ..federation.federation import Federation
+from ..federation.sampling import Cohorts
+from ..plan import Plan
+from ..storage.atomic import remedy
+from ..storage.client_state import ClientMemory
+from ..storage.run_directory import RunDirectory, State
+from .divergence import Watch
+from .evaluation import Curve, Evaluation
+from .ledger import Ledger, bytes_of, put, skipped, squares
+from .server_step import Asked, Learnt, Step
+from .submodel_evaluation import Sizes
+
+_log = logging.getLogger(__name__)
+Row = dict[str, Any]
+
+
+@dataclass
+class Saving:
+    """seconds: between checkpoints, or None; rounds: alike, in rounds; keep: how many stay."""
+
+    rounds: int | None = None
+    seconds: float | None = 60.0
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "keep"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"Saving.{name} must be a whole number from 1, got {value!r}")
+        if self.keep is None or not (self.seconds is None or self.seconds >= 0):
+            raise ConfigError(
+                f"Saving needs keep from 1 and seconds from 0 (or None), got {self.keep!r} and "
+                f"{self.seconds!r}"
+            )
+
+
+@dataclass
+class Loop:
+    """Everything of a run that changes from round to round, and the step from one round to the
+    next.
+    """
+
+    plan: Plan
+    fed: Federation
+    net: Net
+    engine: Engine
+    cohorts: Cohorts
+    evaluation: Evaluation
+    memory: ClientMemory
+    curve: Curve
+    folder: RunDirectory | None = None
+    saving: Saving = field(default_factory=Saving)
+    on_round: list[Callable[[Row], None]] = field(default_factory=list)
+    on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
+    sizes: Sizes | None = None  # of sub-models
+
+    round: int = 0  # rounds that are done
+    history: list[Row] = field(default_factory=list)
+    logged: int = 0  # rows of the history that are evaluated and written
+    ledger: Ledger = field(default_factory=Ledger)
+    srv: Rec = None
+    at_link: Rec = None  # the server's memory of the link
+    at_down: Rec = None  # and of the way down
+    buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
+    saved: int = -1
+
+    @property
+    def headline(self) -> str:
+        """The name of the metric that curves and targets are about."""
+        return next(iter(self.fed.metrics), "loss")
+
+    def begin(self) -> None:
+        """Round 0: nothing has been learnt yet."""
+        x, self.buffers = self.net.init(), self.net.init_buffers()
+        self.at_link = self.plan.link.server_init(x)
+        up = self._probe(x)
+        self.srv = at_server(self.plan.algorithm, "server_init", 0, x, up)
+        self.at_down = rec()
+        if codecs := self.plan.link.codes_down:
+            msg = self.plan.algorithm.broadcast(self.srv)
+            self.at_down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
+        if self.sizes is not None:
+            self.sizes.begin(self._sent(), 0)
+
+    def message(self) -> tuple[Rec, Rec]:
+        """The message of the next round as its clients read it, and what the server remembers of
+        the way down once it is sent.
+        """
+        msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
+        layout = self.net.layout
+        return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
+
+    def coded_down(self) -> dict[str, int]:
+        """{field: bytes} of what the message of a typical round takes where it is coded."""
+        msg, codecs = self.plan.algorithm.broadcast(self.srv), self.plan.link.codes_down
+        return downlink.sizes(codecs, msg, self.at_down, self.net.layout)
+
+    def _sent(self) -> Vec:
+        """The model that the next cohort gets."""
+        sent: Vec = self.plan.algorithm.broadcast(self.srv).x
+        return sent
+
+    def _probe(self, x: Vec) -> Rec:
+        """The exchange before round 1 with everybody who is there, if the algorithm has it: the
+        plain mean.
+        """
+        if not self.plan.algorithm.probes:
+            return None
+        started, everybody = time.perf_counter(), self.cohorts.present(0)
+        answers = self.engine.probe(x, self.buffers, everybody)
+        up = self._step.probed(self.engine, x, self.buffers, answers)
+        self.ledger.add(answers.stats, time.perf_counter() - started)
+        return up
+
+    # --------------------------------------------------------------------------------- the rounds
+    @stoppable()
+    def run(self, rounds: int) -> None:
+        """Go on until this many rounds are done in all. KeyboardInterrupt (Ctrl-C, SIGTERM, SIGHUP)
+        abandons the round under way, saves, and is raised again.
+        """
+        last_save = time.monotonic()
+        try:
+            while self.round < rounds:
+                self._finish_row(rounds)
+                cohort = self.cohorts.of(self.round)
+                started = time.perf_counter()
+                with undisturbed():  # a library may make another error of a Ctrl-C
+                    memories = self.memory.get(cohort)
+                try:
+                    msg, at_down = self.message()
+                    asked = Asked(msg, self.buffers, memories, cohort, self.round)
+                    now = Learnt(self.srv, self.at_link, self.buffers)
+                    answers = self.engine.round(*asked)
+                    answers, learnt = self._step.checked(self.engine, now, asked, answers)
+                except FedloomError:
+                    self.save()  # what the rounds before this one have learnt is not lost
+                    raise
+                missed = downlink.away(memories, cohort, self.round)
+                with undisturbed():
+                    self._commit(_billed(answers, at_down, missed), learnt, started)
+                    self.at_down = at_down
+                self._finish_row(rounds)
+                if self._save_due(last_save):
+                    self.save()
+                    last_save = time.monotonic()
+            self._finish_row(rounds)
+        except KeyboardInterrupt:
+            with undisturbed():
+                try:
+                    self._finish_row(rounds)
+                finally:  # who is told of the row may fail: a terminal that is gone
+                    self.save()
+            raise
+        self.save(final=True)
+
+    def _commit(self, answers: RangeResult, learnt: Learnt, started: float) -> None:
+        """The only place where what is learnt changes."""
+        t, local = self.round, self.fed.local
+        if not any(s.answered for s in answers.stats):
+            _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
+        self.srv, self.at_link, self.buffers = learnt
+        self.memory.put(answers.memories)
+        seconds = time.perf_counter() - started
+        before = dict(self.ledger.down), dict(self.ledger.up)
+        simulated = self._simulated(answers.stats)
+        self.ledger.add(answers.stats, seconds, simulated or 0.0)
+        self.round += 1
+        self.memory.drop(self.cohorts.forgotten(self.round))
+        losses = [s.loss for s in answers.stats if s.answered]
+        self.history.append(
+            {
+                "round": self.round,
+                "lr": local.rate(t, 0),
+                "cohort": len(answers.stats),
+                "answered": len(losses),
+                **skipped(answers.stats, t + 1),
+                "train_loss": average(losses) if losses else None,
+                "steps": sum(s.steps for s in answers.stats),
+                "gradients": sum(s.gradients for s in answers.stats),
+                **bytes_of("down", self.ledger.down, before[0]),
+                **bytes_of("up", self.ledger.up, before[1]),
+                "seconds": round(seconds, 6),
+                **({} if simulated is None else {"simulated_seconds": simulated}),
+                **squares(answers.stats),
+            }
+        )
+        if self.sizes is not None:
+            self.sizes.moved(self._sent(), self.round, [s.client for s in answers.stats])
+            self.history[-1].update(self.sizes.explored())
+
+    def _simulated(self, stats: list[Stats]) -> float | None:
+        """Seconds until the slowest client has answered, if the devices are described."""
+        if self.fed.devices is None:
+            return None
+        return max(
+            (
+                self.fed.duration(
+                    s.client, s.steps, sum(s.bytes_down.values()), sum(s.bytes_up.values())
+                )
+                for s in stats
+            ),
+            default=0.0,
+        )
+
+    def _finish_row(self, rounds: int) -> None:
+        """Evaluate and log the last round if that has not been done; an interruption may have come
+        between.
+        """
+        if len(self.history) == self.logged:
+            return
+        due, scores = self.evaluation.due(self.round), {}
+        if due or self.round >= rounds:
+            scores = self.scores()
+        sizes: dict[str, float] = {}
+        if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
+            sizes = self.sizes.columns(self.size_scores(scores.get("test")))
+        with undisturbed():
+            row = self.history[-1]
+            row.update(sizes)
+            for part, score in scores.items():
+                put(row, part, score, self.fed.metrics)
+            name = f"test_{self.headline}"
+            if due and name in row:
+                traffic = self.ledger.bytes_down + self.ledger.bytes_up
+                row[f"{name}_ema"] = self.curve.add(
+                    self.round, row[name], traffic, self.ledger.seconds
+                )
+            if self.folder is not None:
+                self.folder.append_round(row)
+            self.logged = len(self.history)
+            for said in self._watch.see(row):
+                _log.warning(said)
+        for call in [*(self.on_evaluation if scores else ()), *self.on_round]:
+            call(row)
+
+    def scores(self) -> dict[str, Score]:
+        """The model of now on the test set and on what is held out for validation."""
+        data = self.fed.data
+        out = {} if self._held_out is None else {"validation": self.score(*self._held_out)}
+        if data.test_inputs is not None and data.test_targets is not None:
+            out = {"test": self.score(data.test_inputs, data.test_targets, own=True), **out}
+        return out
+
+    def score(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
+        """The model of now on data; own: on the common test set."""
+        x, on = self.plan.algorithm.model(self.srv), (inputs, targets)
+        if not keeps_no_statistics(self.net.module):
+            return self.engine.evaluate(x, self.buffers, *on)
+        with one_thread():
+            self.net.load_buffers(self.buffers)
+            by = (self.evaluation.statistics, own)
+            return evaluate_normed(self.plan, self.fed, self.net, x, on, *by)
+
+    def size_scores(self, whole: Score | None = None) -> dict[float, Score]:
+        """The sub-models of now on the test set, by capacity; nothing without sub-models."""
+        if self.sizes is None:
+            return {}
+        x = self.plan.algorithm.model(self.srv)
+        return self.sizes.scores(self.engine, x, self.buffers, self.round, whole)
+
+    @functools.cached_property
+    def _watch(self) -> Watch:
+        return Watch(self.fed)
+
+    @functools.cached_property
+    def _step(self) -> Step:
+        return Step(self.plan, self.fed, self.net)
+
+    @functools.cached_property
+    def _held_out(self) -> tuple[Any, Any] | None:
+        data = self.fed.data
+        if data.validation is None or not len(data.validation):
+            return None
+        index = data.validation.to(data.inputs.device)
+        return data.inputs[index], data.targets[index]
+
+    # -------------------------------------------------------------------------------- checkpoints
+    def _save_due(self, last: float) -> bool:
+        by_rounds = self.saving.rounds is not None and self.round % self.saving.rounds == 0
+        by_time = self.saving.seconds is not None and time.monotonic() - last > self.saving.seconds
+        return self.folder is not None and (by_rounds or by_time)
+
+    @undisturbed()
+    def save(self, final: bool = False) -> None:
+        """Write a checkpoint. A full disk is a warning: the last checkpoint still serves. At the
+        end it is an error.
+        """
+        if self.folder is None or self.round == self.saved or self.logged < len(self.history):
+            return  # a checkpoint whose last row is not written could not be gone on from
+        extra = {
+            "ledger": self.ledger.as_dict(),
+            "curve": asdict(self.curve),
+            "population": self.fed.population,
+        }
+        try:
+            learnt = rec(srv=self.srv, link=self.at_link, down=self.at_down)
+            if self.sizes is not None:
+                learnt = rec(**learnt._asdict(), sizes=self.sizes.state())
+            state = State(self.round, learnt, self.buffers, extra)
+            self.folder.save(state, self.memory, self.saving.keep)
+            self.saved = self.round
+        except OSError as error:
+            message = (
+                f"the checkpoint after round {self.round} could not be written: "
+                f"{error.strerror or error}; the one before it is whole: {remedy(error)}, then "
+                f"`fedloom resume {self.folder.path}`"
+            )
+            if final:
+                raise CheckpointError(message) from error
+            _log.warning(message)
+
+    def restore(self) -> None:
+        """Go back to the newest checkpoint of the folder, or to the beginning if there is none."""
+        assert self.folder is not None
+        state = self.folder.load(self.memory, self.net.device)
+        if state is None:
+            if self.folder.rounds.exists() and self.folder.rounds.stat().st_size:
+                _log.warning(
+                    "'%s' has no checkpoint yet: begins again at round 1", self.folder.path
+                )
+            self.folder.rewind(0, -1)
+            self.begin()
+            return
+        log = int(state.extra["log"])
+        self.history = self.folder.read_rounds(log, state.round)
+        self.folder.rewind(log, state.round)
+        self.round, self.buffers = state.round, state.buffers
+        learnt = state.srv
+        self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
+        if self.sizes is not None:
+            self.sizes.restore(getattr(learnt, "sizes", None), self._sent(), self.round)
+        self.saved = state.round
+        self.ledger = Ledger(**state.extra["ledger"])
+        asked = self.curve
+        self.curve = Curve(**state.extra["curve"])
+        if asked.ema != self.curve.ema:
+            told = "evaluate.ema stays %g: the moving averages until now were made with it"
+            _log.warning(told, self.curve.ema)
+        self.curve.higher_is_better = asked.higher_is_better
+        if asked.target != self.curve.target:
+            self.curve.aim(asked.target, self._means())
+        self.logged = len(self.history)
+        for row in self.history:  # what was said is not said again
+            self._watch.see(row)
+
+    def _means(self) -> Iterator[tuple[int, float, int, float]]:
+        """Of every evaluation so far: round, moving average, bytes and seconds until then."""
+        name = f"test_{self.headline}_ema"
+        sums = [(row["bytes_down"] + row["bytes_up"], row["seconds"]) for row in self.history]
+        # what came before round 1 is in no row
+        sent = self.ledger.bytes_down + self.ledger.bytes_up - sum(n for n, _ in sums)
+        seconds = self.ledger.seconds - math.fsum(s for _, s in sums)
+        for row, (more, longer) in zip(self.history, sums, strict=True):
+            sent, seconds = sent + more, seconds + longer
+            if name in row:
+                yield row["round"], row[name], sent, seconds
+
+
+def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]) -> RangeResult:
+    """The answers with what their clients were really sent."""
+    if not at_down:
+        return answers
+    bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
+    return answers._replace(stats=list(map(bill, answers.stats)))

@@ -1,0 +1,202 @@
+"""The server's step of a round, looked at before it replaces what the server knows.
+
+Finite answers may have a sum that is not finite, and a finite mean a square that is none. Who did
+it is found by asking every client of the round by itself: a round is a function of its message and
+its clients' memories, so that it can be asked again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..algorithm import Round
+from ..core.arithmetic import total
+from ..core.net import Net
+from ..core.vector import Rec, Vec, fields, leaves, tree
+from ..engines.author_checks import at_server
+from ..engines.base import Engine
+from ..engines.client_round import RangeResult
+from ..engines.summation import finite, means, rate, rested, root
+from ..errors import ClientError
+from ..federation.federation import Federation
+from ..plan import Plan
+from .submodel_evaluation import holding
+
+_log = logging.getLogger(__name__)
+_HINT = "lower local.lr, set local.clip"
+
+
+class Learnt(NamedTuple):
+    """What a round may change at the server: its record, its memory of the link, the buffers."""
+
+    srv: Rec
+    link: Rec
+    buffers: Vec
+
+
+class Asked(NamedTuple):
+    """What an engine was asked in a round: the arguments of Engine.round."""
+
+    msg: Rec
+    buffers: Vec
+    memories: dict[int, Rec]
+    cohort: list[int]
+    round: int
+
+
+class Step:
+    """The server's step. It changes nothing by itself."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
+        self.plan, self.fed, self.net = plan, fed, net
+
+    def checked(
+        self, engine: Engine, now: Learnt, asked: Asked, answers: RangeResult
+    ) -> tuple[RangeResult, Learnt]:
+        """-> the answers that count, and what the server makes of them.
+
+        Where that is not finite, nonfinite = "stop" raises ClientError, which names the client
+        whose answer is the largest part of the sum. "skip" leaves out all clients whose answers
+        stand out and repeats the round without them, as if they had not been asked, until the
+        server is finite; if it never is, nobody's answer counts.
+        """
+        new = self._made(now, asked.round, answers)
+        where = _spoilt(new, now)
+        if where is None:
+            return answers, new
+        sizes, t = self._sizes(engine, asked, answers), asked.round + 1
+        for out in _sets(sizes):
+            rest = [i for i in asked.cohort if i in sizes and i not in out]
+            again = engine.round(*asked._replace(cohort=rest))
+            new = self._made(now, asked.round, again)
+            if _spoilt(new, now) is not None:
+                continue
+            if self.plan.nonfinite == "stop":
+                raise ClientError(self._named(sizes, where, t))
+            text = "round %d: the server's '%s' would not be finite with the answers of clients %s"
+            _log.warning(text, t, where, ", ".join(map(str, out)))
+            return _without(answers, again), new
+        if self.plan.nonfinite == "stop":
+            raise ClientError(
+                f"{self.plan.algorithm.method}: round {t}: the server's '{where}' is not finite "
+                f"after server_step(), and no client's answer stands out; {_HINT}, or look at the "
+                "method's server"
+            )
+        text = "round %d: the server's '%s' would not be finite whoever is left out"
+        _log.warning(f"{text}; the model stays as it was", t, where)
+        return _without(answers, RangeResult([], {}, [])), now
+
+    def probed(self, engine: Engine, x: Vec, buffers: Vec, answers: RangeResult) -> Rec:
+        """The plain mean of the answers before round 1. Raises ClientError where that is not
+        finite, as finite ones may have none.
+        """
+        added = root(answers.nodes)
+        up = tree(lambda v: v / added.n, added.up)
+        if finite(up):
+            return up
+        asked = [s.client for s in answers.stats]
+        sizes = {i: largest(root(engine.probe(x, buffers, [i]).nodes).up) for i in asked}
+        i = max(sizes, key=lambda i: sizes[i])
+        raise ClientError(
+            f"{self.plan.algorithm.method}: client {i}: its answer before round 1 is "
+            f"{_percent(sizes, i)} of a sum that is not finite; is the model's loss finite on its "
+            "data?"
+        )
+
+    def _made(self, now: Learnt, t: int, answers: RangeResult) -> Learnt:
+        """The server after a round; as it was if nobody answered."""
+        added = root(answers.nodes)
+        if added is None:
+            return now
+        longest = max((s.steps for s in answers.stats), default=1)
+        up, buffers = means(added)
+        share, answered = added.mass / self._all_weights, added.n / self.fed.population
+        up, link = self.plan.link.arrive(up, now.link, share, answered)
+        part = rate(added, self.fed.population, self._holding)
+        rnd = Round(t, part, self.fed.local.rate(t, max(longest - 1, 0)))
+        srv = at_server(self.plan.algorithm, "server_step", t, now.srv, up, rnd)
+        return Learnt(rested(srv, now.srv, added), link, buffers)
+
+    @functools.cached_property
+    def _all_weights(self) -> float:
+        return math.fsum(map(self.fed.weight, range(self.fed.population)))
+
+    @functools.cached_property
+    def _holding(self) -> Vec | None:
+        needed = self.plan.algorithm.means  # else nobody asks
+        return holding(self.plan.rule, self.fed, self.net) if needed else None
+
+    def _sizes(self, engine: Engine, asked: Asked, answers: RangeResult) -> dict[int, float]:
+        """How large each answer is in the sum: {client: its largest entry}, by asking it alone."""
+        sizes = {}
+        for i in (s.client for s in answers.stats if s.answered):
+            added = root(engine.round(*asked._replace(cohort=[i])).nodes)
+            sizes[i] = largest(added.delta, added.uniform, added.buffers)
+        return sizes
+
+    def _named(self, sizes: dict[int, float], where: str, t: int) -> str:
+        """Who made the server's record not finite."""
+        i = max(sizes, key=lambda i: sizes[i])
+        return (
+            f"{self.plan.algorithm.method}: client {i}, round {t}: its answer is "
+            f"{_percent(sizes, i)} of a sum that makes the server's '{where}' not finite; {_HINT}, "
+            'or skip such clients with nonfinite="skip"'
+        )
+
+
+def largest(*records: Rec) -> float:
+    """The largest entry of records, by its absolute value; inf where one is not finite."""
+    found = 0.0
+    for v in leaves(*records):
+        value = float(v.abs().max()) if isinstance(v, Tensor) and v.numel() else 0.0
+        value = value if isinstance(v, Tensor) else abs(float(v))
+        found = max(found, value if math.isfinite(value) else math.inf)
+    return found
+
+
+def _sets(sizes: dict[int, float]) -> Iterator[list[int]]:
+    """Ever more clients to leave out, the largest first, with all who come near: within a factor of
+    the number of those who are left. Never all of them, but for one who is alone.
+
+    >>> list(_sets({3: 1.0, 4: 1e38, 5: 2.0})), list(_sets({3: 1.0, 5: 2.0})), list(_sets({4: 1.0}))
+    ([[4]], [], [[4]])
+    """
+    left = dict(sizes)
+    while left:
+        least = max(left.values()) / len(left)
+        left = {i: v for i, v in left.items() if v < least}
+        if left or len(sizes) == 1:
+            yield [i for i in sizes if i not in left]
+
+
+def _percent(sizes: dict[int, float], i: int) -> str:
+    """The part of the largest in the sum of sizes, in words; infinite ones have the same."""
+    if math.isinf(sizes[i]):
+        part = 1 / sum(map(math.isinf, sizes.values()))
+    else:
+        part = 1 / total(v / sizes[i] for v in sizes.values()) if sizes[i] else 0.0
+    return f"{100 * part:.0f} %"
+
+
+def _spoilt(new: Learnt, now: Learnt) -> str | None:
+    """The first field that is not finite and was so before, or was not there."""
+    if finite(new):
+        return None
+    before = fields(now)
+    for path, v in fields(new).items():
+        if not finite(v) and (path not in before or finite(before[path])):
+            return path.removeprefix("srv.")
+    return None
+
+
+def _without(first: RangeResult, again: RangeResult) -> RangeResult:
+    """What was asked again of those who count, with the others' costs of the first time."""
+    own = {s.client: s for s in again.stats}
+    stats = [own.get(s.client, s._replace(answered=False)) for s in first.stats]
+    return again._replace(stats=stats)

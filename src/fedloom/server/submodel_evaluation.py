@@ -1,0 +1,319 @@
+"""Sub-models evaluated as the papers do it: every size on the common test set and at the clients of
+that size, and which coordinates the sizes have explored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..algorithm import Round
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
+from ..data import FederatedData
+from ..engines.base import Engine, one_thread
+from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
+from ..engines.evaluation import Score, final, score_of
+from ..federation.federation import Federation
+from ..plan import Plan
+from ..submodels.base import Rule, View
+from ..submodels.slicing.layers import unscaled
+from .evaluation import Evaluation
+
+
+def text(capacity: float) -> str:
+    """A capacity as columns and tables name it.
+
+    >>> text(1 / 64), text(0.25)
+    ('0.015625', '0.25')
+    """
+    return f"{capacity:.6g}"
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None of nothing."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[View, nn.Module]:
+    """A view of this capacity after so many rounds, and its module with these weights: a smaller
+    one, or the whole one with zeros; in evaluation mode, of plain layers.
+    """
+    view = rule.view(x, net, capacity, Round(round, math.nan, math.nan))
+    return view, unscaled((view.net or net).export(view.seen(view.take(x))))
+
+
+def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
+    """How many of all clients hold each coordinate, (d,); None where it is not the same in all
+    rounds, or where everybody holds everything.
+    """
+    if rule is None or not (rule.fixed and fed.parted):
+        return None
+    x = net.init()
+    held = torch.zeros_like(x)
+    capacities = Counter(map(fed.capacity, range(fed.population)))
+    for capacity, clients in capacities.items():
+        view = rule.view(x, net, capacity, Round(0, math.nan, math.nan))
+        held[... if view.held is None else view.held] += clients
+    return held
+
+
+def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[float | None], str]:
+    """A metric per client from one pass over the common test set, and on what.
+
+    Clients with test sets of their own are measured on these. Otherwise a client's value is the
+    test set's value per class, weighted by the client's label shares: what a test set with its own
+    label distribution would give on average.
+    """
+    if not len(score.each):  # of the whole set alone
+        return [None] * data.population, "not measured"
+    if data.test_clients is not None:
+        sets = [data.test_clients.of(i) for i in range(data.population)]
+        own = [(score.each[s] * score.share[s], score.share[s]) for s in sets]
+        means = [float(v.sum()) / float(w.sum()) if float(w.sum()) else None for v, w in own]
+        return [None if m is None else final(metric, m) for m in means], "own test sets"
+    targets = data.test_targets
+    if data.classes is None or targets is None or targets.ndim != 1:
+        return [None] * data.population, "not measured"
+    labels = targets.cpu()
+    sums = torch.bincount(labels, weights=score.each.cpu(), minlength=data.classes)
+    of_class = torch.bincount(labels, minlength=data.classes)
+    shares = data.label_counts().double() * (of_class > 0)
+    values = shares @ (sums / of_class.clamp_min(1)) / shares.sum(1)
+    out = [None if v != v else v for v in values.tolist()]
+    return out, "test set weighted by the client's labels"
+
+
+class _Explored:
+    """What one size has held, as 0/1 vectors over the coordinates that count (n,)."""
+
+    def __init__(self, now: Tensor) -> None:
+        self.now, self.ever, self.trained = now, now.clone(), torch.zeros_like(now)
+        self.replaced = 0.0
+
+    def move(self, new: Tensor, took_part: bool) -> None:
+        if took_part:
+            self.trained |= self.now
+        both = int(new.sum()) + int(self.now.sum())
+        self.replaced = int((new ^ self.now).sum()) / both
+        self.now = new
+        self.ever |= new
+
+
+def _packed(marks: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(marks.numpy()))
+
+
+def _unpacked(bits: Tensor, n: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(bits.cpu().numpy(), count=n).astype(bool))
+
+
+class Sizes:
+    """Evaluates a run's sub-models. levels: the capacities among the clients, in rising order."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net, evaluation: Evaluation) -> None:
+        assert plan.rule is not None
+        self.plan, self.fed, self.net, self.evaluation = plan, fed, net, evaluation
+        self.rule: Rule = plan.rule
+        self.levels = sorted(set(fed.capacities))
+        self.metric = next(iter(fed.metrics), "loss")
+        self.normed = keeps_no_statistics(net.module)  # evaluated as evaluation.statistics says
+        counted = torch.tensor(self.rule.counted(net))
+        self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
+        self._explored: list[_Explored] = []
+        self._kept: dict[float, View] = {}  # views that never change
+        self._scored: tuple[int, dict[float, Score]] = (-1, {})  # of which round, all sizes
+
+    # ---------------------------------------------------------------------------- what was explored
+    def begin(self, x: Vec, round: int) -> None:
+        """The model x (d,) before a round (counted from 0): nothing was trained yet."""
+        if self.evaluation.explored:
+            self._explored = [_Explored(self._held(x, c, round)) for c in self.levels]
+
+    def moved(self, x: Vec, round: int, cohort: Sequence[int]) -> None:
+        """The model x (d,) before a round; who took part in the one before it."""
+        present = set(map(self.fed.capacity, cohort))
+        for level, one in zip(self.levels, self._explored, strict=False):
+            one.move(self._held(x, level, round), level in present)
+
+    def _view(self, x: Vec, capacity: float, round: int) -> View:
+        if capacity in self._kept:
+            return self._kept[capacity]
+        view = self.rule.view(x, self.net, capacity, Round(round, math.nan, math.nan))
+        if self.rule.fixed:
+            self._kept[capacity] = view
+        return view
+
+    def _held(self, x: Vec, capacity: float, round: int) -> Tensor:
+        view = self._view(x, capacity, round)
+        if view.held is None:
+            return torch.ones(int(self._counts.sum()), dtype=torch.bool)
+        marks = torch.zeros_like(self._counts).index_fill_(0, view.held, True)
+        return marks[self._counts].cpu()
+
+    def state(self) -> Rec:
+        """What a checkpoint must remember: bits."""
+        return rec(
+            **{
+                f"size{i}": rec(
+                    **{name: _packed(getattr(e, name)) for name in ("now", "ever", "trained")},
+                    replaced=e.replaced,
+                )
+                for i, e in enumerate(self._explored)
+            }
+        )
+
+    def restore(self, state: Rec, x: Vec, round: int) -> None:
+        """Become what the state says; without one, begin here."""
+        self.begin(x, round)
+        if state is None or len(state) != len(self._explored):
+            return
+        n = int(self._counts.sum())
+        for one, kept in zip(self._explored, state, strict=True):
+            one.now, one.ever, one.trained = (
+                _unpacked(bits, n) for bits in (kept.now, kept.ever, kept.trained)
+            )
+            one.replaced = float(kept.replaced)
+
+    def explored(self) -> dict[str, float]:
+        """The columns of a round. explored@p: the share of the coordinates that count which size p
+        has held so far; trained@p: which a client of that size really trained; replaced@p: the
+        share of its part that the last round replaced; untrained: held by no size so far.
+
+        Definitions of ours: FIARSE shows these curves (Figures 7 and 8) without formulas.
+        """
+        out: dict[str, float] = {}
+        for level, one in zip(self.levels, self._explored, strict=False):
+            name, n = text(level), len(one.ever)
+            out[f"explored@{name}"] = int(one.ever.sum()) / n
+            out[f"trained@{name}"] = int(one.trained.sum()) / n
+            out[f"replaced@{name}"] = one.replaced
+        if self._explored:
+            ever = torch.stack([one.ever for one in self._explored]).any(0)
+            out["untrained"] = 1 - int(ever.sum()) / len(ever)
+        return out
+
+    def held(self, x: Vec, capacity: float, round: int) -> dict[str, int]:
+        """How many coordinates a size holds of those its capacity is a share of, and of all."""
+        marks = self._held(x, capacity, round)
+        exempt = len(self._counts) - len(marks)
+        count = int(marks.sum())
+        return {"counted": count, "of": len(marks), "all": count + exempt}
+
+    # ----------------------------------------------------------------------------------- evaluation
+    def tested(self, engine: Engine, x: Vec, buffers: Vec, capacity: float, round: int) -> Score:
+        """One size on the common test set."""
+        inputs, targets = self.fed.data.test_inputs, self.fed.data.test_targets
+        assert inputs is not None and targets is not None
+        return self.score(engine, x, buffers, capacity, round, (inputs, targets), True)
+
+    def score(
+        self,
+        engine: Engine,
+        x: Vec,
+        buffers: Vec,
+        capacity: float,
+        round: int,
+        on: tuple[Tensor, Tensor],
+        own: bool = False,
+    ) -> Score:
+        """One size on these inputs and targets; own: they are the common test set."""
+        view = self._view(x, capacity, round)
+        part = view.seen(view.take(x))
+        if view.net is None and not self.normed:
+            return engine.evaluate(part, buffers, *on)
+        with one_thread():
+            inner = view.net or self.net
+            if inner.buffer_layout.d == len(buffers):
+                inner.load_buffers(buffers)
+            if not self.normed:
+                return score_of(self.plan, self.fed, inner, part, [on])
+            by = (self.evaluation.statistics, own)
+            return evaluate_normed(self.plan, self.fed, inner, part, on, *by)
+
+    def value(self, score: Score) -> float:
+        """The headline metric of a score, or its loss where there is none."""
+        if self.metric not in self.fed.metrics:
+            return score.loss / max(score.examples, 1)
+        return score.mean(self.metric, self.fed.metrics[self.metric])
+
+    def scores(
+        self, engine: Engine, x: Vec, buffers: Vec, round: int, whole: Score | None = None
+    ) -> dict[float, Score]:
+        """Every size among the clients on the common test set; nothing without one. whole: the
+        score of the whole model, where it is known.
+        """
+        if self.fed.data.test_inputs is None:
+            return {}
+        if self._scored[0] != round:
+            known = {1.0: whole} if whole is not None else {}
+            self._scored = (
+                round,
+                {c: known.get(c) or self.tested(engine, x, buffers, c, round) for c in self.levels},
+            )
+        return self._scored[1]
+
+    def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
+        """The metric per client, each with the sub-model of its own size, and on what."""
+        if self.metric not in self.fed.metrics or not scores:
+            return [None] * self.fed.population, "not measured"
+        metric = self.fed.metrics[self.metric]
+        found = {c: client_values(self.fed.data, metric, s) for c, s in scores.items()}
+        own = [found[c][0][i] for i, c in enumerate(self.fed.capacities)]
+        return own, next(iter(found.values()))[1]
+
+    def columns(self, scores: dict[float, Score]) -> dict[str, float]:
+        """The columns of a round: test_METRIC@p, each size on the common test set, and @mean over
+        the sizes; local_METRIC@p, its mean over the clients of that size, and @mean over all.
+        """
+        if not scores:
+            return {}
+        known: dict[str, float | None] = {
+            f"test_{self.metric}@{text(c)}": self.value(s) for c, s in scores.items()
+        }
+        known[f"test_{self.metric}@mean"] = mean_of(known.values())
+        local, _ = self.local(scores)
+        for c in scores:
+            same = (v for v, own in zip(local, self.fed.capacities, strict=True) if own == c)
+            known[f"local_{self.metric}@{text(c)}"] = mean_of(same)
+        known[f"local_{self.metric}@mean"] = mean_of(local)
+        return {k: v for k, v in known.items() if v is not None}
+
+    def unseen(
+        self,
+        engine: Engine,
+        x: Vec,
+        buffers: Vec,
+        round: int,
+        outside: Sequence[int],
+        known: Mapping[float, Score],
+    ) -> list[dict[str, Any]]:
+        """One row for every size of evaluate.sizes: on the common test set, and the mean over the
+        clients outside, who never took part, each with that size; None without such clients. known:
+        scores of some sizes.
+        """
+        rows = []
+        for capacity in sorted({float(s) for s in self.evaluation.sizes}):
+            if self.fed.data.test_inputs is None:
+                break
+            score = known.get(capacity) or self.tested(engine, x, buffers, capacity, round)
+            values: list[float | None] = []
+            if self.metric in self.fed.metrics:
+                metric = self.fed.metrics[self.metric]
+                values, _ = client_values(self.fed.data, metric, score)
+            rows.append(
+                {
+                    "capacity": capacity,
+                    "trained": capacity in self.levels,
+                    "global": self.value(score),
+                    "outside": mean_of(values[i] for i in outside) if values else None,
+                }
+            )
+        return rows

@@ -1,0 +1,97 @@
+"""Writing files so that a crash, or a full disk, leaves either the old one or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_PART = re.compile(r"\..+\.[0-9]+\.part")  # what write_atomic calls a file that is not whole yet
+_CHUNK = 1 << 20
+
+
+def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
+    """Write a file under a temporary name, force it to the disk, then give it its name.
+
+    content: what to write, or a function that writes to the path it is given. Raises OSError; then
+    nothing is left.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        if callable(content):
+            part.touch()
+            mode = stat.S_IMODE(part.stat().st_mode)  # what the umask leaves to a new file
+            content(part)
+            if stat.S_IMODE(part.stat().st_mode) != mode:  # safetensors makes files of its own
+                part.chmod(mode)
+        else:
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(part, "rb+") as f:
+            os.fsync(f.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def reason(error: OSError) -> str:
+    """What the system refused, and at which file where it says so.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "a/b"))
+    "No such file or directory: 'a/b'"
+    """
+    said = error.strerror or str(error) or type(error).__name__
+    return f"{said}: '{error.filename}'" if error.filename else said
+
+
+def remedy(error: OSError) -> str:
+    """What to do about a file that could not be written; only a full disk or quota needs room.
+
+    >>> remedy(OSError(errno.ENOSPC, "No space left on device")), remedy(OSError(errno.EIO, "I/O"))
+    ('make room', 'mend that')
+    """
+    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+
+
+def parts(folder: Path) -> list[Path]:
+    """The files in a folder that a kill cut short while they were written."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [
+        p
+        for p in folder.iterdir()
+        if _PART.fullmatch(p.name) and p.is_file() and not p.is_symlink()
+    ]
+
+
+def checksum(path: Path, size: int | None = None) -> str:
+    """SHA-256 of a file's content, or of its first bytes, in hexadecimal. Raises OSError."""
+    return str(begun_checksum(path, size).hexdigest())
+
+
+def begun_checksum(path: Path, size: int | None = None) -> Any:
+    """The same as a hashlib object, to which more can be added. Raises OSError."""
+    state = hashlib.sha256()
+    with open(path, "rb") as f:
+        while raw := f.read(_CHUNK if size is None else min(size, _CHUNK)):
+            state.update(raw)
+            size = None if size is None else size - len(raw)
+    return state
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries to the disk, where the system can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,218 @@
+"""What clients remember between rounds: made at first participation, written as new versions,
+bounded in memory.
+
+On disk a row (one client's record) is never overwritten: flush() writes the rows that changed into
+a new segment file, and a checkpoint's index says which segment holds which client. A segment goes
+when no kept checkpoint names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..core.vector import Rec, leaves
+from ..errors import CheckpointError
+from .atomic import checksum, remedy
+from .records import freeze, thaw, write_tensors
+
+_SEGMENT = re.compile(r"[0-9]{8,}\.safetensors")  # other files are not ours
+
+
+class ClientMemory:
+    """Records by client. folder None: all in memory, nothing on disk.
+
+    resident_bytes: what may stay in memory; above that the longest unused rows live on disk only.
+    None: no bound.
+
+    >>> from fedloom.core.vector import rec
+    >>> memory = ClientMemory()
+    >>> memory.put({7: rec(c=torch.ones(2))})
+    >>> memory.get([3, 7])[7].c
+    tensor([1., 1.])
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        resident_bytes: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._folder, self._bound, self._device = folder, resident_bytes, device
+        self._rows: OrderedDict[int, Rec] = OrderedDict()  # resident, longest unused first
+        self._dirty: set[int] = set()
+        self._where: dict[int, str] = {}  # client -> segment
+        self._written: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
+        self._number = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows.keys() | self._where.keys())
+
+    def get(self, clients: Iterable[int]) -> dict[int, Rec]:
+        """The rows of those of these clients who have one. Raises CheckpointError if a segment
+        cannot be read.
+        """
+        found = {}
+        for i in clients:
+            if i in self._rows:
+                self._rows.move_to_end(i)
+                found[i] = self._rows[i]
+            elif i in self._where:
+                found[i] = self._read(i)
+                self._keep(i, found[i])
+        return found
+
+    def put(self, rows: dict[int, Rec]) -> None:
+        """New versions of these clients' rows. Raises CheckpointError if the bound demands that
+        rows are written, and they cannot be.
+        """
+        for i, row in rows.items():
+            self._keep(i, row)
+            self._dirty.add(i)
+        if self._bound is not None and self._folder is not None and self._bytes > self._bound:
+            if any(i in self._dirty for i in self._oldest()):
+                try:
+                    self.flush()
+                except OSError as error:
+                    raise CheckpointError(
+                        f"client memory cannot be written to '{self._folder}': "
+                        f"{error.strerror or error}; {remedy(error)}, then resume the run"
+                    ) from error
+            for i in self._oldest():
+                self._bytes -= _size(self._rows.pop(i))
+
+    def drop(self, clients: Iterable[int]) -> None:
+        """Forget these clients: their next participation is their first."""
+        for i in clients:
+            if i in self._rows:
+                self._bytes -= _size(self._rows.pop(i))
+            self._dirty.discard(i)
+            self._where.pop(i, None)
+
+    def _oldest(self) -> list[int]:
+        """The rows that must leave memory for the bound."""
+        assert self._bound is not None
+        out, over = [], self._bytes - self._bound
+        for i, row in self._rows.items():
+            if over <= 0:
+                break
+            out.append(i)
+            over -= _size(row)
+        return out
+
+    def _keep(self, i: int, row: Rec) -> None:
+        self._bytes += _size(row) - (_size(self._rows[i]) if i in self._rows else 0)
+        self._rows[i] = row
+        self._rows.move_to_end(i)
+
+    # ------------------------------------------------------------------------------------ on disk
+    def flush(self) -> None:
+        """Write the rows that changed since the last flush as a new segment. Raises OSError; then
+        nothing changed.
+        """
+        assert self._folder is not None
+        self._gather_stragglers()
+        if not self._dirty:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, Tensor] = {}
+        shapes: dict[str, Any] = {}
+        for i in sorted(self._dirty):
+            shapes[str(i)], own = freeze(self._rows[i])
+            tensors |= {f"{i}/{name}": t for name, t in own.items()}
+        name = f"{self._number:08d}.safetensors"
+        rows = {"rows": json.dumps(shapes)}
+        write_tensors(self._folder / name, tensors, rows)
+        self._number += 1
+        self._where |= dict.fromkeys(self._dirty, name)
+        self._written[name] = len(self._dirty), checksum(self._folder / name)
+        self._dirty.clear()
+
+    def _gather_stragglers(self) -> None:
+        """Move the last rows of a mostly dead segment into the next one, so that disk use stays
+        bounded.
+        """
+        live: dict[str, list[int]] = {}
+        for i, name in self._where.items():
+            if i not in self._dirty:
+                live.setdefault(name, []).append(i)
+        for name, rows in live.items():
+            if len(rows) * 4 <= self._written[name][0]:
+                self.get(rows)
+                self._dirty.update(rows)
+
+    def index(self) -> dict[str, Any]:
+        """What a checkpoint must remember to find every row again; JSON."""
+        names = sorted(set(self._where.values()))
+        number = {name: n for n, name in enumerate(names)}
+        clients = sorted(self._where)
+        return {
+            "next": self._number,
+            "segments": [[name, *self._written[name]] for name in names],
+            "clients": clients,
+            "segment_of": [number[self._where[i]] for i in clients],
+        }
+
+    def restore(self, index: dict[str, Any]) -> None:
+        """Become what the memory was when index() was taken. Raises CheckpointError if a segment
+        is not as it was written.
+        """
+        names = [name for name, _, _ in index["segments"]]
+        self._rows.clear()
+        self._dirty.clear()
+        self._bytes = 0
+        self._written = {name: (int(n), digest) for name, n, digest in index["segments"]}
+        self._where = {
+            int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
+        }
+        self._number = int(index["next"])
+        for name, (_, digest) in self._written.items():
+            if self._folder is None or not (self._folder / name).exists():
+                raise CheckpointError(f"client memory {name} is missing in {self._folder}")
+            if checksum(self._folder / name) != digest:
+                raise CheckpointError(f"client memory {name} is not as it was written")
+
+    def discard(self, kept: Iterable[dict[str, Any]]) -> None:
+        """Delete the segments that none of these indexes names, and that hold no row of today."""
+        if self._folder is None or not self._folder.exists():
+            return
+        named = {name for index in kept for name, _, _ in index["segments"]}
+        named |= set(self._where.values())
+        for path in self._folder.iterdir():
+            if _SEGMENT.fullmatch(path.name) and path.name not in named:
+                path.unlink(missing_ok=True)
+        self._written = {k: n for k, n in self._written.items() if k in named}
+
+    def _read(self, i: int) -> Rec:
+        assert self._folder is not None
+        path = self._folder / self._where[i]
+        try:
+            with safe_open(path, framework="pt") as f:  # memory-mapped: reads this row only
+                shape = json.loads(f.metadata()["rows"])[str(i)]
+                tensors = {k: f.get_tensor(f"{i}/{k}") for k in _paths(shape)}
+                return thaw(shape, tensors, self._device)
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise CheckpointError(
+                f"client {i}'s memory in {path} cannot be read: {error}"
+            ) from error
+
+
+def _paths(shape: Any) -> list[str]:
+    if not isinstance(shape, dict):
+        return []
+    if "tensor" in shape:
+        return [shape["tensor"]]
+    return [name for value in shape["fields"].values() for name in _paths(value)]
+
+
+def _size(row: Rec) -> int:
+    return sum(v.nbytes if isinstance(v, Tensor) else 8 for v in leaves(row))

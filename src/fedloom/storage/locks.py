@@ -1,0 +1,110 @@
+"""A lock on a file, held as long as its process lives: the system frees it however that one ends.
+
+Who holds it may be asked from any container or PID namespace that sees the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # no such locks here
+    fcntl = None
+
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 0.2  # seconds; who asks for the holder has the lock himself for a moment
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+
+
+@contextlib.contextmanager
+def hold(path: Path) -> Iterator[Callable[[], bool]]:
+    """Hold the lock of a file, which is made; gives a function that says whether the file at this
+    path is another by now.
+
+    Raises BlockingIOError, whose strerror says who holds it, and OSError for a file that cannot be
+    written.
+    """
+    if fcntl is None:
+        yield lambda: False
+        return
+    handle, owner = _locked(path), os.getpid()
+    try:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        with contextlib.suppress(OSError):  # a full disk; the lock holds without it
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {owner} on {platform.node()}, since {since}\n".encode(), 0)
+        yield lambda: _replaced(handle, path)
+    finally:
+        if os.getpid() == owner:  # a process forked from this one shares the lock
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+
+def holder(path: Path) -> str | None:
+    """Who holds the lock of a file, in words; None if nobody does, or there is no such file."""
+    if fcntl is None:
+        return None
+    try:
+        handle = os.open(path, os.O_RDONLY | _NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _words(handle)
+    except OSError:  # no locks on this file system
+        return None
+    finally:
+        os.close(handle)
+    return None
+
+
+def _locked(path: Path) -> int:
+    """A handle of the file with its lock."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and not _replaced(handle, path):
+                return handle
+        except BlockingIOError as error:
+            if time.monotonic() > until:
+                words = _words(handle)
+                os.close(handle)
+                raise BlockingIOError(error.errno, words) from None
+            time.sleep(0.02)
+        except OSError as error:
+            _log.warning(
+                "the file system of '%s' has no locks (%s): nothing keeps two processes from "
+                "running there at once",
+                path.parent,
+                error.strerror,
+            )
+            return handle
+        os.close(handle)
+
+
+def _words(handle: int) -> str:
+    text = os.pread(handle, 200, 0).decode(errors="replace").partition("\n")[0]
+    return text if text.isprintable() and text else "an unknown process"
+
+
+def _replaced(handle: int, path: Path) -> bool:
+    try:
+        there = os.stat(path)
+    except OSError:  # gone, and nothing in its place
+        return False
+    mine = os.fstat(handle)
+    return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)

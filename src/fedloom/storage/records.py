@@ -1,0 +1,83 @@
+"""Records on disk: a JSON description of their shape and numbers, and named tensors for
+safetensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..core.vector import Rec, aligned, is_rec, rec
+from .atomic import write_atomic
+
+
+def freeze(record: Rec, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
+    """-> (JSON description, {dotted path: tensor}). Leaves are tensors, numbers or None.
+
+    >>> from fedloom.core.vector import rec
+    >>> freeze(rec(x=torch.zeros(2), own=rec(), t=3.0))[0]
+    {'fields': {'x': {'tensor': 'x'}, 'own': {'fields': {}}, 't': 3.0}}
+    """
+    if is_rec(record):
+        shape: dict[str, Any] = {}
+        tensors: dict[str, Tensor] = {}
+        for name, value in zip(record._fields, record, strict=True):
+            shape[name], more = freeze(value, f"{prefix}.{name}" if prefix else name)
+            tensors |= more
+        return {"fields": shape}, tensors
+    if isinstance(record, Tensor):
+        return {"tensor": prefix}, {prefix: record.detach().cpu().contiguous()}
+    if record is None or isinstance(record, (int, float)):
+        return record, {}
+    raise TypeError(
+        f"a record holds tensors and numbers, not {type(record).__name__} at '{prefix}'"
+    )
+
+
+def thaw(shape: Any, tensors: dict[str, Tensor], device: torch.device | str = "cpu") -> Rec:
+    """The record that freeze() described. Raises KeyError for a missing tensor."""
+    if isinstance(shape, dict) and "fields" in shape:
+        return rec(**{k: thaw(v, tensors, device) for k, v in shape["fields"].items()})
+    if isinstance(shape, dict):
+        return aligned(tensors[shape["tensor"]].to(device))
+    return shape
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file whole or not at all. Raises OSError."""
+    with disk_errors():
+        write_atomic(path, lambda part: save_file(_apart(tensors), part, metadata=metadata))
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn what safetensors says of the file system into OSError: a full disk above all."""
+    try:
+        yield
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number) if found else str(error)) from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory: copy the later ones."""
+    seen: set[int] = set()
+    out = {}
+    for name, t in tensors.items():
+        place = t.untyped_storage().data_ptr()
+        out[name] = t.clone() if place in seen and t.numel() else t
+        seen.add(place)
+    return out

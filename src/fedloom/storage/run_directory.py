@@ -1,0 +1,365 @@
+"""A run's directory: what it was told, what it did, and checkpoints from which it goes on.
+
+A checkpoint is a folder whose manifest.json is written last: without it the folder does not count.
+Everything before it has been forced to the disk by then, client memory included. The manifest has
+checksums of itself, of the checkpoint's files, and of the log of rounds up to it; the log is cut
+back to there when a run goes on. Nothing is deleted but what a run made itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ..core.vector import Rec, Vec
+from ..errors import CheckpointError, ConfigError
+from .atomic import begun_checksum, checksum, parts, remedy, sync_folder, write_atomic
+from .client_state import ClientMemory
+from .locks import hold, holder
+from .manifest import (
+    FILES,
+    check_log,
+    named,
+    numbered,
+    read_manifest,
+    remove,
+    round_folder,
+    write_manifest,
+)
+from .records import freeze, thaw, write_tensors
+
+_log = logging.getLogger(__name__)
+
+
+class State(NamedTuple):
+    """What a checkpoint holds beside client memory. extra: JSON of the loop."""
+
+    round: int
+    srv: Rec
+    buffers: Vec
+    extra: dict[str, Any]
+
+
+class RunDirectory:
+    """The files of one run. Raises ConfigError for a folder that cannot be made, CheckpointError
+    for a broken one.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.memory_folder = self.path / "memory"
+        self.rounds = self.path / "rounds.jsonl"
+        self._logged: tuple[int, Any] | None = None  # bytes of the log so far, and their checksum
+        self._replaced: Callable[[], bool] = lambda: False
+
+    def create(self) -> None:
+        """Make the folder; it must not hold a run already."""
+        self._make(self.checkpoints)
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """The same, and inside no other process may run what is here: of two that begin at once
+        the second is refused before it has written anything.
+        """
+        self._make(self.path)
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise _unwritable(self.path, "Permission denied")
+        with self.held():
+            self._make(self.checkpoints)
+            yield
+
+    def _make(self, folder: Path) -> None:
+        if self.path.exists() and not self.free():
+            how = "choose another folder with out="
+            if (self.path / "config.toml").exists():
+                how = f"go on with `fedloom resume {self.path}`, or {how}"
+            raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.path, error.strerror or str(error)) from None
+
+    def free(self) -> bool:
+        """Say whether nothing is here, or only what a run left that was killed in its first
+        moments, before it could be resumed.
+        """
+        if not self.path.is_dir():
+            return False
+        left = {p.name for p in self.path.iterdir()} - {p.name for p in parts(self.path)}
+        begun = {".lock", "checkpoints", "partition.json", "environment.json", "fingerprint.json"}
+        if not left:
+            return True
+        made = self.checkpoints
+        bare = not made.exists() or (made.is_dir() and not any(made.iterdir()))
+        return ".lock" in left and left <= begun and bare  # the lock is the first that a run makes
+
+    def open(self) -> None:
+        """Check that a run is here."""
+        if not (self.path / "config.toml").is_file():
+            raise CheckpointError(
+                f"'{self.path}' is not a run directory: it has no config.toml; "
+                "see `fedloom list runs`"
+            )
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no other process may run what is here. Raises ConfigError if one does,
+        CheckpointError where nothing can be written, or a link would lead the run elsewhere.
+        """
+        self._refuse_links()
+        with contextlib.ExitStack() as stack:
+            try:
+                self._replaced = stack.enter_context(hold(self.path / ".lock"))
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"'{self.path}' is being run by another process ({error.strerror}); wait until "
+                    "it has ended, or stop it"
+                ) from None
+            except OSError as error:
+                raise CheckpointError(
+                    f"'{self.path}' cannot be written: {error.strerror}"
+                ) from None
+            yield
+
+    def holder(self) -> str | None:
+        """Who runs what is here, in words; None if nobody does."""
+        return holder(self.path / ".lock")
+
+    def _refuse_links(self) -> None:
+        """Raise CheckpointError for a link in place of what a run cuts and deletes."""
+        own = [self.path / ".lock", self.rounds, self.checkpoints, self.memory_folder]
+        for folder in named(self.checkpoints):
+            own += [folder, *(folder / name for name in FILES)]
+        for path in own:
+            if path.is_symlink():
+                raise CheckpointError(
+                    f"'{path}' is a link, and a run would change what it leads to; put a copy in "
+                    "its place"
+                )
+        if self.rounds.is_file() and self.rounds.stat().st_nlink > 1:
+            raise CheckpointError(
+                f"'{self.rounds}' has another name (a hard link), whose content would change too; "
+                "put a copy in its place"
+            )
+
+    def _refuse_strangers(self) -> None:
+        """Raise CheckpointError if another run has taken this folder's place."""
+        if self._replaced():
+            raise CheckpointError(
+                f"'{self.path}' was removed while it was being run, and another run has begun "
+                "there; this one stops, and leaves that one alone"
+            )
+
+    # -------------------------------------------------------------------------------- small files
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file whole."""
+        write_atomic(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file. Raises CheckpointError."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """Read a JSON file that holds an object. Raises CheckpointError."""
+        found = self.read_json(name)
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{self.path / name} cannot be read: it holds no object")
+        return found
+
+    def read_config(self) -> dict[str, Any]:
+        """Read the resolved configuration. Raises CheckpointError."""
+        try:
+            return tomllib.loads((self.path / "config.toml").read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
+
+    def append_round(self, row: Mapping[str, Any]) -> None:
+        """One more line of the log of rounds. Raises CheckpointError."""
+        self._refuse_strangers()
+        line = json.dumps(row).encode() + b"\n"
+        try:
+            size, state = self._log()
+            with open(self.rounds, "ab") as f:
+                f.write(line)
+        except OSError as error:
+            raise CheckpointError(
+                f"'{self.rounds}' cannot be written: {error.strerror or error}; "
+                f"{remedy(error)}, then `fedloom resume {self.path}`"
+            ) from error
+        state.update(line)
+        self._logged = size + len(line), state
+
+    def _log(self) -> tuple[int, Any]:
+        """The log's bytes until now and their checksum, to which rows are added as they are
+        written: checkpoints do not read it again.
+        """
+        if self._logged is None:
+            size = self.rounds.stat().st_size if self.rounds.exists() else 0
+            state = begun_checksum(self.rounds, size) if size else hashlib.sha256()
+            self._logged = size, state
+        return self._logged
+
+    def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
+        """The rows of the log until a checkpoint: so many bytes, and a row for each round. Raises
+        CheckpointError.
+        """
+        rows: list[dict[str, Any]] = []
+        try:
+            raw = self.rounds.read_bytes()[:log_bytes] if log_bytes else b""
+        except OSError as error:
+            raise CheckpointError(f"'{self.rounds}' cannot be read: {error.strerror}") from None
+        for n, line in enumerate(raw.splitlines(), 1):
+            try:
+                row = json.loads(line)
+                if row["round"] != n:
+                    raise ValueError(f"it is of round {row['round']}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"line {n} of '{self.rounds}' is damaged ({error}); put back the file as it "
+                    "was, or start again in another folder"
+                ) from None
+            rows.append(row)
+        if len(rows) != rounds:
+            raise CheckpointError(
+                f"'{self.rounds}' has {len(rows)} rounds, and its checkpoint {rounds}; put back "
+                "the file as it was, or start again in another folder"
+            )
+        return rows
+
+    # -------------------------------------------------------------------------------- checkpoints
+    def save(self, state: State, memory: ClientMemory, keep: int) -> None:
+        """Write a checkpoint, then delete those beyond the last `keep`. Raises OSError; then the
+        old ones still serve.
+        """
+        self._refuse_strangers()
+        memory.flush()
+        folder = round_folder(self.checkpoints, state.round)
+        if (folder / "manifest.json").exists():
+            return
+        remove(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            shape, tensors = freeze(state.srv)
+            tensors = {f"srv/{k}": v for k, v in tensors.items()}
+            tensors["buffers"] = state.buffers.detach().cpu().contiguous()
+            file = folder / "state.safetensors"
+            write_tensors(file, tensors)
+            write_atomic(folder / "memory.json", json.dumps(memory.index()))
+            _sync_file(self.rounds)
+            log_bytes, log = self._log()
+            manifest = {
+                "round": state.round,
+                "srv": shape,
+                "log_bytes": log_bytes,
+                "log_sha256": log.hexdigest(),
+                "sha256": {f.name: checksum(f) for f in (file, folder / "memory.json")},
+                "extra": state.extra,
+            }
+            write_manifest(folder, manifest)
+        except BaseException:
+            remove(folder)
+            raise
+        sync_folder(self.checkpoints)
+        self._prune(memory, keep)
+
+    def _prune(self, memory: ClientMemory, keep: int) -> None:
+        found = numbered(self.checkpoints)
+        for folder in found[: max(len(found) - keep, 0)]:
+            remove(folder)
+        kept = []
+        for folder in numbered(self.checkpoints):
+            try:
+                kept.append(json.loads((folder / "memory.json").read_text()))
+            except (OSError, ValueError) as error:
+                _log.warning("checkpoint %s is damaged and removed: %s", folder, error)
+                remove(folder)
+        memory.discard(kept)
+
+    def load(self, memory: ClientMemory, device: torch.device | str = "cpu") -> State | None:
+        """The newest checkpoint that is whole, with client memory set to it; None if none was ever
+        written.
+
+        A damaged one is passed over with a warning if an older one serves. Raises CheckpointError
+        if none does.
+        """
+        problems = []
+        for folder in reversed(numbered(self.checkpoints)):
+            try:
+                state = self._load(folder, memory, device)
+            except (CheckpointError, OSError, ValueError, KeyError, SafetensorError) as error:
+                problems.append(f"{folder.name}: {error}")
+                _log.warning("checkpoint %s is damaged and passed over: %s", folder, error)
+                continue
+            return state
+        if problems:
+            raise CheckpointError(
+                f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "
+                "put back the files as they were, or start again in another folder"
+            )
+        lost = (self.path / "summary.json").exists() or not self.checkpoints.is_dir()
+        if lost and self.rounds.exists() and self.rounds.stat().st_size:
+            raise CheckpointError(
+                f"'{self.path}' has rounds, and its checkpoints are gone; put back "
+                f"'{self.checkpoints}' as it was, or start again in another folder"
+            )
+        return None
+
+    def _load(self, folder: Path, memory: ClientMemory, device: torch.device | str) -> State:
+        manifest = read_manifest(folder)
+        check_log(manifest, self.rounds)
+        for name, wanted in manifest["sha256"].items():
+            if checksum(folder / name) != wanted:
+                raise CheckpointError(f"{name} does not have the checksum it was written with")
+        tensors = load_file(folder / "state.safetensors")
+        srv = thaw(
+            manifest["srv"],
+            {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")},
+            device,
+        )
+        memory.restore(json.loads((folder / "memory.json").read_text()))
+        buffers = tensors["buffers"].to(device)
+        return State(
+            int(manifest["round"]), srv, buffers, manifest["extra"] | {"log": manifest["log_bytes"]}
+        )
+
+    def rewind(self, log_bytes: int, after: int) -> None:
+        """Cut the log back to a checkpoint, and drop checkpoints later than `after`, which are
+        damaged.
+        """
+        own = numbered(self.checkpoints, whole=False)
+        for folder in own:
+            if int(folder.name) > after:
+                remove(folder)
+        if self.rounds.exists():
+            os.truncate(self.rounds, log_bytes)
+        self._logged = None
+        for folder in (self.path, self.memory_folder, *own):
+            for part in parts(folder):  # of a write that a kill cut short
+                part.unlink(missing_ok=True)
+
+
+def _sync_file(path: Path) -> None:
+    if path.exists():
+        with open(path, "rb+") as f:
+            os.fsync(f.fileno())
+
+
+def _unwritable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"the run directory '{path}' cannot be written: {why}; choose another with out="
+    )

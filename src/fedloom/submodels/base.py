@@ -1,0 +1,234 @@
+"""The protocol of views: a rule says which coordinates a client of some capacity holds in a round.
+
+The client's algorithm, memory and link all work on vectors of length m = len(held); nothing about a
+view goes up, because the server made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, Protocol, dataclass_transform
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Grad
+from ..core.hyper import check_ranges, hyper
+from ..core.layout import Layout
+from ..core.net import Net
+from ..core.vector import Num, Rec, Vec, rec, tree
+from ..errors import ConfigError
+
+
+class Now(Protocol):
+    """What a rule may know of the time: the number of the round. A Round and a Job both have it."""
+
+    @property
+    def round(self) -> Num:
+        """0, 1, ..."""
+
+
+class View(NamedTuple):
+    """The part of a model that a client holds.
+
+    held (m,): int64, the held coordinates in rising order; None: all of them. net: a really smaller
+    Net whose m coordinates are those, in that order; None: the full net, with zeros elsewhere. fit:
+    a record of tensors that the rule's grad() needs; None: grad() is not asked. layout: of the m
+    coordinates. d: length of the whole model.
+
+    >>> view = View(torch.tensor([0, 2]), None, None, Layout(("x",), ((2,),)), 3)
+    >>> part = view.take(rec(x=torch.tensor([5.0, 6.0, 7.0]), n=2.0))
+    >>> part
+    rec(x=tensor([5., 7.]), n=2.0)
+    >>> view.seen(part.x)
+    tensor([5., 0., 7.])
+    """
+
+    held: Tensor | None
+    net: Net | None
+    fit: Rec
+    layout: Layout
+    d: int
+
+    def take(self, record: Rec) -> Rec:
+        """The client's part of a record: every vector (d,) becomes (m,), the rest stays."""
+        held = self.held
+        if held is None:
+            return record
+        return tree(lambda v: v.index_select(0, held) if self._is_whole(v) else v, record)
+
+    def put(self, part: Rec, record: Rec) -> Rec:
+        """The record with the client's part written into it, as a new record.
+
+        What the client does not hold stays bit for bit as it was. Both records have the same
+        fields.
+        """
+        held = self.held
+        if held is None:
+            return part
+        return tree(lambda p, v: v.index_copy(0, held, p) if self._is_whole(v) else p, part, record)
+
+    def seen(self, x: Vec) -> Vec:
+        """x (m,) as the net that computes the loss wants it: (m,) if it is cut, else (d,)."""
+        if self.held is None or self.net is not None:
+            return x
+        return x.new_zeros(self.d).scatter(0, self.held, x)
+
+    def _is_whole(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.shape == (self.d,)
+
+
+def whole(layout: Layout) -> View:
+    """The view of a client that holds everything.
+
+    >>> whole(Layout(("x",), ((3,),))).held is None
+    True
+    """
+    return View(None, None, None, layout, layout.d)
+
+
+def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
+    """The view of held (m,) without a net of its own: the full net runs, with zeros elsewhere.
+
+    What is left of a layer has no shape but its length.
+
+    >>> behind_mask(torch.tensor([0, 3, 4]), Layout(("w", "b"), ((2, 2), (2,)))).layout.shapes
+    ((2,), (1,))
+    """
+    ends = torch.tensor(layout.sizes, device=held.device).cumsum(0)
+    upto = [0, *torch.searchsorted(held, ends).tolist()]
+    shapes = tuple((b - a,) for a, b in pairwise(upto))
+    return View(held, None, fit, Layout(layout.names, shapes), layout.d)
+
+
+def off_its_size(rule: Rule, view: View, capacity: float, advice: str) -> list[str]:
+    """A remark on a part that is by half larger, or by a third smaller, than its capacity says."""
+    share = view.layout.d / view.d
+    if 2 / 3 <= share / capacity <= 3 / 2:
+        return []
+    return [
+        f"{rule.name}: a client of capacity {capacity:g} holds {share:.2%} of the model "
+        f"({view.layout.d:,} of {view.d:,}); {advice}"
+    ]
+
+
+def check_capacity(rule: Rule, capacity: float) -> None:
+    """Raise ConfigError unless capacity is a share of the model, in (0, 1]."""
+    if not 0 < capacity <= 1:
+        raise ConfigError(
+            f"{rule.name}: a capacity must be in (0, 1], got {capacity!r}; it is the share of the "
+            "model that a client can hold, 1 for all of it"
+        )
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Rule:
+    """Makes the views. A view is made beside the server, once per distinct capacity and round.
+
+    Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
+    pure. grad(), move() and covered() may run for many clients at once under vmap: no branch on
+    tensor values, no shape that depends on them. The rest runs outside. Capacity 1 must give
+    whole(), so that the base algorithm stays as it is, bit for bit, unless the rule is `ordered`.
+    """
+
+    # cuts: the views have nets of their own, whose layers keep their shapes
+    # fixed: held depends on the capacity alone, not on x or the round: a view may be kept
+    # exits: a client trains several exits of the model, so its loss must ask all of them
+    # ordered: a client trains on another part of its part in every step
+    # title: what reports and errors call it; the class's name if it has none
+    cuts: ClassVar[bool] = False
+    fixed: ClassVar[bool] = False
+    exits: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
+    title: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def name(self) -> str:
+        """What reports and errors call it."""
+        return self.title or type(self).__name__
+
+    @property
+    def counts_values(self) -> bool:
+        """Whether covered() looks at the values of an answer: then no codec may change them."""
+        return False
+
+    def settled(self, levels: Sequence[float]) -> Rule:
+        """-> the rule, once the capacities of the federation are known."""
+        return self
+
+    def counted(self, net: Net) -> tuple[bool, ...]:
+        """Which pieces of net.layout a capacity is a share of, one answer for each: all, but for
+        what everybody holds anyway.
+        """
+        return (True,) * len(net.layout.names)
+
+    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+        """-> the view of a client of this capacity in this round; x (d,) is the server's model.
+
+        A rule that needs no x must not look at it: again() passes None. Raises ConfigError for a
+        capacity outside (0, 1], CompositionError for a net that it can do nothing with.
+        """
+        raise NotImplementedError
+
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        """What a person should know of a view of the first model: warnings before a run."""
+        return []
+
+    def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
+        """-> the gradient at x (m,) that the algorithm sees; grad is the plain one. Asked only if
+        the view has a fit.
+        """
+        return grad(x)
+
+    def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
+        """-> the direction (m,) in which x (m,) really moves, of the one that momentum and weight
+        decay have made. Asked only if the view has a fit.
+        """
+        return d
+
+    def kept(self, x: Vec, fit: Rec) -> Vec:
+        """-> x (m,) with zeros where the mask drops it at this step: weight decay pulls at what is
+        left. Asked only if the view has a fit.
+        """
+        return x
+
+    def covered(self, delta: Vec) -> Vec:
+        """-> (m,): 1 where this client's delta (m,) counts in the mean, else 0.
+
+        The server divides each coordinate's sum by the weights of those that count there; where
+        nobody does, it leaves the model alone.
+        """
+        return torch.ones_like(delta)
+
+    def rows(self, net: Net) -> Tensor | None:
+        """-> (d,) int64: the class that each coordinate of the whole model is about, -1 where none.
+
+        There a client's answer counts in the mean only if it has training samples of that class.
+        None: it counts everywhere. Asked once; the server knows a client's classes as it knows its
+        capacity. Raises CompositionError for a net without such rows.
+        """
+        return None
+
+    def told(self, view: View) -> Rec:
+        """What is sent down beside the message, as a record of tensors; its bytes are billed.
+
+        A structured view follows from the capacity and the round, which a client knows: nothing.
+        """
+        return rec()
+
+    def again(self, told: Rec, net: Net, capacity: float, rnd: Now) -> View:
+        """The same view at the client, from what it was told."""
+        return self.view(None, net, capacity, rnd)
+
+
+def round_of(rnd: Now) -> int:
+    """The number of the round as an int; a Job carries it as a float."""
+    return int(rnd.round)

@@ -1,0 +1,35 @@
+"""Width slices that move from round to round, so that every channel is trained."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import Now, round_of
+from .heterofl import HeteroFL
+
+
+class FedRolex(HeteroFL):
+    """FedRolex (Alam et al., NeurIPS 2022, Algorithm 1): a window of channels that rolls.
+
+    In round j a client keeps the channels {(j + p) mod n : p = 0, ..., ceil(sqrt(capacity) n) - 1}
+    of a hidden layer of n: HeteroFL's window, one channel further every round. In n rounds every
+    channel is kept equally often. All clients of a round start at the same channel, so smaller
+    windows lie in larger ones. With exact GroupNorm the window moves by whole groups.
+
+    Differs from the paper: it rounds the width down. Differs from the released code: there the
+    window moves to lower channels, the mirror image.
+    Reference: https://github.com/AIoT-MLSys-Lab/FedRolex
+
+    >>> from fedloom.algorithm import Round
+    >>> FedRolex().chosen(5, 2, Round(4, 1.0, 0.1))
+    tensor([0, 4])
+    """
+
+    fixed: ClassVar[bool] = False
+    title: ClassVar[str] = "FedRolex"
+
+    def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
+        return ((torch.arange(keep) + round_of(rnd)) % units).sort().values

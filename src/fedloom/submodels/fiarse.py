@@ -1,0 +1,337 @@
+"""Unstructured parts: the largest weights, and the gradient through their mask."""
+
+from __future__ import annotations
+
+import math
+from fnmatch import fnmatch
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..algorithm import Grad
+from ..compression.codecs.index_coding import plan, read, write
+from ..core.hyper import hyper
+from ..core.layout import Layout
+from ..core.net import Net, Variables
+from ..core.vector import Rec, Vec, rec
+from ..errors import CompositionError, ConfigError, DataError
+from .base import Now, Rule, View, behind_mask, check_capacity, whole
+
+NORMS: tuple[type[nn.Module], ...] = (
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.modules.batchnorm._NormBase,
+)
+
+
+class FIARSE(Rule):
+    """FIARSE (Wu et al., NeurIPS 2024, Algorithm 1 with Eq. 2 and 3): hold the largest weights.
+
+    A client holds the coordinates with |x| >= tau, where tau is the floor(capacity * n)-th largest
+    magnitude of the n maskable ones (at least one). tau is fixed for the round; the mask M = 1[|x|
+    >= tau] is made again from the local x at every step (line 7). The loss is taken at x * M, and
+
+        gradient = grad(x * M) * M * (1 + 2 |x| tau / (|x| + tau)^2)        (Eq. 3)
+
+    whose factor lies in (1, 1.5]. A weight that falls below tau stops where it is, unless the
+    method adds something to the gradient (prox, a control variate); momentum_mask = "update" stops
+    it then too. Several values equal to tau are all held: only ties make a part larger than its
+    capacity.
+
+    Maskable are weights with two or more axes and the biases of Linear layers. Norms, other biases
+    and scalars are held by everybody and not counted in n. Override maskable() for another choice.
+
+    group: one threshold for the "model", per "stage" (child of the top module), per "layer"
+    (tensor) or per "shard". shards: for the last, patterns of names such as "encoder.*"; a
+    parameter belongs to the first that it fits, and is exempt if it fits none. count: a
+    coordinate's mean is over its "holders" (Appendix C.1) or over the clients whose delta is not 0
+    there ("nonzero", section 3 and the released code). dynamic: re-make the mask at every step.
+    biased: the factor above. Both off is greedy pruning; static and biased, a weight below tau has
+    factor 1. momentum_mask: under momentum or Adam, a weight that has fallen below tau moves on
+    ("grad": gradients alone are masked, as with torch's SGD) or stops ("update": so is the step);
+    weight decay is masked in both. mask_bias, mask_first, mask_classifier: whether the Linear
+    layers' biases, the first and the last layer compete.
+
+    Differs from the paper: line 10 as printed would send x itself off the mask; here, as in the
+    code, nothing is sent there. Differs from the released code: its factor is never applied (the
+    mask is boolean, so its backward does not run); biased=False is that. Capacity 1 has tau 0, so
+    it is the base algorithm. Per "layer" there is a threshold per tensor; the code's layer-wise
+    files have one per stage.
+    Reference: https://github.com/HarliWu/FIARSE
+
+    >>> from fedloom.algorithm import Round
+    >>> net = Net(nn.Linear(4, 1, bias=False))
+    >>> x = torch.tensor([0.1, -0.4, 0.3, -0.2])
+    >>> view = FIARSE().view(x, net, 0.5, Round(0, 1.0, 0.1))
+    >>> view.held
+    tensor([1, 2])
+    >>> FIARSE().grad(torch.ones_like, view.take(x), view.fit)
+    tensor([1.4898, 1.5000])
+    """
+
+    title: ClassVar[str] = "FIARSE"
+
+    group: str = hyper(
+        default="model", choices=("model", "stage", "layer", "shard"), source="model in FIARSE D.1"
+    )
+    shards: tuple[str, ...] = hyper(default=(), source="FIARSE D.1; three in its code for texts")
+    count: str = hyper(
+        default="holders", choices=("holders", "nonzero"), source="FIARSE C.1; section 3"
+    )
+    dynamic: bool = hyper(default=True, choices=(True, False), source="FIARSE, Algorithm 1")
+    biased: bool = hyper(default=True, choices=(True, False), source="FIARSE, Eq. 3")
+    momentum_mask: str = hyper(
+        default="grad", choices=("grad", "update"), source="grad: torch's SGD, FIARSE's code"
+    )
+    mask_bias: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
+    mask_first: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
+    mask_classifier: bool = hyper(
+        default=True, choices=(True, False), source="FIARSE's code for images"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not isinstance(pattern, str) for pattern in self.shards):
+            raise ConfigError(
+                f"{self.name}.shards must be patterns of names, got {[*self.shards]!r}"
+            )
+        if bool(self.shards) != (self.group == "shard"):
+            raise ConfigError(
+                f"{self.name}: group = '{self.group}' and shards = {[*self.shards]!r}; patterns "
+                "in shards go with group = 'shard', and it needs some"
+            )
+
+    @property
+    def name(self) -> str:
+        """FIARSE, or what its two switches make of it."""
+        return self.title if self.dynamic or self.biased else "Pruning-Greedy"
+
+    def counted(self, net: Net) -> tuple[bool, ...]:
+        return tuple(place >= 0 for place in self._places(net))
+
+    def maskable(self, net: Net) -> tuple[bool, ...]:
+        """Which pieces of net.layout compete for a place in the mask, one answer for each."""
+        owners = self._owners(net)
+        pieces = list(zip(net.layout.names, net.layout.shapes, strict=True))
+        matrices = [owners[n] for n, s in pieces if len(s) > 1 and _is_matrix(owners[n])]
+
+        def competes(module: nn.Module, axes: int) -> bool:
+            if isinstance(module, NORMS):
+                return False
+            if matrices and module is matrices[0] and not self.mask_first:
+                return False
+            if matrices and module is matrices[-1] and not self.mask_classifier:
+                return False
+            if axes > 1 or isinstance(module, Variables):
+                return True
+            return self.mask_bias and isinstance(module, nn.Linear)
+
+        return tuple(competes(owners[name], len(shape)) for name, shape in pieces)
+
+    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+        check_capacity(self, capacity)
+        if capacity == 1:
+            return whole(net.layout)
+        if x is None:
+            raise DataError(
+                f"{self.name} chooses by the server's model, but got none; "
+                "a client makes its view with again()"
+            )
+        a, places = x.abs(), self._places(net)
+        tau = self._thresholds(a, places, net.layout, capacity)
+        held = (a >= _spread(tau, places, net.layout)).nonzero()[:, 0]
+        return self._made(held, tau, places, net.layout)
+
+    def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
+        if fit is None:
+            return grad(x)
+        a = x.abs()
+        kept = a >= fit.tau
+        g = torch.where(kept, grad(torch.where(kept, x, 0.0)), 0.0) if self.dynamic else grad(x)
+        if not self.biased:
+            return g
+        whole_sum = a + fit.tau
+        share = fit.tau / torch.where(whole_sum > 0, whole_sum, 1.0)  # 0/0 is 0: no mask, no slope
+        return torch.where(kept, g * (1 + 2 * share * (1 - share)), g)
+
+    def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
+        if self.momentum_mask == "grad" or not self.dynamic:
+            return d
+        return torch.where(x.abs() >= fit.tau, d, 0.0)
+
+    def kept(self, x: Vec, fit: Rec) -> Vec:
+        return torch.where(x.abs() >= fit.tau, x, 0.0) if self.dynamic else x
+
+    @property
+    def counts_values(self) -> bool:
+        return self.count == "nonzero"
+
+    def covered(self, delta: Vec) -> Vec:
+        if self.count == "nonzero":
+            return (delta != 0).to(delta.dtype)
+        return torch.ones_like(delta)
+
+    def told(self, view: View) -> Rec:
+        """mask: uint8, which of the coordinates that compete are held, by their cheapest coding;
+        tau: one threshold per group.
+        """
+        if view.held is None:
+            return rec()
+        competes = view.fit.competes.cpu().numpy()
+        exempt = np.cumsum(~competes)  # all are held: the number of them among the first is known
+        index = view.held.cpu().numpy()[competes] - exempt[competes]
+        d = view.d - int((~competes).sum())
+        chosen = plan(index, d)
+        head = np.array([chosen.coding, *len(index).to_bytes(4, "little")], dtype=np.uint8)
+        block = np.frombuffer(write(index, d, chosen), dtype=np.uint8)
+        return rec(mask=torch.from_numpy(np.concatenate([head, block])), tau=view.fit.groups)
+
+    def again(self, told: Rec, net: Net, capacity: float, rnd: Now) -> View:
+        check_capacity(self, capacity)
+        if capacity == 1:
+            return whole(net.layout)
+        raw, places = told.mask.cpu().numpy(), self._places(net)
+        free = torch.tensor([place >= 0 for place in places])
+        competing = free.repeat_interleave(torch.tensor(net.layout.sizes)).numpy()
+        held = ~competing
+        index = read(raw[5:], int(raw[0]), int(competing.sum()), int.from_bytes(raw[1:5], "little"))
+        held[np.flatnonzero(competing)[index]] = True
+        at = torch.from_numpy(np.flatnonzero(held)).to(net.device)
+        return self._made(at, told.tau.to(net.device), places, net.layout)
+
+    def _places(self, net: Net) -> list[int]:
+        """The group of every piece: 0, 1, ..., or -1 where it is exempt."""
+        known: dict[str, int] = {}
+        places = []
+        for name, masked in zip(net.layout.names, self.maskable(net), strict=True):
+            own = self._label(name) if masked else None
+            places.append(-1 if own is None else known.setdefault(own, len(known)))
+        if idle := [p for p in self.shards if p not in known]:
+            raise CompositionError(
+                f"{self.name} and {type(net.module).__name__}: the shard '{idle[0]}' fits no "
+                f"parameter that may be masked; they are {', '.join(self._names(net))}"
+            )
+        if not known:
+            raise CompositionError(
+                f"{self.name} and {type(net.module).__name__}: no parameter may be masked, only "
+                "weights with two or more axes and biases of Linear layers are; switch on "
+                "mask_first, mask_classifier or mask_bias, or override maskable()"
+            )
+        return places
+
+    def _label(self, name: str) -> str | None:
+        """The group of a parameter; None where it belongs to none."""
+        if self.group == "shard":
+            return next((p for p in self.shards if fnmatch(name, p)), None)
+        return {"model": "", "stage": name.split(".")[0], "layer": name}[self.group]
+
+    def _names(self, net: Net) -> list[str]:
+        """What may be masked: a few names, to show."""
+        both = zip(net.layout.names, self.maskable(net), strict=True)
+        names = [name for name, masked in both if masked]
+        return names if len(names) <= 8 else [*names[:4], "...", *names[-3:]]
+
+    def _thresholds(self, a: Vec, places: list[int], layout: Layout, capacity: float) -> Vec:
+        pieces = [piece.reshape(-1) for piece in layout.pieces(a)]
+        members = [
+            torch.cat([piece for piece, place in zip(pieces, places, strict=True) if place == g])
+            for g in range(max(places) + 1)
+        ]
+        return torch.stack([_kth_largest(m, _kept(capacity, len(m))) for m in members])
+
+    def _made(self, held: Tensor, tau: Vec, places: list[int], layout: Layout) -> View:
+        free = torch.tensor([place >= 0 for place in places], device=held.device)
+        sizes = torch.tensor(layout.sizes, device=held.device)
+        competes = free.repeat_interleave(sizes)[held]
+        fit = rec(tau=_spread(tau, places, layout)[held], groups=tau, competes=competes)
+        return behind_mask(held, layout, fit)
+
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        """Too many ties at the threshold; an end of the net, where every path goes, cut off."""
+        if view.held is None:
+            return []
+        places, names = self._places(net), net.layout.names
+        sizes, left = net.layout.sizes, view.layout.sizes
+        masked = [i for i, place in enumerate(places) if place >= 0]
+        groups = [[i for i in masked if places[i] == g] for g in range(max(places) + 1)]
+        due = sum(_kept(capacity, sum(sizes[i] for i in group)) for group in groups)
+        got = sum(left[i] for i in masked)
+        out = []
+        if got > 1.001 * due:
+            out.append(
+                f"{self.name}: {got} coordinates are held at capacity {capacity:g} instead of "
+                f"{due}, because as many are tied at the threshold; are the weights quantised, or "
+                "many of them equal?"
+            )
+        owners = self._owners(net)
+        weights = [
+            i
+            for i, s in enumerate(net.layout.shapes)
+            if len(s) > 1 and _is_matrix(owners[names[i]])
+        ]
+        for i in dict.fromkeys(weights[:1] + weights[-1:]):
+            if left[i] == 0:
+                out.append(
+                    f"{self.name}: nothing of '{names[i]}' is held at capacity {capacity:g}, so a "
+                    "client that small learns little until others have raised it; exempt it "
+                    "(mask_first, mask_classifier), or take group='layer'"
+                )
+        return out
+
+    def _owners(self, net: Net) -> dict[str, nn.Module]:
+        """The module that each parameter belongs to."""
+        return {
+            f"{path}.{name}" if path else name: module
+            for path, module in net.module.named_modules()
+            for name, _ in module.named_parameters(recurse=False)
+        }
+
+
+def greedy(
+    group: str = "model",
+    count: str = "holders",
+    shards: tuple[str, ...] = (),
+    mask_bias: bool = True,
+    mask_first: bool = True,
+    mask_classifier: bool = True,
+) -> FIARSE:
+    """Pruning-Greedy (Zhou et al. 2023, as FIARSE's tables describe it): the largest weights at the
+    start of the round, and a plain gradient behind that mask until its end.
+
+    >>> greedy(group="layer").dynamic
+    False
+    """
+    return FIARSE(
+        group=group,
+        shards=shards,
+        count=count,
+        dynamic=False,
+        biased=False,
+        mask_bias=mask_bias,
+        mask_first=mask_first,
+        mask_classifier=mask_classifier,
+    )
+
+
+def _is_matrix(owner: nn.Module) -> bool:
+    """Say whether this module's parameters of two or more axes are weights."""
+    return not isinstance(owner, NORMS)
+
+
+def _kept(capacity: float, n: int) -> int:
+    """floor(capacity * n), at least 1; rounded before, so that 0.29 of 100 is 29."""
+    return max(1, math.floor(round(capacity * n, 6)))
+
+
+def _kth_largest(values: Vec, k: int) -> Tensor:
+    return values.kthvalue(len(values) - k + 1).values
+
+
+def _spread(tau: Vec, places: list[int], layout: Layout) -> Vec:
+    """Thresholds (groups,) -> (d,); 0 for the pieces that are exempt, so that they are all held."""
+    device = tau.device
+    piecewise = torch.cat([tau, tau.new_zeros(1)])[torch.tensor(places, device=device)]
+    return piecewise.repeat_interleave(torch.tensor(layout.sizes, device=device))

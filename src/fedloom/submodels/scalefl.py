@@ -1,0 +1,93 @@
+"""Structured parts that are shallower as well as narrower, of models with several exits."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+
+from ..core.hyper import hyper
+from ..core.net import Net
+from ..core.vector import Vec
+from ..errors import CompositionError
+from .base import Now, Rule, View, check_capacity, off_its_size, whole
+from .slicing.walk import Cut, cut_net
+from .width_budget import GRAIN, largest_share
+
+
+class ScaleFL(Rule):
+    """ScaleFL (Ilhan, Su and Liu, CVPR 2023): the first layers, and of each its first channels.
+
+    A client of capacity p keeps the model up to one of its exits, the earlier exits included, and
+    the first channels of every hidden layer in it: about p of all parameters. The exit is the
+    deepest whose largest width within p is at least `least` of the full one, else the exit with the
+    largest width; widths are in steps of 1/64. So a small client gives up depth before it gives up
+    half the width. All exits that it has are trained, by the objective self_distillation; a
+    coordinate's mean is over its holders.
+
+    Needs a model with exits, such as model.exits = true of the recipes, or
+    fedloom.models.MultiExit.
+
+    scaler: outputs of hidden layers are divided by the share of the width, in training and in
+    tests, as in the released code; right before a norm that changes nothing. exact: see HeteroFL.
+
+    Differs from the paper: its widths and depths are a table for each of four levels; here they
+    follow from the capacity, by the rule above, for any. Its early exits of a ResNet are three
+    convolutions deep, which do not fit into 1/64 of the model; ours are a mean and a linear layer.
+    Reference: https://github.com/git-disl/scale-fl
+
+    >>> from fedloom.algorithm import Round
+    >>> from fedloom.models import cnn_fafed_fashion
+    >>> net = Net(cnn_fafed_fashion(widen=2, exits=True))
+    >>> ScaleFL().view(None, net, 1 / 64, Round(0, 1.0, 0.1)).net.module.stages
+    ('conv1', 'conv2')
+    """
+
+    cuts: ClassVar[bool] = True
+    fixed: ClassVar[bool] = True
+    exits: ClassVar[bool] = True
+    title: ClassVar[str] = "ScaleFL"
+
+    least: float = hyper(
+        default=0.5, low=0, high=1, open_low=True, source="half the width; the papers give none"
+    )
+    exact: bool = hyper(default=True, choices=(True, False), source="equality with the masked net")
+    scaler: bool = hyper(default=True, choices=(True, False), source="ScaleFL's code")
+
+    def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
+        advice = "another `least` trades width for depth, and a larger net has finer steps"
+        return off_its_size(self, view, capacity, advice)
+
+    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+        check_capacity(self, capacity)
+        exits = len(getattr(net.module, "exits", ()))
+        if not exits:
+            raise CompositionError(
+                f"{self.name} and {type(net.module).__name__}: the model has no exits to end at; "
+                "take model.exits = true where a model has it, or build a fedloom.models.MultiExit"
+            )
+        if capacity == 1:
+            return whole(net.layout)
+        how = Cut(
+            self.name,
+            1.0,
+            lambda units, keep: torch.arange(keep),
+            self.exact,
+            "always" if self.scaler else "",
+        )
+        small, held = cut_net(net, self._solved(net, how, capacity, exits + 1))
+        return View(held, small, None, small.layout, net.layout.d)
+
+    def _solved(self, net: Net, how: Cut, capacity: float, exits: int) -> Cut:
+        """The depth and the width of a capacity."""
+        best = how._replace(share=1 / GRAIN, exits=1)  # nothing fits: the least that there is
+        widest = 0.0
+        for depth in range(exits, 0, -1):
+            tried = how._replace(exits=depth)
+            share = largest_share(net, tried, capacity) or 0.0
+            if share >= self.least or math.isclose(share, self.least):
+                return tried._replace(share=share)
+            if share > widest:
+                best, widest = tried._replace(share=share), share
+        return best

@@ -1,0 +1,249 @@
+"""Wrappers that change a client's step.
+
+The parts of a local step run in this order, and build() puts them so:
+    gradient -> SAM -> prox and the method's corrections -> joint clip -> weight decay
+    -> local optimiser -> move
+That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_, with everything of the method
+inside the clip. A recursion over gradients is clipped and decayed one gradient at a time instead
+(ClipGrad).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from ..algorithm import Algorithm, Grad, Job
+from ..core.hyper import hyper
+from ..core.vector import Rec, Vec, clip, rec, unit, zeros
+from .base import Wrapper
+from .optimisers import Optimiser
+
+
+class Prox(Wrapper):
+    """Pull every local step towards the model that was received: gradient of mu/2 ||x -
+    msg.x||^2.
+    """
+
+    mu: float = hyper(
+        0.001, low=0, source="FedACG: 0.001 of {0.001, 0.01, 0.1}; Li et al.: {0.001, 0.01, 0.1, 1}"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.normalises,
+            "it divides by the weights of its gradients, of which a pull makes the earlier ones "
+            "smaller, unknown to it; use one of them",
+        )
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        def pulled(y: Vec) -> Vec:
+            g: Vec = grad(y) + self.mu * (y - msg.x)
+            return g
+
+        return self.inner.direction(x, loc, msg, mem, pulled, job)
+
+
+class Sam(Wrapper):
+    """Sharpness-aware minimisation (Foret et al., ICLR 2021): wherever the method asks for a
+    gradient at y it gets the one at y + rho g / ||g||, with g the gradient at y.
+
+    Both are of the same batch; the norm is that of all coordinates together. Outermost, so that
+    neither clipping, weight decay nor a pull enters the perturbation, as in FL-Simulator.
+    mix: share of the perturbed gradient, the rest is g (FedSpeed).
+    """
+
+    rho: float = hyper(0.1, low=0, source="FedSMOO: 0.01 for FedSAM, MoFedSAM; its code: 0.1")
+    mix: float = hyper(1.0, low=0, high=1, source="FedSpeed's alpha; 1 in FL-Simulator")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(self.inner.perturbs, "it perturbs its own gradients already; use one of them")
+        object.__setattr__(self, "perturbs", True)
+
+    def _sharp(self, grad: Grad) -> Grad:
+        def sharp(y: Vec) -> Vec:
+            g = grad(y)
+            perturbed = grad(y + self.rho * unit(g))
+            if self.mix == 1.0:
+                return perturbed
+            mixed: Vec = (1 - self.mix) * g + self.mix * perturbed
+            return mixed
+
+        return sharp if self.rho and self.mix else grad
+
+    def _told(self, job: Job) -> Job:
+        return job if job.full is None else job._replace(full=self._sharp(job.full))
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        return self.inner.probe(x, self._sharp(grad))
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        return self.inner.start(msg, mem, self._told(job))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return self.inner.direction(x, loc, msg, mem, self._sharp(grad), self._told(job))
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        return self.inner.finish(x, loc, msg, mem, self._told(job))
+
+
+class Clip(Wrapper):
+    """Limit the norm of the whole direction, everything of the method included."""
+
+    norm: float = hyper(10.0, low=0, open_low=True, source="10 in FedACG's and FedSMOO's code")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.recursive, "its direction is a recursion over gradients; use ClipGrad"
+        )
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        d, loc = self.inner.direction(x, loc, msg, mem, grad, job)
+        return clip(d, self.norm), loc
+
+
+class WeightDecay(Wrapper):
+    """Add wd * x to the direction, after clipping and before the local optimiser."""
+
+    wd: float = hyper(low=0, source="0.001 in FedACG and FedSMOO")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.recursive, "its direction is a recursion over gradients; use ClipGrad"
+        )
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        d, loc = self.inner.direction(x, loc, msg, mem, grad, job)
+        return d.add(x if job.kept is None else job.kept(x), alpha=self.wd), loc
+
+
+class ClipGrad(Wrapper):
+    """Limit the norm of every gradient (None: do not), then add wd * y at its own point."""
+
+    norm: float | None = hyper(
+        None, low=0, open_low=True, optional=True, source="10 in FedACG's and FedSMOO's code"
+    )
+    wd: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
+
+    def _clipped(self, grad: Grad, kept: Any = None) -> Grad:
+        def clipped(y: Vec) -> Vec:
+            g = grad(y)
+            own = y if kept is None else kept(y)
+            return (g if self.norm is None else clip(g, self.norm)) + self.wd * own
+
+        return clipped
+
+    def probe(self, x: Vec, grad: Grad) -> Rec:
+        return self.inner.probe(x, self._clipped(grad))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        return self.inner.direction(x, loc, msg, mem, self._clipped(grad, job.kept), job)
+
+
+class LocalOpt(Wrapper):
+    """Run the local directions, clipped and decayed, through an optimiser that is new in every
+    round.
+
+    A method that `normalises` is told the sum of the weights of its gradients in the move instead
+    of the sum of the rates: what as many directions of 1 would have moved (FedNova's ||a_i||_1).
+    """
+
+    opt: Optimiser = dataclasses.field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.sums,
+            "it takes its move for the sum of its directions, which a local optimiser changes",
+        )
+        self.refuse(
+            self.inner.normalises and not self.opt.linear,
+            f"it divides by the weights of its gradients, and {type(self.opt).__name__} gives them "
+            "none; use momentum, or plain steps",
+        )
+
+    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
+        x, loc = self.inner.start(msg, mem, job)
+        loc = rec(inner=loc, opt=self.opt.init(x))
+        if not self.normalises:
+            return x, loc
+        one = x.new_ones(1)
+        return x, rec(**loc._asdict(), one=self.opt.init(one), weights=zeros(one))
+
+    def direction(
+        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
+    ) -> tuple[Vec, Rec]:
+        d, inner = self.inner.direction(x, loc.inner, msg, mem, grad, job)
+        d, opt = self.opt.move(d, loc.opt)
+        if not self.normalises:
+            return d, rec(inner=inner, opt=opt)
+        moved, one = self.opt.move(torch.ones_like(loc.weights), loc.one)
+        weights = loc.weights + job.lr * moved
+        return d, rec(inner=inner, opt=opt, one=one, weights=weights)
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        job = job._replace(lr_sum=loc.weights[0]) if self.normalises else job
+        return self.inner.finish(x, loc.inner, msg, mem, job)
+
+
+class PerStep(Wrapper):
+    """Send the mean move per local step: CFedAvg with unequal K_i (Algorithm 1, line 11)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(
+            self.inner.sums or self.inner.means,
+            "its server reads more than the mean move, and reads that whole",
+        )
+        part: Any = self.inner
+        while part is not None:
+            again = isinstance(part, PerStep) or getattr(part, "per_step", False)
+            self.refuse(again, "it sends the mean move per step already")
+            part = getattr(part, "inner", None)
+
+    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        up, mem = self.inner.finish(x, loc, msg, mem, job)
+        return up._replace(delta=up.delta / job.steps), mem
+
+
+def build(
+    method: Algorithm,
+    clip: float | None = None,
+    weight_decay: float = 0.0,
+    opt: Optimiser | None = None,
+    decoupled: bool = False,
+    sam: float | None = None,
+) -> Algorithm:
+    """Put the local parts around a method in the documented order; what is not asked for is left
+    out.
+
+    decoupled: weight decay outside of the optimiser, as in AdamW. sam: rho of Sam.
+    """
+    if method.recursive:
+        if clip is not None or weight_decay:
+            method = ClipGrad(inner=method, norm=clip, wd=weight_decay)
+    elif clip is not None:
+        method = Clip(inner=method, norm=clip)
+    if weight_decay and not decoupled and not method.recursive:
+        method = WeightDecay(inner=method, wd=weight_decay)
+    if opt:
+        method = LocalOpt(inner=method, opt=opt)
+    if weight_decay and decoupled and not method.recursive:
+        method = WeightDecay(inner=method, wd=weight_decay)
+    return Sam(inner=method, rho=sam, mix=1.0) if sam is not None else method

@@ -1,0 +1,96 @@
+"""Names -> what the server may do with a method's mean move, by hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..algorithm import Algorithm
+from ..errors import ConfigError, did_you_mean
+from . import (
+    Average,
+    Lookahead,
+    Momentum,
+    Optimiser,
+    ServerAdagrad,
+    ServerAdam,
+    ServerAMSGrad,
+    ServerOpt,
+    ServerYogi,
+    Wrapper,
+)
+
+_log = logging.getLogger(__name__)
+
+Around = Callable[[Algorithm], Algorithm]
+
+
+def lookahead(lam: float = Lookahead.lam) -> Around:
+    """FedACG's acceleration for any method: clients start at x + lam m, with m = lam m + move
+    (Kim, Kim & Han, CVPR 2024, Algorithm 1).
+    """
+    return lambda inner: Lookahead(inner=inner, lam=lam)
+
+
+SERVERS: dict[str, Callable[..., Optimiser | Around]] = {
+    "average": Average,
+    "momentum": Momentum,
+    "adagrad": ServerAdagrad,
+    "adam": ServerAdam,
+    "yogi": ServerYogi,
+    "amsgrad": ServerAMSGrad,
+    "lookahead": lookahead,
+}
+
+
+_PAPERS = {  # the method whose server runs it
+    "momentum": "FedAvgM",
+    "adagrad": "FedAdagrad",
+    "adam": "FedAdam",
+    "yogi": "FedYogi",
+    "amsgrad": "FedAMS",
+}
+
+
+def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Algorithm:
+    """A method whose server runs its move through this optimiser, or looks ahead.
+
+    Raises ConfigError for an unknown name and for a value out of range, CompositionError for a
+    method that has no meaning with it.
+
+    >>> from .algorithm import FedAvg
+    >>> with_server(FedAvg(), "lookahead", {"lam": 0.8})
+    Lookahead(inner=FedAvg(server_lr=1.0), lam=0.8)
+    """
+    if name not in SERVERS:
+        raise ConfigError(f"unknown server '{name}'; {did_you_mean(name, SERVERS)}")
+    made = SERVERS[name](**options)
+    if isinstance(made, Optimiser):
+        return ServerOpt(inner=algorithm, opt=made)
+    return made(algorithm)
+
+
+def warn_of_two(algorithm: Algorithm, name: str) -> None:
+    """Say it where a server's optimiser would run on what the method's own one gives, and both are
+    the same, or both divide by the root of squares.
+    """
+    names, made = {make: name for name, make in SERVERS.items()}, SERVERS[name]
+    if not (isinstance(made, type) and issubclass(made, Optimiser)):
+        return
+    inner: Algorithm | None = algorithm
+    while isinstance(inner, Wrapper):
+        if isinstance(inner, ServerOpt):
+            own = names.get(type(inner.opt), "")
+            both = not (made.linear or inner.opt.linear)
+            if own in _PAPERS and (both or own == name):
+                _log.warning(
+                    "server '%s' runs on what %s's own server optimiser, %s, gives; if one of them "
+                    "is meant, set the method's own options (algorithm.server_lr and the like), or "
+                    "take algorithm=fedavg server=%s",
+                    name,
+                    _PAPERS[own],
+                    own,
+                    name,
+                )
+        inner = inner.inner
