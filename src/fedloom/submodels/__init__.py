@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 from .base import Now, Rule, View, behind_mask, whole
 from .fedrolex import FedRolex
@@ -38,3 +40,19 @@ __all__ = [
     "greedy",
     "whole",
 ]
+
+_OLD = {
+    "Depth": "ScaleFL",
+    "Importance": "FIARSE",
+    "Ordered": "FjORD",
+    "Rolling": "FedRolex",
+    "Width": "HeteroFL",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The classes under their names of fedloom 0.1, with a warning."""
+    if name not in _OLD:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is now {_OLD[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[_OLD[name]]
