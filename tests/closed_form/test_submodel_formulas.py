@@ -22,8 +22,9 @@ from fedloom.errors import CompositionError
 from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
 from fedloom.server.evaluation import Evaluation
 from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, behind_mask, greedy
+from fedloom.submodels.slicing.flow import Cut
 from fedloom.submodels.slicing.layers import unscaled
-from fedloom.submodels.slicing.walk import Cut, count_left, cut_net
+from fedloom.submodels.slicing.walk import count_left, cut_net
 from fedloom.submodels.width_budget import largest_share
 from tiny import trace
 

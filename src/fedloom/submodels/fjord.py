@@ -18,7 +18,8 @@ from ..core.net import Net, logits_of
 from ..core.vector import Vec
 from ..errors import ConfigError
 from .base import Now, Rule, View, check_capacity, off_its_size, whole
-from .slicing.walk import Cut, cut_net
+from .slicing.flow import Cut
+from .slicing.walk import cut_net
 
 
 class OrderedNet(Net):

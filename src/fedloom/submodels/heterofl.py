@@ -12,7 +12,8 @@ from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Vec
 from .base import Now, Rule, View, check_capacity, off_its_size, whole
-from .slicing.walk import Cut, cut_net, rows_of_heads
+from .slicing.flow import Cut
+from .slicing.walk import cut_net, rows_of_heads
 from .width_budget import GRAIN, largest_share
 
 

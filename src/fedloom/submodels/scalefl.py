@@ -12,7 +12,8 @@ from ..core.net import Net
 from ..core.vector import Vec
 from ..errors import CompositionError
 from .base import Now, Rule, View, check_capacity, off_its_size, whole
-from .slicing.walk import Cut, cut_net
+from .slicing.flow import Cut
+from .slicing.walk import cut_net
 from .width_budget import GRAIN, largest_share
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ..core.net import Net
-from .slicing.walk import Cut, count_left
+from .slicing.flow import Cut
+from .slicing.walk import count_left
 
 GRAIN = 64
 

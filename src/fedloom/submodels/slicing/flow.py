@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import CompositionError
 
-if TYPE_CHECKING:
-    from .walk import Cut, Walk
-
-
 KNOWN = (
     "build the net of nn.Sequential, fedloom.models.layers.Residual, Linear, Conv2d, GroupNorm, "
     "activations, pooling, Flatten and Dropout, or give the module a method cut(part, flow)"
 )
+
+
+Choose = Callable[[int, int], Tensor]
+
+
+class Cut(NamedTuple):
+    """How a net is cut to a share of every hidden width.
+
+    rule is named in errors. choose(units, keep) -> which `keep` of `units` are kept, in rising
+    order. exact: widths that a GroupNorm normalises are cut in whole groups; otherwise the number
+    of groups stays. scaler: layers divide their outputs by the share in "training", "always", or
+    never (""). exits: how many exits a net of several keeps; None: all.
+    """
+
+    rule: str
+    share: float
+    choose: Choose
+    exact: bool = True
+    scaler: str = ""
+    exits: int | None = None
 
 
 class Flow(NamedTuple):
@@ -53,6 +70,24 @@ class Cuttable(Protocol):
 
     def cut(self, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
         """-> the smaller module, and the flow behind it."""
+
+
+class Walk(Protocol):
+    """The walk through a net that Part reports to, see walk.py."""
+
+    how: Cut
+    kept: dict[str, tuple[Tensor | None, ...]]
+    left_out: set[str]
+    heads: set[int]
+
+    def add_head(self, module: nn.Module) -> None:
+        """The last layer with weights of this module gives outputs of the net."""
+
+    def channels(self, n: int) -> Tensor:
+        """Which of n channels are kept."""
+
+    def module(self, m: nn.Module, flow: Flow, path: str) -> tuple[nn.Module, Flow]:
+        """Cut one module."""
 
 
 class Part:

@@ -11,37 +11,17 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from ...core.net import Net
-from .flow import KNOWN, Cuttable, Flow, Part
+from .flow import KNOWN, Cut, Cuttable, Flow, Part
 from .layers import WAYS
 
-Choose = Callable[[int, int], Tensor]
 
-
-class Cut(NamedTuple):
-    """How a net is cut to a share of every hidden width.
-
-    rule is named in errors. choose(units, keep) -> which `keep` of `units` are kept, in rising
-    order. exact: widths that a GroupNorm normalises are cut in whole groups; otherwise the number
-    of groups stays. scaler: layers divide their outputs by the share in "training", "always", or
-    never (""). exits: how many exits a net of several keeps; None: all.
-    """
-
-    rule: str
-    share: float
-    choose: Choose
-    exact: bool = True
-    scaler: str = ""
-    exits: int | None = None
-
-
-class Walk:
+class CuttingWalk:
     """One walk. kept[parameter] = (rows, columns, ...), None for all; left_out: parameters of
     modules that the smaller net does not have.
     """
@@ -98,8 +78,8 @@ class Walk:
         return tuple(name for name in net.layout.names if name not in self.left_out)
 
 
-def _walked(module: nn.Module, how: Cut) -> tuple[Walk, nn.Module]:
-    walk = Walk(module, how)
+def _walked(module: nn.Module, how: Cut) -> tuple[CuttingWalk, nn.Module]:
+    walk = CuttingWalk(module, how)
     small, out = walk.module(module, Flow(), "")
     top = Part(walk, module, "")
     if not out.all_left():
