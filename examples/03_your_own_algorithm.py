@@ -3,6 +3,7 @@
 from typing import Any
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.algorithm import Trait
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec, zeros
 from fedloom.data import digits, dirichlet
@@ -15,7 +16,7 @@ class Recall(FedAvg):
     server: x        memory: d (mean direction of the last round)        up: delta
     """
 
-    sums = True  # reads delta / lr_sum as a mean direction
+    traits = frozenset({Trait.READS_THE_MOVE})  # delta / lr_sum is a mean direction
     alpha: float = hyper(0.9, low=0, high=1, source="ours")
 
     def client_init(self, x: Any) -> Any:

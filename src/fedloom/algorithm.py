@@ -10,12 +10,14 @@ otherwise:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 from .core.hyper import check_ranges, hyper
 from .core.vector import Num, Rec, Vec, rec
+from .errors import ConfigError
 
 Grad = Callable[
     [Vec], Vec
@@ -47,6 +49,46 @@ class Round(NamedTuple):
     lr: float  # local rate of the round's last step
 
 
+class Reaches(Enum):
+    """How a field of a client update reaches the server, for what may stand in for it."""
+
+    MEAN = "as a mean over the cohort, and in no other way"
+    ACCUMULATED = "as a mean; the client adds it to its own state as well"
+    CHANGE = "as a mean of changes, of which the client and the server each keep the sum"
+
+
+class Trait(Enum):
+    """What the rules in plan.py must know of a method. Most methods have none of these."""
+
+    WHOLE_MODEL = "every client must hold all coordinates"
+    RECURSIVE = "the direction is a recursion over gradients: clip each gradient instead"
+    READS_THE_MOVE = "delta / lr_sum is read as the mean of the directions"
+    REPLAYS_THE_MOVE = "the server repeats a local move, with the rate as its only factor"
+    DIVIDES_BY_RATES = "delta is divided by the weights of all gradients in it, summed up"
+    PERTURBS = "gradients are taken at perturbed points already"
+    STARTS_AHEAD = "clients start along the server's own last move"
+
+
+MEAN, ACCUMULATED, CHANGE = Reaches
+# what classes declared in fedloom 0.1 -> what to write now
+_OLD = {
+    **dict.fromkeys(("linear", "increments", "added"), "now sent = {'delta': MEAN, ...} says it"),
+    "means": "uniform() says it by itself: leave the line out",
+    "unguarded": "now Plan(author_checks=False) says it",
+    **{
+        name: f"now traits = frozenset({{Trait.{trait.name}}}) says it"
+        for name, trait in (
+            ("partial", Trait.WHOLE_MODEL),
+            ("recursive", Trait.RECURSIVE),
+            ("sums", Trait.READS_THE_MOVE),
+            ("normalises", Trait.DIVIDES_BY_RATES),
+            ("perturbs", Trait.PERTURBS),
+            ("ahead", Trait.STARTS_AHEAD),
+        )
+    },
+}
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Algorithm(ABC):
     """What is sent, which direction a client moves in, what the server does with the mean answer.
@@ -59,38 +101,20 @@ class Algorithm(ABC):
     inner server at the origin.
     """
 
-    # linear: fields of `up` that reach the server only through means: a link may compress them
-    # increments: those of `linear` that are changes, of which the server keeps the sum: EF21 of the
-    #   sum is a residual of the changes, and its mean of all clients would count old ones again
-    # added: those of `linear` that a client adds to its own memory as well: what never reaches the
-    #   server leaves its sum and the clients' apart for good
-    # approximate: vectors of broadcast() of which clients may hold an approximation: a link may
-    #   compress them
-    # means: the fields of uniform(), what the server needs of a cohort beside delta
-    # partial: makes sense when clients hold different parts of the coordinates
-    # recursive: the direction is a recursion over gradients: clip each gradient, not the direction
-    # probes: every client answers once before round 0, see probe()
-    # sums: reads delta / lr_sum as a mean gradient, or replays its own last move
-    # normalises: divides delta by lr_sum, for which the weights of all gradients in it, summed up,
-    #   do as well: a local optimiser that knows these says them in finish(), others are refused
-    # perturbs: takes its gradients at perturbed points already: no Sam around it
-    # ahead: clients start along the server's own last move: no optimiser may change that move
-    linear: ClassVar[tuple[str, ...]] = ("delta",)
-    increments: ClassVar[tuple[str, ...]] = ()
-    added: ClassVar[tuple[str, ...]] = ()
+    # sent: how each compressible field of `up` reaches the server; a field that is not named
+    #   travels exactly
+    # approximate: vectors of broadcast() of which clients may hold an approximation: these may be
+    #   compressed on their way down
+    # traits: what else the rules for combinations must know of the method
+    sent: ClassVar[Mapping[str, Reaches]] = {"delta": MEAN}
     approximate: ClassVar[tuple[str, ...]] = ("x",)
-    means: ClassVar[tuple[str, ...]] = ()
-    partial: ClassVar[bool] = True
-    probes: ClassVar[bool] = False
-    recursive: ClassVar[bool] = False
-    sums: ClassVar[bool] = False
-    normalises: ClassVar[bool] = False
-    # unguarded: a wrapper that checks the rules for authors on its own: engines leave it alone
-    perturbs: ClassVar[bool] = False
-    ahead: ClassVar[bool] = False
-    unguarded: ClassVar[bool] = False
+    traits: ClassVar[frozenset[Trait]] = frozenset()
 
     def __init_subclass__(cls) -> None:
+        for name in _OLD.keys() & vars(cls).keys():
+            raise ConfigError(
+                f"{cls.__name__}.{name} was a declaration of fedloom 0.1; {_OLD[name]}"
+            )
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -102,6 +126,11 @@ class Algorithm(ABC):
         vector.
         """
         return type(self).direction is LocalSGD.direction
+
+    @property
+    def probes(self) -> bool:
+        """Every client sends once, before round 0, what probe() gives: the method overrides it."""
+        return type(self).probe is not LocalSGD.probe
 
     @property
     def method(self) -> str:
@@ -129,7 +158,7 @@ class Algorithm(ABC):
     # ------------------------------------------------------------------------------------- client
     @abstractmethod
     def probe(self, x: Vec, grad: Grad) -> Rec:
-        """What every client sends once, before round 0, if the algorithm `probes`."""
+        """What every client sends once, before round 0, if the method overrides this."""
 
     @abstractmethod
     def client_init(self, x: Vec) -> Rec:

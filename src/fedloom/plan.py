@@ -1,26 +1,58 @@
-"""What is run: the parts of a method together, and the federation they run on."""
+"""The method of a run: the axes put together, and every rule of what goes with what.
+
+A rule is a small function of the plan that gives the reason of a refusal, or None. REFUSALS are
+asked in order when a Plan is made, WARNINGS before the first round; `fedloom matrix` and
+docs/compatibility.md are what the rules say of every pair.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from .algorithm import Algorithm
-from .compression.link import Link
+import torch
+
+from .algorithm import ACCUMULATED, CHANGE, Algorithm, Job, LocalSGD, Trait
+from .compression.error_feedback import EF21
+from .compression.link import LONGEST, Link, Via
 from .core.arithmetic import total
+from .core.vector import Rec, is_rec, zeros
 from .errors import CompositionError, ConfigError
 from .federation.local import Local
 from .objectives import Objective
 from .submodels.base import Rule
+from .wrappers import Clip, LocalOpt, Lookahead, PerStep, Prox, Sam, ServerOpt, WeightDecay, Wrapper
+
+
+class Setting(NamedTuple):
+    """What the rules ask about the federation beside the method."""
+
+    order: str = "shuffled"  # of the batches, see Local.order
+    forgets: bool = False  # clients that come back have lost their state, see Turnover.forget
+    unequal: bool = False  # aggregation weights differ from client to client
+
+
+class Trace(NamedTuple):
+    """What one client's round gives, traced on zeros without any data."""
+
+    msg: Rec  # the broadcast
+    mem: Rec  # the client state
+    up: Rec  # the client update
+    averaged: Rec  # what uniform() makes of it: the server needs plain means of these
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The four axes of a method: algorithm (with its local parts around it, see Local.around),
-    objective, rule (which coordinates a client holds; None: all) and link (how answers travel).
+    """The axes of a method: algorithm (with its local parts around it, see Local.around),
+    objective, rule (the sub-model scheme; None: clients hold the whole model) and link (how updates
+    and broadcasts travel).
 
-    nonfinite: of an answer that is not finite, or with which the server would not be, "stop" raises
+    nonfinite: of an update that is not finite, or with which the server would not be, "stop" raises
     ClientError naming client and round; "skip" leaves it out of the means and lets its client keep
-    the memory it had.
+    the state it had. author_checks: False where somebody else watches over the method. Raises
+    CompositionError for parts that have no meaning together.
     """
 
     algorithm: Algorithm
@@ -29,37 +61,341 @@ class Plan:
     rule: Rule | None = None
     link: Link = field(default_factory=Link)
     d: int | None = None
+    setting: Setting = field(default_factory=Setting)
+    author_checks: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "link", self.link.settled(self.algorithm, self.rule, self.d))
-        if self.rule is not None and not self.algorithm.partial:
-            raise CompositionError(
-                f"{self.rule.name} and {self.algorithm.method}: the method needs every client to "
-                "hold all coordinates"
-            )
-        if self.rule is not None and self.rule.exits and not self.objective.exits:
-            raise CompositionError(
-                f"{self.rule.name} and {self.objective.name}: a client trains every exit it has, "
-                "which this loss does not ask; take objective = self_distillation"
-            )
-        if self.objective.drawn and not (self.rule is not None and self.rule.ordered):
-            other = "whole models" if self.rule is None else self.rule.name
-            raise CompositionError(
-                f"{self.objective.name} and {other}: it distils into the narrower parts that FjORD "
-                "draws; take submodel = fjord"
-            )
         if self.nonfinite not in ("stop", "skip"):
             raise ConfigError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}')
+        named = self.link.spelled_out(self.algorithm)
+        object.__setattr__(self, "link", named)
+        for rule in REFUSALS:
+            if reason := rule(self):
+                raise CompositionError(reason)
+        object.__setattr__(self, "link", named.settled(self.algorithm))
+
+    @functools.cached_property
+    def trace(self) -> Trace | None:
+        """One client's round on zeros, of the method inside all wrappers, which change values and
+        no fields. None where a method of the author's fails on them: the run itself says so, with
+        client and round.
+        """
+        try:
+            return traced(_method(self.algorithm), self.d or 2)
+        except Exception:
+            return None
+
+    @property
+    def averaged(self) -> tuple[str, ...]:
+        """The fields of which the server needs plain means beside delta."""
+        if type(_method(self.algorithm)).uniform is LocalSGD.uniform:
+            return ()  # as of most methods; they need not be traced
+        return self.trace.averaged._fields if self.trace is not None else ()
+
+    def warnings(self) -> list[str]:
+        """Settings under which the method does not go where its paper says, a sentence each."""
+        return [said for rule in WARNINGS if (said := rule(self))]
 
     def rates(self, local: Local, round: int, steps: int) -> list[float]:
-        """The rates of a client's steps in a round. Raises ConfigError where they are 0 and the
-        method divides by them.
+        """The learning rates of a client's steps in a round. Raises ConfigError where they are 0
+        and the method divides by them.
         """
-        rates, alg = [local.rate(round, k) for k in range(steps)], self.algorithm
-        divides = alg.sums and not alg.recursive and not total(rates)
-        if divides or (alg.normalises and not rates[0]):
+        rates, traits = [local.rate(round, k) for k in range(steps)], self.algorithm.traits
+        divides = Trait.READS_THE_MOVE in traits and not total(rates)
+        if divides or (Trait.DIVIDES_BY_RATES in traits and not rates[0]):
             raise ConfigError(
-                f"{alg.method} divides by the local rates, and in round {round + 1} local.lr times "
-                "local.schedule is 0; give the schedule a floor, or end the run before"
+                f"{self.algorithm.method} divides by the local rates, and in round {round + 1} "
+                "local.lr times local.schedule is 0; give the schedule a floor, or end the run "
+                "before"
             )
         return rates
+
+
+def traced(algorithm: Algorithm, d: int) -> Trace:
+    """One client's round of a method on vectors (d,) of zeros, with a gradient of zero."""
+    x = torch.zeros(d)
+    probe = algorithm.probe(x, zeros) if algorithm.probes else None
+    msg = algorithm.broadcast(algorithm.server_init(x, probe))
+    mem = algorithm.client_init(msg.x)
+    job = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=0.0, step=0.0, last=-1.0, full=zeros)
+    start, loc = algorithm.start(msg, mem, job)
+    _, loc = algorithm.direction(start, loc, msg, mem, zeros, job)
+    up, mem = algorithm.finish(start, loc, msg, mem, job)
+    averaged = algorithm.uniform(up, job._replace(full=None))
+    assert is_rec(averaged)
+    return Trace(msg, mem, up, averaged)
+
+
+# ------------------------------------------------------------------------------ wrapper and method
+def _layers(algorithm: Algorithm) -> Iterator[Wrapper]:
+    """The wrappers around a method, innermost first."""
+    found: list[Wrapper] = []
+    while isinstance(algorithm, Wrapper):
+        found.append(algorithm)
+        algorithm = algorithm.inner
+    return reversed(found)
+
+
+def _method(algorithm: Algorithm) -> Algorithm:
+    """The method inside all wrappers."""
+    return next(iter(_layers(algorithm))).inner if isinstance(algorithm, Wrapper) else algorithm
+
+
+def wrapper_and_method(plan: Plan) -> str | None:
+    """The first wrapper that has no meaning around what it wraps."""
+    for wrapper in _layers(plan.algorithm):
+        for kind, rule in AROUND:
+            if isinstance(wrapper, kind) and (why := rule(wrapper, wrapper.inner.traits)):
+                return f"{type(wrapper).__name__} and {wrapper.method}: {why}"
+        if isinstance(wrapper, PerStep) and (why := _per_step(plan, wrapper)):
+            return f"{type(wrapper).__name__} and {wrapper.method}: {why}"
+    return None
+
+
+Around = Callable[[Any, frozenset[Trait]], "str | None"]
+
+
+def _if(trait: Trait, why: str) -> Around:
+    return lambda wrapper, traits: why if trait in traits else None
+
+
+def _local_optimiser(wrapper: LocalOpt, traits: frozenset[Trait]) -> str | None:
+    if traits & {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE}:
+        return "it takes its move for the sum of its directions, which a local optimiser changes"
+    if Trait.DIVIDES_BY_RATES in traits and not wrapper.opt.linear:
+        return (
+            f"it divides by the weights of its gradients, and {type(wrapper.opt).__name__} gives "
+            "them none; use momentum, or plain steps"
+        )
+    return None
+
+
+def _per_step(plan: Plan, wrapper: PerStep) -> str | None:
+    inner: Any = wrapper.inner
+    reads = {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE} & inner.traits
+    if reads or plan.averaged:
+        return "its server reads more than the mean move, and reads that whole"
+    while inner is not None:
+        if isinstance(inner, PerStep) or getattr(inner, "per_step", False):
+            return "it sends the mean move per step already"
+        inner = getattr(inner, "inner", None)
+    return None
+
+
+_RECURSION = "its direction is a recursion over gradients; use ClipGrad"
+AROUND: tuple[tuple[type[Wrapper], Around], ...] = (
+    (
+        Prox,
+        _if(
+            Trait.DIVIDES_BY_RATES,
+            "it divides by the weights of its gradients, of which a pull makes the earlier ones "
+            "smaller, unknown to it; use one of them",
+        ),
+    ),
+    (Sam, _if(Trait.PERTURBS, "it perturbs its own gradients already; use one of them")),
+    (Clip, _if(Trait.RECURSIVE, _RECURSION)),
+    (WeightDecay, _if(Trait.RECURSIVE, _RECURSION)),
+    (LocalOpt, _local_optimiser),
+    (
+        ServerOpt,
+        _if(
+            Trait.STARTS_AHEAD,
+            "its clients start along its server's own last move, which an optimiser would change; "
+            "put the look-ahead outside: Lookahead(inner=ServerOpt(...))",
+        ),
+    ),
+    (Lookahead, _if(Trait.STARTS_AHEAD, "its clients start ahead of the server's model already")),
+)
+
+
+# ----------------------------------------------------------------------------- compression, uplink
+def _ways(plan: Plan) -> Iterator[tuple[str, Via, str]]:
+    """Every field that has a codec on its way up: its name, how it travels, the codec's name."""
+    assert not isinstance(plan.link.up, Via | str)  # spelled out
+    for name, via in plan.link.up.items():
+        yield name, via, type(via.codec).__name__
+
+
+def uplink_field(plan: Plan) -> str | None:
+    """Only what reaches the server through means may be compressed."""
+    sent = plan.algorithm.sent
+    for name, _, codec in _ways(plan):
+        if name not in sent:
+            return (
+                f"{codec} for '{name}' and {plan.algorithm.method}: only fields that reach the "
+                f"server through means may be compressed, here {', '.join(sent) or 'none'}"
+            )
+    return None
+
+
+def codec_and_submodel(plan: Plan) -> str | None:
+    """Matrices need whole layers, and a count of zeros needs exact values."""
+    rule = plan.rule
+    for name, via, codec in _ways(plan) if rule is not None else ():
+        assert rule is not None
+        if via.codec.matrices and not rule.cuts:
+            return (
+                f"{codec} and {rule.name}: the coordinates that a client holds do not form matrices"
+            )
+        if rule.counts_values and name == "delta" and codec != "Dense":
+            return (
+                f"{codec} and {rule.name}: its count looks at which entries of an answer are zero, "
+                "and a codec makes others zero; take submodel.count = holders, or compress = none"
+            )
+    return None
+
+
+def ef21(plan: Plan) -> str | None:
+    """EF21 keeps the mean of all clients' updates: it must be one that the server needs."""
+    alg, forgets = plan.algorithm, plan.setting.forgets
+    for name, via, _ in _ways(plan):
+        if not isinstance(via.feedback, EF21):
+            continue
+        if plan.rule is not None:
+            return (
+                f"EF21 and {plan.rule.name}: the server keeps the mean of all clients' answers, "
+                "and needs whole ones; use Residual"
+            )
+        if name not in ("delta", *plan.averaged):
+            return (
+                f"EF21 for '{name}' and {alg.method}: its server has no mean of '{name}' that EF21 "
+                "could stand in for; use Residual"
+            )
+        if other := sorted(set(plan.averaged) - set(alg.sent)):
+            return (
+                f"EF21 and {alg.method}: its server also needs this cohort's own mean of "
+                f"{', '.join(other)}, but EF21 gives it the mean of all clients; use Residual"
+            )
+        if forgets and alg.sent[name] is not CHANGE:
+            return (
+                "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
+                "remember, so nobody's memory may be dropped; use Residual, or forget = false"
+            )
+    return None
+
+
+def bounded_feedback(plan: Plan) -> str | None:
+    """Error feedback needs a codec that loses less than all."""
+    return next((why for _, via, _ in _ways(plan) if (why := via.unfit(plan.d))), None)
+
+
+# --------------------------------------------------------------------------- compression, downlink
+def downlink(plan: Plan) -> str | None:
+    """What clients may hold an approximation of, and only if everybody holds all of it."""
+    fields = plan.algorithm.approximate
+    for name, codec in plan.link.codes_down.items():
+        kind = type(codec).__name__
+        if name not in fields:
+            return (
+                f"{kind} down for '{name}' and {plan.algorithm.method}: its clients need the exact "
+                f"'{name}'; what they may hold an approximation of: "
+                f"{', '.join(fields) or 'nothing'}"
+            )
+        if plan.rule is not None:
+            return (
+                f"{kind} down and {plan.rule.name}: a message of changes is for those who hold "
+                "what was there before, and a client of a part held other coordinates; compress up "
+                "only"
+            )
+        if why := codec.unfit(LONGEST if plan.d is None else plan.d):
+            return f"the server's feedback around {kind} down: {why}"
+    return None
+
+
+# ------------------------------------------------------------------ sub-models, objective, the data
+def whole_model(plan: Plan) -> str | None:
+    """Some methods need every client to hold all coordinates."""
+    if plan.rule is None or Trait.WHOLE_MODEL not in plan.algorithm.traits:
+        return None
+    return (
+        f"{plan.rule.name} and {plan.algorithm.method}: the method needs every client to hold all "
+        "coordinates"
+    )
+
+
+def exits(plan: Plan) -> str | None:
+    """Who trains several exits needs a loss that asks them all."""
+    if plan.rule is None or not plan.rule.exits or plan.objective.exits:
+        return None
+    return (
+        f"{plan.rule.name} and {plan.objective.name}: a client trains every exit it has, which "
+        "this loss does not ask; take objective = self_distillation"
+    )
+
+
+def drawn_parts(plan: Plan) -> str | None:
+    """A loss that distils into a drawn part needs a scheme that draws."""
+    if not plan.objective.drawn or (plan.rule is not None and plan.rule.ordered):
+        return None
+    other = "whole models" if plan.rule is None else plan.rule.name
+    return (
+        f"{plan.objective.name} and {other}: it distils into the narrower parts that FjORD draws; "
+        "take submodel = fjord"
+    )
+
+
+def text_order(plan: Plan) -> str | None:
+    """A state that is carried along a text needs batches that follow each other."""
+    if not plan.objective.ordered or plan.setting.order == "text":
+        return None
+    return (
+        f"{plan.objective.name} and local.order = {plan.setting.order}: the objective needs "
+        "batches that follow each other as the text does; give local.order = text"
+    )
+
+
+REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
+    wrapper_and_method,
+    text_order,
+    uplink_field,
+    codec_and_submodel,
+    ef21,
+    bounded_feedback,
+    downlink,
+    whole_model,
+    exits,
+    drawn_parts,
+)
+
+
+# ---------------------------------------------------------------------------------------- warnings
+def _adds(algorithm: Algorithm) -> list[str]:
+    return [name for name, how in algorithm.sent.items() if how in (ACCUMULATED, CHANGE)]
+
+
+def lost_for_good(plan: Plan) -> str | None:
+    """What a codec loses is lost if clients have added it to their own state."""
+    lost = [name for name in plan.link.losing if name in _adds(plan.algorithm)]
+    if not lost:
+        return None
+    return (
+        f"{plan.algorithm.method} without feedback: clients add '{lost[0]}' to their own memory, "
+        "the server adds what is left of it, and the two drift apart: the run ends at another "
+        "point. Take compress.feedback=residual"
+    )
+
+
+def forgotten_sums(plan: Plan) -> str | None:
+    """What a client has added to the server's sum stays there when the client is forgotten."""
+    if not plan.setting.forgets or not _adds(plan.algorithm):
+        return None
+    return (
+        f"{plan.algorithm.method} and turnover.forget: what clients have added to the server's sum "
+        "stays in it when they are forgotten; with turnover.forget=false they go on where they were"
+    )
+
+
+def two_means(plan: Plan) -> str | None:
+    """Plain means beside a weighted one minimise neither objective."""
+    alg = plan.algorithm
+    mixes = plan.averaged and not _adds(alg) and Trait.DIVIDES_BY_RATES not in alg.traits
+    if not plan.setting.unequal or not mixes:
+        return None
+    return (
+        f"{alg.method} averages {' and '.join(plan.averaged)} plainly, as its paper does, and the "
+        "models by examples, of which clients have different numbers: it minimises neither mean; "
+        "take weighting=uniform"
+    )
+
+
+WARNINGS: tuple[Callable[[Plan], str | None], ...] = (lost_for_good, forgotten_sums, two_means)

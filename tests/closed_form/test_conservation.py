@@ -45,8 +45,6 @@ class Tally(FedAvg):
     memory: computed (sum of the client's answers as it made them)        up: delta
     """
 
-    means = ("sent",)
-
     def server_init(self, x, up):
         return rec(x=x, sent=zeros(x))
 

@@ -72,8 +72,6 @@ def test_scaffolds_options_agree_where_the_gradient_is_the_same_everywhere():
 class Rates(FedAvg):
     """Sends what it was told beside its model."""
 
-    means = ("told",)
-
     def finish(self, x, loc, msg, mem, job):
         told = torch.tensor([job.lr_sum, job.lr, job.steps, job.step, job.round, job.last])
         return rec(delta=x - msg.x, weight=job.weight, told=told.to(x)), mem

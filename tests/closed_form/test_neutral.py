@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg
+from fedloom.algorithm import Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import Dense, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
@@ -22,7 +23,7 @@ LOSSLESS = {
     "top by layer": Via(TopK(ratio=1.0, scope="layer"), Forget()),
     "dropping": Via(RandomDropping(ratio=1.0), Residual()),
 }
-PARTIAL = [name for name in ALGORITHMS if make_algorithm(name).partial]
+PARTIAL = [name for name in ALGORITHMS if Trait.WHOLE_MODEL not in make_algorithm(name).traits]
 
 
 def ends(name, **parts):

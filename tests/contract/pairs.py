@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedloom import Local
-from fedloom.algorithm import Algorithm
+from fedloom.algorithm import Algorithm, Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import CAPACITIES, Trial, experiment, federation
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
@@ -22,10 +22,18 @@ from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Via
 from fedloom.federation.schedules import Exponential
 from fedloom.objectives import OBJECTIVES
+from fedloom.plan import traced
 from fedloom.submodels import VIEWS
 from fedloom.wrappers import Adam, Lookahead, Momentum, PerStep, Prox, ServerOpt
 
+MOVES = {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE}
 RATES = {"lr": 0.05, "epochs": 2, "batch": 4, "schedule": Exponential(decay=0.9, step_decay=0.97)}
+
+
+def averaged(algorithm: Algorithm) -> tuple[str, ...]:
+    """The fields that a method's server needs plain means of."""
+    return traced(algorithm, 2).averaged._fields
+
 
 AXES: dict[str, dict[str, Any]] = {
     "algorithm": {
@@ -89,19 +97,20 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
     one, other = AXES[a][p], AXES[b][q]
     if a == "algorithm":
         assert isinstance(one, Algorithm)
-        if b == "view" and other is not None and not one.partial:
+        if b == "view" and other is not None and Trait.WHOLE_MODEL in one.traits:
             return other.name, one.method
-        if b == "local" and one.sums and (other.momentum or other.optimiser != "sgd"):
+        if b == "local" and one.traits & MOVES and (other.momentum or other.optimiser != "sgd"):
             return "LocalOpt", one.method
-        if b == "local" and one.normalises and other.optimiser != "sgd":
+        if b == "local" and Trait.DIVIDES_BY_RATES in one.traits and other.optimiser != "sgd":
             return "LocalOpt", one.method
-        if b == "server" and q == "prox" and one.normalises:
+        if b == "server" and q == "prox" and Trait.DIVIDES_BY_RATES in one.traits:
             return "Prox", one.method
-        if b == "server" and q == "per step" and (one.sums or one.means):
+        if b == "server" and q == "per step" and (one.traits & MOVES or averaged(one)):
             return "PerStep", one.method
-        if b == "server" and one.ahead and q in ("momentum", "adam", "lookahead"):
+        ahead = Trait.STARTS_AHEAD in one.traits
+        if b == "server" and ahead and q in ("momentum", "adam", "lookahead"):
             return ("Lookahead" if q == "lookahead" else "ServerOpt"), one.method
-        if b == "codec" and _is_ef21(other) and set(one.means) - set(one.linear):
+        if b == "codec" and _is_ef21(other) and set(averaged(one)) - set(one.sent):
             return "EF21", one.method
     if (a, b) == ("view", "codec") and one is not None and other is not None:
         if _is_ef21(other):

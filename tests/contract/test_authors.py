@@ -18,6 +18,7 @@ from fedloom.core import wire
 from fedloom.core.hyper import Hyper
 from fedloom.core.vector import fields, rec, tree
 from fedloom.federation.schedules import Exponential
+from fedloom.plan import traced
 from fedloom.storage.records import freeze, thaw
 from fedloom.wrappers import Wrapper
 from tiny import bits, imprint, same, small, trace
@@ -217,9 +218,9 @@ def test_the_declared_fields_are_the_real_ones(name, watched):
     watch, _ = watched(name)
     alg, up = watch.inner, watch.seen["answers"][0]
     assert {"delta", "weight"} <= set(up._fields)
-    assert set(alg.linear) <= set(up._fields)
+    assert set(alg.sent) <= set(up._fields)
     job = Job(2.0, 3.0, 0.1, 0.3, 0.0, 2.0, -1.0)
-    assert alg.uniform(up, job)._fields == alg.means
+    assert alg.uniform(up, job)._fields == traced(alg, len(up.delta)).averaged._fields
 
 
 # --------------------------------------------------------------------------------- hyper-parameters

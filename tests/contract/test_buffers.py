@@ -51,8 +51,6 @@ class Storm(LocalSGD):
 class Hoarder(LocalSGD):
     """Returns aliases wherever it can: x and the gradient themselves, and pieces of them."""
 
-    means = ("seen", "tail")
-
     def client_init(self, x):
         return rec(x=x, g=x, tail=x[3:])
 

@@ -74,7 +74,7 @@ def conserves(algorithm: Any, codec: Any, folder: Path, patch: pytest.MonkeyPatc
 
     experiment(2).run(folder)
     experiment(4).resume(folder)
-    assert {name for _, name in watch.computed} == set(algorithm.linear)
+    assert {name for _, name in watch.computed} == set(algorithm.sent)
     for (client, name), total in watch.computed.items():
         found = watch.read[client, name] + watch.left(client, name)
         torch.testing.assert_close(found, total, rtol=0, atol=1e-12)

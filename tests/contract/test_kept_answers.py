@@ -28,8 +28,6 @@ class Remembers(FedAvg):
 class AlsoPlain(FedAvg):
     """Sends it once to be weighted and once to be averaged plainly."""
 
-    means = ("plain",)
-
     def finish(self, x, loc, msg, mem, job):
         delta = x - msg.x
         return rec(delta=delta, weight=job.weight, plain=delta), mem

@@ -194,8 +194,6 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_never_stopped(mix, tmp_p
 class Counts(LocalSGD):
     """Sends a number of the job, and one that it computes."""
 
-    means = ("k", "length")
-
     def finish(self, x, loc, msg, mem, job):
         delta = x - msg.x
         return rec(delta=delta, k=job.steps, length=delta.norm(), weight=job.weight), mem

@@ -39,7 +39,7 @@ def near(found, expected, atol=1e-15):
 
 def rounds(codec):
     """A client's answers with feedback -> what the server read of each, its residuals."""
-    link = Link({"delta": Via(codec, Residual())}).settled(FedAvg(), d=6)
+    link = Link({"delta": Via(codec, Residual())}).settled(FedAvg())
     memory, read, kept = link.init(torch.zeros_like(G[0]), SIX, 0), [], []
     for t, g in enumerate(G):
         up, _, memory = link.deliver(rec(delta=g, weight=1.0), memory, Whole(SIX), 0, t, 0)

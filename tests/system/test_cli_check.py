@@ -29,7 +29,7 @@ class Damped(LocalSGD):
 
 
 class _Hidden(LocalSGD):
-    linear = "nothing"
+    sent = "nothing"
 
 
 sparse = TopK(ratio=0.3)

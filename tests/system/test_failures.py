@@ -45,8 +45,6 @@ def test_an_answer_that_is_not_finite_stops_the_run_and_is_named(engine, engine_
 class Late(FedAvg):
     """What client 4 sends is not finite, in one of three places, though its losses are."""
 
-    means = ("extra",)
-
     def __init__(self, where, value):
         super().__init__()
         object.__setattr__(self, "bad", (where, value))

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from fedloom import FedAvg, LocalSGD
-from fedloom.algorithm import Algorithm, Job, Round
+from fedloom.algorithm import CHANGE, MEAN, Algorithm, Job, Round, Trait
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
 from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import clip, rec
 from fedloom.errors import CompositionError, ConfigError
+from fedloom.objectives import CrossEntropy
+from fedloom.plan import Plan
 from fedloom.wrappers import (
     Clip,
     ClipGrad,
@@ -40,7 +42,7 @@ def grad(y):
 
 
 class Recursive(LocalSGD):
-    recursive = True
+    traits = frozenset({Trait.RECURSIVE})
 
 
 def direction(algorithm, x=Y):
@@ -60,7 +62,7 @@ def test_algorithms_are_frozen_and_compare_by_value():
         FedACG(0.5)
     for make in ALGORITHMS.values():
         again = pickle.loads(pickle.dumps(make()))
-        assert again == make() and again.means == make().means
+        assert again == make() and again.traits == make().traits
 
 
 @pytest.mark.parametrize(
@@ -133,11 +135,11 @@ def test_combinations_without_a_meaning_name_both_parts():
         lambda: build(Prox(inner=Scaffold(), mu=0.1), opt=Momentum()),
     ):
         with pytest.raises(CompositionError, match=r"LocalOpt and Scaffold"):
-            wrong()
+            Plan(wrong(), CrossEntropy())
     with pytest.raises(CompositionError, match=r"Clip and Recursive"):
-        Clip(inner=Recursive(), norm=1.0)
+        Plan(Clip(inner=Recursive(), norm=1.0), CrossEntropy())
     with pytest.raises(CompositionError, match=r"WeightDecay and Recursive"):
-        WeightDecay(inner=Prox(inner=Recursive(), mu=0.0), wd=1.0)
+        Plan(WeightDecay(inner=Prox(inner=Recursive(), mu=0.0), wd=1.0), CrossEntropy())
 
 
 WRAPPED = [
@@ -150,10 +152,11 @@ WRAPPED = [
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_what_a_method_declares_is_true_inside_a_wrapper(wrapped):
-    for name in ("linear", "means", "partial", "recursive", "sums", "method"):
+    for name in ("sent", "approximate", "probes", "method"):
         assert getattr(wrapped, name) == getattr(Scaffold(), name)
+    assert wrapped.traits >= Scaffold().traits
     again = pickle.loads(pickle.dumps(wrapped))
-    assert again == wrapped and again.means == ("dc",)
+    assert again == wrapped and again.sent == {"delta": MEAN, "dc": CHANGE}
 
 
 def test_a_server_wrapper_that_does_nothing_changes_nothing():

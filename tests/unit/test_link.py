@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg
+from fedloom.algorithm import MEAN
 from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
@@ -18,7 +19,10 @@ from fedloom.core.rng import generator
 from fedloom.core.vector import fields, leaves, rec
 from fedloom.core.wire import nbytes
 from fedloom.errors import CompositionError, ConfigError, DataError, WireError
+from fedloom.objectives import CrossEntropy
+from fedloom.plan import Plan
 from fedloom.storage.records import freeze, thaw
+from fedloom.submodels import FIARSE, HeteroFL
 
 LAYOUT = Layout(("w", "b"), ((8, 6), (8,)))
 D = LAYOUT.d
@@ -48,30 +52,17 @@ class Masked:
         return record.index_copy(0, self.held, part)
 
 
-class FIARSE:
-    """A rule of views whose held coordinates form no matrices."""
-
-    name = "FIARSE"
-    cuts = counts_values = False
-
-
-class HeteroFL:
-    """A rule of views that cuts the network."""
-
-    name = "HeteroFL"
-    cuts, counts_values = True, False
-
-
 class Dual(FedAvg):
     """An algorithm whose server needs this cohort's own mean."""
 
-    means = ("dual",)
+    def uniform(self, up, job):
+        return rec(dual=up.delta)
 
 
 class Hidden(FedAvg):
     """An algorithm with a linear field whose mean its server does not get under that name."""
 
-    linear = ("delta", "m")
+    sent = {"delta": MEAN, "m": MEAN}
 
 
 def equal(a, b):
@@ -105,23 +96,26 @@ REFUSED = {
 def test_what_has_no_meaning_is_refused_by_both_names(case):
     link, algorithm, rule, names = REFUSED[case]
     with pytest.raises(CompositionError) as refused:
-        link.settled(algorithm, rule)
+        Plan(algorithm, CrossEntropy(), rule=rule, link=link)
     assert all(name in str(refused.value) for name in names)
 
 
 def test_their_neighbours_are_welcome():
-    Link({"dc": Via(TopK())}).settled(Scaffold())
-    Link(Via(PowerSGD())).settled(FedAvg(), HeteroFL())
-    Link(Via(TopK(), Residual())).settled(FedAvg(), FIARSE())
-    Link(Via(TopK(), EF21())).settled(Scaffold())
-    Link(Via(TopK(), Residual())).settled(Dual())
-    Link({"m": Via(TopK(), Residual())}).settled(Hidden())
-    Link(Via(QSGD(), Residual())).settled(FedAvg())
-    Link(Via(QSGD(levels=7, bucket=64), Residual())).settled(FedAvg())
-    Link(Via(QSGD(levels=7), Residual())).settled(FedAvg(), d=100)  # 100 / (4 * 49) < 1
-    Link(Via(QSGD(levels=7, bucket=0))).settled(FedAvg())
-    Link(Via(RandomDropping(scaled=True))).settled(FedAvg())
-    Link(Via(RandomDropping(), Residual())).settled(FedAvg())
+    def plan(algorithm, link, **more):
+        Plan(algorithm, CrossEntropy(), link=link, **more)
+
+    plan(Scaffold(), Link({"dc": Via(TopK())}))
+    plan(FedAvg(), Link(Via(PowerSGD())), rule=HeteroFL())
+    plan(FedAvg(), Link(Via(TopK(), Residual())), rule=FIARSE())
+    plan(Scaffold(), Link(Via(TopK(), EF21())))
+    plan(Dual(), Link(Via(TopK(), Residual())))
+    plan(Hidden(), Link({"m": Via(TopK(), Residual())}))
+    plan(FedAvg(), Link(Via(QSGD(), Residual())))
+    plan(FedAvg(), Link(Via(QSGD(levels=7, bucket=64), Residual())))
+    plan(FedAvg(), Link(Via(QSGD(levels=7), Residual())), d=100)  # 100 / (4 * 49) < 1
+    plan(FedAvg(), Link(Via(QSGD(levels=7, bucket=0))))
+    plan(FedAvg(), Link(Via(RandomDropping(scaled=True))))
+    plan(FedAvg(), Link(Via(RandomDropping(), Residual())))
 
 
 def test_feedback_is_checked_for_the_length_that_is_there():
@@ -132,7 +126,7 @@ def test_feedback_is_checked_for_the_length_that_is_there():
     link.init(torch.zeros(3), Layout(("x",), ((3,),)), 0)
 
 
-def test_one_via_stands_for_every_linear_field():
+def test_one_via_stands_for_every_field_that_may_be_compressed():
     via = Via(TopK(), Residual())
     assert Link(via).settled(Scaffold()).up == {"delta": via, "dc": via}
     link = Link({"dc": via}).settled(Scaffold())
@@ -246,7 +240,7 @@ def test_memory_survives_storage_and_arguments_are_left_alone(codec):
 
 @pytest.mark.parametrize("codec", [TopK(ratio=0.2), RandomDropping(ratio=0.5), QSGD()])
 def test_what_a_client_does_not_hold_is_left_alone(codec):
-    link = Link(Via(codec, Residual())).settled(FedAvg(), FIARSE())
+    link = Link(Via(codec, Residual())).settled(FedAvg())
     memory = link.init(X, LAYOUT, 0)
     start = normal("residual")
     memory = memory._replace(delta=memory.delta._replace(e=start))

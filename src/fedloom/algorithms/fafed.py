@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round
+from ..algorithm import MEAN, Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import own_previous
@@ -21,13 +21,10 @@ class FAFED(LocalSGD):
     Reference: https://arxiv.org/abs/2212.00974
     """
 
+    sent = {"delta": MEAN, "m": MEAN}  # not v: a codec might make it negative
     approximate = ("x", "m")
-    linear = ("delta", "m")  # v is not: what a codec decodes may be negative
-    means = ("m", "v")
-    partial = False  # m and v are everybody's means
-    probes = True
-    recursive = True
-    sums = True
+    # m and v are everybody's means: a part of the model will not do
+    traits = frozenset({Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE})
     alpha: float = hyper(
         0.1, low=0, high=1, source="experiments: {0.1, 0.9}; ours: 0.9 is steadier"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round
+from ..algorithm import Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
@@ -19,7 +19,7 @@ class FedACG(LocalSGD):
     Reference: https://github.com/geehokim/FedACG
     """
 
-    ahead = True
+    traits = frozenset({Trait.STARTS_AHEAD})
     lam: float = hyper(
         0.85, low=0, high=1, open_high=True, source="Table 5a: {0.75, 0.8, 0.85, 0.9}, best 0.85"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Grad, Job, Round
+from ..algorithm import FedAvg, Grad, Job, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
@@ -21,9 +21,8 @@ class FedCM(FedAvg):
     """
 
     approximate = ("x", "D")
-    means = ("D",)
-    partial = False  # D would fade where few clients hold a coordinate
-    sums = True
+    # D would fade where few clients hold a coordinate
+    traits = frozenset({Trait.WHOLE_MODEL, Trait.READS_THE_MOVE})
     alpha: float = hyper(
         0.1, low=0, high=1, open_low=True, source="FedSMOO: 0.1; FedACG: {0.1, 0.3, 0.5}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round
+from ..algorithm import ACCUMULATED, CHANGE, Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
@@ -20,12 +20,9 @@ class FedDC(LocalSGD):
     Reference: https://github.com/gaoliang13/FedDC
     """
 
+    sent = {"delta": ACCUMULATED, "dg": CHANGE}
     approximate = ("x", "g")
-    linear = ("delta", "dg")
-    increments = ("dg",)
-    added = ("delta", "dg")
-    means = ("h", "dg")
-    sums = True
+    traits = frozenset({Trait.READS_THE_MOVE})
     alpha: float = hyper(0.01, low=0, source="0.01: the authors' code for CIFAR; FedACG")
     eta0: float | None = hyper(
         None,

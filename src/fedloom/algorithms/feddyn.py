@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round
+from ..algorithm import ACCUMULATED, Grad, Job, LocalSGD, Round
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
@@ -19,8 +19,7 @@ class FedDyn(LocalSGD):
     Reference: https://arxiv.org/abs/2111.04263
     """
 
-    means = ("h",)
-    added = ("delta",)
+    sent = {"delta": ACCUMULATED}
     alpha: float = hyper(
         0.1, low=0, open_low=True, source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Job, Round
+from ..algorithm import FedAvg, Job, Round, Trait
 from ..core.vector import Rec, Vec, rec
 
 
@@ -17,8 +17,7 @@ class FedNova(FedAvg):
     Reference: https://arxiv.org/abs/2007.07481
     """
 
-    means = ("tau", "w")
-    normalises = True
+    traits = frozenset({Trait.DIVIDES_BY_RATES})
 
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         return msg.x, rec(lr=job.lr)

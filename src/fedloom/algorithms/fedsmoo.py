@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round
+from ..algorithm import ACCUMULATED, MEAN, Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, unit, zeros
 
@@ -20,11 +20,9 @@ class FedSMOO(LocalSGD):
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
 
+    sent = {"delta": ACCUMULATED, "s": MEAN}
     approximate = ("x", "s")
-    linear = ("delta", "s")
-    means = ("h", "s")
-    added = ("delta",)
-    perturbs = True
+    traits = frozenset({Trait.PERTURBS})
     rho: float = hyper(0.1, low=0, source="Table 5: {0.01, 0.1, 1}; 0 is no perturbation")
     beta: float = hyper(
         10.0, low=0, open_low=True, source="Table 5: 10 (CIFAR-10), 100 (CIFAR-100)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Grad, Job, Round
+from ..algorithm import CHANGE, MEAN, FedAvg, Grad, Job, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
@@ -17,12 +17,9 @@ class Scaffold(FedAvg):
     Reference: https://arxiv.org/abs/1910.06378
     """
 
+    sent = {"delta": MEAN, "dc": CHANGE}
     approximate = ("x", "c")
-    linear = ("delta", "dc")
-    increments = ("dc",)
-    added = ("dc",)
-    means = ("dc",)
-    sums = True
+    traits = frozenset({Trait.READS_THE_MOVE})
     option: int = hyper(
         2, choices=(1, 2), source="line 12: 1 = gradient at the received model, 2 = mean direction"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import Grad, Job, LocalSGD, Round
+from ..algorithm import MEAN, Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import own_previous
@@ -20,13 +20,10 @@ class STEM(LocalSGD):
     Reference: https://arxiv.org/abs/2106.10435
     """
 
+    sent = {"delta": MEAN, "m": MEAN}
     approximate = ("x", "m")
-    linear = ("delta", "m")
-    means = ("m",)
-    partial = False  # m is everybody's mean
-    probes = True
-    recursive = True
-    sums = True
+    # m is everybody's mean: a part of the model will not do
+    traits = frozenset({Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE})
     alpha: float = hyper(0.1, low=0, high=1, source="FAFED: {0.1, 0.9}; ours: 0.9 is steadier")
     c: float | None = hyper(
         None,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, LocalSGD
+from ..algorithm import Algorithm, Reaches, Trait
 from ..core.vector import Rec, fields, is_rec, rec, tree
 from ..core.wire import pack, unpack
 from ..storage.records import freeze, thaw
@@ -74,6 +75,7 @@ class _Checks:
         watch, before = Watch(inner=self.part), look(self.part)
         trial, end = _make(watch, torch.float32), None
         loop = trial.build()
+        loop.plan = dataclasses.replace(loop.plan, author_checks=False)  # the watch has its own
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             loop.begin()
@@ -94,17 +96,21 @@ class _Checks:
                     f"{name}({', '.join(have)}) must take ({', '.join(want)}): engines and "
                     "wrappers call it with these, in this order"
                 )
-        for name in ("linear", "means"):
-            value = getattr(self.part, name)
-            if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
-                raise BrokenError(
-                    f"{name} must be a tuple of field names, got {value!r}; a tuple of one is "
-                    f'("delta",), with the comma'
-                )
-        if self.part.probes != (_inner(self.part).probe is not LocalSGD.probe):
+        sent, near, traits = self.part.sent, self.part.approximate, self.part.traits
+        if not isinstance(sent, Mapping) or not all(isinstance(v, Reaches) for v in sent.values()):
             raise BrokenError(
-                "probes and probe() do not go together: probes = True makes every client answer "
-                "probe() once before round 1, and without it probe() is never called"
+                f"sent must map field names to MEAN, ACCUMULATED or CHANGE, got {sent!r}; most "
+                'methods have {"delta": MEAN}'
+            )
+        if not isinstance(near, tuple) or not all(isinstance(v, str) for v in near):
+            raise BrokenError(
+                f"approximate must be a tuple of field names, got {near!r}; a tuple of one is "
+                '("x",), with the comma'
+            )
+        if not isinstance(traits, frozenset) or not all(isinstance(v, Trait) for v in traits):
+            raise BrokenError(
+                f"traits must be a frozenset of fedloom.algorithm.Trait, got {traits!r}; write "
+                "frozenset({Trait.READS_THE_MOVE}), or leave it out"
             )
 
     def noted(self, name: str) -> None:
@@ -114,10 +120,10 @@ class _Checks:
             raise BrokenError(watch.notes.wrong[name])
         answers = watch.notes.answers
         if name == FIELDS and answers and is_rec(answers[0]):
-            lacking = [f for f in self.part.linear if f not in answers[0]._fields]
+            lacking = [f for f in self.part.sent if f not in answers[0]._fields]
             if lacking:
                 raise BrokenError(
-                    f"linear = {self.part.linear} names {', '.join(lacking)}, which finish() does "
+                    f"sent names {', '.join(lacking)}, which finish() does "
                     f"not send (it sends {', '.join(answers[0]._fields)}): a link could not find "
                     "the field that it may compress"
                 )
@@ -169,18 +175,11 @@ class _Checks:
 
     def parts(self) -> str | None:
         """Clients that hold slices, and the largest weights."""
-        if not self.part.partial:
-            return "it declares partial = False"
+        if Trait.WHOLE_MODEL in self.part.traits:
+            return "it declares Trait.WHOLE_MODEL"
         for rule in (HeteroFL(), FIARSE()):
             held_by_parts(rule, functools.partial(_make, self.part), _WHY)
         return None
-
-
-def _inner(part: Any) -> Any:
-    """The class of the method inside all wrappers."""
-    while isinstance(getattr(part, "inner", None), Algorithm):
-        part = part.inner
-    return type(part)
 
 
 def _number(v: Any) -> Any:

@@ -245,7 +245,7 @@ class _Checks(PartChecks):
 
     def billed(self) -> None:
         """The bill has the bytes that travel, and the server reads what the client counted."""
-        link, whole = Link(_via(self.part)).settled(LocalSGD(), d=LAYOUT.d), Whole(LAYOUT)
+        link, whole = Link(_via(self.part)).settled(LocalSGD()), Whole(LAYOUT)
         p = torch.randn(LAYOUT.d, generator=generator(1, "checks", "codec"))
         state, up = link.init(p, LAYOUT, 0), rec(delta=p, weight=3.0)
         packet, _ = link.send(up, state, whole, 0, 7, 1)

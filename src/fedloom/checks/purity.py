@@ -82,10 +82,6 @@ class Watch(Wrapper):
 
     notes: Notes = dataclasses.field(default_factory=Notes)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "unguarded", True)  # whatever the algorithm inside says
-
     def _call(self, name: str, x: Vec, *arguments: Any) -> Any:
         out = twice(self.notes, getattr(self.inner, name), arguments, arguments)
         wrong = _pair(name, out) or _measure(name, out, x)
@@ -143,13 +139,6 @@ class Watch(Wrapper):
 
     def uniform(self, up: Rec, job: Job) -> Rec:
         out = self._call("uniform", up.delta, up, job)
-        if is_rec(out) and out._fields != self.inner.means:
-            self.notes.note(
-                FIELDS,
-                f"uniform() returns the fields {out._fields}, but the class declares means = "
-                f"{self.inner.means}: declare exactly what it returns, in that order, so that "
-                "links and wrappers know what the server reads",
-            )
         return out
 
 

@@ -10,7 +10,6 @@ Source: the specification's section 8.2; Tang et al., DoubleSqueeze, ICML 2019.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,39 +18,24 @@ from ..algorithm import Algorithm
 from ..core.layout import Layout
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec
-from ..errors import CompositionError, ConfigError
+from ..errors import ConfigError
 from .codecs import Codec
 
 Codecs = Mapping[str, Codec]
 
 
-def settled(
-    down: Codecs | Codec | None, algorithm: Algorithm, rule: Any, d: int
-) -> dict[str, Codec]:
+def spelled_out(down: Codecs | Codec | None, algorithm: Algorithm) -> dict[str, Codec]:
     """The codec of every field that is coded; one codec is that of all the method declares.
 
-    Raises CompositionError for what has no meaning together.
+    Raises ConfigError for what is no codec.
     """
-    fields, method = algorithm.approximate, algorithm.method
     if down is None:
         return {}
+    fields = algorithm.approximate
     codecs = dict.fromkeys(fields, down) if isinstance(down, Codec) else dict(down)
     for name, codec in codecs.items():
         if not isinstance(codec, Codec):
             raise ConfigError(f"Link.down['{name}'] must be a codec such as TopK(), got {codec!r}")
-        kind = type(codec).__name__
-        if name not in fields:
-            raise CompositionError(
-                f"{kind} down for '{name}' and {method}: its clients need the exact '{name}'; "
-                f"what they may hold an approximation of: {', '.join(fields) or 'nothing'}"
-            )
-        if rule is not None:
-            raise CompositionError(
-                f"{kind} down and {rule.name}: a message of changes is for those who hold what "
-                "was there before, and a client of a part held other coordinates; compress up only"
-            )
-        if why := codec.unfit(d):
-            raise CompositionError(f"the server's feedback around {kind} down: {why}")
     return codecs
 
 

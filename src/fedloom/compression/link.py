@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm
+from ..algorithm import CHANGE, Algorithm
 from ..core.layout import Layout
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, fields, is_rec, leaves, rec, tree
@@ -24,7 +24,7 @@ from .codecs import Codec, Dense, make_codec
 from .codecs.base import finite
 from .error_feedback import EF21, FEEDBACKS, Forget, Residual
 
-_ANY = (1 << 32) - 1  # the longest vector that a message holds
+LONGEST = (1 << 32) - 1  # the longest vector that a message holds
 
 
 class Part(Protocol):
@@ -63,10 +63,12 @@ class Via:
     codec: Codec = field(default_factory=Dense)
     feedback: Forget = field(default_factory=Forget)
 
-    def check(self, d: int) -> None:
-        """Raise CompositionError if the feedback would grow without bound on d values."""
-        if self.feedback.remembers and (why := self.codec.unfit(d)):
-            raise CompositionError(f"{_name(self.feedback)} around {_name(self.codec)}: {why}")
+    def unfit(self, d: int | None) -> str:
+        """Why the feedback would grow without bound on d values (None: on any number); "" if it
+        would not.
+        """
+        why = self.codec.unfit(LONGEST if d is None else d) if self.feedback.remembers else ""
+        return f"{_name(self.feedback)} around {_name(self.codec)}: {why}" if why else ""
 
 
 def via(text: str) -> Via:
@@ -83,11 +85,11 @@ def via(text: str) -> Via:
 
 @dataclass(frozen=True)
 class Link:
-    """up: {field: Via}, or one Via for every field in the algorithm's `linear`.
+    """up: {field: Via}, or one Via for every field in the algorithm's `sent`.
 
     down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
     loses stays at the server (see downlink.py). Names are as good: Link("topk:0.01", "int8").
-    EF21 of a method's `increments` is a Residual: that is EF21 of what they add up to.
+    EF21 of a method's changes is a Residual: that is EF21 of what they add up to.
     Fields that are not named travel dense and cost what `wire` says: these are not packed where
     nothing needs their bytes.
 
@@ -112,25 +114,28 @@ class Link:
         if isinstance(self.down, str):
             object.__setattr__(self, "down", make_codec(self.down))
 
-    def settled(self, algorithm: Algorithm, rule: Any = None, d: int | None = None) -> Link:
-        """-> the same link with its fields spelled out.
-
-        rule: that of the views, or None where everybody holds all. d: the model's length; None:
-        what only small models can do is refused. Raises CompositionError for parts that have no
-        meaning together.
+    def spelled_out(self, algorithm: Algorithm) -> Link:
+        """-> the same link with its fields spelled out. Raises ConfigError for what is no Via or no
+        codec.
         """
         assert not isinstance(self.up, str) and not isinstance(self.down, str)  # see __post_init__
-        linear = algorithm.linear
-        up = dict.fromkeys(linear, self.up) if isinstance(self.up, Via) else dict(self.up)
+        sent = algorithm.sent
+        up = dict.fromkeys(sent, self.up) if isinstance(self.up, Via) else dict(self.up)
         for name, via in up.items():
             if not isinstance(via, Via):
                 raise ConfigError(f"Link.up['{name}'] must be a Via(codec, feedback), got {via!r}")
-            _fits(name, via, algorithm, rule)
-            if isinstance(via.feedback, EF21) and name in algorithm.increments:
-                up[name] = replace(via, feedback=Residual())
-            via.check(_ANY if d is None else d)
-        down = downlink.settled(self.down, algorithm, rule, _ANY if d is None else d)
-        return replace(self, up=up, down=down)
+        return replace(self, up=up, down=downlink.spelled_out(self.down, algorithm))
+
+    def settled(self, algorithm: Algorithm) -> Link:
+        """-> the same link with its fields spelled out, and EF21 of changes as error feedback of
+        what they add up to. Whether its parts have a meaning together is asked in plan.py.
+        """
+        link = self.spelled_out(algorithm)
+        assert isinstance(link.up, dict)
+        for name, via in link.up.items():
+            if isinstance(via.feedback, EF21) and algorithm.sent.get(name) is CHANGE:
+                link.up[name] = replace(via, feedback=Residual())
+        return link
 
     # -------------------------------------------------------------------------------- the way down
     @property
@@ -166,7 +171,7 @@ class Link:
         return tuple(
             name
             for name, via in self._vias.items()
-            if type(via.feedback) is Forget and via.codec.delta(_ANY) != 0
+            if type(via.feedback) is Forget and via.codec.delta(LONGEST) != 0
         )
 
     @property
@@ -178,10 +183,12 @@ class Link:
         """A client's memory of the link, at its first participation: per field the codec's state
         `code` and the feedback's e (d,) or (0,).
 
-        layout: of the client's part. Raises CompositionError as settled() does.
+        layout: of the client's part. Raises CompositionError where the feedback would grow
+        on so few values.
         """
         for via in self._vias.values():
-            via.check(layout.d)
+            if why := via.unfit(layout.d):
+                raise CompositionError(why)
         return rec(
             **{
                 name: rec(code=via.codec.init(layout, seed), e=via.feedback.init(x)[0])
@@ -337,39 +344,3 @@ def _sound(path: str, value: Any) -> None:
 def _beside(like: Any, value: Any) -> Any:
     """A value that was read, where the one like it is."""
     return value.to(like.device) if isinstance(like, Tensor) else value
-
-
-def _fits(name: str, via: Via, algorithm: Algorithm, rule: Any) -> None:
-    """Raise CompositionError if a field, its codec, its feedback and the rest have no meaning."""
-    codec, method = _name(via.codec), algorithm.method
-    if name not in algorithm.linear:
-        raise CompositionError(
-            f"{codec} for '{name}' and {method}: only fields that reach the server through means "
-            f"may be compressed, here {', '.join(algorithm.linear) or 'none'}"
-        )
-    if rule is not None and via.codec.matrices and not rule.cuts:
-        raise CompositionError(
-            f"{codec} and {rule.name}: the coordinates that a client holds do not form matrices"
-        )
-    if rule is not None and rule.counts_values and name == "delta" and codec != "Dense":
-        raise CompositionError(
-            f"{codec} and {rule.name}: its count looks at which entries of an answer are zero, and "
-            "a codec makes others zero; take submodel.count = holders, or compress = none"
-        )
-    if not isinstance(via.feedback, EF21):
-        return
-    if rule is not None:
-        raise CompositionError(
-            f"EF21 and {rule.name}: the server keeps the mean of all clients' answers, and needs "
-            "whole ones; use Residual"
-        )
-    if name not in ("delta", *algorithm.means):
-        raise CompositionError(
-            f"EF21 for '{name}' and {method}: its server has no mean of '{name}' that EF21 could "
-            "stand in for; use Residual"
-        )
-    if other := sorted(set(algorithm.means) - set(algorithm.linear)):
-        raise CompositionError(
-            f"EF21 and {method}: its server also needs this cohort's own mean of "
-            f"{', '.join(other)}, but EF21 gives it the mean of all clients; use Residual"
-        )

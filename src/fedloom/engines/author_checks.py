@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..algorithm import Algorithm, Grad, Job
 from ..core.vector import Rec, Vec, fields, is_rec, leaves
 from ..errors import AuthorError, ClientError, FedloomError
+from ..plan import Plan
 from .self_state import differs, state
 
 _ARGUMENTS = {
@@ -177,7 +178,7 @@ class Guard:
 
 
 class Unguarded(Guard):
-    """The same methods without any check, for a wrapper that has its own and says so."""
+    """The same methods without any check, for a plan that says so."""
 
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         """Call start()."""
@@ -197,9 +198,9 @@ class Unguarded(Guard):
         """Look at nothing."""
 
 
-def guard(algorithm: Algorithm) -> Guard:
+def guard(plan: Plan) -> Guard:
     """The checks around an algorithm's methods at a client."""
-    return Unguarded(algorithm) if algorithm.unguarded else Guard(algorithm)
+    return Guard(plan.algorithm) if plan.author_checks else Unguarded(plan.algorithm)
 
 
 def counters(msg: Rec, mem: Rec) -> list[int]:
@@ -316,21 +317,22 @@ def _memory(old: Rec, new: Rec) -> None:
     )
 
 
-def first_memory(algorithm: Algorithm, x: Vec) -> Rec:
+def first_memory(plan: Plan, x: Vec) -> Rec:
     """Call client_init(): a record of tensors, numbers and records. Raises AuthorError."""
-    memory = algorithm.client_init(x)
-    if not algorithm.unguarded:
+    memory = plan.algorithm.client_init(x)
+    if plan.author_checks:
         _record("client_init", "a memory", memory)
     return memory
 
 
 # ---------------------------------------------------------------------------------- at the server
-def at_server(algorithm: Algorithm, name: str, round: int, *arguments: Any) -> Any:
+def at_server(plan: Plan, name: str, round: int, *arguments: Any) -> Any:
     """Call a method of the server's side. Raises ClientError naming algorithm, method and round.
 
     round: that are done. server_init(), broadcast() and server_step() give records with x.
     """
-    if algorithm.unguarded:
+    algorithm = plan.algorithm
+    if not plan.author_checks:
         return getattr(algorithm, name)(*arguments)
     own = _named(name, arguments)
     before, place = versions(own), f"{algorithm.method}: the server, round {round + 1}"

@@ -81,7 +81,7 @@ class Client:
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         self._first: tuple[Vec, View, Rec, Rec] | None = None
-        self.guard = guard(plan.algorithm)
+        self.guard = guard(plan)
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)
@@ -233,7 +233,7 @@ class Client:
             uniform=uniform,
             buffers=weight * mine if mine.numel() else mine,
         )
-        if self.fed.parted and self.plan.algorithm.means:
+        if self.fed.parted and uniform._fields:
             held = torch.ones_like(up.delta)
             shares = {
                 k: held * v for k, v in uniform._asdict().items() if not isinstance(v, Tensor)
@@ -262,7 +262,7 @@ class Client:
         """What all who begin at x with this view have in common; nobody writes into a memory."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             link = self.plan.link.init(x, view.layout, self.fed.seed)
-            self._first = (x, view, first_memory(self.plan.algorithm, x), link)
+            self._first = (x, view, first_memory(self.plan, x), link)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client

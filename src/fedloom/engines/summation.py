@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm, Job
-from ..core.vector import Rec, leaves, rec, tree
+from ..core.vector import Rec, is_rec, leaves, rec, tree
 from ..errors import ClientError
 from ..submodels.base import View
 
@@ -174,12 +174,11 @@ def finite(part: Rec) -> bool:
 
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
-    """What enters the plain means of an answer. Raises ClientError for other fields than said."""
+    """What enters the plain means of an answer. Raises ClientError if it is no record."""
     uniform = alg.uniform(up, job._replace(full=None))
-    if uniform._fields != alg.means:
+    if not is_rec(uniform):
         raise ClientError(
-            f"{alg.method}: uniform() returns the fields {uniform._fields}, "
-            f"but `means` says {alg.means}"
+            f"{alg.method}: uniform() gives a {type(uniform).__name__}; make it with rec(...)"
         )
     return uniform
 

@@ -25,14 +25,14 @@ from ..data import FederatedData
 from ..engines import Choice, Workers, choose, make_engine, on_processes
 from ..engines.base import Engine
 from ..engines.metrics import default_metrics
-from ..errors import CheckpointError, CompositionError, ConfigError
+from ..errors import CheckpointError, ConfigError
 from ..federation.capacities import Capacities, deal, levels_of
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts, Turnover
 from ..objectives import CrossEntropy, Objective, SquaredError, UserLoss
-from ..plan import Plan
+from ..plan import Plan, Setting
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say
 from ..server.rounds import Loop, Saving
@@ -48,7 +48,6 @@ from .preflight import (
     check_rows,
     check_shapes,
     check_singles,
-    check_sums,
     check_targets,
     direction,
     on_device,
@@ -59,9 +58,8 @@ from .preflight import (
 from .provenance import describe, fingerprint
 from .result import Result, finish
 
-_log = logging.getLogger(__name__)
-
 Row = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -169,26 +167,17 @@ class Experiment:
         return device_of("cpu" if processes else self.device)
 
     def plan(self) -> Plan:
-        """The four axes together. Raises CompositionError for parts that do not fit."""
-        if self.objective.ordered and self.local.order != "text":
-            raise CompositionError(
-                f"{self.objective.name} and local.order = {self.local.order}: the objective needs "
-                "batches that follow each other as the text does; give local.order = text"
-            )
-        plan = Plan(
+        """The axes together. Raises CompositionError for parts that do not fit."""
+        unequal = self.weighting == "examples" and len(set(self.data.sizes.tolist())) > 1
+        return Plan(
             self.local.around(self.algorithm),
             self.objective,
             self.nonfinite,
             None if self.submodel is None else self.submodel.settled(self._levels()),
             self._link,
             self.net().layout.d,
+            Setting(self.local.order, self.turnover is not None and self.turnover.forget, unequal),
         )
-        if self.turnover is not None and self.turnover.forget and plan.link.mirrored:
-            raise CompositionError(
-                "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
-                "remember, so nobody's memory may be dropped; use Residual, or forget = false"
-            )
-        return plan
 
     def _levels(self) -> tuple[float, ...]:
         """The capacities that there are. Raises ConfigError."""
@@ -256,7 +245,8 @@ class Experiment:
         higher = direction(self.evaluation.target, name, metrics.get(name), self.higher_is_better)
         check_evaluation(self.evaluation, plan.rule is not None, metrics.get(name))
         check_rate(self.local, self.rounds)
-        check_sums(plan, fed, self.turnover is not None and self.turnover.forget)
+        for said in plan.warnings():
+            _log.warning(said)
         return Loop(
             plan=plan,
             fed=fed,

@@ -23,7 +23,6 @@ from ..federation.local import Local
 from ..federation.sampling import Cohorts
 from ..objectives import CrossEntropy, Objective, SquaredError
 from ..objectives.base import by_class
-from ..plan import Plan
 from ..server.evaluation import Evaluation, check_share
 from ..submodels.base import Rule, check_capacity
 from .shape_check import check_pairs
@@ -135,34 +134,6 @@ def _hint(module: nn.Module, inputs: Tensor) -> str:
         f"; an example has {width} values, the model's first layer takes {first.in_features}: "
         f"give a model for {width} (model.inputs={width} of fedloom's mlp and logistic)"
     )
-
-
-def check_sums(plan: Plan, fed: Federation, forgets: bool) -> None:
-    """Warn of settings under which a method does not go where its paper says."""
-    alg = plan.algorithm
-    lost = [name for name in plan.link.losing if name in alg.added]
-    if lost:
-        _log.warning(
-            "%s without feedback: clients add '%s' to their own memory, the server adds what is "
-            "left of it, and the two drift apart: the run ends at another point. Take "
-            "compress.feedback=residual",
-            alg.method,
-            lost[0],
-        )
-    if forgets and alg.added:
-        _log.warning(
-            "%s and turnover.forget: what clients have added to the server's sum stays in it when "
-            "they are forgotten; with turnover.forget=false they go on where they were",
-            alg.method,
-        )
-    unequal = len({fed.weight(i) for i in range(fed.population)}) > 1
-    if unequal and alg.means and not (alg.added or alg.normalises):
-        _log.warning(
-            "%s averages %s plainly, as its paper does, and the models by examples, of which "
-            "clients have different numbers: it minimises neither mean; take weighting=uniform",
-            alg.method,
-            " and ".join(alg.means),
-        )
 
 
 def check_rate(local: Local, rounds: int) -> None:

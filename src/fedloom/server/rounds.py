@@ -99,7 +99,7 @@ class Loop:
         x, self.buffers = self.net.init(), self.net.init_buffers()
         self.at_link = self.plan.link.server_init(x)
         up = self._probe(x)
-        self.srv = at_server(self.plan.algorithm, "server_init", 0, x, up)
+        self.srv = at_server(self.plan, "server_init", 0, x, up)
         self.at_down = rec()
         if codecs := self.plan.link.codes_down:
             msg = self.plan.algorithm.broadcast(self.srv)
@@ -111,7 +111,7 @@ class Loop:
         """The message of the next round as its clients read it, and what the server remembers of
         the way down once it is sent.
         """
-        msg = at_server(self.plan.algorithm, "broadcast", self.round, self.srv)
+        msg = at_server(self.plan, "broadcast", self.round, self.srv)
         layout = self.net.layout
         return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
 

@@ -120,7 +120,7 @@ class Step:
         up, link = self.plan.link.arrive(up, now.link, share, answered)
         part = rate(added, self.fed.population, self._holding)
         rnd = Round(t, part, self.fed.local.rate(t, max(longest - 1, 0)))
-        srv = at_server(self.plan.algorithm, "server_step", t, now.srv, up, rnd)
+        srv = at_server(self.plan, "server_step", t, now.srv, up, rnd)
         return Learnt(rested(srv, now.srv, added), link, buffers)
 
     @functools.cached_property
@@ -129,7 +129,7 @@ class Step:
 
     @functools.cached_property
     def _holding(self) -> Vec | None:
-        needed = self.plan.algorithm.means  # else nobody asks
+        needed = self.plan.averaged  # else nobody asks
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
     def _sizes(self, engine: Engine, asked: Asked, answers: RangeResult) -> dict[int, float]:

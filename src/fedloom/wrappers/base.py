@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from ..algorithm import Algorithm, Grad, Job, Round
 from ..core.vector import Rec, Vec
-from ..errors import CompositionError
-
-_DECLARED = (
-    "linear",
-    "increments",
-    "added",
-    "approximate",
-    "means",
-    "partial",
-    "probes",
-    "recursive",
-    "sums",
-    "normalises",
-    "perturbs",
-    "ahead",
-    "unguarded",
-)
 
 
 class Wrapper(Algorithm):
@@ -34,8 +16,13 @@ class Wrapper(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         # what a method declares about itself is true of it inside a wrapper too
-        for name in _DECLARED:
+        for name in ("sent", "approximate"):
             object.__setattr__(self, name, getattr(self.inner, name))
+        object.__setattr__(self, "traits", self.inner.traits | type(self).traits)
+
+    @property
+    def probes(self) -> bool:
+        return self.inner.probes
 
     @property
     def plain(self) -> bool:
@@ -44,11 +31,6 @@ class Wrapper(Algorithm):
     @property
     def method(self) -> str:
         return self.inner.method
-
-    def refuse(self, wrong: Any, why: str) -> None:
-        """Raise CompositionError naming this wrapper and the method inside."""
-        if wrong:
-            raise CompositionError(f"{type(self).__name__} and {self.inner.method}: {why}")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return self.inner.server_init(x, up)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..algorithm import Algorithm, Grad, Job
+from ..algorithm import Algorithm, Grad, Job, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, clip, rec, unit, zeros
 from .base import Wrapper
@@ -30,14 +30,6 @@ class Prox(Wrapper):
     mu: float = hyper(
         0.001, low=0, source="FedACG: 0.001 of {0.001, 0.01, 0.1}; Li et al.: {0.001, 0.01, 0.1, 1}"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(
-            self.inner.normalises,
-            "it divides by the weights of its gradients, of which a pull makes the earlier ones "
-            "smaller, unknown to it; use one of them",
-        )
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
@@ -61,10 +53,7 @@ class Sam(Wrapper):
     rho: float = hyper(0.1, low=0, source="FedSMOO: 0.01 for FedSAM, MoFedSAM; its code: 0.1")
     mix: float = hyper(1.0, low=0, high=1, source="FedSpeed's alpha; 1 in FL-Simulator")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(self.inner.perturbs, "it perturbs its own gradients already; use one of them")
-        object.__setattr__(self, "perturbs", True)
+    traits = frozenset({Trait.PERTURBS})
 
     def _sharp(self, grad: Grad) -> Grad:
         def sharp(y: Vec) -> Vec:
@@ -100,12 +89,6 @@ class Clip(Wrapper):
 
     norm: float = hyper(10.0, low=0, open_low=True, source="10 in FedACG's and FedSMOO's code")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(
-            self.inner.recursive, "its direction is a recursion over gradients; use ClipGrad"
-        )
-
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
@@ -117,12 +100,6 @@ class WeightDecay(Wrapper):
     """Add wd * x to the direction, after clipping and before the local optimiser."""
 
     wd: float = hyper(low=0, source="0.001 in FedACG and FedSMOO")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(
-            self.inner.recursive, "its direction is a recursion over gradients; use ClipGrad"
-        )
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
@@ -160,28 +137,17 @@ class LocalOpt(Wrapper):
     """Run the local directions, clipped and decayed, through an optimiser that is new in every
     round.
 
-    A method that `normalises` is told the sum of the weights of its gradients in the move instead
-    of the sum of the rates: what as many directions of 1 would have moved (FedNova's ||a_i||_1).
+    A method that divides by the rates is told the sum of the weights of its gradients in the move
+    instead of the sum of the rates: what as many directions of 1 would have moved (FedNova's
+    ||a_i||_1).
     """
 
     opt: Optimiser = dataclasses.field()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(
-            self.inner.sums,
-            "it takes its move for the sum of its directions, which a local optimiser changes",
-        )
-        self.refuse(
-            self.inner.normalises and not self.opt.linear,
-            f"it divides by the weights of its gradients, and {type(self.opt).__name__} gives them "
-            "none; use momentum, or plain steps",
-        )
-
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         x, loc = self.inner.start(msg, mem, job)
         loc = rec(inner=loc, opt=self.opt.init(x))
-        if not self.normalises:
+        if Trait.DIVIDES_BY_RATES not in self.traits:
             return x, loc
         one = x.new_ones(1)
         return x, rec(**loc._asdict(), one=self.opt.init(one), weights=zeros(one))
@@ -191,31 +157,19 @@ class LocalOpt(Wrapper):
     ) -> tuple[Vec, Rec]:
         d, inner = self.inner.direction(x, loc.inner, msg, mem, grad, job)
         d, opt = self.opt.move(d, loc.opt)
-        if not self.normalises:
+        if Trait.DIVIDES_BY_RATES not in self.traits:
             return d, rec(inner=inner, opt=opt)
         moved, one = self.opt.move(torch.ones_like(loc.weights), loc.one)
         weights = loc.weights + job.lr * moved
         return d, rec(inner=inner, opt=opt, one=one, weights=weights)
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        job = job._replace(lr_sum=loc.weights[0]) if self.normalises else job
+        job = job._replace(lr_sum=loc.weights[0]) if Trait.DIVIDES_BY_RATES in self.traits else job
         return self.inner.finish(x, loc.inner, msg, mem, job)
 
 
 class PerStep(Wrapper):
     """Send the mean move per local step: CFedAvg with unequal K_i (Algorithm 1, line 11)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(
-            self.inner.sums or self.inner.means,
-            "its server reads more than the mean move, and reads that whole",
-        )
-        part: Any = self.inner
-        while part is not None:
-            again = isinstance(part, PerStep) or getattr(part, "per_step", False)
-            self.refuse(again, "it sends the mean move per step already")
-            part = getattr(part, "inner", None)
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         up, mem = self.inner.finish(x, loc, msg, mem, job)
@@ -235,15 +189,16 @@ def build(
 
     decoupled: weight decay outside of the optimiser, as in AdamW. sam: rho of Sam.
     """
-    if method.recursive:
+    recursive = Trait.RECURSIVE in method.traits
+    if recursive:
         if clip is not None or weight_decay:
             method = ClipGrad(inner=method, norm=clip, wd=weight_decay)
     elif clip is not None:
         method = Clip(inner=method, norm=clip)
-    if weight_decay and not decoupled and not method.recursive:
+    if weight_decay and not decoupled and not recursive:
         method = WeightDecay(inner=method, wd=weight_decay)
     if opt:
         method = LocalOpt(inner=method, opt=opt)
-    if weight_decay and decoupled and not method.recursive:
+    if weight_decay and decoupled and not recursive:
         method = WeightDecay(inner=method, wd=weight_decay)
     return Sam(inner=method, rho=sam, mix=1.0) if sam is not None else method

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..algorithm import Round
+from ..algorithm import Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import Wrapper
@@ -48,14 +48,6 @@ class ServerOpt(ServerWrapper):
 
     opt: Optimiser = dataclasses.field()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(
-            self.inner.ahead,
-            "its clients start along its server's own last move, which an optimiser would change; "
-            "put the look-ahead outside: Lookahead(inner=ServerOpt(...))",
-        )
-
     def own(self, x: Vec) -> Rec:
         return self.opt.init(x)
 
@@ -74,10 +66,7 @@ class Lookahead(ServerWrapper):
         0.85, low=0, high=1, open_high=True, source="FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(self.inner.ahead, "its clients start ahead of the server's model already")
-        object.__setattr__(self, "ahead", True)
+    traits = frozenset({Trait.STARTS_AHEAD})
 
     def own(self, x: Vec) -> Rec:
         return rec(m=zeros(x))

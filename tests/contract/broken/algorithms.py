@@ -7,6 +7,7 @@ import os
 import torch
 
 from fedloom import LocalSGD
+from fedloom.algorithm import MEAN
 from fedloom.checks.purity import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec, zeros
@@ -63,7 +64,7 @@ class KeepsInGlobals(LocalSGD):
 
 
 class KeepsOnClass(LocalSGD):
-    seen = {}  # noqa: RUF012 # the fault that is looked for
+    seen = {}  # the fault that is looked for
 
     def finish(self, x, loc, msg, mem, job):
         self.seen[job.weight] = x
@@ -118,13 +119,8 @@ class OtherServer(LocalSGD):
         return rec(x=srv.x)
 
 
-class Undeclared(LocalSGD):
-    def uniform(self, up, job):
-        return rec(h=up.delta)
-
-
 class NotSent(LocalSGD):
-    linear = ("delta", "dc")
+    sent = {"delta": MEAN, "dc": MEAN}
 
 
 class NotBroadcast(LocalSGD):
@@ -182,12 +178,7 @@ class OtherArguments(LocalSGD):
 
 
 class BareName(LocalSGD):
-    linear = "delta"
-
-
-class ProbesInSecret(LocalSGD):
-    def probe(self, x, grad):
-        return rec(g=grad(x))
+    sent = "delta"
 
 
 ALGORITHMS = (
@@ -210,16 +201,14 @@ ALGORITHMS = (
     (NoPair, SHAPES, r"direction\(\) must return a pair \(d, loc\).*got Tensor"),
     (OtherMemory, FIELDS, "a memory with the fields last, but it began with none"),
     (OtherServer, FIELDS, "a server with the fields x, m, but it began with x"),
-    (Undeclared, FIELDS, r"returns the fields \('h',\), but the class declares means = \(\)"),
-    (NotSent, FIELDS, r"linear = \('delta', 'dc'\) names dc"),
+    (NotSent, FIELDS, "sent names dc"),
     (NotBroadcast, "runs", "reads a field that the record does not have"),
     (HoldsAList, "runs", "whose 'past' is a list"),
     (AsksEngine, VECTORISED, "do not agree"),
     (CountsRounds, "stop and resume", "is not the run that was never stopped"),
     (Idle, OPTIONS, "other values than beta = 0.5 change neither"),
-    (WholeModel, PARTS, "declare partial = False"),
+    (WholeModel, PARTS, "declare Trait.WHOLE_MODEL"),
     (Divides, "finite", "not finite"),
     (OtherArguments, "methods and declarations", r"start\(self, message, memory, job\) must take"),
-    (BareName, "methods and declarations", "linear must be a tuple of field names"),
-    (ProbesInSecret, "methods and declarations", "probes = True"),
+    (BareName, "methods and declarations", "sent must map field names to MEAN"),
 )
