@@ -17,7 +17,6 @@ import time
 import torch
 from torch import Tensor
 
-from fedloom.algorithm import Round
 from fedloom.algorithms import FedAvg
 from fedloom.core.net import Net
 from fedloom.core.vector import Vec, rec
@@ -104,9 +103,7 @@ def main() -> None:
     )
     for name, client in clients.items():
         for i, share in enumerate(shares[name]):
-            view = client.plan.rule.view(
-                client.net.init(), client.net, CAPACITIES[i], Round(0, 1.0, 0.1)
-            )
+            view = client.plan.rule.view(client.net.init(), client.net, CAPACITIES[i], 0)
             held = view.layout.d / client.net.layout.d
             print(
                 f"{name:10} {CAPACITIES[i]:9.4f} {held:7.2%} "

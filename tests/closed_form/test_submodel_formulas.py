@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local, models
-from fedloom.algorithm import Round
 from fedloom.checks.tiny_federation import experiment
 from fedloom.core.dropout import seeded
 from fedloom.core.net import Net, Variables
@@ -34,8 +33,8 @@ def _seeded(_as_it_was: None) -> None:
     torch.manual_seed(0)
 
 
-def at(number: int = 0) -> Round:
-    return Round(number, 1.0, 0.1)
+def at(number: int = 0) -> int:
+    return number
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -405,8 +404,8 @@ def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
 class Window(Rule):
     """Holds 4 of 10 coordinates, one further in round 1, two more in round 2, and so on."""
 
-    def view(self, x, net, capacity, rnd):
-        t = int(rnd.round)
+    def view(self, x, net, capacity, round):
+        t = round
         held = (torch.arange(4) + t * (t + 1) // 2) % 10
         return behind_mask(held.sort().values, net.layout)
 

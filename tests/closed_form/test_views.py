@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedloom import models
-from fedloom.algorithm import Round
 from fedloom.core.layout import Layout
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
@@ -27,8 +26,8 @@ def _seeded(_as_it_was: None) -> None:
     torch.manual_seed(0)
 
 
-def at(number: int = 0) -> Round:
-    return Round(number, 1.0, 0.1)
+def at(number: int = 0) -> int:
+    return number
 
 
 def vector(d: int) -> Net:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fedloom import Evaluation, Experiment
-from fedloom.algorithm import Round
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.compression.codecs import TopK, make_codec
 from fedloom.compression.error_feedback import Forget, Residual
@@ -24,7 +23,7 @@ from fedloom.objectives import MOON, FedDecorr, FedMLB, FedNTD
 from fedloom.submodels import FIARSE, FjORD, HeteroFL
 from tiny import quadratics, small
 
-NOW = Round(0, 1.0, 0.1)
+NOW = 0
 
 
 def net(*hidden: int) -> Net:

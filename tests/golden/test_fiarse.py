@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fedloom import FedAvg, Local
-from fedloom.algorithm import Round
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
@@ -36,7 +35,7 @@ def start(x):
 def test_the_factor_of_a_weight_by_its_distance_from_the_threshold(ratio, factor):
     # the view's own threshold: of two weights, one at capacity 1/2 is held, and it is the threshold
     x = torch.tensor([0.7, 0.1], dtype=D)
-    view = FIARSE().view(x, start([0.7, 0.1]), 0.5, Round(0, 1.0, 0.1))
+    view = FIARSE().view(x, start([0.7, 0.1]), 0.5, 0)
     assert view.fit.groups.tolist() == [0.7]
     grown = FIARSE().grad(torch.ones_like, ratio * view.take(x), view.fit)
     assert float(grown) == pytest.approx(factor, abs=5e-4)
@@ -47,7 +46,7 @@ def test_the_remaining_thresholds_of_resnet18():
     torch.manual_seed(0)
     net = Net(resnet18())
     for capacity, tau in ((0.16, 0.01432), (0.36, 0.01091), (0.64, 0.00614)):
-        view = FIARSE().view(net.init(), net, capacity, Round(1, 1.0, 0.1))
+        view = FIARSE().view(net.init(), net, capacity, 1)
         assert float(view.fit.groups[0]) == pytest.approx(tau, rel=3e-3)
 
 

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.algorithm import Round
 from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
@@ -147,7 +146,7 @@ def test_only_plain_batch_norm_has_statistics_of_its_own(norm):
 @pytest.mark.parametrize(("r", "share"), [(1 / 8, 0.01579), (1 / 4, 0.06278), (1 / 2, 0.25037)])
 def test_the_resnet_is_cut_to_the_published_shares(r, share):
     net = Net(resnet18_fiarse())
-    view = HeteroFL().view(None, net, r * r, Round(0, 1.0, 0.1))
+    view = HeteroFL().view(None, net, r * r, 0)
     assert len(view.held) / net.layout.d == pytest.approx(share, abs=5e-6)
     assert view.net(view.net.init(), torch.randn(2, 3, 16, 16)).shape == (2, 10)
 
@@ -306,7 +305,7 @@ def test_a_text_that_is_too_long_is_refused():
 
 def test_running_statistics_are_refused_by_the_cut():
     with pytest.raises(CompositionError, match="running statistics"):
-        HeteroFL().view(None, Net(resnet18(norm="batch")), 0.25, Round(0, 1.0, 0.1))
+        HeteroFL().view(None, Net(resnet18(norm="batch")), 0.25, 0)
 
 
 # ---------------------------------------------------------------------------------------- the page

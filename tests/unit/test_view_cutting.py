@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 from fedloom import models
-from fedloom.algorithm import Round
 from fedloom.core.net import Net, Variables
 from fedloom.errors import CompositionError
 from fedloom.models.layers import Residual
 from fedloom.submodels import FedRolex, Flow, HeteroFL, Part
 
-NOW = Round(1, 1.0, 0.1)
+NOW = 1
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +98,7 @@ def test_a_module_may_say_how_it_is_cut():
         kind(nn.Linear(3, 4), torch.arange(4.0)), nn.ReLU(), nn.Linear(4, 2)
     )
     net = Net(make(Doubled))
-    view = FedRolex().view(None, net, 0.25, Round(3, 1.0, 0.1))
+    view = FedRolex().view(None, net, 0.25, 3)
     assert view.net.layout.views(view.take(net.init()))["0.scale"].tolist() == [0.0, 3.0]
     with pytest.raises(CompositionError, match="FedRolex cannot cut Uncut '0': no way is known"):
         FedRolex().view(None, Net(make(Uncut)), 0.25, NOW)

@@ -13,7 +13,6 @@ from torch import nn
 from torch.func import grad, vmap
 
 from fedloom import FedAvg, models
-from fedloom.algorithm import Job, Round
 from fedloom.core.layout import Layout
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
@@ -33,7 +32,7 @@ from fedloom.submodels import (
 )
 from tiny import small
 
-NOW = Round(1, 1.0, 0.1)
+NOW = 1
 RULES = [
     FIARSE(),
     FIARSE(group="layer"),
@@ -139,9 +138,7 @@ def test_the_client_makes_the_same_view_from_what_it_is_told(rule):
         competing = 8 * 9 + 8 * 8 * 9 + 32 * 3 + 3  # one bit for each at most, and a head of five
         assert kind == torch.uint8 and length <= 5 + -(-competing // 8)
         assert arrays == {"tau": (torch.float64, groups)}
-    # a client's job carries the round as a float
-    job = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=1.0, step=0.0, last=-1.0)
-    again = rule.again(told, other, 0.3, job)
+    again = rule.again(told, other, 0.3, NOW)
     assert torch.equal(again.held, view.held)
     assert (again.layout, again.d) == (view.layout, view.d)
     if view.fit is not None:
@@ -201,7 +198,7 @@ def test_a_rule_of_a_users_own_needs_one_method():
     class Half(Rule):
         start: int = 0
 
-        def view(self, x, net, capacity, rnd):
+        def view(self, x, net, capacity, round):
             return behind_mask(torch.arange(self.start, net.layout.d, 2), net.layout)
 
     net, rule = Net(nn.Linear(3, 2)), Half(start=1)
@@ -225,7 +222,7 @@ def test_a_view_travels_between_processes():
 
 # --------------------------------------------------------------------------------- FIARSE, remarks
 def remarks(rule: Rule, x: torch.Tensor, net: Net) -> list[str]:
-    return rule.remarks(rule.view(x, net, 0.25, Round(0, 1.0, 0.1)), net, 0.25)
+    return rule.remarks(rule.view(x, net, 0.25, 0), net, 0.25)
 
 
 def test_ties_are_all_held_and_remarked_on():

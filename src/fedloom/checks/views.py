@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..algorithm import Round
 from ..core.net import Net
 from ..core.vector import Vec, is_rec
 from ..core.wire import pack
@@ -68,7 +67,7 @@ class _Checks(PartChecks):
 
     def view(self, capacity: float, round: int = 0, shift: float = 0.0) -> View:
         """A view, as an engine asks for it."""
-        return self.part.view(self.net.init() + shift, self.net, capacity, _round(round))
+        return self.part.view(self.net.init() + shift, self.net, capacity, round)
 
     # ------------------------------------------------------------------------------------- checks
     def held(self) -> None:
@@ -139,7 +138,7 @@ class _Checks(PartChecks):
             if not is_rec(told):
                 raise BrokenError(f"told() must return a record, got {type(told).__name__}")
             try:
-                back = self.part.again(told, self.net, capacity, _round(3))
+                back = self.part.again(told, self.net, capacity, 3)
             except Exception as error:  # whatever a user's rule raises is reported
                 raise BrokenError(
                     f"again() fails: {error}. The client has no x of the server's (view() gets "
@@ -191,10 +190,10 @@ class _Checks(PartChecks):
         """Every method called twice."""
         notes, part, net = Notes(), self.part, self.net
         for capacity in _TRIED:
-            given = (net.init(), net, capacity, _round(2))
+            given = (net.init(), net, capacity, 2)
             view = twice(notes, part.view, given, given)
             told = twice(notes, part.told, (view,), (view,))
-            given = (told, net, capacity, _round(2))
+            given = (told, net, capacity, 2)
             twice(notes, part.again, given, given)
         return notes
 
@@ -210,7 +209,7 @@ class _Checks(PartChecks):
         loop.engine.close()
         for cost in answers.stats:
             capacity = loop.fed.capacity(cost.client)
-            view = self.part.view(msg.x, loop.net, capacity, _round(0))
+            view = self.part.view(msg.x, loop.net, capacity, 0)
             sent = {**pack(view.take(msg))}
             sent |= {f"view.{k}": raw for k, raw in pack(self.part.told(view)).items()}
             down = {k: len(raw) for k, raw in sent.items()}
@@ -221,10 +220,6 @@ class _Checks(PartChecks):
                     f"bill has {cost.bytes_down} down and {cost.bytes_up} up: told() must give a "
                     "record of tensors, the same for the same view"
                 )
-
-
-def _round(number: int) -> Round:
-    return Round(number, float("nan"), float("nan"))
 
 
 def _indices(held: Any, d: int, capacity: float) -> None:

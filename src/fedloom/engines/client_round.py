@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algorithm import Job, LocalSGD, Round
+from ..algorithm import Job, LocalSGD
 from ..core.arithmetic import average, total
 from ..core.dropout import seeded
 from ..core.net import Net
@@ -133,8 +133,7 @@ class Client:
         for capacity in dict.fromkeys(map(self.fed.capacity, cohort)):
             view = self._kept.get(capacity)
             if view is None:
-                rnd = Round(round, math.nan, math.nan)  # of a round, a client knows the number
-                view = rule.view(msg.x, self.net, capacity, rnd) if rule else self._whole
+                view = rule.view(msg.x, self.net, capacity, round) if rule else self._whole
                 if rule is None or rule.fixed:
                     self._kept[capacity] = view
             part = view.take(msg)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..algorithm import Round
 from ..core.net import Net, logits_of
 from ..data import FederatedData
 from ..engines.evaluation import evaluation_batch
@@ -191,7 +189,7 @@ def try_capacity(rule: Rule, level: float, net: Net) -> None:
             f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
             "batch norm with track_running_stats=False"
         )
-    view = rule.view(net.init(), net, level, Round(0, math.nan, math.nan))
+    view = rule.view(net.init(), net, level, 0)
     for remark in rule.remarks(view, net, level):
         _log.warning("%s", remark)
 
@@ -225,7 +223,7 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts
         nets = [net]
         if rule is not None and rule.cuts and fed.capacities:
             x, small = net.init(), min(fed.capacities)
-            nets.append(rule.view(x, net, small, Round(0, math.nan, math.nan)).net or net)
+            nets.append(rule.view(x, net, small, 0).net or net)
         for one in nets:
             module = copy.deepcopy(one.module).train(training)  # statistics may move
             if (norm := _refused(module, fed.batch(fed.data.clients.indices[:1])[0])) is not None:

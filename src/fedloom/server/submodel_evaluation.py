@@ -4,7 +4,6 @@ that size, and which coordinates the sizes have explored.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..algorithm import Round
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..data import FederatedData
@@ -46,7 +44,7 @@ def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[
     """A view of this capacity after so many rounds, and its module with these weights: a smaller
     one, or the whole one with zeros; in evaluation mode, of plain layers.
     """
-    view = rule.view(x, net, capacity, Round(round, math.nan, math.nan))
+    view = rule.view(x, net, capacity, round)
     return view, unscaled((view.net or net).export(view.seen(view.take(x))))
 
 
@@ -60,7 +58,7 @@ def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
     held = torch.zeros_like(x)
     capacities = Counter(map(fed.capacity, range(fed.population)))
     for capacity, clients in capacities.items():
-        view = rule.view(x, net, capacity, Round(0, math.nan, math.nan))
+        view = rule.view(x, net, capacity, 0)
         held[... if view.held is None else view.held] += clients
     return held
 
@@ -146,7 +144,7 @@ class Sizes:
     def _view(self, x: Vec, capacity: float, round: int) -> View:
         if capacity in self._kept:
             return self._kept[capacity]
-        view = self.rule.view(x, self.net, capacity, Round(round, math.nan, math.nan))
+        view = self.rule.view(x, self.net, capacity, round)
         if self.rule.fixed:
             self._kept[capacity] = view
         return view

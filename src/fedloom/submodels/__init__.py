@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .base import Now, Rule, View, behind_mask, whole
+from .base import Rule, View, behind_mask, whole
 from .fedrolex import FedRolex
 from .fiarse import FIARSE, greedy
 from .fjord import FjORD
@@ -31,7 +31,6 @@ __all__ = [
     "FjORD",
     "Flow",
     "HeteroFL",
-    "Now",
     "Part",
     "Rule",
     "ScaleFL",

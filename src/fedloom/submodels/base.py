@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Protocol, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -18,16 +18,8 @@ from ..algorithm import Grad
 from ..core.hyper import check_ranges, hyper
 from ..core.layout import Layout
 from ..core.net import Net
-from ..core.vector import Num, Rec, Vec, rec, tree
+from ..core.vector import Rec, Vec, rec, tree
 from ..errors import ConfigError
-
-
-class Now(Protocol):
-    """What a rule may know of the time: the number of the round. A Round and a Job both have it."""
-
-    @property
-    def round(self) -> Num:
-        """0, 1, ..."""
 
 
 class View(NamedTuple):
@@ -170,7 +162,7 @@ class Rule:
         """
         return (True,) * len(net.layout.names)
 
-    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+    def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         """-> the view of a client of this capacity in this round; x (d,) is the server's model.
 
         A rule that needs no x must not look at it: again() passes None. Raises ConfigError for a
@@ -224,11 +216,6 @@ class Rule:
         """
         return rec()
 
-    def again(self, told: Rec, net: Net, capacity: float, rnd: Now) -> View:
+    def again(self, told: Rec, net: Net, capacity: float, round: int) -> View:
         """The same view at the client, from what it was told."""
-        return self.view(None, net, capacity, rnd)
-
-
-def round_of(rnd: Now) -> int:
-    """The number of the round as an int; a Job carries it as a float."""
-    return int(rnd.round)
+        return self.view(None, net, capacity, round)

@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Now, round_of
 from .heterofl import HeteroFL
 
 
@@ -31,5 +30,5 @@ class FedRolex(HeteroFL):
     fixed: ClassVar[bool] = False
     title: ClassVar[str] = "FedRolex"
 
-    def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
-        return ((torch.arange(keep) + round_of(rnd)) % units).sort().values
+    def chosen(self, units: int, keep: int, round: int) -> Tensor:
+        return ((torch.arange(keep) + round) % units).sort().values

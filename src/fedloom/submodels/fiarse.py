@@ -17,7 +17,7 @@ from ..core.layout import Layout
 from ..core.net import Net, Variables
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError, ConfigError, DataError
-from .base import Now, Rule, View, behind_mask, check_capacity, whole
+from .base import Rule, View, behind_mask, check_capacity, whole
 
 NORMS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
@@ -65,7 +65,7 @@ class FIARSE(Rule):
     >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Linear(4, 1, bias=False))
     >>> x = torch.tensor([0.1, -0.4, 0.3, -0.2])
-    >>> view = FIARSE().view(x, net, 0.5, Round(0, 1.0, 0.1))
+    >>> view = FIARSE().view(x, net, 0.5, 0)
     >>> view.held
     tensor([1, 2])
     >>> FIARSE().grad(torch.ones_like, view.take(x), view.fit)
@@ -131,7 +131,7 @@ class FIARSE(Rule):
 
         return tuple(competes(owners[name], len(shape)) for name, shape in pieces)
 
-    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+    def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
@@ -189,7 +189,7 @@ class FIARSE(Rule):
         block = np.frombuffer(write(index, d, chosen), dtype=np.uint8)
         return rec(mask=torch.from_numpy(np.concatenate([head, block])), tau=view.fit.groups)
 
-    def again(self, told: Rec, net: Net, capacity: float, rnd: Now) -> View:
+    def again(self, told: Rec, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)

@@ -17,7 +17,7 @@ from ..core.hyper import hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Vec
 from ..errors import ConfigError
-from .base import Now, Rule, View, check_capacity, off_its_size, whole
+from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import cut_net
 
@@ -86,7 +86,7 @@ class FjORD(Rule):
 
     >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Sequential(nn.Linear(1, 4, bias=False), nn.Linear(4, 1, bias=False)))
-    >>> view = FjORD(widths=(0.25, 0.5, 1.0)).view(None, net, 0.25, Round(0, 1.0, 0.1))
+    >>> view = FjORD(widths=(0.25, 0.5, 1.0)).view(None, net, 0.25, 0)
     >>> view.held, view.net.parts.int()
     (tensor([0, 1, 4, 5]), tensor([[1, 0, 1, 0],
             [1, 1, 1, 1]], dtype=torch.int32))
@@ -117,7 +117,7 @@ class FjORD(Rule):
         advice = "it has sqrt(p) of the width, and this net does not fall with its square"
         return off_its_size(self, view, capacity, advice)
 
-    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+    def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
         own = math.sqrt(capacity)
         narrower = sorted({w for w in self.widths if w < own - 1e-9})

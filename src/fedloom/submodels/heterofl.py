@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Vec
-from .base import Now, Rule, View, check_capacity, off_its_size, whole
+from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import cut_net, rows_of_heads
 from .width_budget import GRAIN, largest_share
@@ -51,7 +51,7 @@ class HeteroFL(Rule):
     >>> from torch import nn
     >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)))
-    >>> HeteroFL().view(None, net, 0.25, Round(0, 1.0, 0.1)).net.layout.shapes
+    >>> HeteroFL().view(None, net, 0.25, 0).net.layout.shapes
     ((2, 2), (2,), (1, 2), (1,))
     """
 
@@ -74,21 +74,21 @@ class HeteroFL(Rule):
         advice = "width = budget takes the widest slice that holds no more than it should"
         return off_its_size(self, view, capacity, advice)
 
-    def chosen(self, units: int, keep: int, rnd: Now) -> Tensor:
+    def chosen(self, units: int, keep: int, round: int) -> Tensor:
         """Which `keep` of `units` channels, or whole groups of them, are kept: rising (keep,)."""
         return torch.arange(keep)
 
     def rows(self, net: Net) -> Tensor | None:
         return rows_of_heads(net, self.name) if self.owners else None
 
-    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+    def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
         how = Cut(
             self.name,
             math.sqrt(capacity),
-            lambda units, keep: self.chosen(units, keep, rnd),
+            lambda units, keep: self.chosen(units, keep, round),
             self.exact,
             "training" if self.scaler else "",
         )

@@ -11,7 +11,7 @@ from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Vec
 from ..errors import CompositionError
-from .base import Now, Rule, View, check_capacity, off_its_size, whole
+from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import cut_net
 from .width_budget import GRAIN, largest_share
@@ -41,7 +41,7 @@ class ScaleFL(Rule):
     >>> from fedloom.algorithm import Round
     >>> from fedloom.models import cnn_fafed_fashion
     >>> net = Net(cnn_fafed_fashion(widen=2, exits=True))
-    >>> ScaleFL().view(None, net, 1 / 64, Round(0, 1.0, 0.1)).net.module.stages
+    >>> ScaleFL().view(None, net, 1 / 64, 0).net.module.stages
     ('conv1', 'conv2')
     """
 
@@ -60,7 +60,7 @@ class ScaleFL(Rule):
         advice = "another `least` trades width for depth, and a larger net has finer steps"
         return off_its_size(self, view, capacity, advice)
 
-    def view(self, x: Vec | None, net: Net, capacity: float, rnd: Now) -> View:
+    def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
         exits = len(getattr(net.module, "exits", ()))
         if not exits:

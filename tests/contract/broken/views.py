@@ -26,7 +26,7 @@ class _Half(Rule):
     def indices(self, m: int, d: int) -> Tensor:
         return torch.arange(m)
 
-    def view(self, x, net, capacity, rnd):
+    def view(self, x, net, capacity, round):
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
@@ -35,8 +35,8 @@ class _Half(Rule):
 
 
 class Unsorted(_Half):
-    def view(self, x, net, capacity, rnd):
-        view = super().view(x, net, capacity, rnd)
+    def view(self, x, net, capacity, round):
+        view = super().view(x, net, capacity, round)
         return view if view.held is None else view._replace(held=view.held.flip(0))
 
 
@@ -46,8 +46,8 @@ class TwiceHeld(_Half):
 
 
 class Outside(_Half):
-    def view(self, x, net, capacity, rnd):
-        view = super().view(x, net, capacity, rnd)
+    def view(self, x, net, capacity, round):
+        view = super().view(x, net, capacity, round)
         return view if view.held is None else view._replace(held=view.held + net.layout.d)
 
 
@@ -57,14 +57,14 @@ class HoldsNothing(_Half):
 
 
 class Bools(_Half):
-    def view(self, x, net, capacity, rnd):
-        view = super().view(x, net, capacity, rnd)
+    def view(self, x, net, capacity, round):
+        view = super().view(x, net, capacity, round)
         return view if view.held is None else view._replace(held=view.held.int())
 
 
 class OtherLayout(_Half):
-    def view(self, x, net, capacity, rnd):
-        return super().view(x, net, capacity, rnd)._replace(layout=Layout(("x",), ((3,),)))
+    def view(self, x, net, capacity, round):
+        return super().view(x, net, capacity, round)._replace(layout=Layout(("x",), ((3,),)))
 
 
 class SaysItCuts(_Half):
@@ -72,20 +72,20 @@ class SaysItCuts(_Half):
 
 
 class SwapsNet(HeteroFL):
-    def view(self, x, net, capacity, rnd):
-        view = super().view(x, net, capacity, rnd)
+    def view(self, x, net, capacity, round):
+        view = super().view(x, net, capacity, round)
         return view if view.net is None else view._replace(net=net)
 
 
 class AlwaysMasks(_Half):
-    def view(self, x, net, capacity, rnd):
+    def view(self, x, net, capacity, round):
         check_capacity(self, capacity)
         return behind_mask(torch.arange(max(1, int(capacity * net.layout.d))), net.layout)
 
 
 class TakesAnything(_Half):
-    def view(self, x, net, capacity, rnd):
-        return super().view(x, net, min(max(capacity, 0.1), 1.0), rnd)
+    def view(self, x, net, capacity, round):
+        return super().view(x, net, min(max(capacity, 0.1), 1.0), round)
 
 
 class TellsNothing(FIARSE):
@@ -94,11 +94,11 @@ class TellsNothing(FIARSE):
 
 
 class Rolls(_Half):
-    def view(self, x, net, capacity, rnd):
-        view = super().view(x, net, capacity, rnd)
+    def view(self, x, net, capacity, round):
+        view = super().view(x, net, capacity, round)
         if view.held is None:
             return view
-        return behind_mask(((view.held + rnd.round) % net.layout.d).sort().values, net.layout)
+        return behind_mask(((view.held + round) % net.layout.d).sort().values, net.layout)
 
 
 class CoversAll(_Half):
@@ -117,15 +117,15 @@ class LongGradient(FIARSE):
 
 
 class SortsX(FIARSE):
-    def view(self, x, net, capacity, rnd):
+    def view(self, x, net, capacity, round):
         if x is not None:
             x.abs_()
-        return super().view(x, net, capacity, rnd)
+        return super().view(x, net, capacity, round)
 
 
 class Lottery(FIARSE):
-    def view(self, x, net, capacity, rnd):
-        return super().view(None if x is None else torch.randn_like(x), net, capacity, rnd)
+    def view(self, x, net, capacity, round):
+        return super().view(None if x is None else torch.randn_like(x), net, capacity, round)
 
 
 class GrowingTold(_Half):
@@ -139,7 +139,7 @@ class GradBranches(FIARSE):
 
 
 class NoView(Rule):
-    def view(self, x, net, capacity, rnd):
+    def view(self, x, net, capacity, round):
         return torch.arange(3)
 
 
