@@ -284,9 +284,14 @@ def page(name: str) -> str:
     out += grid(["", "vectors"], rows)
     out += ["", "## Options", ""]
     lines = [
-        [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.source] for o in options(name)
+        [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.meaning, o.source]
+        for o in options(name)
     ]
-    out += grid(["key", "default", "allowed", "source"], lines) if lines else ["It has none."]
+    out += (
+        grid(["key", "default", "allowed", "meaning", "source"], lines)
+        if lines
+        else ["It has none."]
+    )
     out += [
         "",
         "## Run it",

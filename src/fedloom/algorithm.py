@@ -236,7 +236,13 @@ class FedAvg(LocalSGD):
     Reference: https://arxiv.org/abs/1602.05629
     """
 
-    server_lr: float = hyper(1.0, low=0, open_low=True, source="1 in McMahan et al. and FedACG")
+    server_lr: float = hyper(
+        1.0,
+        "factor of the mean move at the server",
+        low=0,
+        open_low=True,
+        source="1 in McMahan et al. and FedACG",
+    )
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         return srv._replace(x=srv.x + self.server_lr * up.delta)

@@ -19,9 +19,18 @@ class CFedAvg(FedAvg):
     Reference: https://arxiv.org/abs/2106.07155
     """
 
-    server_lr: float = hyper(1.0, low=0, open_low=True, source="1; theory: sqrt(K m)")
+    server_lr: float = hyper(
+        1.0,
+        "factor of the mean move at the server",
+        low=0,
+        open_low=True,
+        source="1; theory: sqrt(K m)",
+    )
     per_step: bool = hyper(
-        False, choices=(False, True), source="False, line 10, for equal K_i; True, line 11, for any"
+        False,
+        "send the mean move per local step, for unequal K_i",
+        choices=(False, True),
+        source="False, line 10, for equal K_i; True, line 11, for any",
     )
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:

@@ -21,9 +21,19 @@ class FedACG(LocalSGD):
 
     traits = frozenset({Trait.STARTS_AHEAD})
     lam: float = hyper(
-        0.85, low=0, high=1, open_high=True, source="Table 5a: {0.75, 0.8, 0.85, 0.9}, best 0.85"
+        0.85,
+        "momentum of the server, by which clients start ahead",
+        low=0,
+        high=1,
+        open_high=True,
+        source="Table 5a: {0.75, 0.8, 0.85, 0.9}, best 0.85",
     )
-    beta: float = hyper(0.01, low=0, source="Table 5b: {0.001, 0.01, 0.1, 1}, best 0.01")
+    beta: float = hyper(
+        0.01,
+        "pull of local steps towards the received point",
+        low=0,
+        source="Table 5b: {0.001, 0.01, 0.1, 1}, best 0.01",
+    )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, m=zeros(x))

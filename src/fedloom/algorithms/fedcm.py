@@ -24,7 +24,12 @@ class FedCM(FedAvg):
     # D would fade where few clients hold a coordinate
     traits = frozenset({Trait.WHOLE_MODEL, Trait.READS_THE_MOVE})
     alpha: float = hyper(
-        0.1, low=0, high=1, open_low=True, source="FedSMOO: 0.1; FedACG: {0.1, 0.3, 0.5}"
+        0.1,
+        "weight of the own gradient beside the last round's direction",
+        low=0,
+        high=1,
+        open_low=True,
+        source="FedSMOO: 0.1; FedACG: {0.1, 0.3, 0.5}",
     )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:

@@ -23,16 +23,25 @@ class FedDC(LocalSGD):
     sent = {"delta": ACCUMULATED, "dg": CHANGE}
     approximate = ("x", "g")
     traits = frozenset({Trait.READS_THE_MOVE})
-    alpha: float = hyper(0.01, low=0, source="0.01: the authors' code for CIFAR; FedACG")
+    alpha: float = hyper(
+        0.01,
+        "strength of the drift penalty",
+        low=0,
+        source="0.01: the authors' code for CIFAR; FedACG",
+    )
     eta0: float | None = hyper(
         None,
+        "rate by which the gradient correction divides",
         low=0,
         open_low=True,
         optional=True,
         source="None: the rates used; the first rate: the authors' code",
     )
     size_scaled: bool = hyper(
-        False, choices=(False, True), source="True: the authors' code; alike for equal clients"
+        False,
+        "scale alpha by the client's share of examples",
+        choices=(False, True),
+        source="True: the authors' code; alike for equal clients",
     )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:

@@ -21,10 +21,17 @@ class FedDyn(LocalSGD):
 
     sent = {"delta": ACCUMULATED}
     alpha: float = hyper(
-        0.1, low=0, open_low=True, source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO"
+        0.1,
+        "strength of the dynamic regularisation",
+        low=0,
+        open_low=True,
+        source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO",
     )
     size_scaled: bool = hyper(
-        False, choices=(False, True), source="True: Acar's code; False: FedACG's, FedSMOO's"
+        False,
+        "scale alpha by the client's share of examples",
+        choices=(False, True),
+        source="True: Acar's code; False: FedACG's, FedSMOO's",
     )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:

@@ -22,9 +22,16 @@ class NaiveAdaptive(LocalSGD):
     """
 
     beta: float = hyper(
-        0.9, low=0, high=1, open_high=True, source="Theorem 1: 0.5; section 6: {0.1, 0.9}"
+        0.9,
+        "decay of the second moment",
+        low=0,
+        high=1,
+        open_high=True,
+        source="Theorem 1: 0.5; section 6: {0.1, 0.9}",
     )
-    eps: float = hyper(0.0, low=0, source="0: the paper has none")
+    eps: float = hyper(
+        0.0, "added to the root of the second moment", low=0, source="0: the paper has none"
+    )
 
     def client_init(self, x: Vec) -> Rec:
         return rec(v=zeros(x))

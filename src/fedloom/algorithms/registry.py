@@ -91,6 +91,7 @@ class Option(NamedTuple):
     name: str
     default: Any
     allowed: str
+    meaning: str
     source: str
 
 
@@ -134,7 +135,13 @@ def options(name: str) -> list[Option]:
         rule: Hyper = rules.get(key) or rules.get(aliases.get(key, ""), Hyper())
         own = getattr(hints.get(key), "__metadata__", ())
         out.append(
-            Option(key, parameter.default, rule.range_text(), own[0] if own else rule.source)
+            Option(
+                key,
+                parameter.default,
+                rule.range_text(),
+                rule.meaning,
+                own[0] if own else rule.source,
+            )
         )
     return out
 

@@ -21,7 +21,10 @@ class Scaffold(FedAvg):
     approximate = ("x", "c")
     traits = frozenset({Trait.READS_THE_MOVE})
     option: int = hyper(
-        2, choices=(1, 2), source="line 12: 1 = gradient at the received model, 2 = mean direction"
+        2,
+        "how a client renews its control variate",
+        choices=(1, 2),
+        source="line 12: 1 = gradient at the received model, 2 = mean direction",
     )
 
     def server_init(self, x: Vec, up: Rec) -> Rec:

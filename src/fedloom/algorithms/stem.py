@@ -24,9 +24,16 @@ class STEM(LocalSGD):
     approximate = ("x", "m")
     # m is everybody's mean: a part of the model will not do
     traits = frozenset({Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE})
-    alpha: float = hyper(0.1, low=0, high=1, source="FAFED: {0.1, 0.9}; ours: 0.9 is steadier")
+    alpha: float = hyper(
+        0.1,
+        "weight of the newest gradient in the momentum",
+        low=0,
+        high=1,
+        source="FAFED: {0.1, 0.9}; ours: 0.9 is steadier",
+    )
     c: float | None = hyper(
         None,
+        "alpha = c eta^2 instead of a constant",
         low=0,
         optional=True,
         source="Theorem 3.1, local.schedule=stem_theory; None: constant alpha",

@@ -194,8 +194,10 @@ def _algorithm(name: str, make: Any) -> str:
     out = [_words(make), f"  {note}", table(rows)]
     known = options(name)
     if known:
-        lines = [[f"algorithm.{o.name}", shown(o.default), o.allowed, o.source] for o in known]
-        out.append("  Options:\n" + table([["key", "default", "allowed", "source"], *lines]))
+        lines = [[f"algorithm.{o.name}", shown(o.default), *o[2:]] for o in known]
+        out.append(
+            "  Options:\n" + table([["key", "default", "allowed", "meaning", "source"], *lines])
+        )
     else:
         out.append("  It has no options.")
     return "\n\n".join(out)
@@ -239,7 +241,7 @@ def _callable(name: str, make: Any, path: str = "") -> str:
         return text
     width = 4 if any(o.about for o in options) else 3
     lines = [[o.key, o.default, o.allowed, o.about] for o in options]
-    rows = [line[:width] for line in [["key", "default", "allowed", "source"], *lines]]
+    rows = [line[:width] for line in [["key", "default", "allowed", "meaning"], *lines]]
     return f"{text}\n\n  Options:\n{table(rows)}"
 
 

@@ -214,7 +214,7 @@ def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Se
         rule = rules.get(key)
         bound = rule.range_text() if rule else "any"
         allowed = _kind(hints.get(key)) if bound == "any" else bound
-        about = rule.source if rule else ""
+        about = "; ".join(filter(None, (rule.meaning, rule.source))) if rule else ""
         out.append(Setting(prefix + key, shown(given[key].default), allowed, about))
     return out
 

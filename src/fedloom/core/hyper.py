@@ -12,10 +12,11 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class Hyper:
-    """The range and the origin of a hyper-parameter. Bounds are inclusive unless `open_low` or
+    """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
     `open_high`; optional: None is allowed too.
     """
 
+    meaning: str = ""
     low: float | None = None
     high: float | None = None
     open_low: bool = False
@@ -51,11 +52,12 @@ class Hyper:
         return above and below
 
 
-def hyper(default: Any = dataclasses.MISSING, **ranges: Any) -> Any:
-    """A dataclass field with a range and a source: `lam: float = hyper(0.85, low=0, source="Table
-    5")`.
+def hyper(default: Any = dataclasses.MISSING, meaning: str = "", **ranges: Any) -> Any:
+    """A dataclass field with a meaning, a range and a source.
+
+    `lam: float = hyper(0.85, "momentum of the server", low=0, high=1, source="Table 5")`
     """
-    return dataclasses.field(default=default, metadata={"hyper": Hyper(**ranges)})
+    return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, **ranges)})
 
 
 def check_ranges(owner: Any) -> None:

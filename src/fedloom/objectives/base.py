@@ -163,7 +163,11 @@ class CrossEntropy(Objective):
     """
 
     ignore: int | None = hyper(
-        default=None, low=0, optional=True, source="a target that is no token"
+        default=None,
+        meaning="target that counts for nothing",
+        low=0,
+        optional=True,
+        source="a target that is no token",
     )
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:

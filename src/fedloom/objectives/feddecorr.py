@@ -47,7 +47,12 @@ class FedDecorr(CrossEntropy):
 
     whole: ClassVar[bool] = True
     named: ClassVar[bool] = True
-    beta: float = hyper(0.01, low=0, source="0.01 in FedACG's code, 0.1 in the authors'")
+    beta: float = hyper(
+        0.01,
+        "weight of the decorrelation",
+        low=0,
+        source="0.01 in FedACG's code, 0.1 in the authors'",
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 

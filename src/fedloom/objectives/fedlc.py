@@ -43,7 +43,12 @@ class FedLC(CrossEntropy):
     """
 
     named: ClassVar[bool] = True
-    tau: float = hyper(1.0, low=0, source="1 in FedACG's code, 0.1 in FedDecorr's")
+    tau: float = hyper(
+        1.0,
+        "strength of the calibration by class counts",
+        low=0,
+        source="1 in FedACG's code, 0.1 in FedDecorr's",
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits
 

@@ -41,10 +41,27 @@ class FedMLB(CrossEntropy):
     """
 
     named: ClassVar[bool] = True
-    lam1: float = hyper(1.0, low=0, source="weight of the paths' cross-entropy, 1 in their code")
-    lam2: float = hyper(1.0, low=0, source="weight of the paths' divergence, 1 in their code")
-    tau: float = hyper(1.0, low=0, open_low=True, source="temperature, 1 in their code")
-    stop_gradient: bool = hyper(False, choices=(False, True), source="False in their code")
+    lam1: float = hyper(
+        1.0,
+        "weight of the paths' cross-entropy",
+        low=0,
+        source="weight of the paths' cross-entropy, 1 in their code",
+    )
+    lam2: float = hyper(
+        1.0,
+        "weight of the paths' divergence",
+        low=0,
+        source="weight of the paths' divergence, 1 in their code",
+    )
+    tau: float = hyper(
+        1.0, "temperature", low=0, open_low=True, source="temperature, 1 in their code"
+    )
+    stop_gradient: bool = hyper(
+        False,
+        "no gradient through the main path in the divergence",
+        choices=(False, True),
+        source="False in their code",
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the paths out
 

@@ -47,9 +47,16 @@ class FedNTD(CrossEntropy):
     """
 
     named: ClassVar[bool] = True
-    beta: float = hyper(0.3, low=0, source="0.3 in FedACG's code, 1 in the authors' (official)")
-    tau: float = hyper(1.0, low=0, open_low=True, source="temperature, 1 in both")
-    form: str = hyper("fedacg", choices=("fedacg", "official"), source="FedACG's code")
+    beta: float = hyper(
+        0.3,
+        "weight of the distillation",
+        low=0,
+        source="0.3 in FedACG's code, 1 in the authors' (official)",
+    )
+    tau: float = hyper(1.0, "temperature", low=0, open_low=True, source="temperature, 1 in both")
+    form: str = hyper(
+        "fedacg", "whose formula", choices=("fedacg", "official"), source="FedACG's code"
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 

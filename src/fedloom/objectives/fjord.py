@@ -27,8 +27,12 @@ class OrderedDistillation(CrossEntropy):
 
     drawn: ClassVar[bool] = True
 
-    alpha: float = hyper(1.0, low=0, high=1, source="FjORD, section 4: 1 is best")
-    tau: float = hyper(1.0, low=0, open_low=True, source="temperature, FjORD, section 4: 1 is best")
+    alpha: float = hyper(
+        1.0, "weight of the distillation", low=0, high=1, source="FjORD, section 4: 1 is best"
+    )
+    tau: float = hyper(
+        1.0, "temperature", low=0, open_low=True, source="temperature, FjORD, section 4: 1 is best"
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy asks the drawn part alone
 

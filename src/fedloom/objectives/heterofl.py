@@ -37,7 +37,12 @@ class MaskedCrossEntropy(CrossEntropy):
     Reference: https://github.com/diaoenmao/HeteroFL
     """
 
-    absent: str = hyper("zero", choices=("zero", "out"), source="zero in HeteroFL's code")
+    absent: str = hyper(
+        "zero",
+        "what becomes of the logits of absent classes",
+        choices=("zero", "out"),
+        source="zero in HeteroFL's code",
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits
 

@@ -41,8 +41,15 @@ class MOON(CrossEntropy):
     """
 
     named: ClassVar[bool] = True
-    mu: float = hyper(1.0, low=0, source="authors' code: {0.001, 0.01, 0.1, 1, 5, 10}, default 1")
-    tau: float = hyper(0.5, low=0, open_low=True, source="temperature, 0.5 in Li et al.")
+    mu: float = hyper(
+        1.0,
+        "weight of the contrastive term",
+        low=0,
+        source="authors' code: {0.001, 0.01, 0.1, 1, 5, 10}, default 1",
+    )
+    tau: float = hyper(
+        0.5, "temperature", low=0, open_low=True, source="temperature, 0.5 in Li et al."
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 

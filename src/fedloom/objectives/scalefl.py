@@ -32,10 +32,27 @@ class SelfDistillation(CrossEntropy):
 
     exits: ClassVar[bool] = True
 
-    beta: float = hyper(0.05, low=0, source="0.05 in ScaleFL's README for texts; 0 in its code")
-    tau: float = hyper(3.0, low=0, open_low=True, source="temperature, 3 in ScaleFL's code")
-    after: int = hyper(0, low=0, source="floor(T / 4) + 1 of T rounds in ScaleFL's code")
-    code: bool = hyper(False, choices=(False, True), source="ScaleFL's code")
+    beta: float = hyper(
+        0.05,
+        "weight of the distillation",
+        low=0,
+        source="0.05 in ScaleFL's README for texts; 0 in its code",
+    )
+    tau: float = hyper(
+        3.0, "temperature", low=0, open_low=True, source="temperature, 3 in ScaleFL's code"
+    )
+    after: int = hyper(
+        0,
+        "round from which it distils",
+        low=0,
+        source="floor(T / 4) + 1 of T rounds in ScaleFL's code",
+    )
+    code: bool = hyper(
+        False,
+        "scale the terms as the authors' code does",
+        choices=(False, True),
+        source="ScaleFL's code",
+    )
 
     mean = Objective.mean  # the fused one of CrossEntropy asks the last exit alone
 

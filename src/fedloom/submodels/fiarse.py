@@ -75,21 +75,54 @@ class FIARSE(Rule):
     title: ClassVar[str] = "FIARSE"
 
     group: str = hyper(
-        default="model", choices=("model", "stage", "layer", "shard"), source="model in FIARSE D.1"
+        default="model",
+        meaning="where one threshold holds",
+        choices=("model", "stage", "layer", "shard"),
+        source="model in FIARSE D.1",
     )
-    shards: tuple[str, ...] = hyper(default=(), source="FIARSE D.1; three in its code for texts")
+    shards: tuple[str, ...] = hyper(
+        default=(),
+        meaning="name patterns of the groups, for group = shard",
+        source="FIARSE D.1; three in its code for texts",
+    )
     count: str = hyper(
-        default="holders", choices=("holders", "nonzero"), source="FIARSE C.1; section 3"
+        default="holders",
+        meaning="which clients count in a coordinate's mean",
+        choices=("holders", "nonzero"),
+        source="FIARSE C.1; section 3",
     )
-    dynamic: bool = hyper(default=True, choices=(True, False), source="FIARSE, Algorithm 1")
-    biased: bool = hyper(default=True, choices=(True, False), source="FIARSE, Eq. 3")
+    dynamic: bool = hyper(
+        default=True,
+        meaning="make the mask anew at every local step",
+        choices=(True, False),
+        source="FIARSE, Algorithm 1",
+    )
+    biased: bool = hyper(
+        default=True,
+        meaning="add the importance term to the gradient",
+        choices=(True, False),
+        source="FIARSE, Eq. 3",
+    )
     momentum_mask: str = hyper(
-        default="grad", choices=("grad", "update"), source="grad: torch's SGD, FIARSE's code"
+        default="grad",
+        meaning="what is masked behind momentum and decay",
+        choices=("grad", "update"),
+        source="grad: torch's SGD, FIARSE's code",
     )
-    mask_bias: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
-    mask_first: bool = hyper(default=True, choices=(True, False), source="FIARSE's code")
+    mask_bias: bool = hyper(
+        default=True, meaning="biases are masked too", choices=(True, False), source="FIARSE's code"
+    )
+    mask_first: bool = hyper(
+        default=True,
+        meaning="the first layer is masked too",
+        choices=(True, False),
+        source="FIARSE's code",
+    )
     mask_classifier: bool = hyper(
-        default=True, choices=(True, False), source="FIARSE's code for images"
+        default=True,
+        meaning="the last layer is masked too",
+        choices=(True, False),
+        source="FIARSE's code for images",
     )
 
     def __post_init__(self) -> None:

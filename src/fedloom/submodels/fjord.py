@@ -97,7 +97,11 @@ class FjORD(Rule):
     ordered: ClassVar[bool] = True
     title: ClassVar[str] = "FjORD"
 
-    widths: tuple[float, ...] = hyper(default=(), source="0.2, 0.4, 0.6, 0.8, 1 in FjORD's code")
+    widths: tuple[float, ...] = hyper(
+        default=(),
+        meaning="shares of the width that are drawn; empty: the capacities",
+        source="0.2, 0.4, 0.6, 0.8, 1 in FjORD's code",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

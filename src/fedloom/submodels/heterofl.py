@@ -59,13 +59,29 @@ class HeteroFL(Rule):
     fixed: ClassVar[bool] = True
     title: ClassVar[str] = "HeteroFL"
 
-    exact: bool = hyper(default=True, choices=(True, False), source="equality with the masked net")
-    width: str = hyper(
-        default="sqrt", choices=("sqrt", "budget"), source="sqrt: a convolution has width^2 weights"
+    exact: bool = hyper(
+        default=True,
+        meaning="cut norms in whole groups",
+        choices=(True, False),
+        source="equality with the masked net",
     )
-    scaler: bool = hyper(default=True, choices=(True, False), source="HeteroFL, section 3.2")
+    width: str = hyper(
+        default="sqrt",
+        meaning="what share of the width a capacity gives",
+        choices=("sqrt", "budget"),
+        source="sqrt: a convolution has width^2 weights",
+    )
+    scaler: bool = hyper(
+        default=True,
+        meaning="divide outputs by the share that is left",
+        choices=(True, False),
+        source="HeteroFL, section 3.2",
+    )
     owners: bool = hyper(
-        default=False, choices=(False, True), source="True in HeteroFL's and FedRolex's code"
+        default=False,
+        meaning="average a class's rows over the clients that have the class",
+        choices=(False, True),
+        source="True in HeteroFL's and FedRolex's code",
     )
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:

@@ -51,10 +51,25 @@ class ScaleFL(Rule):
     title: ClassVar[str] = "ScaleFL"
 
     least: float = hyper(
-        default=0.5, low=0, high=1, open_low=True, source="half the width; the papers give none"
+        default=0.5,
+        meaning="smallest share of the width",
+        low=0,
+        high=1,
+        open_low=True,
+        source="half the width; the papers give none",
     )
-    exact: bool = hyper(default=True, choices=(True, False), source="equality with the masked net")
-    scaler: bool = hyper(default=True, choices=(True, False), source="ScaleFL's code")
+    exact: bool = hyper(
+        default=True,
+        meaning="cut norms in whole groups",
+        choices=(True, False),
+        source="equality with the masked net",
+    )
+    scaler: bool = hyper(
+        default=True,
+        meaning="divide outputs by the share that is left",
+        choices=(True, False),
+        source="ScaleFL's code",
+    )
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
         advice = "another `least` trades width for depth, and a larger net has finer steps"

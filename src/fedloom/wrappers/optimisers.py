@@ -39,7 +39,9 @@ class Average(Optimiser):
     """Plain averaging with a rate: move by lr d. It has no state."""
 
     linear = True
-    lr: float = hyper(1.0, low=0, open_low=True, source="1 in FedAvg, SCAFFOLD and FAFED")
+    lr: float = hyper(
+        1.0, "factor of the move", low=0, open_low=True, source="1 in FedAvg, SCAFFOLD and FAFED"
+    )
 
     def init(self, x: Vec) -> Rec:
         return rec()
@@ -54,9 +56,16 @@ class Momentum(Optimiser):
     """
 
     linear = True
-    lr: float = hyper(1.0, low=0, open_low=True, source="1: torch.optim.SGD; FedAvgM")
+    lr: float = hyper(
+        1.0, "factor of the move", low=0, open_low=True, source="1: torch.optim.SGD; FedAvgM"
+    )
     beta: float = hyper(
-        0.9, low=0, high=1, open_high=True, source="Hsu et al.: 0.9; FedACG: {0.4, 0.6, 0.8}"
+        0.9,
+        "momentum",
+        low=0,
+        high=1,
+        open_high=True,
+        source="Hsu et al.: 0.9; FedACG: {0.4, 0.6, 0.8}",
     )
 
     def init(self, x: Vec) -> Rec:
@@ -73,10 +82,27 @@ class Adam(Optimiser):
     m = beta1 m + (1 - beta1) d and v alike with d^2; move by m^ / (sqrt(v^) + eps).
     """
 
-    lr: float = hyper(1.0, low=0, open_low=True, source="1: the local rate is job.lr")
-    beta1: float = hyper(0.9, low=0, high=1, open_high=True, source="torch.optim.Adam")
-    beta2: float = hyper(0.999, low=0, high=1, open_high=True, source="torch.optim.Adam")
-    eps: float = hyper(1e-8, low=0, open_low=True, source="torch.optim.Adam")
+    lr: float = hyper(
+        1.0, "factor of the move", low=0, open_low=True, source="1: the local rate is job.lr"
+    )
+    beta1: float = hyper(
+        0.9, "decay of the first moment", low=0, high=1, open_high=True, source="torch.optim.Adam"
+    )
+    beta2: float = hyper(
+        0.999,
+        "decay of the second moment",
+        low=0,
+        high=1,
+        open_high=True,
+        source="torch.optim.Adam",
+    )
+    eps: float = hyper(
+        1e-8,
+        "added to the root of the second moment",
+        low=0,
+        open_low=True,
+        source="torch.optim.Adam",
+    )
 
     def init(self, x: Vec) -> Rec:
         return rec(m=zeros(x), v=zeros(x), t=x.new_zeros(()))

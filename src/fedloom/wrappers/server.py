@@ -63,7 +63,12 @@ class Lookahead(ServerWrapper):
     """
 
     lam: float = hyper(
-        0.85, low=0, high=1, open_high=True, source="FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}"
+        0.85,
+        "momentum of the server, by which clients start ahead",
+        low=0,
+        high=1,
+        open_high=True,
+        source="FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}",
     )
 
     traits = frozenset({Trait.STARTS_AHEAD})

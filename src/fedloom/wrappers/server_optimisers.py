@@ -19,11 +19,29 @@ class ServerAdagrad(Optimiser):
     v0: second moment before round 1; None is tau^2, the smallest that the paper allows.
     """
 
-    lr: float = hyper(0.03, low=0, open_low=True, source="FAFED, section 6: 10^{-1.5, -2, -2.5}")
-    beta1: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in Reddi et al.")
-    tau: float = hyper(1e-3, low=0, open_low=True, source="FedACG: 0.001; FAFED, section 6: 0.01")
+    lr: float = hyper(
+        0.03,
+        "server learning rate",
+        low=0,
+        open_low=True,
+        source="FAFED, section 6: 10^{-1.5, -2, -2.5}",
+    )
+    beta1: float = hyper(
+        0.0, "decay of the first moment", low=0, high=1, open_high=True, source="0 in Reddi et al."
+    )
+    tau: float = hyper(
+        1e-3,
+        "added to the root of the second moment",
+        low=0,
+        open_low=True,
+        source="FedACG: 0.001; FAFED, section 6: 0.01",
+    )
     v0: float | None = hyper(
-        None, low=0, optional=True, source="None: tau^2 (Reddi et al.); 0: FedSMOO's code"
+        None,
+        "second moment before round 1",
+        low=0,
+        optional=True,
+        source="None: tau^2 (Reddi et al.); 0: FedSMOO's code",
     )
 
     def init(self, x: Vec) -> Rec:
@@ -43,10 +61,28 @@ class ServerAdam(ServerAdagrad):
     """Adam at the server (Reddi et al., ICLR 2021, Algorithm 2): v = beta2 v + (1 - beta2) d^2."""
 
     lr: float = hyper(
-        0.01, low=0, open_low=True, source="FedACG: 0.01; FedSMOO: 0.1; FAFED: 10^{-1.5, -2, -2.5}"
+        0.01,
+        "server learning rate",
+        low=0,
+        open_low=True,
+        source="FedACG: 0.01; FedSMOO: 0.1; FAFED: 10^{-1.5, -2, -2.5}",
     )
-    beta1: float = hyper(0.9, low=0, high=1, open_high=True, source="0.9; FAFED: {0.1, 0.9}")
-    beta2: float = hyper(0.99, low=0, high=1, open_high=True, source="0.99; FAFED: {0.1, 0.9}")
+    beta1: float = hyper(
+        0.9,
+        "decay of the first moment",
+        low=0,
+        high=1,
+        open_high=True,
+        source="0.9; FAFED: {0.1, 0.9}",
+    )
+    beta2: float = hyper(
+        0.99,
+        "decay of the second moment",
+        low=0,
+        high=1,
+        open_high=True,
+        source="0.99; FAFED: {0.1, 0.9}",
+    )
 
     def second(self, v: Vec, square: Vec) -> Vec:
         return self.beta2 * v + (1 - self.beta2) * square
@@ -70,14 +106,49 @@ class ServerAMSGrad(Optimiser):
     eps 0, start 0.001 and corrected. Raises ConfigError if nothing keeps vhat above 0.
     """
 
-    lr: float = hyper(0.03, low=0, open_low=True, source="FAFED, section 6: 10^{-1.5, -2, -2.5}")
-    beta1: float = hyper(0.9, low=0, high=1, open_high=True, source="0.9; FAFED: {0.1, 0.9}")
-    beta2: float = hyper(0.99, low=0, high=1, open_high=True, source="0.99; FAFED: {0.1, 0.9}")
-    eps: float = hyper(1e-3, low=0, source="0.001; the authors' code: 0 and start = 0.001")
-    option: int = hyper(1, choices=(1, 2), source="1 = eps inside the maximum, 2 = eps added")
-    start: float = hyper(0.0, low=0, source="vhat before round 1; 0.001 in the authors' code")
+    lr: float = hyper(
+        0.03,
+        "server learning rate",
+        low=0,
+        open_low=True,
+        source="FAFED, section 6: 10^{-1.5, -2, -2.5}",
+    )
+    beta1: float = hyper(
+        0.9,
+        "decay of the first moment",
+        low=0,
+        high=1,
+        open_high=True,
+        source="0.9; FAFED: {0.1, 0.9}",
+    )
+    beta2: float = hyper(
+        0.99,
+        "decay of the second moment",
+        low=0,
+        high=1,
+        open_high=True,
+        source="0.99; FAFED: {0.1, 0.9}",
+    )
+    eps: float = hyper(
+        1e-3,
+        "floor of the second moment",
+        low=0,
+        source="0.001; the authors' code: 0 and start = 0.001",
+    )
+    option: int = hyper(
+        1, "where eps enters", choices=(1, 2), source="1 = eps inside the maximum, 2 = eps added"
+    )
+    start: float = hyper(
+        0.0,
+        "running maximum before round 1",
+        low=0,
+        source="vhat before round 1; 0.001 in the authors' code",
+    )
     corrected: bool = hyper(
-        False, choices=(False, True), source="bias correction: not in the paper, in the code"
+        False,
+        "correct the moments for their start at zero",
+        choices=(False, True),
+        source="bias correction: not in the paper, in the code",
     )
 
     def __post_init__(self) -> None:

@@ -143,7 +143,9 @@ class Zstd(Codec):
 
     code = 15
     inner: Codec
-    level: int = hyper(3, low=1, high=22, source="zstandard's default")
+    level: int = hyper(
+        3, "effort of the byte compression", low=1, high=22, source="zstandard's default"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

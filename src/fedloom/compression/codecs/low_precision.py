@@ -108,7 +108,13 @@ class Int8(Codec):
     """
 
     code = 13
-    bucket: int = hyper(512, low=0, high=2**32 - 1, source="512, as QSGD; 0 = whole vector")
+    bucket: int = hyper(
+        512,
+        "values that share a scale",
+        low=0,
+        high=2**32 - 1,
+        source="512, as QSGD; 0 = whole vector",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,7 +46,9 @@ class PowerSGD(Codec):
 
     code = 4
     matrices = True
-    rank: int = hyper(2, low=1, high=65535, source="Vogels et al.: 1, 2, 4")
+    rank: int = hyper(
+        2, "rank of the factors of a matrix", low=1, high=65535, source="Vogels et al.: 1, 2, 4"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

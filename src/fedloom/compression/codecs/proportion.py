@@ -32,8 +32,22 @@ class Proportion(Sparse):
     """
 
     code = 7
-    ratio: float = hyper(0.01, low=0, open_low=True, high=1, source="Aji & Heafield: 0.01")
-    sample: float = hyper(0.001, low=0, open_low=True, high=1, source="Aji & Heafield: 0.001")
+    ratio: float = hyper(
+        0.01,
+        "share of the values that is sent",
+        low=0,
+        open_low=True,
+        high=1,
+        source="Aji & Heafield: 0.01",
+    )
+    sample: float = hyper(
+        0.001,
+        "share of the values by which the threshold is guessed",
+        low=0,
+        open_low=True,
+        high=1,
+        source="Aji & Heafield: 0.001",
+    )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
         if self.ratio == 1 or not len(p):

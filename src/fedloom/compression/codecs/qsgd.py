@@ -45,12 +45,28 @@ class QSGD(Codec):
     """
 
     code = 3
-    levels: int = hyper(127, low=1, high=127, source="8 bit; FedPAQ, 4 bit: 7")
-    bucket: int = hyper(512, low=0, high=2**32 - 1, source="Alistarh et al.: 512; 0 = whole vector")
-    scope: str = hyper(
-        "global", choices=("global", "layer"), source="buckets of the whole model, or of each layer"
+    levels: int = hyper(
+        127, "positive levels of a value", low=1, high=127, source="8 bit; FedPAQ, 4 bit: 7"
     )
-    shrink: bool = hyper(False, choices=(False, True), source="False: unbiased, as in the paper")
+    bucket: int = hyper(
+        512,
+        "values that share a norm",
+        low=0,
+        high=2**32 - 1,
+        source="Alistarh et al.: 512; 0 = whole vector",
+    )
+    scope: str = hyper(
+        "global",
+        "buckets of the whole vector or of each layer",
+        choices=("global", "layer"),
+        source="buckets of the whole model, or of each layer",
+    )
+    shrink: bool = hyper(
+        False,
+        "shrink by the variance bound: a contraction",
+        choices=(False, True),
+        source="False: unbiased, as in the paper",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,9 +189,18 @@ class FedPAQ(QSGD):
 
     code = 12
     feedback = "forget"
-    levels: int = hyper(7, low=1, high=127, source="FedPAQ does not say which in Table 6: 4 bit")
+    levels: int = hyper(
+        7,
+        "positive levels of a value",
+        low=1,
+        high=127,
+        source="FedPAQ does not say which in Table 6: 4 bit",
+    )
     scope: str = hyper(
-        "layer", choices=("global", "layer"), source="a norm per layer and bucket; FedPAQ: global"
+        "layer",
+        "buckets of the whole vector or of each layer",
+        choices=("global", "layer"),
+        source="a norm per layer and bucket; FedPAQ: global",
     )
 
 

@@ -39,8 +39,20 @@ class RandomDropping(Codec):
 
     code = 2
     chooses = True
-    ratio: float = hyper(0.1, low=0, open_low=True, high=1, source="CFedAvg: 0.1 and 0.01")
-    scaled: bool = hyper(False, choices=(False, True), source="CFedAvg's Definition 1: not scaled")
+    ratio: float = hyper(
+        0.1,
+        "share of the values that is sent",
+        low=0,
+        open_low=True,
+        high=1,
+        source="CFedAvg: 0.1 and 0.01",
+    )
+    scaled: bool = hyper(
+        False,
+        "divide by the ratio: unbiased",
+        choices=(False, True),
+        source="CFedAvg's Definition 1: not scaled",
+    )
 
     def mask(self, seed: int, d: int) -> Tensor:
         """The kept coordinates of the message with this seed, as bools (d,)."""

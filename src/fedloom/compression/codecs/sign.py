@@ -29,7 +29,12 @@ class Sign(Codec):
     """
 
     code = 8
-    scope: str = hyper("global", choices=("global", "layer"), source="FedCAMS: the whole model")
+    scope: str = hyper(
+        "global",
+        "one scale for the whole vector or for each layer",
+        choices=("global", "layer"),
+        source="FedCAMS: the whole model",
+    )
 
     def _sizes(self, layout: Layout) -> list[int]:
         return layout.sizes if self.scope == "layer" else [layout.d]

@@ -34,7 +34,12 @@ class Threshold(Sparse):
     """
 
     code = 5
-    tau: float = hyper(0.01, low=0, source="none that fits every model: a typical |p_j|")
+    tau: float = hyper(
+        0.01,
+        "smallest magnitude that is sent",
+        low=0,
+        source="none that fits every model: a typical |p_j|",
+    )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
         return (p.abs() > self.tau).nonzero()[:, 0]
@@ -61,7 +66,13 @@ class Strom(Codec):
     """
 
     code = 6
-    tau: float = hyper(0.01, low=0, open_low=True, source="none that fits every model")
+    tau: float = hyper(
+        0.01,
+        "smallest magnitude that is sent",
+        low=0,
+        open_low=True,
+        source="none that fits every model",
+    )
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)

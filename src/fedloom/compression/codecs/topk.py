@@ -38,9 +38,19 @@ class TopK(Sparse):
     """
 
     code = 1
-    ratio: float = hyper(0.01, low=0, open_low=True, high=1, source="CFedAvg: 0.1 and 0.01")
+    ratio: float = hyper(
+        0.01,
+        "share of the values that is sent",
+        low=0,
+        open_low=True,
+        high=1,
+        source="CFedAvg: 0.1 and 0.01",
+    )
     scope: str = hyper(
-        "global", choices=("global", "layer"), source="the largest of the whole model, as FedCAMS"
+        "global",
+        "the largest of the whole vector or of each layer",
+        choices=("global", "layer"),
+        source="the largest of the whole model, as FedCAMS",
     )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
