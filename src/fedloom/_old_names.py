@@ -95,14 +95,14 @@ MOVED = {
     "feedback": "compression.error_feedback",
     "files": "storage.atomic",
     "fitting": "experiment.preflight",
-    "interrupts": "server.interrupts",
+    "interrupts": "core.interrupts",
     "layout": "core.layout",
     "ledger": "server.ledger",
     "link": "compression.link",
     "local": "federation.local",
     "loop": "server.rounds",
     "memory": "storage.client_state",
-    "metrics": "server.metrics",
+    "metrics": "engines.metrics",
     "mixtures": "algorithms",
     "models.blocks": "models.layers",
     "models.exits": "models.multi_exit",
@@ -143,7 +143,7 @@ MOVED = {
 
 
 class OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what nobody else finds: a module of fedloom under its old name."""
+    """Finds the modules of fedloom under their old names, and nothing else."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -177,6 +177,8 @@ def new_name(old: str) -> str:
 
 
 def install() -> None:
-    """Let `import fedloom.zoo` work. Asked last, and only about names that begin with fedloom."""
+    """Let `import fedloom.zoo` work. Asked first, else what lies in a package that moved would be
+    loaded a second time under its old name.
+    """
     if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
-        sys.meta_path.append(OldNames())
+        sys.meta_path.insert(0, OldNames())

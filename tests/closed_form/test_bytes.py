@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.algorithm import Round
 from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import Forget, Residual
@@ -133,7 +132,7 @@ def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
     for loop in loops:
         t, d = loop.round - 1, loop.net.layout.d
         for i in loop.cohorts.of(t):
-            part = rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1))
+            part = rule.view(x, loop.net, loop.fed.capacity(i), t)
             m = d if part.held is None else len(part.held)
             down.update({"x": 4 * m, "c": 4 * m})
             if isinstance(rule, FIARSE) and m < d:  # who is held, and the thresholds
@@ -144,7 +143,7 @@ def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
                 competing = d - int((~part.fit.competes).sum())  # all others are held
                 assert sizes["mask"] <= 5 + math.ceil(competing / 8)
                 assert sizes["tau"] == 4 * len(part.fit.groups)
-                back = rule.again(told, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1))
+                back = rule.again(told, loop.net, loop.fed.capacity(i), t)
                 assert torch.equal(back.held, part.held)
         x = loop.srv.x
     assert loop.ledger.down == dict(down)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fedloom import Experiment, FedAvg, Local, Saving
-from fedloom.algorithm import Round
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Via
@@ -100,7 +99,7 @@ def books(loops):
         for i in loop.cohorts.of(t):
             rule, where = loop.plan.rule, None
             if rule is not None:
-                where = rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1)).held
+                where = rule.view(x, loop.net, loop.fed.capacity(i), t).held
             holders[slice(None) if where is None else where] += 1
         x, sent = loop.srv.x, sent + holders * loop.srv.sent
         rows = loop.memory.get(range(loop.fed.population)).values()
@@ -160,7 +159,7 @@ def test_what_a_client_does_not_hold_stays_in_its_residual():
         for i in set(before) - set(loop.cohorts.of(t)):
             assert torch.equal(now[i], before[i])
         for i in set(before) & set(loop.cohorts.of(t)):
-            held = loop.plan.rule.view(x, loop.net, loop.fed.capacity(i), Round(t, 1.0, 0.1)).held
+            held = loop.plan.rule.view(x, loop.net, loop.fed.capacity(i), t).held
             if held is not None:
                 away = torch.ones(len(x), dtype=torch.bool).index_fill(0, held, False)
                 assert torch.equal(now[i][away], before[i][away])

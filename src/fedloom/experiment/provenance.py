@@ -28,6 +28,7 @@ from ..engines.metrics import told
 from ..errors import CheckpointError
 from ..storage.atomic import remedy, write_atomic
 from ..storage.run_directory import RunDirectory
+from ..submodels import OLD_NAMES
 
 if TYPE_CHECKING:
     from ..server.rounds import Loop
@@ -138,7 +139,12 @@ def fingerprint(exp: Experiment, loop: Loop, scheme: str = _SCHEME) -> dict[str,
     """{part: hash} of everything that decides the run's numbers; what resume() compares. scheme:
     by which it is made, "1" for one without a version.
     """
-    parts = {k: digest(v) for k, v in configuration(exp, loop).items() if k not in _FREE}
+    config = configuration(exp, loop)
+    if scheme == "1" and exp.config is None and exp.submodel is not None:
+        was = {new: old for old, new in OLD_NAMES.items()}  # what the class was called then
+        name = config["submodel"]["name"]
+        config["submodel"]["name"] = was.get(name, name)
+    parts = {k: digest(v) for k, v in config.items() if k not in _FREE}
     parts["engine"] = bits_of(engine_text(loop))
     if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
         parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])

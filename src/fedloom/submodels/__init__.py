@@ -40,7 +40,8 @@ __all__ = [
     "whole",
 ]
 
-_OLD = {
+# what the classes were called in fedloom 0.1
+OLD_NAMES = {
     "Depth": "ScaleFL",
     "Importance": "FIARSE",
     "Ordered": "FjORD",
@@ -51,7 +52,7 @@ _OLD = {
 
 def __getattr__(name: str) -> Any:
     """The classes under their names of fedloom 0.1, with a warning."""
-    if name not in _OLD:
+    if name not in OLD_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is now {_OLD[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[_OLD[name]]
+    warnings.warn(f"{name} is now {OLD_NAMES[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[OLD_NAMES[name]]

@@ -23,7 +23,7 @@ class FedRolex(HeteroFL):
     Reference: https://github.com/AIoT-MLSys-Lab/FedRolex
 
     >>> from fedloom.algorithm import Round
-    >>> FedRolex().chosen(5, 2, Round(4, 1.0, 0.1))
+    >>> FedRolex().chosen(5, 2, 4)
     tensor([0, 4])
     """
 
