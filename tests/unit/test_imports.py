@@ -238,3 +238,8 @@ optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "ric
 print(sorted(optional & set(sys.modules)), torch.cuda.is_initialized())
 """
     assert run(code) == "[] False"
+
+
+def test_reports_need_no_torch():
+    """A table of finished runs is there at once."""
+    assert run("import sys, fedloom.report; print('torch' in sys.modules)") == "False"

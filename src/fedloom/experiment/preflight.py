@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.metric_direction import higher_is_better
 from ..core.net import Net, logits_of
 from ..data import FederatedData
 from ..engines.evaluation import evaluation_batch
-from ..engines.metrics import accuracy, higher_is_better, is_whole
+from ..engines.metrics import accuracy, is_whole
 from ..errors import CompositionError, ConfigError, DataError
 from ..federation.federation import Federation
 from ..federation.local import Local

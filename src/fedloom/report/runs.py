@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.engines.metrics import higher_is_better
+from fedloom.core.metric_direction import higher_is_better
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.manifest import verify_log
 

@@ -1,0 +1,20 @@
+"""Whether more of a metric is better. It needs no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2")
+LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity")
+
+
+def higher_is_better(name: str, metric: Any = None) -> bool | None:
+    """What a metric says itself, or what is known of these very names; None: nobody knows.
+
+    >>> [higher_is_better(name) for name in ("accuracy", "mae", "error_rate")]
+    [True, False, None]
+    """
+    said = getattr(metric, "higher_is_better", None)
+    if said is not None:
+        return bool(said)
+    return True if name in HIGHER_IS_BETTER else False if name in LOWER_IS_BETTER else None
