@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-# below fedloom: old name -> new name; a package stands for all that it holds
+# below fedloom: old name -> new name; a package stands for all that it holds. Not here are modules
+# named as a function that their package gives (data.shakespeare, data.folders): they would hide it
 MOVED = {
     "arguments": "experiment.arguments",
     "blocks": "core.blocks",
@@ -28,7 +29,6 @@ MOVED = {
     "cli.costs": "cli.method_costs",
     "cli.cut": "cli.export_submodel",
     "cli.dry": "cli.dry_run",
-    "cli.matrix": "cli.compatibility",
     "cli.output": "cli.printing",
     "cli.results": "cli.compare_and_report",
     "cli.script": "cli.export_script",
@@ -55,14 +55,11 @@ MOVED = {
     "data.columns": "data.own.columns",
     "data.download": "data.published.download",
     "data.fetch": "data.published.download",
-    "data.folders": "data.own.folders",
     "data.idx": "data.published.mnist",
     "data.leaf": "data.published.leaf",
-    "data.natural": "data.partition.natural",
     "data.partition.by_class": "data.partition.label_skew",
     "data.partition.dealing": "data.partition.base",
     "data.partition.filling": "data.partition.dirichlet_sampled",
-    "data.partition.lists": "data.partition.index_lists",
     "data.partition.mixed": "data.partition.similarity",
     "data.partition.unlabelled": "data.partition.iid",
     "data.pictures": "data.published.tiny_imagenet",
@@ -70,7 +67,6 @@ MOVED = {
     "data.ragged": "data.client_indices",
     "data.reading": "data.published.text_files",
     "data.reviews": "data.published.text_classification",
-    "data.shakespeare": "data.published.shakespeare",
     "data.sources": "data.published.mnist",
     "data.transform": "data.transforms",
     "data.wikitext": "data.published.wikitext",
@@ -106,7 +102,6 @@ MOVED = {
     "mixtures": "algorithms",
     "models.blocks": "models.layers",
     "models.exits": "models.multi_exit",
-    "models.lstm": "models.lstm_layer",
     "models.pretrained": "models.hugging_face",
     "models.small": "models.cnn",
     "net": "core.net",

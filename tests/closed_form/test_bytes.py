@@ -79,7 +79,7 @@ def test_the_bill_is_the_length_of_the_message(layout, codec, kinds, dtype, shar
         keep[seed % layout.d] = True
         view = behind_mask(keep.nonzero()[:, 0], layout)
     feedback = Residual() if fed_back and not coder.unfit(view.layout.d) else Forget()
-    link = Link(Via(coder, feedback)).settled(Scaffold(), d=layout.d)
+    link = Link(Via(coder, feedback)).settled(Scaffold())
     x, m = torch.zeros(layout.d, dtype=dtype), view.layout.d
     memory = link.init(x, view.layout, 0)
     for t, kind in enumerate(kinds):

@@ -16,7 +16,8 @@ from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.devices import Levels, LogNormal
 from fedloom.federation.schedules import InverseSqrt
-from fedloom.objectives import Function
+from fedloom.objectives import CrossEntropy, Function
+from fedloom.plan import Plan
 from fedloom.wrappers import Lookahead, PerStep
 from tiny import A, B, bits, models, quadratics, small, trace
 
@@ -220,5 +221,5 @@ def test_bad_devices_and_time_outs_are_refused():
 )
 def test_a_move_is_not_divided_by_its_steps_twice(twice):
     with pytest.raises(CompositionError, match=r"PerStep and .*per step already"):
-        twice()
-    PerStep(inner=CFedAvg(per_step=False))
+        Plan(twice(), CrossEntropy())
+    Plan(PerStep(inner=CFedAvg(per_step=False)), CrossEntropy())

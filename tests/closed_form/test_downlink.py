@@ -14,6 +14,8 @@ from fedloom.compression.link import Link, Via
 from fedloom.core.rng import generator
 from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError, ConfigError
+from fedloom.objectives import CrossEntropy
+from fedloom.plan import Plan
 from fedloom.submodels import VIEWS
 from tiny import A, B, quadratics, same, small, timeless, trace
 
@@ -162,7 +164,7 @@ def test_what_has_no_meaning_is_refused():
     ]
     for link, algorithm, rule, said in wrong:
         with pytest.raises(CompositionError, match=said):
-            link.settled(algorithm, rule)
+            Plan(algorithm, CrossEntropy(), rule=rule, link=link)
     with pytest.raises(ConfigError, match=r"Link.down\['x'\] must be a codec"):
         Link(down={"x": Via(TopK())}).settled(FedAvg())
     settled = Link(down=TopK()).settled(Scaffold())

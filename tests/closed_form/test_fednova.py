@@ -11,7 +11,8 @@ from fedloom.algorithms import FedNova
 from fedloom.core.net import Variables
 from fedloom.errors import CompositionError
 from fedloom.federation.schedules import Exponential
-from fedloom.objectives import Function
+from fedloom.objectives import CrossEntropy, Function
+from fedloom.plan import Plan
 from fedloom.wrappers import Momentum, Prox, ServerOpt
 from tiny import A, B, models, quadratics
 
@@ -197,5 +198,5 @@ def test_rounds_with_momentum_follow_the_formula(weighting):
 )
 def test_rules_whose_weights_are_not_known_are_refused(wrong, names):
     with pytest.raises(CompositionError, match=names) as caught:
-        wrong()
+        Plan(wrong(), CrossEntropy())
     assert "\n" not in str(caught.value)

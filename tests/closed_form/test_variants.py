@@ -25,7 +25,8 @@ from fedloom.algorithms import (
 from fedloom.core.net import Variables
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.objectives import Function
+from fedloom.objectives import CrossEntropy, Function
+from fedloom.plan import Plan
 from fedloom.wrappers import (
     Average,
     Lookahead,
@@ -152,7 +153,7 @@ def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
 )
 def test_combinations_without_a_meaning_name_both_parts(wrong, names):
     with pytest.raises(CompositionError, match=names) as caught:
-        wrong()
+        Plan(wrong(), CrossEntropy())
     assert "\n" not in str(caught.value)
 
 

@@ -37,12 +37,11 @@ from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt
 HOMES = (
     "algorithm",
     "algorithms",
-    "codecs",
-    "link",
-    "local",
+    "compression",
+    "federation.local",
+    "federation.schedules",
     "objectives",
-    "schedules",
-    "views",
+    "submodels",
     "wrappers",
 )
 # where an option matters, if that is not in what the class has by default
@@ -95,7 +94,7 @@ def classes() -> dict[str, type]:
     out: dict[str, type] = {}
     names = [m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom.")]
     for name in names:
-        if name.split(".")[1] in HOMES:
+        if name.removeprefix("fedloom.").startswith(HOMES):
             for value in vars(importlib.import_module(name)).values():
                 if isinstance(value, type) and value.__module__ == name and declared(value):
                     out[value.__name__] = value

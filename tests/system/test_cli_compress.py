@@ -18,6 +18,8 @@ from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Link, Via
 from fedloom.config import from_run, resolve
 from fedloom.errors import CompositionError, ConfigError
+from fedloom.objectives import CrossEntropy
+from fedloom.plan import Plan
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "engine=serial", "evaluate.every=1")
@@ -175,7 +177,7 @@ def test_fields_that_are_not_summed_are_refused() -> None:
     from fedloom.algorithms import FAFED
 
     with pytest.raises(CompositionError, match="only fields that reach the server through means"):
-        Link({"v": Via(TopK(), Residual())}).settled(FAFED())
+        Plan(FAFED(), CrossEntropy(), link=Link({"v": Via(TopK(), Residual())}))
 
 
 def test_a_rounds_bytes_are_there_by_field(fedloom: Fedloom) -> None:

@@ -21,10 +21,10 @@ from fedloom.data import (
     femnist,
     iid,
     mnist,
+    shakespeare,
     writers,
 )
 from fedloom.data.partition import natural
-from fedloom.data.published import shakespeare
 from fedloom.data.published.verify import CATALOGUE, check
 
 pytestmark = pytest.mark.slow

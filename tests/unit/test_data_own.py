@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from fedloom.data import (
     PARTITIONS,
     blocks,
+    folders,
     from_datasets,
     hugging_face,
     iid,
@@ -26,7 +27,6 @@ from fedloom.data import (
 )
 from fedloom.data.client_indices import read_arrays
 from fedloom.data.dataset import Arrays
-from fedloom.data.own import folders
 from fedloom.data.partition import natural
 from fedloom.data.published import mnist as sources
 from fedloom.errors import DataError

@@ -11,9 +11,8 @@ import published
 import pytest
 import torch
 
-from fedloom.data import ag_news, blocks, iid, sst2, wikitext2
+from fedloom.data import ag_news, blocks, iid, shakespeare, sst2, wikitext2
 from fedloom.data.partition import natural
-from fedloom.data.published import shakespeare
 from fedloom.data.published import text_classification as reviews
 from fedloom.data.published.shakespeare import ALPHABET, encode
 from fedloom.data.published.vocabulary import by_frequency, padded

@@ -10,6 +10,8 @@ from fedloom import FedAvg, LocalSGD
 from fedloom.algorithms import FedACG, FedSMOO, fedadagrad, fedadam, fedams, fedavgm, fedyogi
 from fedloom.config import resolve
 from fedloom.errors import CompositionError, ConfigError
+from fedloom.objectives import CrossEntropy
+from fedloom.plan import Plan
 from fedloom.wrappers import (
     Average,
     Lookahead,
@@ -103,9 +105,9 @@ def test_what_is_no_server_is_one_line(changes: list[str], words: list[str]) -> 
 
 def test_what_has_no_meaning_names_both_parts() -> None:
     with pytest.raises(CompositionError, match="ServerOpt and FedACG: its clients start along"):
-        with_server(FedACG(), "adam", {})
+        Plan(with_server(FedACG(), "adam", {}), CrossEntropy())
     with pytest.raises(CompositionError, match="Lookahead and FedACG: its clients start ahead"):
-        with_server(FedACG(), "lookahead", {})
+        Plan(with_server(FedACG(), "lookahead", {}), CrossEntropy())
     experiment = resolve("digits", ["algorithm=fedsmoo", "local.sam=0.1"]).experiment()
     with pytest.raises(CompositionError, match="Sam and FedSMOO: it perturbs"):
         experiment.plan()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import json
@@ -55,7 +54,7 @@ def algorithm_checks(part: Algorithm, engines: Sequence[str]) -> list[Check]:
 
 
 _WHY = (
-    "take lengths from the vectors that are given (zeros(x)), or declare partial = False if it "
+    "take lengths from the vectors that are given (zeros(x)), or declare Trait.WHOLE_MODEL if it "
     "makes no sense when clients hold different coordinates"
 )
 _NOTED = (SHAPES, FIELDS, ARGUMENTS, REPEAT)
@@ -75,7 +74,6 @@ class _Checks:
         watch, before = Watch(inner=self.part), look(self.part)
         trial, end = _make(watch, torch.float32), None
         loop = trial.build()
-        loop.plan = dataclasses.replace(loop.plan, author_checks=False)  # the watch has its own
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             loop.begin()

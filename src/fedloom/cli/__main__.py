@@ -18,11 +18,11 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 
 from .check import check_command
 from .compare_and_report import compare_command, report_command
-from .compatibility import matrix_command
 from .data import data_command
 from .demo import demo_command
 from .export import export_command
 from .list_and_show import list_command, show_command
+from .matrix import matrix_command
 from .partition import partition_command
 from .run import resume_command, run_command
 from .sweep import sweep_command

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import click
 import torch
 
 from ..algorithm import Algorithm
@@ -246,34 +244,3 @@ def as_markdown() -> str:
 
 def _row(values: list[str]) -> str:
     return f"| {' | '.join(values)} |"
-
-
-@click.command("matrix")
-@click.argument("axis", required=False)
-@click.option("--out", type=click.Path(path_type=Path), help="Write the whole page, as Markdown.")
-def matrix_command(axis: str | None, out: Path | None) -> None:
-    """Say which algorithms go with which other parts, and why the rest is refused.
-
-    AXIS: objective, server, local, submodel, compress or submodel_compress; without one, all.
-    Asked of the parts themselves, without training.
-    """
-    from fedloom.cli.compatibility import AXES, as_markdown, cells, notes, table
-    from fedloom.storage.atomic import write_atomic
-
-    from .printing import table as aligned
-
-    if out is not None:
-        if axis is not None:
-            raise ConfigError(f"the page has every axis; drop '{axis}' or --out {out}")
-        try:
-            write_atomic(out, as_markdown())
-        except OSError as error:
-            why = error.strerror or error
-            raise ConfigError(f"'{out}' cannot be written: {why}; choose another --out") from None
-        click.echo(str(out))
-        return
-    for name in AXES if axis is None else [axis]:
-        found = table(name)
-        lines = [f"{found.axis.title} ({name})", aligned([*cells(found)])]
-        lines += [f"  {number}. {why}" for why, number in notes(found).items()]
-        click.echo("\n".join(lines) + ("\n" if axis is None else ""))

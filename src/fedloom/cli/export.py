@@ -132,7 +132,7 @@ def _settled(
     from fedloom.cli.export_submodel import settled
     from fedloom.config import from_run
 
-    config = from_run(run)
+    config = from_run(run, ["device=cpu"])
     net = config.net()
     net.start_from(weights)
     module = settled(net.export(net.init()), config)

@@ -89,7 +89,7 @@ def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, An
     from fedloom.data.raw_inputs import recipe
     from fedloom.engines.metrics import default_metrics, told
 
-    experiment = from_run(run).experiment()
+    experiment = from_run(run, ["device=cpu"]).experiment()
     data, objective = experiment.data, experiment.objective
     metrics = default_metrics(objective, data)
     return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)

@@ -23,6 +23,7 @@ from fedloom.data.partition import (
     dirichlet_recycled,
     dirichlet_unbalanced,
     iid,
+    lists,
     natural,
     pathological,
     replicated,
@@ -30,9 +31,6 @@ from fedloom.data.partition import (
     similarity,
     stratified,
     writers,
-)
-from fedloom.data.partition import (
-    index_lists as lists,
 )
 from fedloom.data.published.cifar import cifar10, cifar100
 from fedloom.data.published.download import data_root

@@ -122,7 +122,7 @@ def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | N
     """What a run is judged by, fit for JSON: the kind of its first metric, or of its loss where it
     has none; None for a function of the user's, which no file can hold.
 
-    >>> from .objectives import SquaredError
+    >>> from fedloom.objectives import SquaredError
     >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
     ({'kind': 'accuracy'}, {'kind': 'squared error'})
     """

@@ -59,7 +59,7 @@ def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Alg
     Raises ConfigError for an unknown name and for a value out of range, CompositionError for a
     method that has no meaning with it.
 
-    >>> from .algorithm import FedAvg
+    >>> from fedloom import FedAvg
     >>> with_server(FedAvg(), "lookahead", {"lam": 0.8})
     Lookahead(inner=FedAvg(server_lr=1.0), lam=0.8)
     """
