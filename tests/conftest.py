@@ -25,11 +25,14 @@ settings.load_profile("fedloom")
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """Ctrl-C works in tests, also in a shell's background job, which begins with it switched
-    off.
+    """Signals work in tests, also in a shell's background job, which begins with Ctrl-C switched
+    off, and under nohup, which switches SIGHUP off.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
