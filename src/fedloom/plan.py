@@ -82,7 +82,7 @@ class Plan:
         """
         try:
             return traced(_method(self.algorithm), self.d or 2)
-        except Exception:
+        except Exception:  # whatever an author's code raises on zeros
             return None
 
     @property

@@ -129,7 +129,7 @@ def _illustrate(out: Path, names: list[str]) -> None:
         pictures = save_curves(group_runs(map(load_run, folders)), out / "pictures")
         title = "Four federated methods on handwritten digits"
         report = write_report(folders, out / "report.html", title=title)
-    except Exception as error:
+    except Exception as error:  # whatever drawing raises: the runs are finished and saved
         folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
         say_undrawn(error, f"fedloom report {folder} --out {page}")
         return

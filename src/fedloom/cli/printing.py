@@ -101,7 +101,7 @@ def illustrate(run: Path) -> Path | None:
 
         save_curves(load_run(run), run / "pictures")
         return write_report(run, run / "report.html")
-    except Exception as error:
+    except Exception as error:  # whatever drawing raises: the run is finished and saved
         say_undrawn(error, f"fedloom report {shlex.quote(str(run))}")
         return None
 
