@@ -101,7 +101,7 @@ docs: $(INSTALLED)
 	$(RUN)/python docs/pages.py
 
 results: $(INSTALLED)
-	$(RUN)/python docs/results/pages.py
+	$(RUN)/python benchmarks/papers/pages.py
 
 # One set of versions for every Python and machine; no hashes, as a build of PyTorch without CUDA
 # that an index or a machine has of its own has another one.

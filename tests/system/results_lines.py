@@ -1,4 +1,4 @@
-"""The parts of docs/results/pages.py as modules, and lines of runs that never were."""
+"""The parts of benchmarks/papers/pages.py as modules, and lines of runs that never were."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Any
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 MIB = 2**20
 
 
 def load(name: str, file: Path) -> ModuleType:
-    """A module, or a package, of docs/results."""
+    """A module, or a package, of benchmarks/papers."""
     places = [str(file.parent)] if file.name == "__init__.py" else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
     assert spec is not None
@@ -25,7 +26,7 @@ def load(name: str, file: Path) -> ModuleType:
     return module
 
 
-load("evidence", RESULTS / "evidence" / "__init__.py")
+load("evidence", SCRIPTS / "evidence" / "__init__.py")
 METHODS: dict[str, Any] = importlib.import_module("evidence.lines").script("zoo").METHODS
 
 

@@ -13,6 +13,7 @@ import pytest
 from results_lines import (
     METHODS,
     RESULTS,
+    SCRIPTS,
     compression_lines,
     load,
     submodel_lines,
@@ -22,7 +23,7 @@ from results_lines import (
 
 from fedloom.errors import DataError
 
-PAGES = load("results_pages", RESULTS / "pages.py")
+PAGES = load("results_pages", SCRIPTS / "pages.py")
 NUMBERS = importlib.import_module("evidence.numbers")
 NAMES = ("zoo", "compression", "submodels")
 
@@ -219,7 +220,7 @@ def test_a_page_without_lines_invents_nothing(name: str, tmp_path: Path) -> None
 def test_the_committed_page_is_up_to_date(name: str) -> None:
     text = PAGES.page(name).text()
     assert (RESULTS / f"{name}.md").read_text() == text, (
-        f"{name}.md is old; make it again: python docs/results/pages.py {name}"
+        f"{name}.md is old; make it again: python benchmarks/papers/pages.py {name}"
     )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from results_lines import RESULTS, load
+from results_lines import RESULTS, SCRIPTS, load
 
-PAGES = load("results_pages", RESULTS / "pages.py")
+PAGES = load("results_pages", SCRIPTS / "pages.py")
 _sum: Callable[..., Any] = builtins.sum
 
 

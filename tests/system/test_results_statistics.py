@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from results_lines import RESULTS, load, sub_line, zoo_line, zoo_lines
+from results_lines import RESULTS, SCRIPTS, load, sub_line, zoo_line, zoo_lines
 
-PAGES = load("results_pages", RESULTS / "pages.py")
+PAGES = load("results_pages", SCRIPTS / "pages.py")
 SEEDS, PAGE, LINES, ZOO_RUNS, SUBMODELS, COMPRESSION = (
     importlib.import_module(f"evidence.{name}")
     for name in ("seeds", "page", "lines", "zoo_runs", "submodel_runs", "compression_runs")

@@ -21,7 +21,7 @@ def zoo_fashion_mnist() -> dict[str, Any]:
 
     FAFED's small network, one epoch of batch 50 (12 steps), rate 0.2 that falls by 0.998 a round,
     weight decay 0.001, gradients clipped at 10, 300 rounds, tested every 5. The methods and what
-    was tuned: docs/results/zoo.py. Two labels per client: data.partition=classes_per_client.
+    was tuned: benchmarks/papers/zoo.py. Two labels per client: data.partition=classes_per_client.
     Source: the protocol of Kim, Kim and Han, FedACG, CVPR 2024, section 5.1, with less local
     work (hence the rate, the best of 0.05, 0.1 and 0.2 for FedAvg; theirs is 0.1);
     Wu et al., FAFED, AAAI 2023, Table 4 (the network).

@@ -14,7 +14,17 @@ from fedloom.errors import ConfigError
 from .charts import clients_chart, ledger_chart, partition_charts
 from .curve_data import Axis, Curve, group_curve
 from .runs import Floats, Group, Metric, Run, group_runs
-from .style import Picture, Style, figure, legend_below, plain, png, styles, write_atomic
+from .style import (
+    Picture,
+    Style,
+    figure,
+    legend_below,
+    line_with_band,
+    plain,
+    png,
+    styles,
+    write_atomic,
+)
 from .submodels import size_pictures
 from .tables import human_target, human_value
 
@@ -23,7 +33,6 @@ if TYPE_CHECKING:
 
 
 _WIDTH, _HEIGHT = 5.6, 3.9
-_FEW = 40  # measured points up to which each gets a mark
 _BAND = "line: mean over the seeds; band: lowest to highest seed"
 _SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
     "round": ((1, "rounds"),),
@@ -147,21 +156,8 @@ def _metric_curve(
 
 
 def _draw(axes: Axes, curve: Curve, style: Style, x_scale: float, y_scale: float) -> object:
-    x = curve.x / x_scale
-    mark = "o" if x.size <= _FEW else ""
-    (line,) = axes.plot(
-        x,
-        curve.mean * y_scale,
-        color=style.colour,
-        linestyle=style.dash,
-        linewidth=1.8,
-        marker=mark,
-        markersize=3.5,
-    )
-    if curve.seeds > 1:
-        low, high = curve.low * y_scale, curve.high * y_scale
-        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
-    return line
+    heights = (curve.mean * y_scale, curve.low * y_scale, curve.high * y_scale)
+    return line_with_band(axes, curve.x / x_scale, *heights, style)
 
 
 def _finish(axes: Axes, drawn: Sequence[tuple[Group, Curve]], x: str, y: str) -> None:

@@ -25,6 +25,7 @@ DPI = 120
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 _SMALL, _INK, _FAINT = 9.0, "#222222", "#d8d8d8"
+_FEW = 40  # measured points up to which each gets a mark
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,23 @@ def plain(axes: Axes, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color=_FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def line_with_band(
+    axes: Axes, x: Any, mean: Any, low: Any, high: Any, style: Style, faint: bool = False
+) -> Any:
+    """Draw a group's mean and, if not faint, the band of its seeds; few points are marked.
+
+    x, mean, low, high: sequences of one length, in the units of the axes. Returns the line.
+    """
+    mark = "o" if len(x) <= _FEW else ""
+    (line,) = axes.plot(
+        x, mean, style.dash, color=style.colour, lw=1.1 if faint else 1.7, marker=mark, ms=3.0
+    )
+    line.set_zorder(1 if faint else 2)
+    if not faint and list(low) != list(high):
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, lw=0)
+    return line
 
 
 def legend_below(made: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

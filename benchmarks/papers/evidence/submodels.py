@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedloom.report.curve_data import mean
+
 from .lines import Line
-from .numbers import mean
 from .page import MISSING, Page, Plot, mib, points_of, seeds_cell, table
 from .submodel_claims import claims
 from .submodel_plots import by_round, explored, histograms, unseen
 from .submodel_runs import PARTS, WINDOW, Part, size_name
-
-__all__ = ["make"]
 
 OURS = "FIARSE"
 # the 2 x 2: what re-masking at every step and the bias factor do, alone and together

@@ -9,8 +9,6 @@ from fedloom.errors import FedloomError
 
 from .lines import made_by
 
-__all__ = ["as_command"]
-
 
 def as_command(main: Callable[[], None]) -> None:
     """Call main. Raises SystemExit: 1 with the reason, 130 after Ctrl-C."""

@@ -16,7 +16,6 @@ from .page import Plot, per_cent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["errors", "fashion", "fedpaq", "mnist", "uplink"]
 
 LOOK: Mapping[str, Style] = {
     PLAIN: Style("#000000", "-"),

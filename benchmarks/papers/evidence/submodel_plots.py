@@ -15,7 +15,6 @@ from .submodel_runs import PARTS, Part, size_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["by_round", "explored", "histograms", "unseen"]
 
 ROUNDS = Axis("rounds", low=0)
 

@@ -6,22 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedloom.recipes import RECIPES
+from fedloom.report.curve_data import mean
 
 from .lines import Line, script
-from .numbers import mean, points, roughness, still_growing
-
-__all__ = [
-    "CLASSES",
-    "FEEDBACK",
-    "PLAIN",
-    "Runs",
-    "by_both_ways",
-    "by_uplink",
-    "label",
-    "needs",
-    "sent",
-    "share",
-]
+from .numbers import points, roughness, still_growing
 
 CLASSES = (1, 2, 5)
 PLAIN = "uncompressed"

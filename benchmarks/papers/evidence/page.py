@@ -8,34 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from fedloom.report.curve_data import mean, sd
 from fedloom.report.style import png, write_atomic
 from fedloom.report.tables import MISSING, fixed, human_value
 
-from .numbers import mean, sd
 from .seeds import NOISE, Difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "MISSING",
-    "Case",
-    "Claim",
-    "Page",
-    "Plot",
-    "Verdict",
-    "all_of",
-    "claims_table",
-    "judged",
-    "mib",
-    "p_text",
-    "per_cent",
-    "points_of",
-    "said",
-    "seeds_cell",
-    "table",
-    "tested",
-]
 
 Verdict = Literal["yes", "no", "undecided", "not judged", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -129,8 +110,8 @@ class Page:
     def text(self) -> str:
         """The page as Markdown."""
         note = (
-            f"<!-- Made by `python docs/results/pages.py {self.name}` from {self.name}.jsonl and "
-            f"words/{self.name}.md: write there, not here. -->"
+            f"<!-- Made by `python benchmarks/papers/pages.py {self.name}` from {self.name}.jsonl "
+            f"and words/{self.name}.md: write there, not here. -->"
         )
         made = [
             f"![{part.alt}](pictures/{part.name}.png)" if isinstance(part, Plot) else part.strip()

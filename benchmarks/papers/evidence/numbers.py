@@ -7,23 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.report.curve_data import mean, sd
+from fedloom.report.curve_data import mean
 from fedloom.server.evaluation import Curve, Evaluation
-
-__all__ = [
-    "WINDOW",
-    "Band",
-    "at_or_before",
-    "band",
-    "first_round",
-    "mean",
-    "points",
-    "roughness",
-    "sd",
-    "skewness",
-    "smoothed",
-    "still_growing",
-]
 
 WINDOW = 5  # evaluations of the moving mean that a curve's roughness is measured against
 GROWTH = 1.05  # by how much the last fifth must lie above the fifth before to be called growing

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ACG_GAINS", "CORRECTION", "ZOO", "Published"]
-
 
 @dataclass(frozen=True)
 class Published:

@@ -11,8 +11,6 @@ from .numbers import at_or_before
 from .page import Case, Claim, Verdict, claims_table, judged, per_cent, said
 from .seeds import Difference
 
-__all__ = ["BUDGETS", "claims"]
-
 NEAR = 0.02  # within two points: "almost the same"
 SAVED = 0.98  # "about 99 %", positions included
 CODED, KINDS = FEEDBACK[1:], ("topk", "dropping")

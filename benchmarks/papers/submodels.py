@@ -1,7 +1,7 @@
 """The evidence for sub-models: run what is missing, and append every finished run to
 submodels.jsonl.
 
-    python docs/results/submodels.py [--runs runs/submodels] [--part main] [--seeds 3] [--list]
+    python benchmarks/papers/submodels.py [--runs runs/submodels] [--part main] [--seeds 3] [--list]
         [--engine serial]
 
 Needs Fashion-MNIST (`fedloom data get fashion_mnist`). Stop it at any time: the same command goes
@@ -9,7 +9,7 @@ on where it was, in the middle of a run too. Parts: main (HeteroFL, FedRolex, Sc
 the ablation of re-masking and bias factor at four sizes), five (five sizes, with FjORD) and cifar
 (a small CNN on CIFAR-10), the last two with one seed. What follows the options changes settings:
 
-    python docs/results/submodels.py --part five --seeds 1 --engine workers:2 rounds=50
+    python benchmarks/papers/submodels.py --part five --seeds 1 --engine workers:2 rounds=50
 
 The engine is no part of what identifies a run: serial and workers give the same bits.
 """
@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
-from evidence.lines import made_by
+from evidence.lines import RESULTS, made_by
 
 from fedloom.config import Config, resolve
 from fedloom.experiment.provenance import digest
 from fedloom.storage.run_directory import RunDirectory
 
-LOG = Path(__file__).with_name("submodels.jsonl")
+LOG = RESULTS / "submodels.jsonl"
 SCALEFL = ["submodel=scalefl", "submodel.least=0.4", "objective=self_distillation"]
 RIVALS: dict[str, list[str]] = {
     "HeteroFL": ["submodel=heterofl"],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedloom.report.style import Style, figure, legend_below, plain, shorten
+from fedloom.report.style import Style, figure, legend_below, line_with_band, plain, shorten
 
 from .numbers import Band
 
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Axis", "Panel", "Trace", "dots", "panels", "steps"]
 
 _WIDTH, _HEIGHT, _WIDEST = 3.3, 2.7, 10.0
-_FEW = 12  # measured points up to which each gets a mark
 
 
 @dataclass(frozen=True)
@@ -92,20 +90,9 @@ def _draw(axes: Axes, panel: Panel, x: Axis, y: Axis, leftmost: bool) -> dict[st
     handles = {}
     for trace in panel.traces:
         band, style = trace.band, trace.style
+        heights = ([v * y.factor for v in part] for part in (band.mean, band.low, band.high))
         xs = [v / x.factor for v in band.x]
-        (line,) = axes.plot(
-            xs,
-            [v * y.factor for v in band.mean],
-            style.dash,
-            color=style.colour,
-            lw=1.1 if trace.faint else 1.6,
-            zorder=1 if trace.faint else 2,
-            marker="o" if len(xs) <= _FEW else "",
-            ms=3.0,
-        )
-        if band.seeds > 1 and not trace.faint:
-            low, high = ([v * y.factor for v in side] for side in (band.low, band.high))
-            axes.fill_between(xs, low, high, color=style.colour, alpha=0.18, lw=0)
+        line = line_with_band(axes, xs, *heights, style, faint=trace.faint)
         handles[shorten(trace.label, 48)] = line
     plain(axes, x.label, y.label if leftmost else "")
     axes.set_title(panel.title, fontsize=9.5, loc="left")

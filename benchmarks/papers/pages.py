@@ -1,10 +1,10 @@
-"""The result pages: zoo.md, compression.md and submodels.md from the lines beside them.
+"""The result pages: zoo.md, compression.md and submodels.md from the lines in docs/results.
 
-    python docs/results/pages.py [zoo] [compression] [submodels] [--lines FOLDER] [--out FOLDER]
+    python benchmarks/papers/pages.py [NAME ...] [--lines FOLDER] [--out FOLDER]
 
-Without a name all three. Tables, claims and pictures are made from NAME.jsonl; what is written by
-hand is in words/NAME.md. Lines that are not there yet are said to be missing. --lines reads them
-from another folder, --out writes elsewhere.
+NAME is zoo, compression or submodels; without one all three. Tables, claims and pictures are made
+from NAME.jsonl; what is written by hand is in docs/results/words/NAME.md. Lines that are not there
+yet are said to be missing. --lines reads them from another folder, --out writes elsewhere.
 """
 
 from __future__ import annotations

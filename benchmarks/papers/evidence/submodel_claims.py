@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from fedloom.report.curve_data import mean, sd
 from fedloom.report.tables import fixed
 
-from .numbers import band, mean, sd, skewness
+from .numbers import band, skewness
 from .page import (
     Case,
     Claim,
@@ -23,8 +24,6 @@ from .page import (
 )
 from .seeds import Difference, difference
 from .submodel_runs import PARTS, WINDOW, Part, size_name
-
-__all__ = ["claims"]
 
 OURS, ROLLING = "FIARSE", "FedRolex"
 STATIC = ("HeteroFL", "ScaleFL")

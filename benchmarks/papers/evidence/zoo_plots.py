@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fedloom.report.curve_data import mean
 from fedloom.report.style import Style, numbered
 from fedloom.report.tables import fixed
 
 from .drawing import Axis, Panel, Trace, dots, panels
-from .numbers import Band, band, mean
+from .numbers import Band, band
 from .page import Plot
 from .zoo_runs import BASE, Zoo, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plots"]
 
 # so many lines in one picture cannot be told apart: families of at most five, FedAvg behind each
 FAMILIES: Mapping[str, tuple[str, ...]] = {

@@ -13,8 +13,6 @@ from .lines import Line
 from .numbers import at_or_before
 from .page import MISSING, Page, Plot, mib, per_cent, table
 
-__all__ = ["make"]
-
 
 def state(runs: Runs) -> str:
     """What is there, and what is not."""

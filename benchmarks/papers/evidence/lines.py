@@ -14,10 +14,9 @@ from typing import Any
 import fedloom
 from fedloom.errors import DataError
 
-__all__ = ["RESULTS", "Line", "made_by", "read", "script"]
-
 Line = dict[str, Any]
-RESULTS = Path(__file__).resolve().parents[1]
+_SCRIPTS = Path(__file__).resolve().parents[1]
+RESULTS = _SCRIPTS.parents[1] / "docs" / "results"  # lines, hand-written words, pages, pictures
 
 
 def read(path: Path, needs: Callable[[Line], Iterable[str]]) -> list[Line]:
@@ -32,7 +31,7 @@ def read(path: Path, needs: Callable[[Line], Iterable[str]]) -> list[Line]:
     whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
     out: list[Line] = []
     for number, line in enumerate(whole.splitlines(), start=1):
-        again = f"remove it, and python docs/results/{path.stem}.py makes it again"
+        again = f"remove it, and python benchmarks/papers/{path.stem}.py makes it again"
         try:
             found = json.loads(line)
         except json.JSONDecodeError as error:
@@ -80,7 +79,7 @@ def _git(folder: Path, *words: str) -> str:
 def script(name: str) -> Any:
     """The script that plans and appends the lines, as a module: zoo, compression or submodels."""
     title = f"results_{name}"  # not `name`: Python 3.14 has a module called compression
-    spec = importlib.util.spec_from_file_location(title, RESULTS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(title, _SCRIPTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,7 +1,8 @@
 """Every method on Fashion-MNIST: tune, then run three seeds; each finished run is a line of
 zoo.jsonl.
 
-    python docs/results/zoo.py [--only WORD ...] [--list] [--share 1/2] [--part NAME] [--seeds 3]
+    python benchmarks/papers/zoo.py [--only WORD ...] [--list] [--share 1/2] [--part NAME]
+        [--seeds 3]
 
 A method's main setting is tried at three values around its paper's, at one seed, over 150 rounds,
 on a tenth of the training data that is held out; the best is then run over 300 rounds with all
@@ -26,15 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
-from evidence.lines import made_by
+from evidence.lines import RESULTS, made_by
 
 from fedloom.config import resolve
 from fedloom.experiment.provenance import digest
 from fedloom.recipes import RECIPES
 from fedloom.sweep import Trial, plan, run_trial
 
-HERE = Path(__file__).resolve().parent
-LINES, RUNS = HERE / "zoo.jsonl", Path("runs/zoo")
+LINES, RUNS = RESULTS / "zoo.jsonl", Path("runs/zoo")
 RATES = "local.lr=0.1,0.2,0.4"
 FINE = "local.lr=0.01,0.03,0.1"
 DECAY = "local.weight_decay=0.0001,0.0003,0.001"  # FedCM's pulls as if divided by its alpha

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedloom.report.curve_data import mean
+
 from .lines import Line, script
-from .numbers import mean
 from .page import MISSING, Page, Plot, mib, p_text, per_cent, points_of, seeds_cell, table
 from .zoo_claims import claims, papers
 from .zoo_plots import plots
 from .zoo_runs import BASE, SEEDS, Zoo, gradients, words_of
-
-__all__ = ["make"]
 
 
 def results(zoo: Zoo, part: str) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.cli.method_costs import costs
 from fedloom.recipes import RECIPES
+from fedloom.report.curve_data import mean
 
 from .lines import Line, script
-from .numbers import at_or_before, mean, smoothed
+from .numbers import at_or_before, smoothed
 from .seeds import Difference, difference
-
-__all__ = ["BASE", "OWN_RATE", "PARTS", "SEEDS", "Zoo", "gradients", "needs", "words_of"]
 
 BASE, OWN_RATE, SEEDS = "FedAvg", "FedAvg, rate of its own", 3
 NUISANCES = ("weight_decay", "clip")  # settings of no method: alike, or the methods do not compare

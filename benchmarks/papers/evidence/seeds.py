@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .numbers import sd
-
-__all__ = ["LEVEL", "NOISE", "Difference", "difference", "holm", "student_p"]
+from fedloom.report.curve_data import sd
 
 LEVEL = 0.05  # two-sided
 NOISE = 0.01  # of shares: below that two runs of one seed each are not told apart

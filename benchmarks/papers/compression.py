@@ -1,6 +1,6 @@
 """The compression runs: each finished one is a line of compression.jsonl.
 
-    python docs/results/compression.py [--only WORD ...] [--list] [--engine workers:2]
+    python benchmarks/papers/compression.py [--only WORD ...] [--list] [--engine workers:2]
 
 A run that was stopped goes on from its newest checkpoint (below runs/compression); one that has its
 line is not run again. Needs Fashion-MNIST and MNIST (FEDLOOM_DATA). About three hours on two
@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
-from evidence.lines import made_by
+from evidence.lines import RESULTS, made_by
 
 from fedloom.config import from_run, resolve
 
-HERE = Path(__file__).resolve().parent
-LINES, RUNS = HERE / "compression.jsonl", Path("runs/compression")
+LINES, RUNS = RESULTS / "compression.jsonl", Path("runs/compression")
 
 # name of the way -> what is added on the command line
 WAYS = {

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.recipes import RECIPES
+from fedloom.report.curve_data import mean
 
 from .lines import Line, script
-from .numbers import first_round, mean
+from .numbers import first_round
 from .seeds import Difference, difference
-
-__all__ = ["PARTS", "WINDOW", "Part", "deciding", "needs", "size_name"]
 
 PARTS = {
     "main": "Fashion-MNIST, four sizes",
