@@ -5,6 +5,7 @@
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
 # make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
+# make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (an hour or more)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
 # make check         formatting, lints, types
 # make format        let ruff put things in order
@@ -30,8 +31,9 @@ CODE = src tests examples benchmarks docs requirements
 FEDLOOM_TEST_DEVICE ?= cuda
 KILLS ?= 100
 MESSAGES ?= 1000000
+MUTANTS ?= 500
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak check format bench docs results lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak mutants check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
@@ -86,6 +88,10 @@ test-gpu: $(INSTALLED)
 
 soak: $(INSTALLED)
 	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json
+
+mutants: $(INSTALLED)
+	$(RUN)/pip install --quiet -c $(LOCK) cosmic-ray==8.7.0 pytest-cov==7.1.0
+	$(RUN)/python benchmarks/mutants.py --mutants $(MUTANTS)
 
 bench: $(INSTALLED)
 	$(RUN)/python benchmarks/overhead.py
