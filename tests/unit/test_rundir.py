@@ -48,6 +48,14 @@ def loaded(run):
     return run.load(memory), memory
 
 
+def test_a_new_run_removes_what_a_kill_in_the_first_moments_left(tmp_path):
+    left = [tmp_path / ".partition.json.77.part", tmp_path / "checkpoints", tmp_path / ".lock"]
+    left[0].touch(), left[1].mkdir(), left[2].touch()
+    (other := tmp_path / "partition.json").touch()
+    with RunDirectory(tmp_path).begun():
+        assert not left[0].exists() and other.exists()
+
+
 def test_what_is_saved_is_loaded(run):
     saved(run, [1, 2])
     got, memory = loaded(run)

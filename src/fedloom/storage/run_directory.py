@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -78,6 +79,7 @@ class RunDirectory:
             raise _unwritable(self.path, "Permission denied")
         with self.held():
             self._make(self.checkpoints)
+            self._sweep(self.path)  # a kill may have come before anything could be resumed
             yield
 
     def _make(self, folder: Path) -> None:
@@ -348,9 +350,12 @@ class RunDirectory:
         if self.rounds.exists():
             os.truncate(self.rounds, log_bytes)
         self._logged = None
-        for folder in (self.path, self.memory_folder, *own):
-            for part in parts(folder):  # of a write that a kill cut short
-                part.unlink(missing_ok=True)
+        self._sweep(self.path, self.memory_folder, *own)
+
+    def _sweep(self, *folders: Path) -> None:
+        """Remove what writes left that a kill cut short."""
+        for part in itertools.chain.from_iterable(map(parts, folders)):
+            part.unlink(missing_ok=True)
 
 
 def _sync_file(path: Path) -> None:
