@@ -60,7 +60,7 @@ MOVED = {
     "data.partition.by_class": "data.partition.label_skew",
     "data.partition.dealing": "data.partition.base",
     "data.partition.filling": "data.partition.dirichlet_sampled",
-    "data.partition.mixed": "data.partition.similarity",
+    "data.partition.mixed": "data.partition.label_skew",
     "data.partition.unlabelled": "data.partition.iid",
     "data.pictures": "data.published.tiny_imagenet",
     "data.prepared": "data.published.cache",

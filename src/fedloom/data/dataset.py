@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.data.client_indices import Partition, Ragged
 from fedloom.data.federated import FederatedData
-from fedloom.data.partition.natural import Natural
+from fedloom.data.partition.natural import natural
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError
@@ -41,7 +41,7 @@ class Arrays:
 
     def deal(self, partition: Partition, seed: int) -> FederatedData:
         """Deal the samples by a partition. Raises DataError for one that does not fit."""
-        if isinstance(partition, Natural):
+        if isinstance(partition, natural):
             if self.owners is None:
                 partition.split(self.targets, seed)  # refuses, and says what to do
                 raise AssertionError

@@ -32,9 +32,14 @@ from fedloom.data.partition.dirichlet_sampled import (
 )
 from fedloom.data.partition.iid import blocks, iid, replicated
 from fedloom.data.partition.index_lists import by_lists, lists
-from fedloom.data.partition.label_skew import class_groups, classes_per_client, shards, stratified
+from fedloom.data.partition.label_skew import (
+    class_groups,
+    classes_per_client,
+    shards,
+    similarity,
+    stratified,
+)
 from fedloom.data.partition.natural import natural, writers
-from fedloom.data.partition.similarity import similarity
 
 __all__ = [
     "PARTITIONS",
@@ -57,21 +62,9 @@ __all__ = [
     "writers",
 ]
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    "iid": iid,
-    "blocks": blocks,
-    "stratified": stratified,
-    "replicated": replicated,
-    "similarity": similarity,
-    "dirichlet": dirichlet,
-    "dirichlet_interleaved": dirichlet_interleaved,
-    "dirichlet_recycled": dirichlet_recycled,
-    "dirichlet_unbalanced": dirichlet_unbalanced,
-    "pathological": pathological,
-    "classes_per_client": classes_per_client,
-    "class_groups": class_groups,
-    "shards": shards,
-    "natural": natural,
-    "writers": writers,
-    "lists": lists,
-}
+_ALL: tuple[Callable[..., Partition], ...] = (
+    *(iid, blocks, stratified, replicated, similarity),
+    *(dirichlet, dirichlet_interleaved, dirichlet_recycled, dirichlet_unbalanced),
+    *(pathological, classes_per_client, class_groups, shards, natural, writers, lists),
+)
+PARTITIONS = {make.__name__: make for make in _ALL}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.hyper import hyper
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Ragged
 from fedloom.errors import DataError
@@ -18,22 +19,118 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Pools = list[Ints]  # per class, ascending, the shuffled indices of its samples
 
 
+def count_field(default: Any = MISSING, meaning: str = "", optional: bool = False) -> Any:
+    """A field for a whole number of at least 1."""
+    return hyper(default, meaning, low=1, optional=optional)
+
+
+def clients_field() -> Any:
+    """The field `clients`."""
+    return count_field(meaning="that the samples are dealt to")
+
+
+def alpha_field() -> Any:
+    """The field `alpha` of a Dirichlet distribution."""
+    return hyper(meaning="0.1 is very uneven, 100 nearly iid", low=1e-9, high=1e9)
+
+
+# ------------------------------------------------------------------------------------------ values
+@dataclass(frozen=True)
+class Dealing:
+    """A partition: a frozen value whose fields are its options, in the ranges that they declare.
+
+    Its class is written like a function (`dirichlet(0.3, clients=100)`) and has the name that a
+    file gives it.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        for field in fields(self):
+            rule, value = field.metadata.get("hyper"), getattr(self, field.name)
+            if rule is None or (value is None and rule.optional):
+                continue
+            whole = str(field.type).startswith("int")
+            if whole and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise DataError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+            if not rule.allows(value):
+                raise DataError(
+                    f"{field.name} must be {rule.range_text()}, got {value!r}; {rule.meaning}"
+                )
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON."""
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"kind": type(self).__name__, **options}
+
+
+class ByLabel(Dealing):
+    """A partition of labels (n,): `_deal` gives the samples of each class to clients."""
+
+    clients: int
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for labels (n,)."""
+        pools, rng = self._pools(targets, seed)
+        self._check(pools, targets, seed)
+        return self._deal(pools, rng, targets, seed)
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists by the same procedure, with what each client drew for training."""
+        pools, rng = self._test_pools(targets, tests, seed)
+        return self._deal(pools, rng, targets, seed)
+
+    def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
+        """Raise DataError for training samples that cannot be dealt."""
+
+    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        """Deal pools of training or of test samples; targets: of training."""
+        raise NotImplementedError
+
+    def _stream(self, seed: int, *place: str) -> np.random.Generator:
+        return stream(seed, type(self).__name__, *place)
+
+    def _pools(self, targets: Tensor, seed: int) -> tuple[Pools, np.random.Generator]:
+        """Shuffle the indices of every class that occurs. The generator is for the draws to come.
+
+        Raises DataError for targets that are no labels (n,), and for more clients than samples.
+        """
+        labels, rng = self._labels(targets), self._stream(seed)
+        check_enough(self.clients, len(labels))
+        return _pools(labels, np.unique(labels), rng), rng
+
+    def _test_pools(
+        self, targets: Tensor, tests: Tensor, seed: int
+    ) -> tuple[Pools, np.random.Generator]:
+        """Shuffle test labels alike, for the classes of the training labels: a pool may be empty.
+
+        Raises DataError as _pools does, and for a class that training does not know.
+        """
+        labels, rng = self._labels(tests), self._stream(seed, "tests")
+        if self.clients > len(labels):
+            raise DataError(
+                f"{self.clients} clients cannot share {len(labels)} test samples; take at most "
+                f"{len(labels)} clients, or no client test sets"
+            )
+        classes = np.unique(self._labels(targets))
+        if len(odd := np.setdiff1d(labels, classes)):
+            raise DataError(
+                f"the test set has class {odd[0]}, which no training sample has: it can match no "
+                "client's labels; take independent test sets"
+            )
+        return _pools(labels, classes, rng), rng
+
+    def _labels(self, targets: Tensor) -> Ints:
+        if targets.is_floating_point() or targets.ndim != 1:
+            raise DataError(
+                f"{type(self).__name__} needs labels (n,) int64, but the targets are "
+                f"{targets.dtype} of shape {tuple(targets.shape)}; for these use iid, blocks or "
+                "by_lists"
+            )
+        labels: Ints = targets.cpu().numpy()
+        return labels
+
+
 # ------------------------------------------------------------------------------------------ checks
-def check_count(name: str, value: int) -> None:
-    """Raise DataError for anything but a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DataError(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
-def check_alpha(alpha: float) -> None:
-    """Raise DataError for an alpha that no Dirichlet distribution can be drawn with."""
-    number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-    if not number or not math.isfinite(alpha) or not 1e-9 <= alpha <= 1e9:
-        raise DataError(
-            f"alpha must be in [1e-9, 1e9], got {alpha!r}; 0.1 is very uneven, 100 nearly iid"
-        )
-
-
 def check_enough(clients: int, samples: int) -> None:
     """Raise DataError where somebody would get nothing."""
     if clients > samples:
@@ -54,50 +151,6 @@ def check_classes(classes: int, there: int) -> None:
 def stream(seed: int, *place: str) -> np.random.Generator:
     """A generator for one part of one partition."""
     return np.random.default_rng(key(seed, "partition", *place))
-
-
-def pools_for_training(
-    targets: Tensor, clients: int, seed: int, kind: str
-) -> tuple[Pools, np.random.Generator]:
-    """Shuffle the indices of every class that occurs. The generator is for the draws to come.
-
-    Raises DataError for targets that are no labels (n,), and for more clients than samples.
-    """
-    labels, rng = _labels(targets, kind), stream(seed, kind)
-    check_enough(clients, len(labels))
-    return _pools(labels, np.unique(labels), rng), rng
-
-
-def pools_for_tests(
-    targets: Tensor, tests: Tensor, clients: int, seed: int, kind: str
-) -> tuple[Pools, np.random.Generator]:
-    """Shuffle test labels alike, for the classes of the training labels: a pool may be empty.
-
-    Raises DataError as pools_for_training does, and for a class that training does not know.
-    """
-    labels, rng = _labels(tests, kind), stream(seed, kind, "tests")
-    if clients > len(labels):
-        raise DataError(
-            f"{clients} clients cannot share {len(labels)} test samples; take at most "
-            f"{len(labels)} clients, or no client test sets"
-        )
-    classes = np.unique(_labels(targets, kind))
-    if len(odd := np.setdiff1d(labels, classes)):
-        raise DataError(
-            f"the test set has class {odd[0]}, which no training sample has: it can match no "
-            "client's labels; take independent test sets"
-        )
-    return _pools(labels, classes, rng), rng
-
-
-def _labels(targets: Tensor, kind: str) -> Ints:
-    if targets.is_floating_point() or targets.ndim != 1:
-        raise DataError(
-            f"{kind} needs labels (n,) int64, but the targets are {targets.dtype} of shape "
-            f"{tuple(targets.shape)}; for these use iid, blocks or by_lists"
-        )
-    labels: Ints = targets.cpu().numpy()
-    return labels
 
 
 def _pools(labels: Ints, classes: Ints, rng: np.random.Generator) -> Pools:

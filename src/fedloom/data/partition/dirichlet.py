@@ -4,40 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
+    ByLabel,
     Floats,
     Ints,
     Pools,
-    check_alpha,
-    check_count,
+    alpha_field,
+    clients_field,
+    count_field,
     deal,
     even_sizes,
     in_order,
-    pools_for_tests,
-    pools_for_training,
 )
 from fedloom.errors import DataError
 
 _LOOK, _HOPELESS = 10, 50  # tries, and clients that come short in each of them
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dirichlet:
-    """Deal equal numbers of samples with label shares from Dir(alpha); see `dirichlet`."""
+@dataclass(frozen=True)
+class dirichlet(ByLabel):
+    """Deal equal numbers of samples to clients whose label shares differ (FedACG's partition).
 
-    alpha: float
-    clients: int
+    For client i = 0, 1, ...: p_i ~ Dir(alpha 1_C); every sample that nobody has yet weighs
+    p_i[label], and n // N samples are drawn without replacement by these weights. Early clients
+    follow their p_i closely, later ones get what is left. Two rulings where the published code
+    leaves samples over or fails: the n % N left over go one each to the first clients, and a
+    client whose classes are used up (tiny alpha) draws the rest uniformly from what is left.
+    Small alpha (0.1) gives clients of one or two classes, large alpha (100) nearly iid ones.
 
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_alpha(self.alpha)
-        check_count("clients", self.clients)
+    Source: Kim, Kim and Han, FedACG, CVPR 2024, and its code. Raises DataError for alpha outside
+    [1e-9, 1e9], fewer than one client, more clients than samples, targets that are no labels.
+
+    >>> import torch
+    >>> lists = dirichlet(0.3, clients=4).split(torch.arange(20) % 5, seed=0)
+    >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
+    ([5, 5, 5, 5], True)
+    """
+
+    alpha: float = alpha_field()
+    clients: int = clients_field()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for labels (n,)."""
@@ -47,11 +57,11 @@ class Dirichlet:
         """Return test lists by the same procedure with the clients' own shares p_i."""
         laws: list[Floats] = []
         self._train(targets, seed, laws)
-        pools, rng = pools_for_tests(targets, tests, self.clients, seed, "dirichlet")
+        pools, rng = self._test_pools(targets, tests, seed)
         return self._fill(pools, rng, iter(laws))
 
     def _train(self, targets: Tensor, seed: int, laws: list[Floats]) -> Ragged:
-        pools, rng = pools_for_training(targets, self.clients, seed, "dirichlet")
+        pools, rng = self._pools(targets, seed)
         return self._fill(pools, rng, self._laws(rng, len(pools), laws))
 
     def _laws(
@@ -80,39 +90,35 @@ class Dirichlet:
             left -= counts
         return in_order(order, sizes)
 
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "dirichlet", "alpha": self.alpha, "clients": self.clients}
 
+@dataclass(frozen=True)
+class dirichlet_unbalanced(ByLabel):
+    """Deal every class by shares over the clients from Dir(alpha 1_N): sizes differ as well.
 
-@dataclass(frozen=True, kw_only=True)
-class DirichletUnbalanced:
-    """Deal each class by shares from Dir(alpha) over clients; see `dirichlet_unbalanced`."""
+    All shares are drawn again until every client has at least min_size samples, at most `tries`
+    times, or until it is plain that this will not happen. capped: class after class, clients that
+    hold n / N samples get no more, and the others' shares are scaled up.
 
-    alpha: float
-    clients: int
-    min_size: int = 1
-    tries: int = 1000
+    Source: Yurochkin et al., ICML 2019 (a draw per class over the clients). Capped it is the rule
+    of FIARSE's code for text (alpha 1, min_size 4) and of FedACG's unused one (min_size 10). Raises
+    DataError as `dirichlet` does, and when no try succeeded.
+
+    >>> import torch
+    >>> lists = dirichlet_unbalanced(1.0, clients=3).split(torch.arange(30) % 5, seed=0)
+    >>> int(lists.sizes.min()) >= 1, int(lists.sizes.sum())
+    (True, 30)
+    """
+
+    alpha: float = alpha_field()
+    clients: int = clients_field()
+    min_size: int = count_field(1, "training samples that every client gets")
+    tries: int = count_field(1000, "draws before it is given up")
     capped: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_alpha(self.alpha)
-        for name in ("clients", "min_size", "tries"):
-            check_count(name, getattr(self, name))
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for labels (n,)."""
-        pools, rng = pools_for_training(targets, self.clients, seed, "dirichlet_unbalanced")
-        shares = self._find(np.array([len(pool) for pool in pools]), rng)
-        return _cut(pools, shares)
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists: every class by the same shares. A client may get none."""
-        kind = "dirichlet_unbalanced"
-        pools, rng = pools_for_training(targets, self.clients, seed, kind)
-        shares = self._find(np.array([len(pool) for pool in pools]), rng)
-        return _cut(pools_for_tests(targets, tests, self.clients, seed, kind)[0], shares)
+    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        trained, draws = self._pools(targets, seed)
+        shares = self._find(np.array([len(pool) for pool in trained]), draws)
+        return deal(pools, _counts(shares, np.array([len(pool) for pool in pools])))
 
     def _find(self, totals: Ints, rng: np.random.Generator) -> Floats:
         """Draw shares (C, N) until everybody has min_size samples of classes of these sizes."""
@@ -150,61 +156,6 @@ class DirichletUnbalanced:
             sizes += _counts(shares[label : label + 1], totals[label : label + 1])[0]
         return shares
 
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {
-            "kind": "dirichlet_unbalanced",
-            "alpha": self.alpha,
-            "clients": self.clients,
-            "min_size": self.min_size,
-            "tries": self.tries,
-            "capped": self.capped,
-        }
-
-
-def dirichlet(alpha: float, clients: int) -> Dirichlet:
-    """Deal equal numbers of samples to clients whose label shares differ (FedACG's partition).
-
-    For client i = 0, 1, ...: p_i ~ Dir(alpha 1_C); every sample that nobody has yet weighs
-    p_i[label], and n // N samples are drawn without replacement by these weights. Early clients
-    follow their p_i closely, later ones get what is left. Two rulings where the published code
-    leaves samples over or fails: the n % N left over go one each to the first clients, and a
-    client whose classes are used up (tiny alpha) draws the rest uniformly from what is left.
-    Small alpha (0.1) gives clients of one or two classes, large alpha (100) nearly iid ones.
-
-    Source: Kim, Kim and Han, FedACG, CVPR 2024, and its code. Raises DataError for alpha outside
-    [1e-9, 1e9], fewer than one client, more clients than samples, targets that are no labels.
-
-    >>> import torch
-    >>> lists = dirichlet(0.3, clients=4).split(torch.arange(20) % 5, seed=0)
-    >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
-    ([5, 5, 5, 5], True)
-    """
-    return Dirichlet(alpha=alpha, clients=clients)
-
-
-def dirichlet_unbalanced(
-    alpha: float, clients: int, min_size: int = 1, tries: int = 1000, capped: bool = False
-) -> DirichletUnbalanced:
-    """Deal every class by shares over the clients from Dir(alpha 1_N): sizes differ as well.
-
-    All shares are drawn again until every client has at least min_size samples, at most `tries`
-    times, or until it is plain that this will not happen. capped: class after class, clients that
-    hold n / N samples get no more, and the others' shares are scaled up.
-
-    Source: Yurochkin et al., ICML 2019 (a draw per class over the clients). Capped it is the rule
-    of FIARSE's code for text (alpha 1, min_size 4) and of FedACG's unused one (min_size 10). Raises
-    DataError as `dirichlet` does, and when no try succeeded.
-
-    >>> import torch
-    >>> lists = dirichlet_unbalanced(1.0, clients=3).split(torch.arange(30) % 5, seed=0)
-    >>> int(lists.sizes.min()) >= 1, int(lists.sizes.sum())
-    (True, 30)
-    """
-    return DirichletUnbalanced(
-        alpha=alpha, clients=clients, min_size=min_size, tries=tries, capped=capped
-    )
-
 
 def _counts(shares: Floats, totals: Ints) -> Ints:
     """Cut classes of these sizes (C,) by shares (C, N) -> counts (C, N)."""
@@ -212,10 +163,6 @@ def _counts(shares: Floats, totals: Ints) -> Ints:
     cuts = np.floor(np.cumsum(shares, axis=1) * ends + 1e-9).astype(np.int64)
     cuts[:, -1] = totals  # the sum of the shares is 1 but for rounding
     return np.diff(np.minimum(cuts, ends), axis=1, prepend=0)
-
-
-def _cut(pools: Pools, shares: Floats) -> Ragged:
-    return deal(pools, _counts(shares, np.array([len(pool) for pool in pools])))
 
 
 def _draw_counts(rng: np.random.Generator, weights: Floats, left: Ints, size: int) -> Ints:

@@ -15,127 +15,23 @@ from torch import Tensor
 
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
+    ByLabel,
     Floats,
     Ints,
     Pools,
-    check_alpha,
+    alpha_field,
     check_classes,
-    check_count,
+    clients_field,
+    count_field,
     even_sizes,
     in_order,
-    pools_for_tests,
-    pools_for_training,
     ranks,
-    stream,
 )
 from fedloom.errors import DataError
 
 
-@dataclass(frozen=True, kw_only=True)
-class DirichletInterleaved:
-    """Deal equal numbers of samples in a random order of the clients; see
-    `dirichlet_interleaved`.
-    """
-
-    alpha: float
-    clients: int
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_alpha(self.alpha)
-        check_count("clients", self.clients)
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for labels (n,)."""
-        pools, rng = pools_for_training(targets, self.clients, seed, "dirichlet_interleaved")
-        return self._fill(pools, rng, seed)
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists by the same procedure with the clients' own shares p_i."""
-        kind = "dirichlet_interleaved"
-        pools, rng = pools_for_tests(targets, tests, self.clients, seed, kind)
-        return self._fill(pools, rng, seed)
-
-    def _fill(self, pools: Pools, rng: np.random.Generator, seed: int) -> Ragged:
-        source = stream(seed, "dirichlet_interleaved", "laws")
-        laws = _log_dirichlet(source, self.alpha, self.clients, len(pools))
-        totals = np.array([len(pool) for pool in pools])
-        sizes = even_sizes(int(totals.sum()), self.clients)
-        turns = _turns(rng, sizes)
-        return _taken(pools, turns, _while_there_are(rng, turns, laws, totals), sizes)
-
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "dirichlet_interleaved", "alpha": self.alpha, "clients": self.clients}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DirichletRecycled:
-    """Deal from pools that begin again, by shares from Dir(alpha); see `dirichlet_recycled`."""
-
-    alpha: float
-    clients: int
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_alpha(self.alpha)
-        check_count("clients", self.clients)
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for labels (n,)."""
-        pools, rng = pools_for_training(targets, self.clients, seed, "dirichlet_recycled")
-        return _recycle(pools, rng, self._laws(len(pools), seed))
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists by the same procedure with the clients' own shares p_i."""
-        kind = "dirichlet_recycled"
-        pools, rng = pools_for_tests(targets, tests, self.clients, seed, kind)
-        return _recycle(pools, rng, self._laws(len(pools), seed))
-
-    def _laws(self, classes: int, seed: int) -> Floats:
-        source = stream(seed, "dirichlet_recycled", "laws")
-        return _log_dirichlet(source, self.alpha, self.clients, classes)
-
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "dirichlet_recycled", "alpha": self.alpha, "clients": self.clients}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pathological:
-    """Deal some classes to each client from pools that begin again; see `pathological`."""
-
-    classes: int
-    clients: int
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_count("classes", self.classes)
-        check_count("clients", self.clients)
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for labels (n,)."""
-        pools, rng = pools_for_training(targets, self.clients, seed, "pathological")
-        return _recycle(pools, rng, self._laws(len(pools), seed))
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists by the same procedure with the clients' own classes."""
-        pools, rng = pools_for_tests(targets, tests, self.clients, seed, "pathological")
-        return _recycle(pools, rng, self._laws(len(pools), seed))
-
-    def _laws(self, classes: int, seed: int) -> Floats:
-        check_classes(self.classes, classes)
-        draws = stream(seed, "pathological", "classes").random((self.clients, classes))
-        # each row of argsort is a uniform permutation, so every set of classes is equally likely
-        chosen = np.argsort(draws, axis=1) < self.classes
-        return np.where(chosen, 0.0, -np.inf)
-
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "pathological", "classes": self.classes, "clients": self.clients}
-
-
-def dirichlet_interleaved(alpha: float, clients: int) -> DirichletInterleaved:
+@dataclass(frozen=True)
+class dirichlet_interleaved(ByLabel):
     """Deal sample by sample to clients whose label shares differ (FIARSE's partition).
 
     Client i has p_i ~ Dir(alpha 1_C). Sample by sample a client is drawn uniformly among those that
@@ -150,10 +46,20 @@ def dirichlet_interleaved(alpha: float, clients: int) -> DirichletInterleaved:
     >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
     ([5, 5, 5, 5], True)
     """
-    return DirichletInterleaved(alpha=alpha, clients=clients)
+
+    alpha: float = alpha_field()
+    clients: int = clients_field()
+
+    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
+        totals = np.array([len(pool) for pool in pools])
+        sizes = even_sizes(int(totals.sum()), self.clients)
+        turns = _turns(rng, sizes)
+        return _taken(pools, turns, _while_there_are(rng, turns, laws, totals), sizes)
 
 
-def dirichlet_recycled(alpha: float, clients: int) -> DirichletRecycled:
+@dataclass(frozen=True)
+class dirichlet_recycled(ByLabel):
     """Deal from pools per class that begin again when they are empty (FedSMOO's Dirichlet).
 
     Client i has p_i ~ Dir(alpha 1_C) and a quota of n // N (client 0: and the remainder). Sample by
@@ -170,10 +76,17 @@ def dirichlet_recycled(alpha: float, clients: int) -> DirichletRecycled:
     >>> lists.sizes.tolist(), len(lists.indices.unique()) < 21
     ([6, 5, 5, 5], True)
     """
-    return DirichletRecycled(alpha=alpha, clients=clients)
+
+    alpha: float = alpha_field()
+    clients: int = clients_field()
+
+    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
+        return _recycle(pools, rng, laws)
 
 
-def pathological(classes: int, clients: int) -> Pathological:
+@dataclass(frozen=True)
+class pathological(ByLabel):
     """Deal c random classes to each client, evenly, from pools that begin again (FedSMOO's).
 
     As `dirichlet_recycled`, with p_i uniform over a set of `classes` classes, every set being as
@@ -188,7 +101,16 @@ def pathological(classes: int, clients: int) -> Pathological:
     >>> [len(labels[lists.of(i)].unique()) for i in range(3)]
     [2, 2, 2]
     """
-    return Pathological(classes=classes, clients=clients)
+
+    classes: int = count_field(meaning="of each client")
+    clients: int = clients_field()
+
+    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        check_classes(self.classes, len(pools))
+        draws = self._stream(seed, "classes").random((self.clients, len(pools)))
+        # each row of argsort is a uniform permutation, so every set of classes is equally likely
+        chosen = np.argsort(draws, axis=1) < self.classes
+        return _recycle(pools, rng, np.where(chosen, 0.0, -np.inf))
 
 
 # ------------------------------------------------------------------------------------------- turns

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.data.client_indices import Ragged
-from fedloom.data.partition.base import check_count, check_enough, even_sizes, in_order, stream
+from fedloom.data.partition.base import (
+    Dealing,
+    check_enough,
+    clients_field,
+    even_sizes,
+    in_order,
+    stream,
+)
 from fedloom.errors import DataError
 
 _MOST = 200_000_000  # entries of replicated lists: 1.6 GB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Iid:
-    """Deal samples at random; see `iid`."""
+@dataclass(frozen=True)
+class iid(Dealing):
+    """Deal all samples at random; sizes differ by at most one. Fits any targets.
 
-    clients: int
+    >>> iid(clients=3).split(torch.zeros(7), seed=0).sizes.tolist()
+    [3, 2, 2]
+    """
 
-    def __post_init__(self) -> None:
-        """Refuse a number of clients below one."""
-        check_count("clients", self.clients)
+    clients: int = clients_field()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type."""
@@ -38,20 +44,33 @@ class Iid:
         check_enough(self.clients, samples)
         return in_order(rng.permutation(samples), even_sizes(samples, self.clients))
 
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "iid", "clients": self.clients}
+
+class _Unshuffled(Dealing):
+    """A partition that draws nothing: tests are dealt as training samples are."""
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
+        raise NotImplementedError
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists, dealt likewise."""
+        return self.split(tests, seed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Blocks:
-    """Deal samples in their order; see `blocks`."""
+@dataclass(frozen=True)
+class blocks(_Unshuffled):
+    """Deal blocks of neighbouring samples in the order of the file. Fits any targets and text.
 
-    clients: int
+    FAFED's "moderate" on MNIST and Fashion-MNIST, whose files are in no order of labels, so that
+    blocks are nearly i.i.d.; its shards of a text are blocks too. Sizes differ by at most one.
 
-    def __post_init__(self) -> None:
-        """Refuse a number of clients below one."""
-        check_count("clients", self.clients)
+    Source: Wu et al., FAFED, AAAI 2023, and the code that is taken for its authors'.
+
+    >>> [blocks(clients=2).split(torch.zeros(5), seed=0).of(i).tolist() for i in (0, 1)]
+    [[0, 1, 2], [3, 4]]
+    """
+
+    clients: int = clients_field()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
@@ -59,24 +78,19 @@ class Blocks:
         sizes = torch.from_numpy(even_sizes(len(targets), self.clients))
         return Ragged.from_sizes(sizes, torch.arange(len(targets)))
 
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists: blocks too."""
-        return self.split(tests, seed)
 
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "blocks", "clients": self.clients}
+@dataclass(frozen=True)
+class replicated(_Unshuffled):
+    """Give every client the whole training set: no heterogeneity at all. Fits any targets.
 
+    FAFED's "low" as a sibling of its code has it; the paper's words are `similarity`. An epoch
+    costs as many times more as there are clients. Raises DataError beyond 200 million indices.
 
-@dataclass(frozen=True, kw_only=True)
-class Replicated:
-    """Give everybody everything; see `replicated`."""
+    >>> replicated(clients=2).split(torch.zeros(3), seed=0).of(1).tolist()
+    [0, 1, 2]
+    """
 
-    clients: int
-
-    def __post_init__(self) -> None:
-        """Refuse a number of clients below one."""
-        check_count("clients", self.clients)
+    clients: int = clients_field()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
@@ -89,46 +103,3 @@ class Replicated:
             )
         sizes = torch.full((self.clients,), samples)
         return Ragged.from_sizes(sizes, torch.arange(samples).repeat(self.clients))
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists: the whole test set each."""
-        return self.split(tests, seed)
-
-    def about(self) -> dict[str, Any]:
-        """Describe the partition, fit for JSON."""
-        return {"kind": "replicated", "clients": self.clients}
-
-
-def iid(clients: int) -> Iid:
-    """Deal all samples at random; sizes differ by at most one. Fits any targets.
-
-    >>> iid(clients=3).split(torch.zeros(7), seed=0).sizes.tolist()
-    [3, 2, 2]
-    """
-    return Iid(clients=clients)
-
-
-def blocks(clients: int) -> Blocks:
-    """Deal blocks of neighbouring samples in the order of the file. Fits any targets and text.
-
-    FAFED's "moderate" on MNIST and Fashion-MNIST, whose files are in no order of labels, so that
-    blocks are nearly i.i.d.; its shards of a text are blocks too. Sizes differ by at most one.
-
-    Source: Wu et al., FAFED, AAAI 2023, and the code that is taken for its authors'.
-
-    >>> [blocks(clients=2).split(torch.zeros(5), seed=0).of(i).tolist() for i in (0, 1)]
-    [[0, 1, 2], [3, 4]]
-    """
-    return Blocks(clients=clients)
-
-
-def replicated(clients: int) -> Replicated:
-    """Give every client the whole training set: no heterogeneity at all. Fits any targets.
-
-    FAFED's "low" as a sibling of its code has it; the paper's words are `similarity`. An epoch
-    costs as many times more as there are clients. Raises DataError beyond 200 million indices.
-
-    >>> replicated(clients=2).split(torch.zeros(3), seed=0).of(1).tolist()
-    [0, 1, 2]
-    """
-    return Replicated(clients=clients)

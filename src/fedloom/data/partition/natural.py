@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.rng import key
 from fedloom.data.client_indices import Ragged
+from fedloom.data.partition.base import Dealing, count_field, stream
 from fedloom.errors import DataError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Natural:
-    """Make a client of everyone who made samples; see `natural`."""
+@dataclass(frozen=True)
+class natural(Dealing):
+    """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
+    of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
 
-    clients: int | None = None
-    min_size: int = 1
-    by: str | None = None
+    min_size: leave out who has fewer training samples. clients: keep so many, drawn at random by
+    the seed; all by default. A client's own test samples, where the data have them, go with it, and
+    all kept clients' together are the test set. Raises DataError when there are too few.
 
-    def __post_init__(self) -> None:
-        """Refuse numbers below one."""
-        for name in ("clients", "min_size"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
-                raise DataError(f"{name} must be a whole number of at least 1, got {value!r}")
+    Source: LEAF, Caldas et al. 2018.
+
+    >>> natural(min_size=2).choose(torch.tensor([7, 4, 7, -1]), "writers", seed=0)[1].tolist()
+    [7]
+    """
+
+    by: ClassVar[str | None] = None  # what the makers must be
+    clients: int | None = count_field(None, "kept; none: all", optional=True)
+    min_size: int = count_field(1, "training samples of a client that is kept")
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Refuse: labels do not say who made a sample. A data set that knows calls `choose`."""
@@ -60,7 +64,7 @@ class Natural:
                     f"there are {len(enough)} {by} with at least {self.min_size} samples, fewer "
                     f"than clients = {self.clients}; take fewer clients or a smaller min_size"
                 )
-            rng = np.random.default_rng(key(seed, "partition", "natural"))
+            rng = stream(seed, "natural")
             enough = np.sort(rng.permutation(enough)[: self.clients])
         parts = [order[ends[c] - sizes[c] : ends[c]] for c in enough]
         indices = torch.from_numpy(np.concatenate(parts).astype(np.int64))
@@ -69,28 +73,14 @@ class Natural:
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
-        out: dict[str, Any] = {"kind": self.by or "natural", "min_size": self.min_size}
+        out: dict[str, Any] = {"kind": type(self).__name__, "min_size": self.min_size}
         return out if self.clients is None else out | {"clients": self.clients}
 
 
-def natural(clients: int | None = None, min_size: int = 1) -> Natural:
-    """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
-    of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
-
-    min_size: leave out who has fewer training samples. clients: keep so many, drawn at random by
-    the seed; all by default. A client's own test samples, where the data have them, go with it, and
-    all kept clients' together are the test set. Raises DataError when there are too few.
-
-    Source: LEAF, Caldas et al. 2018.
-
-    >>> natural(min_size=2).choose(torch.tensor([7, 4, 7, -1]), "writers", seed=0)[1].tolist()
-    [7]
-    """
-    return Natural(clients=clients, min_size=min_size)
-
-
-def writers(clients: int | None = None, min_size: int = 1) -> Natural:
+@dataclass(frozen=True)
+class writers(natural):
     """Make a client of every writer of MNIST (539 by QMNIST's records) or FEMNIST: `natural`,
     refused where the makers are not writers.
     """
-    return Natural(clients=clients, min_size=min_size, by="writers")
+
+    by = "writers"

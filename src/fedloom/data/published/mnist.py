@@ -23,7 +23,7 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.own.folders import folders
 from fedloom.data.own.tables import hugging_face, table
 from fedloom.data.partition import dirichlet
-from fedloom.data.partition.natural import Natural
+from fedloom.data.partition.natural import natural
 from fedloom.data.published.cifar import cifar10, cifar100
 from fedloom.data.published.download import PublishedFile, data_root, fetch
 from fedloom.data.published.leaf import celeba, femnist
@@ -253,7 +253,7 @@ def _writers(
     download: bool,
 ) -> Tensor | None:
     """Who wrote each training image, by NIST's number; only looked up when somebody asks."""
-    if kind.writers is None or not isinstance(partition, Natural):
+    if kind.writers is None or not isinstance(partition, natural):
         return None
     folder = data_root(data_dir) / "qmnist"
     path = fetch(kind.writers, folder, download)
