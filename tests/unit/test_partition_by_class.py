@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
+from dealt import LABELS, SEEDS, counts_of, everything_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +13,6 @@ from fedloom.data import (
     blocks,
     class_groups,
     classes_per_client,
-    dirichlet_interleaved,
-    dirichlet_recycled,
-    iid,
-    pathological,
     replicated,
     shards,
     similarity,
@@ -25,39 +20,10 @@ from fedloom.data import (
 )
 from fedloom.errors import DataError
 
-LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=100).map(torch.tensor)
-SEEDS = st.integers(0, 2**31)
 FASHION = torch.arange(60_000) % 10
 
 
-def counts_of(lists, labels):
-    out = torch.zeros(lists.count, int(labels.max()) + 1, dtype=torch.int64)
-    where = lists.owners(), labels[lists.indices]
-    return out.index_put_(where, torch.ones(len(lists.indices), dtype=torch.int64), accumulate=True)
-
-
-def deals_everything_once(lists, samples):
-    return torch.equal(lists.indices.sort().values, torch.arange(samples))
-
-
-def even_sizes(samples, parts):
-    return [samples // parts + (i < samples % parts) for i in range(parts)]
-
-
 # ------------------------------------------------------------------------------ complete, disjoint
-@settings(deadline=None, max_examples=60)
-@given(labels=LABELS, share=st.floats(0, 1), alike=st.floats(0, 1), seed=SEEDS)
-def test_these_deal_everything_once_in_even_sizes(labels, share, alike, seed):
-    clients, n = 1 + int(share * (len(labels) - 1)), len(labels)
-    for partition in (
-        similarity(clients, alike),
-        stratified(clients),
-        blocks(clients),
-        shards(clients, per_client=1),
-    ):
-        lists = partition.split(labels, seed)
-        assert deals_everything_once(lists, n), partition
-        assert sorted(lists.sizes.tolist(), reverse=True) == even_sizes(n, clients), partition
 
 
 @settings(deadline=None, max_examples=60)
@@ -69,7 +35,7 @@ def test_shards_deal_everything_once(labels, share, each, seed):
             shards(clients, each).split(labels, seed)
         return
     lists = shards(clients, each).split(labels, seed)
-    assert deals_everything_once(lists, len(labels))
+    assert everything_once(lists, len(labels))
     low = len(labels) // (clients * each) * each
     assert low <= int(lists.sizes.min()) <= int(lists.sizes.max()) <= low + each
 
@@ -83,7 +49,7 @@ def test_two_groups_deal_everything_once_or_say_why_not(labels, clients, seed):
     except DataError as error:
         assert "clients" in str(error)
         return
-    assert deals_everything_once(lists, len(labels))
+    assert everything_once(lists, len(labels))
     counts = counts_of(lists, labels)[:, labels.unique()]
     halves = [counts[:, : -(-there // 2)].sum(1) > 0, counts[:, -(-there // 2) :].sum(1) > 0]
     assert not (halves[0] & halves[1]).any()
@@ -116,14 +82,14 @@ def test_every_client_holds_exactly_its_classes_or_it_says_why_not(
         )
         assert (lists.sizes == classes * shortest).all()
     else:
-        assert deals_everything_once(lists, len(labels))
+        assert everything_once(lists, len(labels))
 
 
 # ----------------------------------------------------------------------------- the papers' numbers
 @pytest.mark.parametrize(("classes", "each"), [(1, 600), (2, 300), (5, 120), (10, 60)])
 def test_cfedavg_on_fashion_mnist(classes, each):
     lists = classes_per_client(classes, 100).split(FASHION, seed=0)
-    assert deals_everything_once(lists, 60_000)
+    assert everything_once(lists, 60_000)
     counts = counts_of(lists, FASHION)
     assert set(counts.unique().tolist()) <= {0, each}
     assert ((counts > 0).sum(1) == classes).all()
@@ -141,7 +107,7 @@ def test_cfedavg_on_mnist_cuts_every_piece_to_the_shortest():
     assert (partition.split(labels, 0).sizes == 542).all()
     assert (partition.split_tests(labels, tests, 0).sizes == 89).all()
     loose = classes_per_client(1, 100, equal=False)
-    assert deals_everything_once(loose.split(labels, 0), 60_000)
+    assert everything_once(loose.split(labels, 0), 60_000)
 
 
 def test_which_classes_a_client_gets_is_random():
@@ -217,71 +183,3 @@ def test_shards_are_fedavgs():
     counts = counts_of(shards(100, 2).split(FASHION, 0), FASHION)
     assert set(counts.unique().tolist()) <= {0, 300, 600}
     assert (counts.sum(1) == 600).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "partition",
-    [
-        *(
-            f(a, 10_000)
-            for f in (dirichlet_interleaved, dirichlet_recycled)
-            for a in (1e-6, 1, 1e6)
-        ),
-        pathological(2, 10_000),
-        classes_per_client(2, 10_000),
-        similarity(10_000),
-        shards(10_000),
-        class_groups(10_000),
-        stratified(10_000),
-        iid(10_000),
-    ],
-    ids=str,
-)
-def test_ten_thousand_clients_take_under_five_seconds(partition):
-    begin = time.perf_counter()
-    lists = partition.split(FASHION, seed=0)
-    assert time.perf_counter() - begin < 5
-    assert lists.count == 10_000 and int(lists.sizes.min()) >= 1
-
-
-# ------------------------------------------------------------------------------------- bad input
-LABELLED = torch.arange(12) % 4
-
-
-@pytest.mark.parametrize(
-    ("use", "says"),
-    [
-        (lambda: classes_per_client(5, 4).split(LABELLED, 0), "cannot hold 5 classes.*have 4"),
-        (lambda: classes_per_client(1, 3).split(LABELLED, 0), "to nobody; take at least 4 clients"),
-        (lambda: classes_per_client(4, 4).split(LABELLED, 0), "fewer samples than clients"),
-        (lambda: classes_per_client(0, 4), "classes must be"),
-        (lambda: classes_per_client(1, 0), "clients must be"),
-        (lambda: classes_per_client(2, 3).split(LABELLED.double(), 0), "needs labels"),
-        (lambda: shards(7, 2).split(LABELLED, 0), "12 samples cannot be cut into 14 shards"),
-        (lambda: shards(3, 0), "per_client must be"),
-        (lambda: similarity(3, 1.5), r"share must be in \[0, 1\], got 1.5"),
-        (lambda: similarity(3, float("nan")), "got nan"),
-        (lambda: similarity(13).split(LABELLED, 0), "13 clients cannot share 12 samples"),
-        (lambda: stratified(0), "clients must be"),
-        (lambda: blocks(13).split(LABELLED, 0), "13 clients cannot share 12 samples"),
-        (lambda: class_groups(2, [[0, 1], [1, 2, 3]]), "every class one group"),
-        (lambda: class_groups(2, [[0, 1], []]), "at least one class"),
-        (lambda: class_groups(1, [[0, 1], [2, 3]]), "2 groups of classes need as many clients"),
-        (lambda: class_groups(2, [[0, 1], [2]]).split(LABELLED, 0), "class 3 is in no group"),
-        (
-            lambda: class_groups(2, [[0, 1], [2, 3, 9]]).split(LABELLED, 0),
-            "class 9 is in the groups but has no samples",
-        ),
-        (lambda: class_groups(2, [[0.5]]), "lists of classes"),
-        (
-            lambda: class_groups(11, [[0], [1, 2, 3]]).split(LABELLED, 0),
-            "3 samples for 6 clients",
-        ),
-        (lambda: replicated(0), "clients must be"),
-    ],
-)
-def test_what_cannot_be_dealt_is_refused_in_one_line(use, says):
-    with pytest.raises(DataError, match=says) as error:
-        use()
-    assert "\n" not in str(error.value)

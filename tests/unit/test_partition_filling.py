@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from dealt import LABELS, SEEDS, counts_of, powers_of_ten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,25 +22,7 @@ from fedloom.data.partition.dirichlet_sampled import (
 )
 from fedloom.errors import DataError
 
-ALPHAS = st.floats(-6, 6).map(lambda power: 10.0**power)
-LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=100).map(torch.tensor)
-SEEDS = st.integers(0, 2**31)
-
-
-def counts_of(lists, labels):
-    out = torch.zeros(lists.count, int(labels.max()) + 1, dtype=torch.int64)
-    where = lists.owners(), labels[lists.indices]
-    return out.index_put_(where, torch.ones(len(lists.indices), dtype=torch.int64), accumulate=True)
-
-
-@settings(deadline=None, max_examples=120)
-@given(labels=LABELS, share=st.floats(0, 1), alpha=ALPHAS, seed=SEEDS)
-def test_interleaved_deals_everything_once_in_even_sizes_for_any_alpha(labels, share, alpha, seed):
-    clients = 1 + int(share * (len(labels) - 1))
-    lists = dirichlet_interleaved(alpha, clients).split(labels, seed)
-    assert torch.equal(lists.indices.sort().values, torch.arange(len(labels)))
-    n, rest = divmod(len(labels), clients)
-    assert lists.sizes.tolist() == [n + (i < rest) for i in range(clients)]
+ALPHAS = powers_of_ten(-6, 6)
 
 
 def repeats_are_those_of_whole_passes(lists, labels):
@@ -73,15 +56,6 @@ def test_pathological_clients_hold_no_other_classes(labels, share, classes, seed
     assert lists.sizes.tolist() == [n + rest] + [n] * (clients - 1)
     assert ((counts_of(lists, labels) > 0).sum(1) <= classes).all()
     repeats_are_those_of_whole_passes(lists, labels)
-
-
-@pytest.mark.parametrize(
-    "partition", [dirichlet_interleaved(0.3, 7), dirichlet_recycled(0.3, 7), pathological(2, 7)]
-)
-def test_a_seed_makes_the_split(partition):
-    labels = torch.arange(200) % 10
-    first, again, other = (partition.split(labels, seed) for seed in (1, 1, 2))
-    assert first.digest() == again.digest() != other.digest()
 
 
 # ------------------------------------------------------------------------------------------- laws
@@ -225,22 +199,3 @@ def test_pathological_sets_are_all_as_likely():
     n = len(both)
     assert len(seen) == 6
     assert all(abs(k / n - 1 / 6) < 4.5 * np.sqrt(5 / 36 / n) for k in seen.values())
-
-
-@pytest.mark.parametrize(
-    ("use", "says"),
-    [
-        (lambda y: pathological(11, 2).split(y, 0), "cannot hold 11 classes, the labels have 10"),
-        (lambda y: pathological(0, 2), "classes must be .* at least 1, got 0"),
-        (lambda y: pathological(2, 0), "clients must be"),
-        (lambda y: dirichlet_recycled(0, 2), "alpha must be"),
-        (lambda y: dirichlet_interleaved(-1, 2), "alpha must be"),
-        (lambda y: dirichlet_recycled(1, 31).split(y, 0), "31 clients cannot share 30 samples"),
-        (lambda y: dirichlet_interleaved(1, 31).split(y, 0), "31 clients cannot share 30"),
-        (lambda y: pathological(1, 2).split(y.double(), 0), "needs labels"),
-    ],
-)
-def test_what_cannot_be_dealt_is_refused_in_one_line(use, says):
-    with pytest.raises(DataError, match=says) as error:
-        use(torch.arange(30) % 10)
-    assert "\n" not in str(error.value)
