@@ -9,6 +9,7 @@ import json
 import pickle
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from safetensors.torch import load_file
 
 from fedloom.config import from_run
 from fedloom.data import SOURCES, data_root, iid
-from fedloom.data.published.cifar import CIFAR10, CIFAR100, CifarSet
+from fedloom.data.published import images as published
+from fedloom.data.published.images import CIFAR10, CIFAR100, ImageSet
 from fedloom.data.published.verify import check
 
 pytestmark = pytest.mark.slow
@@ -33,37 +35,42 @@ SMALL = (
 )  # fmt: skip
 
 
-def few_images(kind: CifarSet, folder: Path, patch: pytest.MonkeyPatch) -> None:
+def few_images(kind: ImageSet, folder: Path, patch: pytest.MonkeyPatch) -> None:
     """The publisher's files with the first images of each class only."""
     if check(kind.name, ROOT).state == "missing":
         pytest.skip(f"no copy of {kind.name} in FEDLOOM_DATA or the cache")
     whole = SOURCES[kind.name](iid(1), data_dir=ROOT, download=False)
     folder.mkdir(parents=True)
+    sums: dict[str, str] = {}
+    *train, test, names_of_classes = (file.name for file in kind.files)
 
     def write(name: str, content: dict[bytes, Any]) -> None:
         raw = pickle.dumps(content, protocol=3)
         (folder / name).write_bytes(raw)
-        patch.setitem(kind.md5, name, hashlib.md5(raw).hexdigest())
+        sums[name] = hashlib.md5(raw).hexdigest()
 
     def first(targets: torch.Tensor, count: int) -> torch.Tensor:
         each = count // kind.classes
         found = [(targets == c).nonzero()[:each, 0] for c in range(kind.classes)]
         return torch.stack(found, 1).flatten()
 
-    parts = [(whole.inputs, whole.targets, TRAIN, kind.train)]
-    parts.append((whole.test_inputs, whole.test_targets, TEST, (kind.test,)))
+    parts = [(whole.inputs, whole.targets, TRAIN, train)]
+    parts.append((whole.test_inputs, whole.test_targets, TEST, [test]))
     for images, targets, count, names in parts:
         chosen = torch.chunk(first(targets, count), len(names))
         for name, index in zip(names, chosen, strict=True):
             rows, labels = images[index].flatten(1).numpy(), targets[index].tolist()
-            write(name, {b"data": rows, kind.labels: labels})
-    write(kind.names[0], {kind.names[1]: [n.encode() for n in whole.class_names]})
+            write(name, {b"data": rows, kind.key + b"labels": labels})
+    names = [name.encode() for name in whole.class_names]
+    write(names_of_classes, {kind.key + b"label_names": names})
+    files = tuple(replace(file, md5=sums[file.name]) for file in kind.files)
+    patch.setattr(published, kind.name.upper(), replace(kind, files=files))
 
 
 @pytest.mark.parametrize("kind", [CIFAR10, CIFAR100], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("rule", ["fiarse", "heterofl"])
 def test_one_round_of_the_paper_s_set_up(
-    kind: CifarSet,
+    kind: ImageSet,
     rule: str,
     fedloom: Fedloom,
     monkeypatch: pytest.MonkeyPatch,

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from fedloom.errors import DataError
 
 
 def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def refused(call, *says):
+    """What a DataError says: one line with all of these in it."""
+    with pytest.raises(DataError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for part in says:
+        assert str(part) in message
+    return message
+
+
+def idx(array: np.ndarray, code: int) -> bytes:
+    """An idx file."""
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+    return header + array.tobytes()
 
 
 def leaf(folder: Path, **users: dict) -> None:

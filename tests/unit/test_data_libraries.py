@@ -9,20 +9,11 @@ import io
 import numpy as np
 import pytest
 import torch
+from published import refused
 
 from fedloom.data import hugging_face, iid, table
-from fedloom.errors import DataError
 
 SITES = ["a", "b", "a"]
-
-
-def refused(call, *says):
-    with pytest.raises(DataError) as error:
-        call()
-    message = str(error.value)
-    assert "\n" not in message
-    for part in says:
-        assert part in message
 
 
 # ---- Parquet

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import hashlib
 import io
 import os
 import sys
@@ -13,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published import refused
 
 from fedloom.data import (
     PARTITIONS,
@@ -28,18 +32,8 @@ from fedloom.data import (
 from fedloom.data.client_indices import read_arrays
 from fedloom.data.dataset import Arrays
 from fedloom.data.partition import natural
-from fedloom.data.published import mnist as sources
+from fedloom.data.published import images
 from fedloom.errors import DataError
-
-
-def refused(call, *says):
-    with pytest.raises(DataError) as error:
-        call()
-    message = str(error.value)
-    assert "\n" not in message
-    for part in says:
-        assert str(part) in message
-
 
 # ---- natural partitions, and blocks
 
@@ -122,39 +116,25 @@ def test_blocks_are_the_samples_in_order(samples, clients):
 
 
 def test_mnists_writers_are_those_of_its_labels(tmp_path, monkeypatch):
-    import gzip
-    import struct
-
-    def idx(array, code):
-        head = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
-        return gzip.compress(head + array.tobytes())
-
-    images = np.zeros((4, 2, 2), np.uint8)
-    labels = np.array([3, 1, 3, 0], np.uint8)
-    content = [idx(images, 8), idx(labels, 8), idx(images, 8), idx(labels, 8)]
-    records = np.zeros((4, 8), ">i4")
-    records[:, 0], records[:, 2] = labels, [2100, 77, 77, 2100]
-
-    def put(folder, file, raw):
-        import dataclasses
-        import hashlib
-
+    def put(folder, file, array, code=8):
+        raw = gzip.compress(published.idx(array, code))
         published.write(tmp_path / folder / file.name, raw)
         return dataclasses.replace(file, md5=hashlib.md5(raw).hexdigest())
 
-    import dataclasses
-
-    files = tuple(put("mnist", f, raw) for f, raw in zip(sources.MNIST.files, content, strict=True))
-    kind = dataclasses.replace(
-        sources.MNIST, files=files, writers=put("qmnist", sources.QMNIST, idx(records, 0x0C))
-    )
-    monkeypatch.setattr(sources, "MNIST", kind)
-    data = mnist(writers(), data_dir=tmp_path, download=False)
-    assert [data.clients.of(i).tolist() for i in range(2)] == [[1, 2], [0, 3]]
-    records[1, 0] = 8
-    kind = dataclasses.replace(kind, writers=put("qmnist", sources.QMNIST, idx(records, 0x0C)))
-    monkeypatch.setattr(sources, "MNIST", kind)
-    refused(lambda: mnist(natural(), data_dir=tmp_path), "image 1 shows 8, but its label is 1")
+    pictures, labels = np.zeros((4, 2, 2), np.uint8), np.array([3, 1, 3, 0], np.uint8)
+    records = np.zeros((4, 8), ">i4")
+    records[:, 0], records[:, 2] = labels, [2100, 77, 77, 2100]
+    content = (pictures, labels, pictures, labels)
+    files = tuple(put("mnist", f, x) for f, x in zip(images.MNIST.files, content, strict=True))
+    for wrong in (False, True):
+        records[1, 0] += 7 * wrong
+        own = {"files": files, "writers": put("qmnist", images.QMNIST, records, 0x0C)}
+        monkeypatch.setattr(images, "MNIST", dataclasses.replace(images.MNIST, **own))
+        load = lambda: mnist(writers(), data_dir=tmp_path, download=False)
+        if wrong:
+            refused(load, "image 1 shows 8, but its label is 1")
+        else:
+            assert [load().clients.of(i).tolist() for i in range(2)] == [[1, 2], [0, 3]]
 
 
 # ---- tables
@@ -203,10 +183,12 @@ def test_a_column_of_texts_becomes_words(tmp_path):
         (ROWS, {"client": "site", "target": "x"}, "no column 'x'"),
         (ROWS + "bonn,?,1,no\n", {"client": "site"}, "column 'age', row 4: '?' is no finite"),
         (ROWS + "bonn,nan,1,no\n", {"client": "site"}, "row 4: 'nan' is no finite"),
-        (ROWS + "bonn,1\n", {"client": "site"}, "row 5: 2 columns, expected 4"),
+        (ROWS + "bonn,1\n", {"client": "site"}, "column 'dose', row 4: '' is no finite"),
         ("site,age,label\na,1,-1\n", {"client": "site"}, "row 1: label -1"),
         ("site,age,label\na,1,2\na,1,b\n", {"client": "site"}, "row 2: 'b' is no finite number"),
         ("a,a\n1,2\n", {"client": "a"}, "names a column twice"),
+        (ROWS + "bonn,1,1,no,5\n", {"client": "site"}, "Expected 4 fields in line 5, saw 5"),
+        (ROWS + '"bonn,1,1,no\n', {"client": "site"}, "no whole CSV file: Error tokenizing"),
         ("a,b\n", {"client": "a"}, "no rows below its header"),
         ("site,label\na,1\n", {"client": "site"}, "no columns besides label and site"),
     ],
@@ -226,10 +208,12 @@ def test_a_class_that_only_the_test_has_is_refused(tmp_path):
     refused(lambda: table(path=tmp_path / "w.csv"), "not UTF-8")
 
 
-def test_parquet_needs_its_extra(tmp_path, monkeypatch):
-    path = published.write(tmp_path / "t.parquet", b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(lambda: table(path=path, client="site"), "pip install fedloom[tables]")
+@pytest.mark.parametrize(("ending", "library"), [("parquet", "pyarrow"), ("csv", "pandas")])
+def test_tables_need_their_extra(tmp_path, monkeypatch, ending, library):
+    path = published.write(tmp_path / f"t.{ending}", b"PAR1")
+    monkeypatch.setitem(sys.modules, library, None)
+    says = f"to read t.{ending} needs {library}, which is missing; pip install fedloom[tables]"
+    refused(lambda: table(path=path, client="site"), says)
 
 
 def test_parquet_is_read_like_a_csv(tmp_path):
@@ -270,10 +254,10 @@ def test_arrays_that_do_not_fit_name_the_client(tmp_path):
     load = lambda: folders(path=tmp_path)
     arrays(tmp_path / "a", inputs=[[1.0], [2.0]], targets=[0, 1])
     for values, says in (
-        ({"inputs": [[1.0]], "targets": [0, 1]}, "inputs count 1 and targets 2"),
-        ({"inputs": np.zeros((0, 1)), "targets": []}, "count 0"),
+        ({"inputs": [[1.0]], "targets": [0, 1]}, "has 1 inputs, but 2 targets"),
+        ({"inputs": np.zeros((0, 1)), "targets": []}, "hold no samples"),
         ({"inputs": [[1.0]]}, "has no array targets"),
-        ({"inputs": [[float("nan")]], "targets": [0]}, "NaN or infinity in sample 0"),
+        ({"inputs": [[float("nan")]], "targets": [0]}, "inputs row 0 holds NaN or infinity"),
         ({"inputs": [[1.0, 2.0]], "targets": [0]}, "inputs of shape (2,)"),
         ({"inputs": [[1.0]], "targets": [0.5]}, "targets of shape ()"),
     ):

@@ -10,23 +10,13 @@ import types
 import published
 import pytest
 import torch
+from published import refused
 
 from fedloom.data import ag_news, blocks, iid, shakespeare, sst2, wikitext2
 from fedloom.data.partition import natural
 from fedloom.data.published import text_classification as reviews
 from fedloom.data.published.shakespeare import ALPHABET, encode
 from fedloom.data.published.vocabulary import by_frequency, padded
-from fedloom.errors import DataError
-
-
-def refused(call, *says):
-    with pytest.raises(DataError) as error:
-        call()
-    message = str(error.value)
-    assert "\n" not in message
-    for part in says:
-        assert str(part) in message
-
 
 # ---- Shakespeare
 
@@ -170,6 +160,7 @@ def news(tmp_path, monkeypatch):
         url = f"file:///nowhere/{name}.csv"
         files[name] = dataclasses.replace(reviews.AG_NEWS[name], md5=md5, url=url)
     monkeypatch.setattr(reviews, "AG_NEWS", files)
+    monkeypatch.setattr("fedloom.data.published.download.RETRIES", 0)
     return folder
 
 

@@ -135,6 +135,8 @@ ONLY_IN = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "PIL": {"data"},
+    "pandas": {"data", "report"},
+    "pooch": {"data"},
     "pyarrow": {"data"},
     "datasets": {"data"},
     "click": {"cli"},

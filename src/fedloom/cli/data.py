@@ -34,7 +34,7 @@ def list_sets(data_dir: Path | None) -> None:
     for name, entry in CATALOGUE.items():
         places = [root / entry.place, root / entry.place.lower()]
         here = "yes" if any(place.is_dir() for place in places) or not entry.place else "no"
-        how = "downloads" if entry.get else "by hand" if entry.place else "comes along"
+        how = "downloads" if entry.downloads else "by hand" if entry.place else "comes along"
         lines.append([name, here, how, entry.place or "-", entry.about])
     click.echo(f"in {root}\n\n{table(lines)}")
 
@@ -45,8 +45,8 @@ def list_sets(data_dir: Path | None) -> None:
 def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     """Download data sets, with a progress bar, and verify them.
 
-    What is there already is only checked. A download that was stopped goes on where it was when the
-    command is given again.
+    What is there already is only checked. A download that was stopped leaves nothing; a connection
+    that breaks off is tried again.
     """
     from fedloom.data.published.download import data_root
     from fedloom.data.published.verify import CATALOGUE, SUBSET, get
@@ -55,7 +55,7 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     for name in _known(names):
         found = get(name, root)
         whole = "; to download the whole, move its folder away first"
-        hint = whole if found.state == SUBSET and CATALOGUE[name].get else ""
+        hint = whole if found.state == SUBSET and CATALOGUE[name].downloads else ""
         click.echo(f"{name}: {found.state}: {found.detail}{hint}")
 
 

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
 from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
 from fedloom.data.heterogeneity import measure
 from fedloom.data.own.folders import folders
-from fedloom.data.own.in_memory import from_arrays, from_clients
-from fedloom.data.own.tables import from_datasets, hugging_face, table
+from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
+from fedloom.data.own.tables import hugging_face, table
 from fedloom.data.partition import (
     PARTITIONS,
     blocks,
@@ -32,15 +34,23 @@ from fedloom.data.partition import (
     stratified,
     writers,
 )
-from fedloom.data.published.cifar import cifar10, cifar100
+from fedloom.data.published.digits import digits
 from fedloom.data.published.download import data_root
+from fedloom.data.published.images import cifar10, cifar100, fashion_mnist, mnist
 from fedloom.data.published.leaf import celeba, femnist
-from fedloom.data.published.mnist import SOURCES, digits, fashion_mnist, mnist
 from fedloom.data.published.shakespeare import shakespeare
 from fedloom.data.published.text_classification import ag_news, sst2
 from fedloom.data.published.tiny_imagenet import tiny_imagenet
 from fedloom.data.published.wikitext import wikitext2
 from fedloom.data.transforms import Images, Tokens, Transform
+
+SOURCES: dict[str, Callable[..., FederatedData]] = {
+    source.__name__: source
+    for source in (
+        *(digits, mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, femnist, celeba),
+        *(shakespeare, wikitext2, ag_news, sst2, folders, table, hugging_face),
+    )
+}
 
 __all__ = [
     "PARTITIONS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.data.published.text_files import read_rows
-from fedloom.data.published.tiny_imagenet import as_array
+from fedloom.data.pictures import as_array
+from fedloom.data.published.text_files import read_text
 from fedloom.data.published.vocabulary import by_frequency, padded
 from fedloom.errors import DataError, did_you_mean
 
+PARQUET = (".parquet", ".pq")
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -38,38 +39,54 @@ class Table:
         return self.columns[name]
 
 
-def from_csv(path: Path) -> Table:
-    """A CSV file whose first row names the columns; values are texts. Raises DataError."""
-    rows = list(read_rows(path))
-    if len(rows) < 2:
-        raise DataError(f"{path} has no rows below its header; is it a CSV file with a header?")
-    header = [name.strip() for name in rows[0]]
-    if len(set(header)) < len(header):
-        raise DataError(f"{path} names a column twice: {', '.join(header)}")
-    return Table(str(path), dict(zip(header, zip(*rows[1:], strict=True), strict=True)))
-
-
-def from_parquet(path: Path) -> Table:
-    """A Parquet file. Raises DataError; needs pyarrow."""
+def read_table(path: Path) -> Table:
+    """A CSV file whose first row names the columns, every value a text; or a Parquet file, by its
+    ending. Raises DataError; needs pandas, or pyarrow for Parquet.
+    """
+    if not path.is_file():
+        raise DataError(f"there is no file {path}")
+    read, needed = (_csv, "pandas") if path.suffix not in PARQUET else (_parquet, "pyarrow")
     try:
-        import pyarrow
-        from pyarrow import parquet
+        names, columns = read(path)
     except ImportError as error:
         raise DataError(
-            "Parquet files need pyarrow, which is missing; pip install fedloom[tables]"
+            f"to read {path.name} needs {needed}, which is missing; pip install fedloom[tables]"
         ) from error
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} names a column twice: {', '.join(names)}")
+    if not columns[0]:
+        raise DataError(f"{path} has no rows below its header; is it a table with a header?")
+    return Table(str(path), dict(zip(names, columns, strict=True)))
+
+
+def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    import pandas
+
+    text = io.StringIO(read_text(path))
+    try:  # the header is read as a row: pandas would rename what is there twice
+        frame = pandas.read_csv(text, header=None, dtype=object, keep_default_na=False)
+    except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
+        raise DataError(f"{path} is no whole CSV file: {_first(error)}; get it again") from error
+    columns = [frame[place].tolist() for place in frame]
+    return [column[0].strip() for column in columns], [column[1:] for column in columns]
+
+
+def _parquet(path: Path) -> tuple[list[str], list[list[Any]]]:
+    import pyarrow
+    from pyarrow import parquet
+
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()
     except (OSError, pyarrow.ArrowException) as error:
-        said = str(error).partition("\n")[0]
+        said = _first(error)
         raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
-    names = table.column_names
-    if not len(table):
-        raise DataError(f"{path} has no rows")
-    if len(set(names)) < len(names):
-        raise DataError(f"{path} names a column twice: {', '.join(names)}")
-    return Table(str(path), {name: table.column(name).to_pylist() for name in names})
+    return table.column_names, [column.to_pylist() for column in table.columns]
+
+
+def _first(error: Exception) -> str:
+    """The first line of what an error says."""
+    return str(error).partition("\n")[0]
 
 
 def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
@@ -230,34 +247,26 @@ def holds_pictures(values: Sequence[Any]) -> bool:
 
 
 def pictures_of(table: Table, name: str) -> Tensor:
-    """A column of pillow pictures of one size, (n, 3 or 1, H, W) uint8. Raises DataError naming the
-    row.
+    """A column of pillow pictures of one size, (n, 3 or 1, H, W) uint8; each is only decoded as it
+    is read. Raises DataError naming the row.
     """
-    values = table.of(name)
-    first = _picture(values, 0, f"{table.where}, column '{name}', row 1")
-    out = np.empty((len(values), *first.shape), dtype=np.uint8)
-    size = (first.shape[1], first.shape[2])
+    values, size, grey = table.of(name), None, None
+    out = np.empty(0, dtype=np.uint8)
     for row in range(len(values)):
         where = f"{table.where}, column '{name}', row {row + 1}"
-        out[row] = _picture(values, row, where, size, first.shape[0] == 1)
-    return torch.from_numpy(out)
-
-
-def _picture(
-    values: Sequence[Any],
-    row: int,
-    where: str,
-    size: tuple[int, int] | None = None,
-    grey: bool | None = None,
-) -> npt.NDArray[np.uint8]:
-    """The picture of a row, which is only decoded now. Raises DataError."""
-    try:
-        picture = values[row]
-        if hasattr(picture, "convert"):
-            return as_array(picture, size, where, grey)
-    except (OSError, SyntaxError, ValueError) as error:
-        if isinstance(error, DataError):
+        try:
+            picture = values[row]
+            if not hasattr(picture, "convert"):
+                raise DataError(f"{where} is a {type(picture).__name__}, no picture")
+            array = as_array(picture, size, where, grey)
+        except DataError:
             raise
-        said = str(error).partition("\n")[0]
-        raise DataError(f"{where} is no whole picture ({said}); take it out") from error
-    raise DataError(f"{where} is a {type(picture).__name__}, no picture")
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(
+                f"{where} is no whole picture ({_first(error)}); take it out"
+            ) from error
+        if size is None:
+            size, grey = (array.shape[1], array.shape[2]), array.shape[0] == 1
+            out = np.empty((len(values), *array.shape), dtype=np.uint8)
+        out[row] = array
+    return torch.from_numpy(out)

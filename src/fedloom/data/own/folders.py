@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,22 +14,19 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
+from fedloom.data.own.in_memory import join
 from fedloom.data.own.npy import read_npy, read_npz
 from fedloom.data.partition.natural import natural
-from fedloom.data.published.tiny_imagenet import open_picture
-from fedloom.data.tensors import as_inputs, as_targets
+from fedloom.data.pictures import open_picture
 from fedloom.data.transforms import Images
+from fedloom.data.validation import check_finite
 from fedloom.errors import DataError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "test")
 
 
-class Part(NamedTuple):
-    """The samples of one client, for training or for testing."""
-
-    inputs: Tensor
-    targets: Tensor
+Part = tuple[Any, Any]  # inputs and targets of one client, for training or for testing
 
 
 def folders(
@@ -66,39 +63,27 @@ def folders(
     else:
         classes = _classes(clients)
         found = [_pictures(client, classes, size) for client in clients]
-        grey = (0.5,) * found[0]["train"].inputs.shape[1]
+        grey = (0.5,) * found[0]["train"][0].shape[1]
         shift, scale = tuple(mean) or grey, tuple(std) or grey
         transform = Images(mean=shift, std=scale, rotate=rotate, crop=crop, flip=flip)
-    arrays = _together(root, clients, found, classes, transform)
-    return arrays.deal(natural() if partition is None else partition, seed)
-
-
-def _together(
-    root: Path,
-    clients: Sequence[Path],
-    found: Sequence[dict[str, Part]],
-    classes: tuple[str, ...],
-    transform: Images | None,
-) -> Arrays:
-    """The samples of all clients as one data set."""
-    train, owners = _joined(clients, [parts["train"] for parts in found])
-    tests = [parts.get("test") for parts in found]
-    test, test_owners = _joined(clients, tests) if any(tests) else (None, None)
     names = [client.name for client in clients]
-    assert train is not None
+    inputs, targets, owners = _joined(names, found, "train", transform)
+    tests: tuple[Tensor | None, ...] = (None, None, None)
+    if any("test" in parts for parts in found):
+        tests = _joined(names, found, "test", transform)
     return Arrays(
         name=root.name,
-        inputs=train.inputs,
-        targets=train.targets,
+        inputs=inputs,
+        targets=targets,
         owners=owners,
-        test_inputs=None if test is None else test.inputs,
-        test_targets=None if test is None else test.targets,
-        test_owners=test_owners,
+        test_inputs=tests[0],
+        test_targets=tests[1],
+        test_owners=tests[2],
         by="clients",
         class_names=classes,
         transform=transform,
         details={"client_names": names} if len(names) <= 1000 else {},
-    )
+    ).deal(natural() if partition is None else partition, seed)
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -119,7 +104,7 @@ def _arrays(client: Path) -> dict[str, Part]:
             values = {path.stem: read_npy(path) for path in sorted(client.glob("*.npy"))}
     except ValueError as error:
         raise DataError(f"client {client.name}: arrays in {client} are damaged: {error}") from error
-    out = {}
+    out: dict[str, Part] = {}
     for split, before in (("train", ""), ("test", "test_")):
         names = (f"{before}inputs", f"{before}targets")
         if split == "test" and not any(name in values for name in names):
@@ -127,26 +112,10 @@ def _arrays(client: Path) -> dict[str, Part]:
         for name in names:
             if name not in values:
                 raise DataError(f"client {client.name}: {client} has no array {name}")
-        what = f"client {client.name}: {before}"
-        part = Part(
-            as_inputs(values[names[0]], what=f"{what}inputs"),
-            as_targets(values[names[1]], what=f"{what}targets"),
-        )
-        if len(part.inputs) != len(part.targets) or not len(part.inputs):
-            raise DataError(
-                f"{what}inputs count {len(part.inputs)} and {before}targets {len(part.targets)} "
-                "samples; they must be as many, and at least one"
-            )
-        _refuse_nan(part.inputs, f"{what}inputs")
-        out[split] = part
+        if not values[names[0]].size:
+            raise DataError(f"client {client.name}: {before}inputs of {client} hold no samples")
+        out[split] = (values[names[0]], values[names[1]])
     return out
-
-
-def _refuse_nan(inputs: Tensor, what: str) -> None:
-    if inputs.is_floating_point() and not bool(inputs.sum().isfinite()):
-        rows = (~inputs.isfinite()).reshape(len(inputs), -1).any(dim=1).nonzero()
-        if len(rows):
-            raise DataError(f"{what} hold NaN or infinity in sample {int(rows[0])}; repair it")
 
 
 def _class_folders(client: Path, split: str) -> list[Path]:
@@ -163,7 +132,7 @@ def _classes(clients: Sequence[Path]) -> tuple[str, ...]:
 
 def _pictures(client: Path, classes: tuple[str, ...], size: int | None) -> dict[str, Part]:
     """The pictures of a client, training and perhaps test."""
-    out = {}
+    out: dict[str, Part] = {}
     for split in SPLITS:
         files = [
             (path, classes.index(folder.name))
@@ -192,24 +161,17 @@ def _pictures(client: Path, classes: tuple[str, ...], size: int | None) -> dict[
                 )
             pictures.append(picture)
         labels = torch.tensor([label for _, label in files])
-        out[split] = Part(torch.from_numpy(np.stack(pictures)), labels)
+        out[split] = (torch.from_numpy(np.stack(pictures)), labels)
     return out
 
 
 def _joined(
-    clients: Sequence[Path], parts: Sequence[Part | None]
-) -> tuple[Part | None, Tensor | None]:
-    """The samples of all clients, one after the other, and whose they are."""
-    found = [(i, part) for i, part in enumerate(parts) if part is not None]
-    first, like = found[0]
-    for i, part in found:
-        for kind, mine, other in zip(("inputs", "targets"), part, like, strict=True):
-            if mine.shape[1:] != other.shape[1:] or mine.dtype != other.dtype:
-                raise DataError(
-                    f"client {clients[i].name} has {kind} of shape {tuple(mine.shape[1:])} and "
-                    f"type {mine.dtype} a sample, client {clients[first].name} "
-                    f"{tuple(other.shape[1:])} and {other.dtype}; all must be alike"
-                )
-    owners = torch.cat([torch.full((len(part.targets),), i) for i, part in found])
-    inputs = torch.cat([part.inputs for _, part in found])
-    return Part(inputs, torch.cat([part.targets for _, part in found])), owners
+    names: Sequence[str], found: Sequence[dict[str, Part]], split: str, transform: Images | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The samples of all clients, one after the other, and whose they are. Raises DataError."""
+    there = [i for i, parts in enumerate(found) if split in parts]
+    who = [f"client {names[i]}" for i in there]
+    inputs, targets, lists = join([found[i][split] for i in there], who, transform=transform)
+    for place, name in enumerate(who):
+        check_finite(f"{name}: {split} inputs", inputs[lists.of(place)])
+    return inputs, targets, torch.tensor(there)[lists.owners()]

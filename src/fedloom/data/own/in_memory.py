@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.data.client_indices import Partition, Ragged
+from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
+from fedloom.data.pictures import as_array
 from fedloom.data.tensors import as_inputs, as_targets, check_dtype
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError
@@ -45,11 +47,14 @@ def from_clients(
         raise DataError(
             f"client_tests has {len(client_tests)} pairs for {len(pairs)} clients; give one each"
         )
-    inputs, targets, clients = _join(pairs, dtype, "client {}", transform)
+    names = [f"client {i}" for i in range(len(pairs))]
+    inputs, targets, clients = join(pairs, names, dtype, transform)
     tests = None
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
     if client_tests is not None:
-        test_inputs, test_targets, tests = _join(client_tests, dtype, "client_tests {}", transform)
+        names = [f"client_tests {i}" for i in range(len(pairs))]
+        test_inputs, test_targets, tests = join(client_tests, names, dtype, transform)
+    about = {"source": name} | ({} if transform is None else transform.about())
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -59,7 +64,7 @@ def from_clients(
         test_targets=test_targets,
         test_clients=tests,
         class_names=tuple(class_names),
-        about=_about(name, transform) | {"partition": {"kind": "given", "clients": clients.count}},
+        about=about | {"partition": {"kind": "given", "clients": clients.count}},
         transform=transform,
     )
 
@@ -91,21 +96,77 @@ def from_arrays(
     if len(rows) != len(labels):
         raise DataError(f"there are {len(rows)} inputs, but {len(labels)} targets; one each needed")
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
-    return FederatedData(
+    return Arrays(
         name=name,
         inputs=rows,
         targets=labels,
-        clients=partition.split(labels, seed),
         test_inputs=test_inputs,
         test_targets=test_targets,
         class_names=tuple(class_names),
-        about=_about(name, transform) | {"partition": partition.about(), "seed": seed},
         transform=transform,
-    )
+    ).deal(partition, seed)
 
 
-def _about(name: str, transform: Transform | None) -> dict[str, Any]:
-    return {"source": name} | ({} if transform is None else transform.about())
+def from_datasets(
+    datasets: Sequence[Any],
+    test: Any = None,
+    client_tests: Sequence[Any] | None = None,
+    name: str = "yours",
+    class_names: Sequence[str] = (),
+) -> FederatedData:
+    """Make a federation of one torch Dataset per client: anything with len() and [i] that gives
+    (inputs, target).
+
+    Every sample is read once, into memory, so put no random augmentation into a Dataset. test: a
+    Dataset for all; client_tests: one per client. Raises DataError naming the client and the sample
+    where a Dataset raises or samples differ in shape.
+
+    >>> one = [(torch.zeros(2), 0), (torch.ones(2), 1)]
+    >>> from_datasets([one, one[:1]]).sizes.tolist()
+    [2, 1]
+    """
+    pairs = [_stacked(d, f"client {i}") for i, d in enumerate(datasets)]
+    tests = None if test is None else _stacked(test, "test")
+    own = None
+    if client_tests is not None:
+        own = [_stacked(d, f"client_tests {i}") for i, d in enumerate(client_tests)]
+    return from_clients(pairs, tests, own, name, class_names)
+
+
+def _stacked(dataset: Any, what: str) -> tuple[Any, Any]:
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    try:
+        count = len(dataset)
+    except TypeError as error:
+        raise DataError(
+            f"{what}: {type(dataset).__name__} has no len(); an iterable Dataset must be read into "
+            "a list first"
+        ) from error
+    for i in range(count):
+        try:
+            x, y = dataset[i]
+            x, y = torch.as_tensor(_plain(x)), torch.as_tensor(y)
+        except Exception as error:  # the user's own code
+            raise DataError(
+                f"{what}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
+                f"{error}; a sample must be a pair of inputs and target, as numbers"
+            ) from error
+        for kind, one, others in (("inputs", x, inputs), ("target", y, targets)):
+            if others and one.shape != others[0].shape:
+                raise DataError(
+                    f"{what}, sample {i}: its {kind} have shape {tuple(one.shape)}, those of "
+                    f"sample 0 {tuple(others[0].shape)}; bring all to one shape"
+                )
+            others.append(one)
+    return (torch.stack(inputs), torch.stack(targets)) if inputs else ([], [])
+
+
+def _plain(value: Any) -> Any:
+    """A pillow picture as the float array (C, H, W) in [0, 1] that torchvision would make."""
+    if not hasattr(value, "convert"):
+        return value
+    return torch.from_numpy(as_array(value, None, "the picture", None).copy()).float() / 255
 
 
 def _test_arrays(
@@ -126,41 +187,39 @@ def _pair(pair: Any, what: str) -> tuple[Any, Any]:
     return inputs, targets
 
 
-def _join(
+def join(
     pairs: Sequence[tuple[Any, Any]],
-    dtype: torch.dtype,
-    label: str,
-    transform: Transform | None,
+    names: Sequence[str],
+    dtype: torch.dtype = torch.float32,
+    transform: Transform | None = None,
 ) -> tuple[Tensor, Tensor, Ragged]:
+    """Convert pairs of (inputs, targets) and put them behind each other; -> also whose they are.
+
+    names: what an error calls the owner of each pair. Raises DataError for pairs that do not fit.
+    """
     check_dtype(dtype)
     if not len(pairs):
         raise DataError("there are no clients; give at least one (inputs, targets) pair")
     parts: list[tuple[Tensor, Tensor]] = []
-    for client, pair in enumerate(pairs):
-        what = label.format(client)
-        inputs, targets = _pair(pair, what)
-        rows = as_inputs(inputs, dtype, f"{what}: inputs", transform is not None)
-        labels = as_targets(targets, dtype, f"{what}: targets")
+    like: tuple[Tensor, Tensor, str] | None = None
+    for pair, name in zip(pairs, names, strict=True):
+        inputs, targets = _pair(pair, name)
+        rows = as_inputs(inputs, dtype, f"{name}: inputs", transform is not None)
+        labels = as_targets(targets, dtype, f"{name}: targets")
         if len(rows) != len(labels):
-            raise DataError(f"{what} has {len(rows)} inputs, but {len(labels)} targets")
+            raise DataError(f"{name} has {len(rows)} inputs, but {len(labels)} targets")
         parts.append((rows, labels))
-    # a client without samples, [] in Python, says nothing about shape or type
-    first = next((i for i, (rows, _) in enumerate(parts) if len(rows)), 0)
-    for client, part in enumerate(parts):
-        if len(part[0]):
-            _check_alike(part, parts[first], label.format(client), label.format(first))
+        if not len(rows):  # [] in Python: it says nothing about shape or type
+            continue
+        like = like or (rows, labels, name)
+        for kind, mine, first in (("inputs", rows, like[0]), ("targets", labels, like[1])):
+            if mine.shape[1:] != first.shape[1:] or mine.dtype != first.dtype:
+                raise DataError(
+                    f"{name} has {kind} of shape {tuple(mine.shape[1:])} and type {mine.dtype} a "
+                    f"sample, {like[2]} {tuple(first.shape[1:])} and {first.dtype}; all must be "
+                    "alike"
+                )
     full = [part for part in parts if len(part[0])] or parts[:1]
     sizes = torch.tensor([len(rows) for rows, _ in parts])
     lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
     return torch.cat([rows for rows, _ in full]), torch.cat([part[1] for part in full]), lists
-
-
-def _check_alike(
-    part: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor], what: str, other: str
-) -> None:
-    for kind, mine, theirs in zip(("inputs", "targets"), part, first, strict=True):
-        if mine.shape[1:] != theirs.shape[1:] or mine.dtype != theirs.dtype:
-            raise DataError(
-                f"{what} has {kind} of shape {tuple(mine.shape[1:])} and type {mine.dtype} a "
-                f"sample, {other} {tuple(theirs.shape[1:])} and {theirs.dtype}; all must be alike"
-            )

@@ -1,6 +1,4 @@
-"""The user's own data: a folder per client, a table with a client column, a Hugging Face data set,
-a torch Dataset per client. Arrays per client: `fedloom.data.own.in_memory`.
-"""
+"""The user's own tables: a CSV or Parquet file with a client column, a Hugging Face data set."""
 
 from __future__ import annotations
 
@@ -18,16 +16,14 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import (
     Codes,
     Table,
-    from_csv,
-    from_parquet,
     holds_pictures,
     labels_of,
     numbers_of,
     pictures_of,
     present,
+    read_table,
     texts_of,
 )
-from fedloom.data.own.in_memory import from_clients
 from fedloom.data.partition.natural import natural
 from fedloom.data.raw_inputs import Columns, Raw, Words
 from fedloom.data.transforms import Images
@@ -58,7 +54,7 @@ def table(
     """
     if not str(path):
         raise DataError("table needs path=, a CSV or Parquet file with a header")
-    tables = [_read(Path(path))] + ([] if test is None else [_read(Path(test))])
+    tables = [read_table(Path(path))] + ([] if test is None else [read_table(Path(test))])
     _check_columns(tables[0], target, client, partition)
     names = list(inputs) or [c for c in tables[0].columns if c not in (target, client)]
     if text is None and not names:
@@ -85,12 +81,6 @@ def _texts(
         made, known = texts_of(part, name, length, known)
         columns.append(made)
     return columns, Words(known, length)
-
-
-def _read(path: Path) -> Table:
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
-    return from_parquet(path) if path.suffix in (".parquet", ".pq") else from_csv(path)
 
 
 def _check_columns(
@@ -245,67 +235,3 @@ def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Tab
     found = {n: part[n] for n in part.column_names if n in columns}
     # the library reads row by row what is not asked for at once
     return Table(where, {n: v if holds_pictures(v) else v[:] for n, v in found.items()})
-
-
-def from_datasets(
-    datasets: Sequence[Any],
-    test: Any = None,
-    client_tests: Sequence[Any] | None = None,
-    name: str = "yours",
-    class_names: Sequence[str] = (),
-) -> FederatedData:
-    """Make a federation of one torch Dataset per client: anything with len() and [i] that gives
-    (inputs, target).
-
-    Every sample is read once, into memory, so put no random augmentation into a Dataset. test: a
-    Dataset for all; client_tests: one per client. Raises DataError naming the client and the sample
-    where a Dataset raises or samples differ in shape.
-
-    >>> one = [(torch.zeros(2), 0), (torch.ones(2), 1)]
-    >>> from_datasets([one, one[:1]]).sizes.tolist()
-    [2, 1]
-    """
-    pairs = [_stacked(d, f"client {i}") for i, d in enumerate(datasets)]
-    tests = None if test is None else _stacked(test, "test")
-    own = None
-    if client_tests is not None:
-        own = [_stacked(d, f"client_tests {i}") for i, d in enumerate(client_tests)]
-    return from_clients(pairs, tests, own, name, class_names)
-
-
-def _stacked(dataset: Any, what: str) -> tuple[Any, Any]:
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
-    try:
-        count = len(dataset)
-    except TypeError as error:
-        raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); an iterable Dataset must be read into "
-            "a list first"
-        ) from error
-    for i in range(count):
-        try:
-            x, y = dataset[i]
-            x, y = torch.as_tensor(_plain(x)), torch.as_tensor(y)
-        except Exception as error:  # the user's own code
-            raise DataError(
-                f"{what}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
-                f"{error}; a sample must be a pair of inputs and target, as numbers"
-            ) from error
-        for kind, one, others in (("inputs", x, inputs), ("target", y, targets)):
-            if others and one.shape != others[0].shape:
-                raise DataError(
-                    f"{what}, sample {i}: its {kind} have shape {tuple(one.shape)}, those of "
-                    f"sample 0 {tuple(others[0].shape)}; bring all to one shape"
-                )
-            others.append(one)
-    return (torch.stack(inputs), torch.stack(targets)) if inputs else ([], [])
-
-
-def _plain(value: Any) -> Any:
-    """A pillow picture as the float array (C, H, W) in [0, 1] that torchvision would make."""
-    if not hasattr(value, "convert"):
-        return value
-    from fedloom.data.published.tiny_imagenet import as_array
-
-    return torch.from_numpy(as_array(value, None, "the picture", None).copy()).float() / 255

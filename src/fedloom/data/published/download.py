@@ -1,212 +1,22 @@
-"""Downloads that go on where they stopped, and are only trusted once their checksum is right."""
+"""Downloads of published files by pooch, which are only trusted once their checksum is right."""
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
-import re
+import shutil
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any
 
 from fedloom.errors import DataError
 
 TIMEOUT_SECONDS = 30.0  # without any byte
-ATTEMPTS = 5  # in a row, of a connection that breaks off but brings something each time
-_BLOCK = 1 << 16
-
-
-def download_file(url: str, md5: str, path: Path, keep: Path | None = None) -> None:
-    """Write a published file to path, which only ever holds a whole one.
-
-    What arrived before a download was stopped, by a lost connection, Ctrl-C or a power cut, stays
-    in a hidden file `.<name>.<md5>.part` of the folder `keep` (path's own by default): the next
-    one asks for the rest. A server that knows no ranges sends everything again, and a rest that
-    belongs to another version shows in the checksum: then everything is fetched once more.
-    Raises OSError or http.client.HTTPException if it cannot be reached or written, DataError if its
-    checksum is wrong.
-    """
-    folder = path.parent if keep is None else keep
-    for each in (folder, path.parent):
-        each.mkdir(parents=True, exist_ok=True)
-    with _becoming(path, folder, md5) as file:
-        resumed = file.seek(0, os.SEEK_END) > 0
-        _fill(url, path.name, file)
-        if resumed and _md5(file) != md5:
-            file.truncate(0)
-            _fill(url, path.name, file)
-        if (got := _md5(file)) != md5:
-            file.truncate(0)
-            raise DataError(
-                f"{path.name} from {url} has md5 {got}, expected {md5}; nothing was kept "
-                "(a proxy may answer in its place): get the file by hand"
-            )
-
-
-def md5_of(path: Path) -> str:
-    """The MD5 of a file, in hexadecimal. Raises DataError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return _md5(file)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _md5(file: BufferedReader | BufferedRandom) -> str:
-    file.seek(0)
-    return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-# ------------------------------------------------------------------------------------ partial file
-@contextmanager
-def _becoming(path: Path, folder: Path, md5: str) -> Iterator[BufferedRandom]:
-    """The partial file of a download, open; at the end, without an error, it is renamed to path.
-
-    It is nobody else's: a second process that downloads the same, and a system that cannot lock
-    files, get a new one, which an error removes. Otherwise the error says how much is kept.
-    """
-    part, shared = folder / f".{path.name}.{md5}.part", True
-    file = _locked(part)
-    if file is None:
-        handle, own = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=folder)
-        part, file, shared = Path(own), os.fdopen(handle, "rb+"), False
-    size = 0
-    with file:
-        try:
-            try:
-                yield file
-            finally:
-                size = os.fstat(file.fileno()).st_size if shared else 0
-            if not shared:
-                file.close()  # some systems rename no open file; a lock must last until then
-            part.chmod(0o644)  # a data folder is often shared
-            part.replace(path)
-        except (OSError, http.client.HTTPException) as error:
-            if not size:
-                raise
-            raise OSError(
-                f"{error}; {size:,} bytes of it are kept: the next attempt asks for the rest"
-            ) from error
-        finally:
-            if not size:
-                part.unlink(missing_ok=True)
-
-
-def _locked(path: Path) -> BufferedRandom | None:
-    """A file opened to read and write, made if need be, and locked; None where that cannot be."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    while True:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # in between, its owner gave it its name, or removed it
-
-
-# ------------------------------------------------------------------------------------- the network
-def _fill(url: str, name: str, file: BufferedRandom) -> None:
-    """Fetch what a partial file lacks. Raises OSError, http.client.HTTPException."""
-    for attempt in range(1, ATTEMPTS + 1):
-        held = file.seek(0, os.SEEK_END)
-        with _answer(url, held) as answer:
-            if answer is None:
-                return
-            file.seek(_begins_at(answer, held))
-            file.truncate()
-            try:
-                broken = _copy(answer, name, file)
-            finally:
-                file.flush()
-        if broken is None:
-            return
-        if attempt == ATTEMPTS or file.tell() <= held:
-            raise broken
-
-
-@contextmanager
-def _answer(url: str, start: int) -> Iterator[Any]:
-    """The server's answer to a request for a file from byte `start` on; None if there is no more.
-
-    Of a file of the wrong length everything is asked for.
-    """
-    headers = {"Range": f"bytes={start}-"} if start else {}
-    request = urllib.request.Request(url, headers=headers)
-    try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
-        error.close()  # it holds the answer's socket
-        if not start or error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        if _total(error.headers) == start:
-            yield None
-            return
-        answer = urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS)
-    with answer:
-        yield answer
-
-
-def _total(headers: Any) -> int | None:
-    """The whole file's length by an answer's Content-Range: bytes */1234, bytes 5-1233/1234."""
-    found = re.search(r"/(\d+)$", headers.get("Content-Range") or "")
-    return int(found[1]) if found else None
-
-
-def _begins_at(answer: Any, asked: int) -> int:
-    """The place of an answer's first byte: 0 of a server that sends everything.
-
-    Raises HTTPException for a part that was not asked for.
-    """
-    if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-        return 0
-    said = answer.headers.get("Content-Range") or ""
-    if not re.match(rf"bytes {asked}-", said):
-        raise http.client.HTTPException(f"asked for bytes from {asked} on, got '{said}'")
-    return asked
-
-
-def _copy(answer: Any, name: str, file: BufferedRandom) -> Exception | None:
-    """Copy an answer's bytes behind a file's position, with a progress bar on stderr if that is a
-    terminal. -> what broke it off. Raises OSError if they cannot be written.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    length = answer.headers.get("Content-Length") or ""
-    start = file.tell()
-    total = start + int(length) if length.isdigit() else None
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=total, completed=start)
-        while True:
-            try:
-                block = answer.read(_BLOCK)
-            except (OSError, http.client.HTTPException) as error:
-                return error
-            if not block:
-                break
-            file.write(block)
-            progress.advance(task, len(block))
-    if total is not None and file.tell() < total:
-        return ConnectionError(f"it broke off after {file.tell():,} of {total:,} bytes")
-    return None
+RETRIES = 2  # after a connection that fails or breaks off, and after a wrong checksum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +60,7 @@ def fetch(file: PublishedFile, folder: Path, download: bool = True) -> Path:
             return path
     if not download:
         raise DataError(_missing(file, folder, "download is off"))
-    _download(file, packed)
+    _download(file, folder, folder)
     return packed
 
 
@@ -261,6 +71,15 @@ def verify(path: Path, md5: str, url: str) -> None:
             f"{path} is damaged or another file: md5 {got}, expected {md5}; delete it and "
             f"get it again from {url}"
         )
+
+
+def md5_of(path: Path) -> str:
+    """The MD5 of a file, in hexadecimal. Raises DataError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def fetch_archive(file: PublishedFile, root: Path, inside: str, download: bool = True) -> Path:
@@ -277,9 +96,8 @@ def fetch_archive(file: PublishedFile, root: Path, inside: str, download: bool =
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{inside}.", dir=root) as part:
-            packed = Path(part) / file.name
-            _download(file, packed, root)
-            _unpack(packed, Path(part))
+            _download(file, Path(part), root)
+            _unpack(Path(part) / file.name)
             if not (Path(part) / inside).is_dir():
                 raise DataError(f"{file.name} from {file.url} holds no folder {inside}")
             (Path(part) / inside).replace(folder)
@@ -288,15 +106,11 @@ def fetch_archive(file: PublishedFile, root: Path, inside: str, download: bool =
     return folder
 
 
-def _unpack(packed: Path, folder: Path) -> None:
-    """Unpack a verified .zip or .tar.gz; nothing can be written outside the folder."""
+def _unpack(packed: Path) -> None:
+    """Unpack a verified .zip or .tar.gz beside it; nothing can be written outside its folder."""
+    how: dict[str, Any] = {} if packed.suffix == ".zip" else {"filter": "data"}
     try:
-        if packed.suffix == ".zip":
-            with zipfile.ZipFile(packed) as archive:
-                archive.extractall(folder)
-        else:
-            with tarfile.open(packed) as tar:
-                tar.extractall(folder, filter="data")
+        shutil.unpack_archive(packed, packed.parent, **how)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(f"{packed.name} cannot be unpacked: {error}") from error
 
@@ -309,11 +123,53 @@ def _missing(file: PublishedFile, folder: Path, why: object) -> str:
     )
 
 
-def _download(file: PublishedFile, path: Path, folder: Path | None = None) -> None:
-    """Download to path; folder: the one that keeps what arrived before it was stopped, and that
-    errors name, if not the file's.
-    """
+def _download(file: PublishedFile, folder: Path, named: Path) -> None:
+    """Download to a folder, which only ever holds a whole file; named: the one that errors name."""
+    import pooch
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    pooch.get_logger().setLevel("ERROR")  # what it says of every file is said here
+    home = pooch.create(
+        path=folder,
+        base_url="",
+        registry={file.name: f"md5:{file.md5}"},
+        urls={file.name: file.url},
+        retry_if_failed=RETRIES,
+    )
     try:
-        download_file(file.url, file.md5, path, folder)
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError(_missing(file, folder or path.parent, error)) from error
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = _Bar(progress, file.name)
+            get = pooch.HTTPDownloader(bar, chunk_size=1 << 16, timeout=TIMEOUT_SECONDS)
+            path = home.fetch(file.name, downloader=get)
+        Path(path).chmod(0o644)  # a data folder is often shared
+    except (OSError, ValueError) as error:  # ValueError: of the checksum
+        raise DataError(_missing(file, named, _reason(error))) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong first, on one line: a library tells it behind the names of its own parts."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+class _Bar:
+    """A progress bar as pooch fills one."""
+
+    total = 0
+
+    def __init__(self, progress: Any, name: str) -> None:
+        self._progress, self._task = progress, progress.add_task(name, total=None)
+
+    def update(self, count: int) -> None:
+        """So many bytes more."""
+        self._progress.update(self._task, total=self.total or None, advance=count)
+
+    def reset(self) -> None:
+        """Begin anew: pooch does at the end, to fill the bar up."""
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """All is here."""

@@ -18,10 +18,10 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, check_labels
 from fedloom.data.federated import FederatedData
+from fedloom.data.pictures import open_picture, refuse_without_pillow
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import data_root
 from fedloom.data.published.text_files import read_json
-from fedloom.data.published.tiny_imagenet import open_picture, refuse_without_pillow
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 

@@ -1,4 +1,4 @@
-"""Picture files (JPEG, PNG, ...) through pillow, and Tiny-ImageNet, which is a folder of them."""
+"""Tiny-ImageNet: a folder of JPEG files per class."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import torch
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
+from fedloom.data.pictures import open_picture
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import PublishedFile, data_root, fetch_archive
 from fedloom.data.published.text_files import read_rows, read_text
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 TINY = PublishedFile(
     name="tiny-imagenet-200.zip",
@@ -27,70 +26,6 @@ TINY = PublishedFile(
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
 )
 TINY_SIDE = 64
-
-
-def refuse_without_pillow() -> None:
-    """Raise DataError if pillow is not installed."""
-    try:
-        import PIL.Image  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise DataError(
-            "picture files need pillow, which is missing; pip install fedloom[images]"
-        ) from error
-
-
-def open_picture(
-    path: Path,
-    size: tuple[int, int] | None = None,
-    resize: bool = False,
-    grey: bool | None = False,
-) -> Array:
-    """A picture as (3, height, width) uint8, or (1, height, width) if grey; None: as it is.
-
-    size: (height, width) that it must have, or that it is brought to if resize. Raises DataError
-    naming the file.
-    """
-    refuse_without_pillow()
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        # opened here: given a name, pillow only closes the file of formats that let it
-        with path.open("rb") as raw, Image.open(raw) as file:
-            picture: Image.Image = file
-            if resize and size is not None:
-                picture = file.resize((size[1], size[0]))
-            return as_array(picture, size, path, grey)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; get the pictures again") from error
-    except (
-        OSError,
-        UnidentifiedImageError,
-        SyntaxError,
-        ValueError,
-        MemoryError,
-        Image.DecompressionBombError,
-    ) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(
-            f"{path} is no whole picture ({(str(error) or 'too large').splitlines()[0]}); get it "
-            "again"
-        ) from error
-
-
-def as_array(
-    picture: Any, size: tuple[int, int] | None, where: object, grey: bool | None = False
-) -> Array:
-    """A pillow picture as (3 or 1, height, width) uint8; where: what an error names."""
-    if grey is None:
-        grey = picture.mode in ("1", "L")
-    array = np.asarray(picture.convert("L" if grey else "RGB"), dtype=np.uint8)
-    if size is not None and array.shape[:2] != size:
-        raise DataError(
-            f"{where} has {array.shape[0]} x {array.shape[1]} pixels, expected {size[0]} x "
-            f"{size[1]}; all pictures must be of one size"
-        )
-    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
 def tiny_imagenet(
@@ -116,15 +51,8 @@ def tiny_imagenet(
 
     Source: Le and Yang 2015, Stanford CS231n.
     """
-    transform = Images(
-        mean=tuple(mean),
-        std=tuple(std),
-        rotate=rotate,
-        crop=crop,
-        crop_chance=crop_chance,
-        flip=flip,
-        fill=fill,
-    )
+    how: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance, "flip": flip}
+    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, **how)
     folder = fetch_archive(TINY, data_root(data_dir), "tiny-imagenet-200", download)
     return load_tiny(folder, transform).deal(partition, seed)
 

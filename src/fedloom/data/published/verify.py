@@ -10,15 +10,16 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.data.published import mnist as sources
 from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.cifar import CIFAR10, CIFAR100, CifarSet, read_batches
-from fedloom.data.published.download import fetch, fetch_archive, md5_of, verify
+from fedloom.data.published.cifar_batches import read_batch
+from fedloom.data.published.digits import digits
+from fedloom.data.published.download import PublishedFile, fetch, fetch_archive, md5_of, verify
+from fedloom.data.published.images import CIFAR10, CIFAR100, FASHION_MNIST, MNIST, QMNIST, ImageSet
 from fedloom.data.published.leaf import HOME as LEAF
 from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist
 from fedloom.data.published.shakespeare import load_shakespeare
@@ -38,27 +39,62 @@ class Finding(NamedTuple):
     detail: str
 
 
+class Counted(NamedTuple):
+    """What a copy holds, in words and in numbers."""
+
+    detail: str
+    numbers: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A published set. place: its folder below the root, "" if it lies in no folder; look: root ->
-    Finding of a copy that is there; get: downloads it; home: where it is from.
+    """A published set. place: its folder below the root, "" if it lies in no folder; home: where it
+    is from; files, archive: what is downloaded; look: (this, folder) -> Finding of a copy that is
+    there; count: what it holds, where only numbers are published: whole, of which one must fit.
     """
 
     about: str
     place: str
     home: str
-    look: Callable[[Path], Finding]
-    get: Callable[[Path], None] | None = None
+    files: tuple[PublishedFile, ...] = ()
+    archive: PublishedFile | None = None
+    look: Callable[[Entry, Path], Finding] | None = None
+    count: Callable[[Path], Counted] | None = None
+    whole: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def downloads(self) -> bool:
+        """Whether it can be downloaded."""
+        return bool(self.files or self.archive)
+
+    def folder(self, root: Path) -> Path:
+        """Where it lies; a name in small letters will do."""
+        folder, lower = root / self.place, root / self.place.lower()
+        return lower if not folder.is_dir() and lower.is_dir() else folder
+
+    def check(self, folder: Path) -> Finding:
+        """Look at a copy that is there. Raises DataError for a damaged one."""
+        if self.look is not None:
+            return self.look(self, folder)
+        if self.count is None:
+            for file in self.files:
+                fetch(file, folder, download=False)
+            return Finding(VERIFIED, f"by md5: {', '.join(file.name for file in self.files)}")
+        detail, numbers = self.count(folder)
+        if numbers in self.whole:
+            return Finding(VERIFIED, f"{detail}, as many as are published")
+        whole = " and ".join(f"{number:,}" for number in self.whole[0])
+        return Finding(SUBSET, f"{detail}; the whole has {whole}")
 
 
 def check(name: str, root: Path) -> Finding:
     """Say whether the copy of a set below root is the published one."""
     entry = CATALOGUE[name]
-    folder = _folder(entry, root)
+    folder = entry.folder(root)
     if entry.place and not folder.is_dir():
         return Finding(MISSING, f"no folder {folder}; from {entry.home}")
     try:
-        return entry.look(folder)
+        return entry.check(folder)
     except DataError as error:
         return Finding(DAMAGED, str(error))
 
@@ -68,8 +104,10 @@ def get(name: str, root: Path) -> Finding:
     cannot be downloaded or is damaged.
     """
     entry = CATALOGUE[name]
-    if entry.get is not None:
-        entry.get(root)
+    if entry.archive is not None:
+        fetch_archive(entry.archive, root, entry.folder(root).relative_to(root).as_posix())
+    for file in () if entry.archive else entry.files:
+        fetch(file, root / entry.place)
     found = check(name, root)
     if found.state == MISSING:
         raise DataError(
@@ -87,111 +125,78 @@ def _by_hand(entry: Entry) -> str:
     return f"it is from {entry.home}"
 
 
-def _folder(entry: Entry, root: Path) -> Path:
-    folder = root / entry.place
-    lower = root / entry.place.lower()
-    return lower if not folder.is_dir() and lower.is_dir() else folder
-
-
 # ------------------------------------------------------------------------------------- by checksum
-def _idx(kind: sources.IdxSet) -> Entry:
-    def look(folder: Path) -> Finding:
-        for file in kind.files:
-            fetch(file, folder, download=False)
-        return Finding(VERIFIED, "4 files by their md5")
-
-    def download(root: Path) -> None:
-        for file in kind.files:
-            fetch(file, root / kind.folder)
-
-    home = kind.files[0].url.rpartition("/")[0]
-    about = "70,000 grey images of 28 x 28, 10 classes"
-    return Entry(about=about, place=kind.folder, home=home, look=look, get=download)
-
-
-def _look_writers(folder: Path) -> Finding:
-    fetch(sources.QMNIST, folder, download=False)
-    return Finding(VERIFIED, "the writers of MNIST's training images, by md5")
+def _look_cifar(kind: ImageSet, folder: Path) -> Finding:
+    other = [file for file in kind.files if md5_of(folder / file.name) != file.md5]
+    for file in other:
+        path = folder / file.name
+        if file.name not in kind.contents:
+            verify(path, file.md5, kind.home)
+        images = read_batch(path, kind.key + b"labels", kind.classes)
+        if content(*images) != kind.contents[file.name]:
+            raise DataError(
+                f"{path} is altered: its images are not the published ones; get it from {kind.home}"
+            )
+    if not other:
+        return Finding(VERIFIED, f"{len(kind.files)} files by their md5")
+    names = ", ".join(file.name for file in other)
+    return Finding(REORDERED, f"the published images and labels; md5 differs: {names}")
 
 
-def _get_writers(root: Path) -> None:
-    fetch(sources.QMNIST, root / "qmnist")
-
-
-def _cifar(kind: CifarSet, contents: dict[str, str]) -> Entry:
-    """contents: {batch: hash of its images and labels in any order}, where orders differ."""
-
-    def look(folder: Path) -> Finding:
-        other = [name for name, md5 in kind.md5.items() if md5_of(folder / name) != md5]
-        if not other:
-            return Finding(VERIFIED, f"{len(kind.md5)} files by their md5")
-        for name in other:
-            if name not in contents:
-                verify(folder / name, kind.md5[name], kind.archive.url)
-            if _content(*read_batches(kind, folder, (name,))) != contents[name]:
-                raise DataError(
-                    f"{folder / name} is altered: its images are not the published ones; get it "
-                    f"from {kind.archive.url}"
-                )
-        return Finding(
-            REORDERED, f"the published images and labels; md5 differs: {', '.join(other)}"
-        )
-
-    def download(root: Path) -> None:
-        fetch_archive(kind.archive, root, kind.folder)
-
-    about = f"60,000 colour images of 32 x 32, {kind.classes} classes"
-    return Entry(about=about, place=kind.folder, home=kind.archive.url, look=look, get=download)
-
-
-def _content(images: Tensor, labels: Tensor) -> str:
+def content(images: Tensor, labels: Tensor) -> str:
     """A hash of images with their labels that does not depend on their order."""
     rows = zip(images.numpy(), labels.tolist(), strict=True)
     each = [hashlib.blake2b(x.tobytes() + bytes([y]), digest_size=16).digest() for x, y in rows]
     return hashlib.sha256(b"".join(sorted(each))).hexdigest()
 
 
+def _look_news(entry: Entry, folder: Path) -> Finding:
+    train, test = entry.files
+    verify(folder / test.name, test.md5, test.url)
+    if (folder / train.name).is_file():
+        verify(folder / train.name, train.md5, train.url)
+        return Finding(VERIFIED, "train.csv and test.csv by their md5")
+    parts = []
+    for path in sorted(folder.glob("train-*")):
+        parts.append(f"{path.name} with {len(reviews.read_news(path).texts):,} of 120,000")
+    return Finding(SUBSET, f"test.csv by its md5; {', '.join(parts) or 'no training texts'}")
+
+
 # ---------------------------------------------------------------------------------------- by count
-def _look_tiny(folder: Path) -> Finding:
+def _count_digits(folder: Path) -> Counted:
+    data = digits()
+    count = len(data.inputs) + len(data.test_targets if data.test_targets is not None else ())
+    return Counted(f"{count:,} images inside scikit-learn", (count,))
+
+
+def _count_tiny(folder: Path) -> Counted:
     numbers, train, test = tiny_files(folder)
     missing = [path for path, _ in test if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]} is missing; get it from {TINY.url}")
-    found = f"{len(train):,} training and {len(test):,} validation pictures"
-    if (len(numbers), len(train), len(test)) == (200, 100_000, 10_000):
-        return Finding(VERIFIED, f"{found}, by their number")
-    return Finding(SUBSET, f"{found}, {len(numbers)} classes")
+    found = (len(train), len(test), len(numbers))
+    words = "{:,} training and {:,} validation pictures of {} classes"
+    return Counted(words.format(*found), found)
 
 
-def _get_tiny(root: Path) -> None:
-    fetch_archive(TINY, root, "tiny-imagenet-200")
+def _owners(owners: Tensor | None) -> tuple[int, int]:
+    """How many owners there are, and how many samples are theirs."""
+    if owners is None:
+        return 0, 0
+    counts = torch.bincount(owners[owners >= 0])
+    return int((counts > 0).sum()), int(counts.sum())
 
 
-# clients and samples that LEAF's scripts give: the paper's, and today's
-_FEMNIST_WHOLE = {(3_550, 805_263), (3_597, 817_851)}
-_CELEBA_WHOLE = {(9_343, 200_288)}
-
-
-def _count(owners: Tensor) -> int:
-    """How many owners there are."""
-    return int((torch.bincount(owners[owners >= 0]) > 0).sum())
-
-
-def _look_femnist(folder: Path) -> Finding:
+def _count_femnist(folder: Path) -> Counted:
     data = load_femnist(folder)
     assert data.owners is not None and data.test_owners is not None
-    assert data.test_inputs is not None
-    who, tests = _count(data.owners), _count(data.test_owners)
-    everyone = _count(torch.cat([data.owners, data.test_owners]))
-    count = len(data.inputs) + len(data.test_inputs)
-    detail = f"{who} writers, {len(data.inputs):,} training and {len(data.test_inputs):,} test "
-    detail += f"images (test images of {tests} writers)"
-    if (everyone, count) in _FEMNIST_WHOLE:
-        return Finding(VERIFIED, f"{detail}, as LEAF counts them")
-    return Finding(SUBSET, f"{detail}; the whole has 3,550 writers and 805,263 images")
+    (who, train), (tests, test) = _owners(data.owners), _owners(data.test_owners)
+    everyone, count = _owners(torch.cat([data.owners, data.test_owners]))
+    detail = f"{who} writers, {train:,} training and {test:,} test images (of {tests} writers)"
+    return Counted(detail, (everyone, count))
 
 
-def _look_celeba(folder: Path) -> Finding:
+def _count_celeba(folder: Path) -> Counted:
     files = leaf_files(folder)
     names: set[str] = set()
     pictures: set[str] = set()
@@ -203,30 +208,26 @@ def _look_celeba(folder: Path) -> Finding:
         raise DataError(
             f"{folder / 'img_align_celeba' / lacking[0]} is missing, and {len(lacking) - 1} others"
         )
-    detail = f"{len(names):,} celebrities, {len(pictures):,} pictures"
-    if (len(names), len(pictures)) in _CELEBA_WHOLE:
-        return Finding(VERIFIED, f"{detail}, as LEAF counts them")
-    return Finding(SUBSET, f"{detail}; the whole has 9,343 and 200,288")
+    found = (len(names), len(pictures))
+    return Counted("{:,} celebrities, {:,} pictures".format(*found), found)
 
 
-def _look_shakespeare(folder: Path) -> Finding:
+def _count_shakespeare(folder: Path) -> Counted:
     data = load_shakespeare(folder)
-    assert data.owners is not None
-    who = _count(data.owners)
-    train = int((data.owners >= 0).sum())
-    test = 0 if data.test_owners is None else int((data.test_owners >= 0).sum())
+    (who, train), (_, test) = _owners(data.owners), _owners(data.test_owners)
     detail = f"{who:,} roles, {train:,} training and {test:,} test windows"
-    # LEAF's 1,129 roles and 4,226,158 windows of the 2011 text, the first 0.9 of each for training,
-    # and no test window that overlaps them
-    if (who, train, test) == (1_129, 3_803_027, 356_921):
-        return Finding(VERIFIED, f"{detail}, by count: LEAF's split of all 4,226,158")
-    return Finding(SUBSET, f"{detail}; LEAF's split of the whole has 3,803,027 and 356,921")
+    return Counted(detail, (who, train, test))
+
+
+def _count_sst2(folder: Path) -> Counted:
+    found = tuple(len(part.texts) for part in reviews.read_sst2(folder))
+    return Counted("{:,} training and {:,} test phrases".format(*found), found)
 
 
 _WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 
-def _look_wikitext(folder: Path) -> Finding:
+def _look_wikitext(entry: Entry, folder: Path) -> Finding:
     here = []
     for part, count in _WORDS.items():
         path = folder / f"wiki.{part}.tokens"
@@ -244,44 +245,10 @@ def _look_wikitext(folder: Path) -> Finding:
     return Finding(VERIFIED, "train, valid and test by their numbers of words")
 
 
-def _get_wikitext(root: Path) -> None:
-    fetch_archive(WIKITEXT2, root, "wikitext-2")
-
-
-def _look_news(folder: Path) -> Finding:
-    verify(folder / "test.csv", reviews.AG_NEWS["test"].md5, reviews.AG_NEWS["test"].url)
-    train = reviews.AG_NEWS["train"]
-    if (folder / train.name).is_file():
-        verify(folder / train.name, train.md5, train.url)
-        return Finding(VERIFIED, "train.csv and test.csv by their md5")
-    parts = []
-    for path in sorted(folder.glob("train-*")):
-        parts.append(f"{path.name} with {len(reviews.read_news(path).texts):,} of 120,000")
-    return Finding(SUBSET, f"test.csv by its md5; {', '.join(parts) or 'no training texts'}")
-
-
-def _get_news(root: Path) -> None:
-    for file in reviews.AG_NEWS.values():
-        fetch(file, root / "ag_news_csv")
-
-
-def _look_sst2(folder: Path) -> Finding:
-    train, test = (len(part.texts) for part in reviews.read_sst2(folder))
-    detail = f"{train:,} training and {test:,} test phrases"
-    if (train, test) == (67_349, 872):
-        return Finding(VERIFIED, f"{detail}, as GLUE counts them")
-    return Finding(SUBSET, f"{detail}; the whole has 67,349 and 872")
-
-
-def _get_sst2(root: Path) -> None:
-    reviews.sst2_folder(root, download=True)
-
-
-def _look_digits(folder: Path) -> Finding:
-    data = sources.digits()
-    assert data.test_inputs is not None
-    count = len(data.inputs) + len(data.test_inputs)
-    return Finding(VERIFIED, f"{count:,} images inside scikit-learn")
+def _images(kind: ImageSet) -> Entry:
+    look = (lambda _, folder: _look_cifar(kind, folder)) if kind.archive else None
+    own: dict[str, Any] = {"files": kind.files, "archive": kind.archive, "look": look}
+    return Entry(about=kind.about, place=kind.folder, home=kind.home, **own)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -289,69 +256,69 @@ CATALOGUE: dict[str, Entry] = {
         about="1,797 grey images of 8 x 8, 10 classes",
         place="",
         home="scikit-learn",
-        look=_look_digits,
+        count=_count_digits,
+        whole=((1_797,),),
     ),
-    "mnist": _idx(sources.MNIST),
+    "mnist": _images(MNIST),
     "qmnist": Entry(
         about="who wrote MNIST's training images: 539 writers",
         place="qmnist",
-        home=sources.QMNIST.url,
-        look=_look_writers,
-        get=_get_writers,
+        home=QMNIST.url,
+        files=(QMNIST,),
     ),
-    "fashion_mnist": _idx(sources.FASHION_MNIST),
-    "cifar10": _cifar(CIFAR10, {}),
-    "cifar100": _cifar(
-        CIFAR100,
-        {
-            "train": "dc60b251f13886b8ac418bc06e988e1118c07d07f7b794dd254d8d6fa0949162",
-            "test": "796ea712d93465f002f315ed6b4556ad895dc6d48d59960e9e311d2775d7640f",
-        },
-    ),
+    "fashion_mnist": _images(FASHION_MNIST),
+    "cifar10": _images(CIFAR10),
+    "cifar100": _images(CIFAR100),
     "tiny_imagenet": Entry(
         about="110,000 colour images of 64 x 64, 200 classes",
         place="tiny-imagenet-200",
         home=TINY.url,
-        look=_look_tiny,
-        get=_get_tiny,
+        archive=TINY,
+        count=_count_tiny,
+        whole=((100_000, 10_000, 200),),
     ),
     "femnist": Entry(
         about="805,263 grey images of 28 x 28, 62 classes, 3,550 writers",
         place="leaf/femnist",
         home=LEAF,
-        look=_look_femnist,
+        count=_count_femnist,
+        whole=((3_550, 805_263), (3_597, 817_851)),  # the paper's, and what LEAF's scripts give now
     ),
     "celeba": Entry(
         about="200,288 colour images of 84 x 84, smiling or not, 9,343 celebrities",
         place="leaf/celeba",
         home=LEAF,
-        look=_look_celeba,
+        count=_count_celeba,
+        whole=((9_343, 200_288),),
     ),
     "shakespeare": Entry(
         about="4,226,158 windows of 80 characters, the next one, 1,129 roles",
         place="leaf/shakespeare",
         home=LEAF,
-        look=_look_shakespeare,
+        count=_count_shakespeare,
+        # the first 0.9 of each role for training, and no test window that overlaps them
+        whole=((1_129, 3_803_027, 356_921),),
     ),
     "wikitext2": Entry(
         about="2,551,843 words, the next word",
         place="wikitext-2",
         home=WIKITEXT2.url,
+        archive=WIKITEXT2,
         look=_look_wikitext,
-        get=_get_wikitext,
     ),
     "ag_news": Entry(
         about="127,600 news, 4 classes",
         place="ag_news_csv",
         home=reviews.AG_NEWS["train"].url.rpartition("/")[0],
+        files=tuple(reviews.AG_NEWS.values()),
         look=_look_news,
-        get=_get_news,
     ),
     "sst2": Entry(
         about="68,221 phrases of film reviews, 2 classes",
         place="SST-2",
         home=reviews.SST2.url,
-        look=_look_sst2,
-        get=_get_sst2,
+        archive=reviews.SST2,
+        count=_count_sst2,
+        whole=((67_349, 872),),
     ),
 }
