@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.rng import generator
-from fedloom.data.client_indices import Ragged, read_arrays
+from fedloom.data.client_indices import Ragged, Split
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
@@ -117,11 +117,9 @@ class FederatedData:
         """
         if self.transform is None:
             return inputs
-        return (
-            self.transform.plain(inputs)
-            if draws is None
-            else self.transform.augmented(inputs, draws)
-        )
+        if draws is None:
+            return self.transform.plain(inputs)
+        return self.transform.augmented(inputs, draws)
 
     def astype(self, dtype: torch.dtype) -> FederatedData:
         """Return a copy whose floating inputs reach the model in this type; tokens stay tokens."""
@@ -217,24 +215,19 @@ class FederatedData:
         Only offsets and indices must be there: a split that somebody published needs no more.
         Raises DataError for a file that cannot be read or was made for other data.
         """
-        arrays = read_arrays(path)
-        made_for = int(arrays["samples"]) if "samples" in arrays else len(self.inputs)
-        if made_for != len(self.inputs):
+        clients, tests, validation, made_for = Split.read(path)
+        if made_for not in (None, len(self.inputs)):
             raise DataError(
                 f"{path} is a split of {made_for} samples, but '{self.name}' has "
                 f"{len(self.inputs)}; load the data that it was made for"
             )
-        clients = Ragged(arrays["offsets"], arrays["indices"])
-        tests = None
-        if "test_offsets" in arrays and "test_indices" in arrays:
-            tests = Ragged(arrays["test_offsets"], arrays["test_indices"])
         kept = {k: v for k, v in self.about.items() if k not in ("partition", "seed", "validation")}
         partition = {"kind": "lists", "clients": clients.count, "sha256": clients.digest()}
         return replace(
             self,
             clients=clients,
             test_clients=tests,
-            validation=arrays.get("validation"),
+            validation=validation,
             about={**kept, "partition": partition},
         )
 
@@ -272,15 +265,8 @@ class FederatedData:
                 raise DataError("test_clients are given without test_inputs; give both or neither")
             return
         check_arrays("test ", self.test_inputs, self.test_targets, self.transform)
-        pairs = (
-            ("inputs", self.inputs, self.test_inputs),
-            (
-                "targets",
-                self.targets,
-                self.test_targets,
-            ),
-        )
-        for what, train, test in pairs:
+        inputs, targets = (self.inputs, self.test_inputs), (self.targets, self.test_targets)
+        for what, (train, test) in (("inputs", inputs), ("targets", targets)):
             if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
                 raise DataError(
                     f"test {what} are {kind(test)} a sample, but training {what} {kind(train)}; "

@@ -31,7 +31,7 @@ class Raw(Protocol):
 
     def back(self, stored: Tensor) -> Any:
         """Samples that are stored as these: an array, or a list of texts."""
-        ...
+        return stored.numpy()
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,13 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Subwords:
-    """The first `length` tokens of a text by a Hugging Face tokeniser."""
+class Subwords(Raw):
+    """The first `length` tokens of a text by a Hugging Face tokeniser; what they were made of is
+    not kept.
+    """
 
     source: str
     length: int
-
-    def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
-        """The tokens themselves: what they were made of is not kept."""
-        return stored.numpy()
 
     def about(self) -> dict[str, Any]:
         """Kind "subwords"."""
@@ -141,14 +139,10 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Raw):
     """Numbers in columns of a table, in this order."""
 
     names: tuple[str, ...]
-
-    def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
-        """The numbers."""
-        return stored.numpy()
 
     def about(self) -> dict[str, Any]:
         """Kind "numbers", with the names of the columns."""

@@ -20,12 +20,14 @@ from fedloom.errors import DataError
 
 @runtime_checkable
 class Transform(Protocol):
-    """From stored samples (n, ...) to the model's inputs."""
+    """From stored samples (n, ...) to the model's inputs. A subclass needs `out` and `plain` only,
+    if nothing in it is random.
+    """
 
     @property
     def draws(self) -> int:
         """How many numbers in [0, 1) augmenting a sample takes; 0: nothing is random."""
-        ...
+        return 0
 
     @property
     def out(self) -> torch.dtype:
@@ -38,29 +40,24 @@ class Transform(Protocol):
 
     def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
         """The inputs as training sees them; draws (n, self.draws) float64."""
-        ...
+        return self.plain(inputs)
 
     def astype(self, dtype: torch.dtype) -> Transform:
         """The same with floating inputs of this type."""
-        ...
+        return self
 
     def about(self) -> dict[str, Any]:
         """What it does, fit for JSON."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Transform):
     """Numbers of tokens that are stored in few bytes, as the int64 that embeddings take.
 
     >>> Tokens().plain(torch.tensor([[1, 79]], dtype=torch.uint8)).dtype
     torch.int64
     """
-
-    @property
-    def draws(self) -> int:
-        """Nothing is random."""
-        return 0
 
     @property
     def out(self) -> torch.dtype:
@@ -70,18 +67,6 @@ class Tokens:
     def plain(self, inputs: Tensor) -> Tensor:
         """The same numbers, int64."""
         return inputs.long()
-
-    def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
-        """The same numbers, int64."""
-        return self.plain(inputs)
-
-    def astype(self, dtype: torch.dtype) -> Tokens:
-        """Itself: there are no floats."""
-        return self
-
-    def about(self) -> dict[str, Any]:
-        """Nothing that a reader of results needs."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from fedloom.core.parsing import decoded
-from fedloom.data.client_indices import Ragged, read_arrays
+from fedloom.data.client_indices import Ragged, Split
 from fedloom.data.client_test_sets import proportional
 from fedloom.errors import DataError
 
@@ -71,12 +71,7 @@ def lists(file: str) -> ByLists:
     """
     if Path(file).suffix != ".npz":
         return ByLists(lists=_from_text(Path(file)))
-    arrays = read_arrays(file)
-    tests = None
-    if "test_offsets" in arrays and "test_indices" in arrays:
-        tests = Ragged(arrays["test_offsets"], arrays["test_indices"])
-    samples = int(arrays["samples"]) if "samples" in arrays else None
-    clients = Ragged(arrays["offsets"], arrays["indices"])
+    clients, tests, _, samples = Split.read(file)
     return ByLists(lists=clients, tests=tests, samples=samples)
 
 
