@@ -1,21 +1,5 @@
 """Deal the samples of one data set to clients. A partition is a frozen value; the seed comes later.
 
-    iid                    at random, sizes differ by at most one
-    blocks                 in the order of the file, one block each
-    stratified             every class evenly (FAFED, moderate)
-    replicated             everybody holds everything (FAFED, low, as coded)
-    similarity             a share at random, the rest sorted by label (FAFED, low; SCAFFOLD)
-    dirichlet              equal sizes, label shares from Dir(alpha) per client (FedACG)
-    dirichlet_interleaved  the same, sample by sample in a random order of the clients (FIARSE)
-    dirichlet_recycled     the same, from pools that begin again when they are empty (FedSMOO)
-    dirichlet_unbalanced   per class, shares over the clients from Dir(alpha): unequal sizes
-    pathological           c random classes per client from such pools (FedSMOO)
-    classes_per_client     c classes per client, every class at equally many (CFedAvg)
-    class_groups           groups of clients with groups of classes (FAFED, high)
-    shards                 the labels sorted and cut, some pieces per client (FedAvg)
-    natural, writers       who made the samples: FEMNIST's writers, LEAF's roles, your client column
-    lists                  index lists of a file; by_lists: of your own
-
 `docs/partitions.md` says of each what it promises and where it comes from.
 """
 

@@ -26,7 +26,7 @@ def count_field(default: Any = MISSING, meaning: str = "", optional: bool = Fals
 
 def clients_field() -> Any:
     """The field `clients`."""
-    return count_field(meaning="that the samples are dealt to")
+    return count_field(meaning="number of clients")
 
 
 def alpha_field() -> Any:

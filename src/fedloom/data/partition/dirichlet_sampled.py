@@ -102,7 +102,7 @@ class pathological(ByLabel):
     [2, 2, 2]
     """
 
-    classes: int = count_field(meaning="of each client")
+    classes: int = count_field(meaning="classes of each client")
     clients: int = clients_field()
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:

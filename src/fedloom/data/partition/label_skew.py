@@ -46,7 +46,7 @@ class classes_per_client(ByLabel):
     ([2, 2, 2], [20, 20, 20])
     """
 
-    classes: int = count_field(meaning="of each client")
+    classes: int = count_field(meaning="classes of each client")
     clients: int = clients_field()
     equal: bool = True
 
@@ -114,7 +114,7 @@ class shards(ByLabel):
     """
 
     clients: int = clients_field()
-    per_client: int = count_field(2, "pieces of each client")
+    per_client: int = count_field(2, "shards of each client")
 
     def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
         pieces, samples = self.clients * self.per_client, len(targets)

@@ -30,8 +30,10 @@ class natural(Dealing):
     """
 
     by: ClassVar[str | None] = None  # what the makers must be
-    clients: int | None = count_field(None, "kept; none: all", optional=True)
-    min_size: int = count_field(1, "training samples of a client that is kept")
+    clients: int | None = count_field(
+        None, "clients to keep, drawn by the seed; none: all", optional=True
+    )
+    min_size: int = count_field(1, "fewest training samples of a client that is kept")
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Refuse: labels do not say who made a sample. A data set that knows calls `choose`."""

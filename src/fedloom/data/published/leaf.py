@@ -7,7 +7,7 @@ training and test. Shakespeare, whose samples overlap, has a file of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ FEMNIST_CLASSES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 CELEBA_SIDE = 84  # pixels, as LEAF's loader makes them
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_NONE = np.empty(0, np.int64)
 
 
 class User(NamedTuple):
@@ -69,6 +70,29 @@ def leaf_users(files: list[Path]) -> Iterator[User]:
             yield User(path, str(name), data)
 
 
+def leaf_arrays(
+    folder: Path,
+    kind: str,
+    convert: Callable[[User, int], dict[str, Array]],
+    empty: Mapping[str, Array],
+) -> dict[str, Array]:
+    """{split_name: array}: what convert makes of every user and its number, joined for each split
+    and kept for the next time (`prepared`). empty: {name: an array of none}. Raises DataError.
+    """
+    files = leaf_files(folder)
+
+    def make(new: New) -> None:
+        names: dict[str, int] = {}
+        for split in SPLITS:
+            users = leaf_users(files[split])
+            parts = [convert(user, names.setdefault(user.name, len(names))) for user in users]
+            for name, none in empty.items():
+                whole = np.concatenate([none, *(part[name] for part in parts)])
+                new(f"{split}_{name}", whole.shape, none.dtype)[...] = whole
+
+    return prepared(folder, kind, files["train"] + files["test"], make)
+
+
 def femnist(
     partition: Partition,
     seed: int = 0,
@@ -88,27 +112,18 @@ def femnist(
 
 def load_femnist(folder: Path) -> Arrays:
     """The arrays of FEMNIST. Raises DataError."""
-    files = leaf_files(folder)
 
-    def make(new: New) -> None:
-        names: dict[str, int] = {}
-        for split in SPLITS:
-            images, labels, owners = [], [], []
-            for user in leaf_users(files[split]):
-                x, y = _xy(user)
-                images.append(_pixels(user, x))
-                labels.append(np.asarray(y, dtype=np.int64))
-                owners.append(np.full(len(y), names.setdefault(user.name, len(names))))
-            for name, parts, shape in (
-                ("images", images, (0, 1, 28, 28)),
-                ("labels", labels, (0,)),
-                ("owners", owners, (0,)),
-            ):
-                kind = np.uint8 if name == "images" else np.int64
-                whole = np.concatenate(parts) if parts else np.empty(shape, kind)
-                new(f"{split}_{name}", whole.shape, kind)[...] = whole
+    def convert(user: User, owner: int) -> dict[str, Array]:
+        x, y = _xy(user)
+        owners = np.full(len(y), owner)
+        return {"images": _pixels(user, x), "labels": np.asarray(y, np.int64), "owners": owners}
 
-    made = prepared(folder, "femnist-1", files["train"] + files["test"], make)
+    empty: dict[str, Array] = {
+        "images": np.empty((0, 1, 28, 28), np.uint8),
+        "labels": _NONE,
+        "owners": _NONE,
+    }
+    made = leaf_arrays(folder, "femnist-1", convert, empty)
     return _arrays(
         "femnist", folder, made, "writers", tuple(FEMNIST_CLASSES), Images(mean=(0.0,), std=(1.0,))
     )

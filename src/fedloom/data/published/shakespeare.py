@@ -12,9 +12,8 @@ import torch
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import data_root
-from fedloom.data.published.leaf import SPLITS, User, leaf_files, leaf_users
+from fedloom.data.published.leaf import User, leaf_arrays
 from fedloom.data.raw_inputs import Characters
 from fedloom.data.transforms import Tokens
 from fedloom.errors import DataError
@@ -52,24 +51,14 @@ def shakespeare(
 
 def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
     """The arrays of Shakespeare. Raises DataError."""
-    files = leaf_files(folder)
 
-    def make(new: New) -> None:
-        names: dict[str, int] = {}
-        for split in SPLITS:
-            texts, owners = [], []
-            for user in leaf_users(files[split]):
-                text, starts = _text(user)
-                owner = names.setdefault(user.name, len(names))
-                texts.append(text)
-                owners.append(np.where(starts, owner, -1).astype(np.int32))
-            # the last windows are cut off, so that every window has a next character
-            text = np.concatenate(texts) if texts else np.empty(0, np.uint8)
-            owner_of = np.concatenate(owners) if owners else np.empty(0, np.int32)
-            new(f"{split}_text", text.shape, np.uint8)[...] = text
-            new(f"{split}_owners", owner_of.shape, np.int32)[...] = owner_of
+    def convert(user: User, owner: int) -> dict[str, Array]:
+        text, starts = _text(user)
+        # the last windows are cut off, so that every window has a next character
+        return {"text": text, "owners": np.where(starts, owner, -1).astype(np.int32)}
 
-    made = prepared(folder, "shakespeare-1", files["train"] + files["test"], make)
+    empty: dict[str, Array] = {"text": np.empty(0, np.uint8), "owners": np.empty(0, np.int32)}
+    made = leaf_arrays(folder, "shakespeare-1", convert, empty)
     inputs, targets, owners = _windows(made["train_text"], made["train_owners"])
     if len(made["test_text"]) <= LENGTH:
         tests: tuple[Any, Any, Any] = (None, None, None)

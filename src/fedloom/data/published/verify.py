@@ -228,19 +228,15 @@ _WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 
 def _look_wikitext(entry: Entry, folder: Path) -> Finding:
-    here = []
-    for part, count in _WORDS.items():
-        path = folder / f"wiki.{part}.tokens"
-        if not path.is_file():
-            continue
-        if (found := len(words_of(path))) != count:
+    paths = {part: folder / f"wiki.{part}.tokens" for part in _WORDS}
+    here = {part: path for part, path in paths.items() if path.is_file()}
+    for part, path in here.items():
+        if (found := len(words_of(path))) != (count := _WORDS[part]):
             raise DataError(f"{path} has {found:,} words, published are {count:,}; get it again")
-        here.append(part)
-    lacking = [part for part in _WORDS if part not in here]
     if not here:
         raise DataError(f"{folder} holds no wiki.*.tokens; get them from {WIKITEXT2.url}")
-    if lacking:
-        detail = f"{' and '.join(here)} by their numbers of words; missing: {', '.join(lacking)}"
+    if lacking := ", ".join(part for part in _WORDS if part not in here):
+        detail = f"{' and '.join(here)} by their numbers of words; missing: {lacking}"
         return Finding(SUBSET, detail)
     return Finding(VERIFIED, "train, valid and test by their numbers of words")
 
