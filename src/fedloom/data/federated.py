@@ -93,11 +93,7 @@ class FederatedData:
                 f"a table of {self.population} clients by {classes} classes is too large; count "
                 "client by client with label_counts_of"
             )
-        targets = self.targets.cpu()[self.clients.indices]
-        first = (self.clients.owners() * classes).view(-1, *[1] * (targets.ndim - 1))
-        cells = (first + targets).flatten()
-        counts = torch.bincount(cells, minlength=self.population * classes)
-        return counts.view(self.population, classes)
+        return count_labels(self.clients, self.targets.cpu(), classes)
 
     def label_counts_of(self, i: int) -> Tensor:
         """Count the labels, or all tokens, of client i: (C,) int64, where the targets are. Raises
@@ -293,6 +289,14 @@ class FederatedData:
                 f"sample {int(self.clients.indices[entry])} is in the validation set and at client "
                 f"{int(self.clients.owners()[entry])}; no client may train on validation samples"
             )
+
+
+def count_labels(lists: Ragged, targets: Tensor, classes: int) -> Tensor:
+    """Count the labels, or all tokens, of targets (n, ...) on every list: (N, C) int64."""
+    held = targets[lists.indices]
+    first = (lists.owners() * classes).view(-1, *[1] * (held.ndim - 1))
+    counts = torch.bincount((first + held).flatten(), minlength=lists.count * classes)
+    return counts.view(lists.count, classes)
 
 
 def _refuse_shared_samples(data: FederatedData) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.data.federated import FederatedData
+from fedloom.data.federated import FederatedData, count_labels
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -149,9 +149,8 @@ def _tests(data: FederatedData, labelled: bool) -> Tests:
     sizes = lists.sizes.numpy()
     if labelled and sizes.any():
         assert data.classes is not None
-        cells = lists.owners() * data.classes + data.test_targets[lists.indices]
-        flat = np.bincount(cells.numpy(), minlength=data.population * data.classes)
-        counts, own = flat.reshape(data.population, -1), sizes > 0
+        counts = count_labels(lists, data.test_targets, data.classes).numpy()
+        own = sizes > 0
         mine = data.label_counts().numpy()[own]
         p = mine / mine.sum(axis=1, keepdims=True)
         q = counts[own] / sizes[own, None]

@@ -69,12 +69,7 @@ def _new(path: Path, shape: tuple[int, ...], dtype: Any) -> Array:
 
 def _in_memory(make: Callable[[New], None]) -> dict[str, Array]:
     out: dict[str, Array] = {}
-
-    def new(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        out[name] = np.zeros(shape, dtype)
-        return out[name]
-
-    make(new)
+    make(lambda name, shape, dtype: out.setdefault(name, np.zeros(shape, dtype)))
     return out
 
 

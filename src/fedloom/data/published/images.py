@@ -23,16 +23,8 @@ from fedloom.data.raw_inputs import Pixels
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 
-
-@dataclass(frozen=True)
-class Content:
-    """What the files of a set hold: images (n, C, H, W) uint8, or (n, H, W), and labels (n,)."""
-
-    images: Tensor
-    labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    class_names: tuple[str, ...]
+# images (n, C, H, W) uint8, or (n, H, W), and labels (n,), of training and of testing; names
+Content = tuple[Tensor, Tensor, Tensor, Tensor, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +68,7 @@ def _read_idx(kind: ImageSet, paths: Sequence[Path]) -> Content:
             )
     train, test = (check_labels(_whole(arrays[i]), kind.classes, paths[i]) for i in (1, 3))
     pictures, tests = (torch.from_numpy(arrays[i].copy()) for i in (0, 2))
-    return Content(pictures, train, tests, test, kind.class_names)
+    return pictures, train, tests, test, kind.class_names
 
 
 def _whole(values: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
@@ -97,7 +89,7 @@ def _read_cifar(kind: ImageSet, paths: Sequence[Path]) -> Content:
                 f"many are published: get it from {kind.home}"
             )
     classes = tuple(name.decode() for name in unpickled(names)[kind.key + b"label_names"])
-    return Content(images, labels, tests, test_labels, classes)
+    return images, labels, tests, test_labels, classes
 
 
 # --------------------------------------------------------------------------------------- the table
@@ -325,20 +317,20 @@ def load(
         paths = [folder / file.name for file in kind.files]
     else:
         paths = [fetch(file, folder, download) for file in kind.files]
-    found, raw = kind.read(kind, paths), None
-    inputs, tests = found.images, found.test_images
+    inputs, labels, tests, test_labels, names = kind.read(kind, paths)
+    raw = None
     if transform is None:
         raw = Pixels(255, kind.mean[0], kind.std[0])
         inputs, tests = (raw.store(images).unsqueeze(1) for images in (inputs, tests))
     return Arrays(
         name=kind.name,
         inputs=inputs,
-        targets=found.labels,
+        targets=labels,
         test_inputs=tests,
-        test_targets=found.test_labels,
-        owners=_writers(kind, found.labels, partition, root, download),
+        test_targets=test_labels,
+        owners=_writers(kind, labels, partition, root, download),
         by="writers",
-        class_names=found.class_names,
+        class_names=names,
         transform=transform,
         raw=raw,
         details={} if raw is None else {"mean": raw.mean, "std": raw.std},
