@@ -25,6 +25,8 @@ METHODS = {
     "feddyn": {"alpha": 0.5},
     "feddc": {"alpha": 0.1},
 }
+# after which the error is below 1e-12 in the slowest case: rounding, no longer convergence
+ROUNDS = {"scaffold": 200, "scaffold, option I": 200, "feddyn": 400, "feddc": 250}
 
 
 class First(Rule):
@@ -61,13 +63,13 @@ class Changing(First):
 
 
 @pytest.mark.parametrize("rule", [First(), Changing()])
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "fedavg"])
+@pytest.mark.parametrize("method", ROUNDS)
 def test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders(method, rule):
     name, options = method.partition(",")[0], METHODS[method]
     makes = {"cohort": 2, "submodel": rule, "capacities": CLIENTS, "weighting": "uniform"}
     for seed in (0, 1):
         run = quadratics(make_algorithm(name, **options), **makes, seed=seed)
-        end = models(run, 1200)[-1]
+        end = models(run, ROUNDS[method])[-1]
         both = (A * B).sum(0)[0] / A.sum(0)[0], (A[2:] * B[2:]).sum(0)[1] / A[2:].sum(0)[1]
         np.testing.assert_allclose(end, both, rtol=0, atol=1e-9)
 
