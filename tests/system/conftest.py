@@ -32,6 +32,12 @@ def fedloom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fedloom:
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs without pictures and reports, which take seconds each."""
-    monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
+def pictures() -> None:
+    """For tests whose runs draw their pictures and write their report."""
+
+
+@pytest.fixture(autouse=True)
+def _plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other runs draw nothing: it takes seconds each time."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)

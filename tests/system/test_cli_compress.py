@@ -125,7 +125,6 @@ def test_bad_input_is_one_line(args: list[str], words: str, fedloom: Fedloom) ->
     assert not Path("runs").exists(), "nothing is begun"
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_run_with_everything_on_can_go_on(fedloom: Fedloom) -> None:
     fedloom(
         *("run", "digits", *SMALL, "algorithm=cfedavg", "algorithm.per_step=true"),
@@ -146,6 +145,7 @@ def test_a_run_with_everything_on_can_go_on(fedloom: Fedloom) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_reports_show_the_metric_against_simulated_time(fedloom: Fedloom) -> None:
     fedloom("run", "digits", *SMALL, "devices=levels", "--out", "a")
     assert Path("a/pictures/accuracy_by_simulated.png").exists()

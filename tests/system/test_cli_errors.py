@@ -65,7 +65,6 @@ def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) ->
         ("evaluate.sizes_every=3", "evaluate.sizes_every has no effect"),
     ],
 )
-@pytest.mark.usefixtures("plain")
 def test_what_has_no_effect_is_said(change: str, words: str, fedloom: Fedloom) -> None:
     assert words in fedloom("run", *SMALL, change, "--dry-run").output
 
@@ -99,7 +98,6 @@ def test_a_folder_that_cannot_be_written(fedloom: Fedloom) -> None:
     assert "exists" in fedloom("run", *SMALL, "--out", "file", code=2).output
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_folder_that_holds_a_run(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     before = Path("a/summary.json").read_bytes()
@@ -111,7 +109,6 @@ def test_a_folder_that_holds_a_run(fedloom: Fedloom) -> None:
     assert Path("a/summary.json").read_bytes() == before
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     assert "local.lr cannot change" in fedloom("resume", "a", "local.lr=1", code=2).output
@@ -121,13 +118,11 @@ def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
     assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 2
 
 
-@pytest.mark.usefixtures("plain")
 def test_fewer_rounds_than_there_are(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     assert "2 rounds already" in fedloom("resume", "a", "rounds=1", code=2).output
 
 
-@pytest.mark.usefixtures("plain")
 def test_damaged_checkpoints(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "checkpoint.every_rounds=1", "--out", "a", "--quiet")
     states = sorted(Path("a/checkpoints").glob("*/state.safetensors"))

@@ -56,7 +56,6 @@ def test_lists_are_saved_and_used_again(fedloom: Fedloom) -> None:
     assert {k: v for k, v in one.items() if not k.startswith("lists in")} == other
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_run_with_saved_lists_is_the_run_with_the_partition(fedloom: Fedloom) -> None:
     fedloom("partition", "--save", "split.npz")
     small = ("rounds=2", "local.epochs=1", "--quiet")
@@ -66,7 +65,6 @@ def test_a_run_with_saved_lists_is_the_run_with_the_partition(fedloom: Fedloom) 
     assert json.loads(curves[0])["last"] == json.loads(curves[1])["last"]
 
 
-@pytest.mark.usefixtures("plain")
 def test_matched_test_sets_are_what_clients_are_measured_on(fedloom: Fedloom) -> None:
     fedloom("run", "tests=matched", "rounds=2", "--out", "a", "--quiet")
     assert tomllib.loads(Path("a/config.toml").read_text())["data"]["tests"] == "matched"
@@ -77,7 +75,6 @@ def test_matched_test_sets_are_what_clients_are_measured_on(fedloom: Fedloom) ->
     assert "tests" not in tomllib.loads(Path("b/config.toml").read_text())["data"]
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_changing_set_of_clients_is_run_and_resumed(fedloom: Fedloom) -> None:
     change = ("turnover.active=25", "turnover.every=2", "turnover.forget=true", "cohort=5")
     fedloom("run", "algorithm=scaffold", *change, "rounds=3", "--out", "a", "--quiet")

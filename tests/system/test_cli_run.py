@@ -40,7 +40,6 @@ def weights(file: str | Path) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------- where runs go
-@pytest.mark.usefixtures("plain")
 def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> None:
     for end in ("", "-2", "-3"):
         wanted = f"runs/digits-fedacg-seed4{end}"
@@ -52,13 +51,11 @@ def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> No
     assert all("3 rounds" in line for line in lines[1:])
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_name_becomes_a_folder_whatever_is_in_it(fedloom: Fedloom) -> None:
     fedloom("run", "name=../my run", *SMALL, "--quiet")
     assert Path("runs/my-run-fedavg-seed0/summary.json").exists()
 
 
-@pytest.mark.usefixtures("plain")
 def test_the_same_command_with_seeds_goes_on(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +80,6 @@ def test_the_same_command_with_seeds_goes_on(
     assert "something else" in fedloom(*line, "local.lr=0.3", code=2).output
 
 
-@pytest.mark.usefixtures("plain")
 def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> None:
     def shown(text: str) -> list[str]:
         return [
@@ -95,7 +91,6 @@ def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> Non
     assert shown(fedloom("resume", "b", "rounds=4").output)[-1] == whole[-1]
 
 
-@pytest.mark.usefixtures("plain")
 def test_seeds_are_one_group(fedloom: Fedloom) -> None:
     text = fedloom("run", *SMALL, "seed=3", "--seeds", 2, "--out", "both").output
     made = [summary(f"both/seed{k}") for k in (3, 4)]
@@ -105,7 +100,6 @@ def test_seeds_are_one_group(fedloom: Fedloom) -> None:
     assert row.split()[1] == "2"
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_run_is_repeated_by_its_own_configuration(fedloom: Fedloom) -> None:
     fedloom("run", "algorithm=scaffold", *SMALL, "out=a", "--quiet")
     fedloom("run", "a/config.toml", "--out", "b", "--quiet")
@@ -116,7 +110,6 @@ def test_a_run_is_repeated_by_its_own_configuration(fedloom: Fedloom) -> None:
     assert config["algorithm"] == {"name": "scaffold", "server_lr": 1.0, "option": 2}
 
 
-@pytest.mark.usefixtures("plain")
 def test_the_command_line_and_python_give_the_same_bits(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     result = resolve("digits", SMALL).experiment().run()
@@ -126,7 +119,6 @@ def test_the_command_line_and_python_give_the_same_bits(fedloom: Fedloom) -> Non
     assert last == result.last
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_finished_run_is_extended(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "algorithm=fedacg", "--out", "a", "--quiet")
     fedloom("resume", "a", "rounds=5", "evaluate.target=0.01", "--quiet")
@@ -137,6 +129,7 @@ def test_a_finished_run_is_extended(fedloom: Fedloom) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_a_run_leaves_pictures_and_a_report(fedloom: Fedloom) -> None:
     text = fedloom("run", *SMALL, "--out", "a").output
     assert "report in a/report.html" in text
@@ -191,7 +184,6 @@ def test_the_estimated_bytes_are_the_real_ones(algorithm: str, cohort: str, tmp_
 
 
 # ---------------------------------------------------------------------------- tables and reports
-@pytest.mark.usefixtures("plain")
 def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--seeds", 2, "--out", "some", "--quiet")
     fedloom("run", *SMALL, "algorithm=fedacg", "--out", "one", "--quiet")
@@ -218,7 +210,6 @@ def test_report_writes_one_page(fedloom: Fedloom) -> None:
 
 
 # ------------------------------------------------------------------------------------------- export
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("kind", ["safetensors", "state_dict"])
 def test_an_exported_model_is_loaded_with_plain_torch(kind: str, fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
@@ -234,7 +225,6 @@ def test_an_exported_model_is_loaded_with_plain_torch(kind: str, fedloom: Fedloo
     assert float(right.double().mean()) == pytest.approx(summary("a")["last"]["value"], abs=1e-12)
 
 
-@pytest.mark.usefixtures("plain")
 def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     old = {name: Path("a", name).read_bytes() for name in ("model.safetensors", "summary.json")}

@@ -16,7 +16,7 @@ from torch import nn
 from fedloom.cli.export_script import architecture, script
 from fedloom.data import digits, iid
 from fedloom.models import MultiExit, resnet18
-from fedloom.report import load_run
+from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.submodels import size_cells
 
 Fedloom = Callable[..., Result]
@@ -46,7 +46,6 @@ def test_bad_input_is_one_line_and_begins_nothing(changes, words, fedloom: Fedlo
     assert not Path("runs").exists()
 
 
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("rule", ["heterofl", "fedrolex", "fjord", "fiarse"])
 def test_a_size_that_nobody_trained_is_cut_out_and_computes_what_was_evaluated(
     rule: str, fedloom: Fedloom
@@ -73,7 +72,6 @@ def test_a_size_that_nobody_trained_is_cut_out_and_computes_what_was_evaluated(
         assert all(not weights[n][~m].any() for n, m in marks.items())
 
 
-@pytest.mark.usefixtures("plain")
 def test_only_a_run_with_sub_models_is_cut(fedloom: Fedloom) -> None:
     fedloom("run", "digits", *SMALL)
     assert "trained whole models" in fedloom("export", "a", "--capacity", "0.5", code=2).output
@@ -82,7 +80,7 @@ def test_only_a_run_with_sub_models_is_cut(fedloom: Fedloom) -> None:
 
 def test_a_report_has_the_sizes(fedloom: Fedloom) -> None:
     fedloom("run", "digits", "submodel=pruning-greedy", "submodel.capacities=1/4,1", *SMALL)
-    page = Path("a/report.html").read_text()
+    page = write_report("a", "a/report.html").read_text()
     assert "Sub-models" in page and "size 1/4" in page and "FedAvg + Pruning-Greedy" in page
     heads, lines = size_cells_of(Path("a"))
     assert heads == ["algorithm", "measured", "size 1/4", "size 1", "mean"]
@@ -103,8 +101,6 @@ def test_the_end_of_a_run_says_every_size(fedloom: Fedloom) -> None:
 
 
 def size_cells_of(run: Path) -> tuple[list[str], list[list[str]]]:
-    from fedloom.report import group_runs
-
     return size_cells(group_runs([load_run(run)]))
 
 

@@ -31,7 +31,6 @@ from fedloom.models import MODELS, mlp
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1")
-pytestmark = pytest.mark.usefixtures("plain")
 
 EVIL = "'\"\"\"\n\\x41'''\nopen('harm','w')#\\"
 

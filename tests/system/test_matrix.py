@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from click.testing import Result
 
 from fedloom import Local
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
-from fedloom.cli.compatibility import AXES, LOCALS, NOTHING, as_markdown, table
+from fedloom.cli import compatibility
+from fedloom.cli.compatibility import AXES, LOCALS, NOTHING, as_markdown
 from fedloom.config import resolve
 from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError
@@ -24,6 +26,7 @@ from tiny import small, trace
 
 Fedloom = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
+table = functools.cache(compatibility.table)
 
 
 def test_the_committed_page_is_up_to_date() -> None:

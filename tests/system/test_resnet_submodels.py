@@ -67,6 +67,7 @@ def few_images(kind: ImageSet, folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(published, kind.name.upper(), replace(kind, files=files))
 
 
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("kind", [CIFAR10, CIFAR100], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("rule", ["fiarse", "heterofl"])
 def test_one_round_of_the_paper_s_set_up(

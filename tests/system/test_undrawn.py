@@ -43,6 +43,7 @@ def missing_line(output: str) -> str:
         ("fedloom.report.curves.all_pictures", lambda *a: 1 / 0, "ZeroDivisionError"),
     ],
 )
+@pytest.mark.usefixtures("pictures")
 def test_a_run_without_its_pictures_is_finished(
     where: str,
     error: Callable[..., None],
@@ -57,6 +58,7 @@ def test_a_run_without_its_pictures_is_finished(
     assert Path("a b/summary.json").exists() and not Path("a b/report.html").exists()
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_without_matplotlib_is_finished(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +96,6 @@ def test_only_a_full_disk_speaks_of_room(
     assert os.strerror(number) in text and ("make room" in text) == room
 
 
-@pytest.mark.usefixtures("plain")
 def test_every_file_of_a_run_follows_the_umask(fedloom: Fedloom) -> None:
     old = os.umask(0o027)
     try:
@@ -121,6 +122,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_a_disk_that_is_full_after_the_last_round(
     fedloom: Fedloom, tiny_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

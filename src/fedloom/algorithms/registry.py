@@ -109,7 +109,7 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     FedACG(lam=0.9, beta=0.01)
     """
     make = _known(name)
-    known = {o.name: o for o in options(name)}
+    known = {o.name: o for o in options(name)} if values else {}
     for key, value in values.items():
         if key not in known:
             hint = did_you_mean(key, known) if known else "it has none"
