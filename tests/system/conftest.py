@@ -1,12 +1,18 @@
-"""The real command line, in this process: importing torch for every test would take minutes."""
+"""The real command line, in this process: importing torch for every test would take minutes; and
+runs that were stopped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from crash_script import experiment
 
 from fedloom.cli.__main__ import cli
 
@@ -41,3 +47,49 @@ def _plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Other runs draw nothing: it takes seconds each time."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
+
+
+# --------------------------------------------------------------------------------- stopped runs
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run that others are compared with: nothing stopped it."""
+    return experiment().run(tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same of ten rounds."""
+    return experiment(rounds=10).run(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="session")
+def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("begun") / "run"
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 7:
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        experiment(rounds=10, on_round=[stop]).run(folder)
+    return folder
+
+
+@pytest.fixture
+def run(_begun: Path, tmp_path: Path) -> Path:
+    """A run that broke off in round 7, with checkpoints after the fourth and the sixth."""
+    return Path(shutil.copytree(_begun, tmp_path / "run"))
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of its own, of four megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no file system may be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -19,7 +19,7 @@ from fedloom.federation.schedules import Exponential, FAFEDTheory
 from fedloom.objectives import MOON
 from fedloom.submodels import FIARSE
 from fedloom.wrappers import Lookahead
-from tiny import clusters, mlp
+from tiny import clusters, mlp, timeless, weights
 
 ROUNDS = 80
 SHORT = 24  # of the kinds with everything on
@@ -70,6 +70,13 @@ def experiment(
         "resident_bytes": 2000,
     }
     return Experiment(**(settings | kinds(kind) | changes))
+
+
+def agree(one: Any, other: Any) -> None:
+    """Assert that two runs came to the same, bit for bit."""
+    assert weights(one.model) == weights(other.model)
+    assert timeless(one.history) == timeless(other.history)
+    assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
 
 
 def main(told: Connection, errors: Path, folder: Path, engine: str, kind: str) -> None:

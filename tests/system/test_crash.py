@@ -11,14 +11,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import crash_script
 import pytest
 import torch
-from crash_script import ROUNDS, experiment
+from crash_script import ROUNDS, agree, experiment
 
 import fedloom.storage.atomic
 from fedloom import Saving
@@ -26,17 +25,6 @@ from fedloom.errors import CheckpointError, WorkerError
 from tiny import environment, same, timeless, trace, weights
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return experiment().run(tmp_path_factory.mktemp("whole") / "run")
-
-
-def agree(one, other):
-    assert weights(one.model) == weights(other.model)
-    assert timeless(one.history) == timeless(other.history)
-    assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
 
 
 # Every process to be killed is forked from one that has imported torch and nothing else has run in.
@@ -451,19 +439,6 @@ def test_a_full_disk_at_the_end_is_an_error_of_one_line(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="No space left") as caught:
         experiment(rounds=3, on_round=[fill], resident_bytes=None).run(tmp_path / "run")
     assert "\n" not in str(caught.value)
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no file system may be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("bound", [None, 2000])

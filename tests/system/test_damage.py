@@ -9,23 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from crash_script import experiment
+from crash_script import agree, experiment
 
 import fedloom.storage.atomic
 from fedloom import Saving
 from fedloom.errors import CheckpointError
-from tiny import timeless, weights
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return experiment().run(tmp_path_factory.mktemp("whole") / "run")
-
-
-def agree(one, other):
-    assert weights(one.model) == weights(other.model)
-    assert timeless(one.history) == timeless(other.history)
-    assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
 
 
 def stopped(folder, round):

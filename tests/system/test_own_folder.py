@@ -7,42 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crash_script import experiment
+from crash_script import agree, experiment
 
 import fedloom.experiment.experiment
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.run_directory import RunDirectory
-from tiny import timeless, weights
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A run of ten rounds that nothing disturbed."""
-    return experiment(rounds=10).run(tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.fixture(scope="module")
-def _begun(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("begun") / "run"
-
-    def stop(row):
-        if row["round"] == 7:
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        experiment(rounds=10, on_round=[stop]).run(folder)
-    return folder
-
-
-@pytest.fixture
-def run(_begun, tmp_path):
-    """A run that broke off in round 7, with checkpoints after the fourth and the sixth."""
-    return Path(shutil.copytree(_begun, tmp_path / "run"))
-
-
-def agree(one, other):
-    assert weights(one.model) == weights(other.model)
-    assert timeless(one.history) == timeless(other.history)
 
 
 def content(folder):

@@ -6,8 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,19 +105,6 @@ def test_every_file_of_a_run_follows_the_umask(fedloom: Fedloom) -> None:
         os.umask(old)
     files = [Path("b"), *(p for p in Path("a").rglob("*") if p.is_file())]
     assert {stat.S_IMODE(p.stat().st_mode) for p in files} == {0o640}, files
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no file system may be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.slow
