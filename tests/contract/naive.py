@@ -46,7 +46,7 @@ class NaiveClient(Client):
         msg, own, obj = fresh(share.msg), fresh(memory.alg), memory.obj
         batches, seed = fed.batches(i, round), key(fed.seed, "step", round, i)
         rates = [fed.local.rate(round, k) for k in range(len(batches))]
-        calls, losses = 0, []
+        calls, losses, passes = 0, [], []
         job = Job(
             weight=fed.weight(i),
             steps=float(len(batches)),
@@ -55,7 +55,7 @@ class NaiveClient(Client):
             round=float(round),
             step=0.0,
             last=memory.last,
-            full=lambda x: self.whole_gradient(x, share, obj, i, round),
+            full=lambda x: self.whole_gradient(x, share, obj, i, round, passes),
             size=fed.relative_size(i),
         )
         net.train()
@@ -71,15 +71,17 @@ class NaiveClient(Client):
         up, own = alg.finish(fresh(x), fresh(loc), fresh(msg), fresh(own), job)
         loss = math.fsum(map(float, losses)) / len(losses) if losses else 0.0
         memory = memory._replace(alg=fresh(own))
-        return Done(fresh(up), memory, job, loss, calls, msg.x[:0])
+        calls, whole = calls + len(passes), len(passes)
+        return Done(fresh(up), memory, job, loss, calls, msg.x[:0], whole)
 
-    def whole_gradient(self, x, share, obj, i, round):
+    def whole_gradient(self, x, share, obj, i, round, passes):
         fed, total = self.fed, torch.zeros_like(x)
         own, seed = fed.data.clients.of(i), key(fed.seed, "full", round, i)
         for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
             ref, batch = share.msg.x, fed.batch(index)
             g = NaiveGradient(self.plan, share.net, ref, obj, batch, substream(seed, k))(x)
             total = total.add(g, alpha=len(index) / len(own))
+            passes.append(k)
         return total
 
 

@@ -10,10 +10,12 @@ import torch
 from naive import Naive
 
 from fedloom import FedAvg, Local
-from fedloom.algorithms import FedNova
+from fedloom.algorithms import FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.core.vector import fields, leaves
+from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
+from fedloom.submodels import FIARSE
 from tiny import same, small, timeless, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
@@ -129,6 +131,24 @@ def test_what_is_learnt_is_finite_of_one_length_or_a_number_and_of_one_type(case
     d = len(srv.x)
     for v in leaves(srv, *(row.alg for row in memory.values())):
         assert v.shape in ((d,), ()) and v.dtype == dtype and bool(torch.isfinite(v).all())
+
+
+@pytest.mark.parametrize("method", ["option I", "option I, SAM", "option I, FIARSE"])
+def test_a_pass_over_all_data_is_counted_and_takes_its_time(method, engine_of):
+    """Clients of 1, 3, 5 and 8 examples take 1, 1, 2 and 2 batches for a pass, at a step a second."""
+    local = Local(steps=1, batch=4, lr=0.1, sam=0.1 if "SAM" in method else None)
+    parts = {"submodel": FIARSE(), "capacities": [0.5]} if "FIARSE" in method else {}
+    each = 2 if "SAM" in method else 1  # gradients for one that the method asks for
+    devices = Levels(steps_per_second=(1.0,))
+    for engine in ("serial", "vectorised:3", engine_of("workers:2"), Naive()):
+        if parts and isinstance(engine, Naive):
+            continue
+        settings = parts | {"local": local, "devices": devices, "cohort": [[0, 1, 2, 3]]}
+        run = small(Scaffold(option=1), torch.float64, engine=engine, **settings)
+        rows = [*trace(run, 2)][-1].history
+        assert [row["gradients"] for row in rows] == 2 * [each * (4 + 6)]
+        assert [row["steps"] for row in rows] == [4, 4]
+        assert [row["simulated_seconds"] for row in rows] == [1 + each * 2] * 2
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -62,7 +62,7 @@ def costs(algorithm: Algorithm) -> Costs:
         down=_messages(sent.bytes_down, d),
         up=_messages(sent.bytes_up, d),
         probe=_messages(before, d * loop.fed.population),
-        gradients=sent.gradients / _STEPS,
+        gradients=(sent.gradients - sent.passes) / _STEPS,
     )
 
 

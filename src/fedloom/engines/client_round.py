@@ -33,6 +33,7 @@ from .summation import Node, finite, numbers, push, spread, uniform_of
 class Stats(NamedTuple):
     """What a client's round cost. bytes_down, bytes_up: {field: bytes} of its two messages.
     squares: ||delta||^2, and ||e||^2 of what its feedback keeps of delta, where delta is coded.
+    passes: how many of the gradients belong to passes over all its data (Job.full).
     """
 
     client: int
@@ -43,6 +44,7 @@ class Stats(NamedTuple):
     bytes_down: dict[str, int]
     bytes_up: dict[str, int]
     squares: tuple[float, float] | None = None
+    passes: int = 0
 
 
 class Share(NamedTuple):
@@ -55,7 +57,9 @@ class Share(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What local training gives. buffers: the module's own after training, empty if it has none."""
+    """What local training gives. buffers: the module's own after training, empty if it has none.
+    gradients, passes: see Stats.
+    """
 
     up: Rec
     memory: Rec
@@ -63,6 +67,7 @@ class Done(NamedTuple):
     loss: float
     gradients: int
     buffers: Vec
+    passes: int = 0
 
 
 class RangeResult(NamedTuple):
@@ -206,8 +211,8 @@ class Client:
         squares: tuple[float, float] | None = None,
         answered: bool = True,
     ) -> Stats:
-        steps = int(done.job.steps)
-        return Stats(i, answered, done.loss, steps, done.gradients, share.down, sent, squares)
+        work = (int(done.job.steps), done.gradients)
+        return Stats(i, answered, done.loss, *work, share.down, sent, squares, done.passes)
 
     def _sent(
         self, up: Rec, done: Done, share: Share, i: int, round: int
@@ -283,7 +288,7 @@ class Client:
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
         fixed = (fed.weight(i), float(len(indices)))
         later = (total(rates), float(round))
-        full = lambda x, obj=obj: self._full(x, share, obj, i, round)
+        full = _Full(self, share, obj, i, round)
         end = (float(memory.last), full, fed.relative_size(i), self.kept(view))
         job = Job(*fixed, rates[0], *later, 0.0, *end)
         seed = key(fed.seed, "step", round, i)
@@ -324,30 +329,41 @@ class Client:
         held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
-        loss = _mean_loss(oracle.losses)
-        return Done(up, memory, job, loss, oracle.calls, msg.x[:0])
+        calls = oracle.calls + full.calls
+        return Done(up, memory, job, _mean_loss(oracle.losses), calls, msg.x[:0], full.calls)
 
     def kept(self, view: View) -> Callable[[Vec], Vec] | None:
         """What Job.kept is for clients with this view."""
         rule, fit = self.plan.rule, view.fit
         return None if rule is None or fit is None else lambda x: rule.kept(x, fit)
 
-    def _full(self, x: Vec, share: Share, obj: Rec, i: int, round: int) -> Vec:
-        """Gradient of the client's mean loss over all its data, in chunks of its batch size."""
-        data, view = self.fed.data, share.view
-        own = data.clients.of(i).to(data.inputs.device)
-        total = torch.zeros_like(x)
-        oracle = Gradient(self.plan, share.net, view, view.seen(share.msg.x), Buffers())
-        seed = key(self.fed.seed, "full", round, i)
-        for k, index in enumerate(torch.split(own, self.fed.local.batch or len(own))):
-            oracle.at(self.fed.batch(index), obj, substream(seed, k))
-            total.add_(oracle(x), alpha=len(index) / len(own))
-            oracle.buffers.settle(NOTHING)
-        return total
-
     def explained(self, i: int, round: int) -> Explained:
         """Say of a failure which algorithm, client and round it was."""
         return Explained(self.plan.algorithm.method, i, round)
+
+
+class _Full:
+    """x (m,) -> the gradient of a client's mean loss over all its data, in chunks of its batch size
+    (Job.full). calls: gradients that this took so far.
+    """
+
+    def __init__(self, client: Client, share: Share, obj: Rec, i: int, round: int) -> None:
+        self._client, self._share, self._obj, self._place = client, share, obj, (round, i)
+        self.calls = 0
+
+    def __call__(self, x: Vec) -> Vec:
+        fed, share, (round, i) = self._client.fed, self._share, self._place
+        view = share.view
+        own = fed.data.clients.of(i).to(fed.data.inputs.device)
+        total, ref = torch.zeros_like(x), view.seen(share.msg.x)
+        oracle = Gradient(self._client.plan, share.net, view, ref, Buffers())
+        seed = key(fed.seed, "full", round, i)
+        for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
+            oracle.at(fed.batch(index), self._obj, substream(seed, k))
+            total.add_(oracle(x), alpha=len(index) / len(own))
+            oracle.buffers.settle(NOTHING)
+        self.calls += oracle.calls
+        return total
 
 
 class _First:

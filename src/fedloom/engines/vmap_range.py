@@ -153,7 +153,8 @@ class Chunks:
         sent = nbytes(tree(lambda v: 0.0 if v.ndim == 1 else v[0], up))
         for r, i in enumerate(members):
             steps, loss = len(self.fed.sizes(i)), trained.losses[r]
-            cost = Stats(i, True, loss, steps, trained.gradients(r), share.down, sent)
+            calls, passes = trained.gradients(r)
+            cost = Stats(i, True, loss, steps, calls, share.down, sent, passes=passes)
             out.memories[i] = trained.memory(r)._replace(last=float(round))
             out.stats.append(cost)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,11 +64,18 @@ class Trained:
         job = Job(*fixed, *end)
         up = up._replace(weight=float(up.weight))
         empty = work.msg.x[:0]
-        return Done(up, self.memory(r), job, self.losses[r], self.gradients(r), empty)
+        calls, passes = self.gradients(r)
+        return Done(up, self.memory(r), job, self.losses[r], calls, empty, passes)
 
-    def gradients(self, r: int) -> int:
-        """Gradient calls of a client: those traced in one step, for each of its steps."""
-        return self._work.calls // self._work.index.shape[1] * self._work.steps[r]
+    def gradients(self, r: int) -> tuple[int, int]:
+        """A client's gradients in all, and those of passes over all its data: of what was computed
+        for everybody, its own steps and its own batches.
+        """
+        work, sums = self._work, [0, 0]
+        for (step, batch), calls in work.calls.items():
+            if step < work.steps[r] and batch < work.batches(r):
+                sums[batch >= 0] += calls
+        return sum(sums), sums[1]
 
 
 class Together:
@@ -90,7 +98,8 @@ class Together:
         self.guard, self.kept = client.guard, client.kept(share.view)
         self.ref, self.msg = self.view.seen(msg.x), msg
         self.old, self.group, self.round = memories, group, round
-        self.calls, self.whole = 0, whole
+        self.calls: Counter[tuple[int, int]] = Counter()  # gradients by place, see _gradient
+        self.whole = whole
         dtype, device = msg.x.dtype, msg.x.device
         sizes = [self.fed.sizes(i) for i in group]
         self.steps = [len(s) for s in sizes]
@@ -131,9 +140,15 @@ class Together:
         except NeedsFullError:
             if self.whole:
                 raise
-            self.calls, self.all = 0, self._everything()
+            self.calls.clear()
+            self.all = self._everything()
             self._next = self._fetched(0)
             return self._run()
+
+    def batches(self, r: int) -> int:
+        """How many batches a pass over all of a client's data has."""
+        count = len(self.fed.data.clients.of(self.group[r]))
+        return -(-count // (self.fed.local.batch or count))
 
     def _everything(self) -> Rec:
         """All data of every client, in chunks of its batch size, padded."""
@@ -189,9 +204,18 @@ class Together:
         return Trained(self, up, uniform, own, obj, table)
 
     # ------------------------------------------------------------------------------ under vmap
-    def _gradient(self, data: Any, weight: Tensor, seed: Tensor, obj: Rec, found: list[Any]) -> Any:
+    def _gradient(
+        self,
+        data: Any,
+        weight: Tensor,
+        seed: Tensor,
+        obj: Rec,
+        found: list[Any],
+        place: tuple[int, int],
+    ) -> Any:
         """x (d,) -> gradient (d,) of one client's minibatch; the first call's loss goes to
-        found.
+        found. place: the step (-1: outside of the steps), and the batch in a pass over all data
+        (-1: the step's own).
         """
         objective = self.plan.objective
 
@@ -207,7 +231,7 @@ class Together:
         def plain(x: Vec) -> Vec:
             beat()
             check_point(x, self.view)
-            self.calls += 1
+            self.calls[place] += 1
             g, value = grad_and_value(mean)(x)
             if not found:
                 found.append(value)
@@ -218,10 +242,12 @@ class Together:
             return plain
         return lambda x: rule.grad(plain, x, fit)
 
-    def _job(self, numbers: Tensor, lr: Tensor, k: int, obj: Rec, full: Any) -> Job:
+    def _job(
+        self, numbers: Tensor, lr: Tensor, k: int, obj: Rec, full: Any, place: int = -1
+    ) -> Job:
         n = numbers.unbind()
         step = (n[1] - 1).clamp_max(k)
-        whole = lambda x: self._full(x, full, obj)
+        whole = lambda x: self._full(x, full, obj, place)
         return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole, n[7], self.kept)
 
     def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
@@ -246,8 +272,8 @@ class Together:
         full: Any,
     ) -> Any:
         found: list[Any] = []
-        gradient = self._gradient(data, weight, seed, obj, found)
-        job = self._job(numbers, lr, k, obj, full)
+        gradient = self._gradient(data, weight, seed, obj, found, (k, -1))
+        job = self._job(numbers, lr, k, obj, full, k)
         d, new = self.guard.direction(x, loc, self.msg, own, gradient, job)
         if self.view.fit is not None and self.plan.rule is not None:
             d = self.plan.rule.move(d, x, self.view.fit)
@@ -270,7 +296,7 @@ class Together:
         uniform = uniform_of(self.plan.algorithm, up, job)
         return tuple(tree(lambda v: _tensor(v, x), record) for record in (up, uniform, own))
 
-    def _full(self, x: Vec, full: Any, obj: Rec) -> Vec:
+    def _full(self, x: Vec, full: Any, obj: Rec, step: int) -> Vec:
         """Gradient of a client's mean loss over all its data."""
         if self.all is None:
             raise NeedsFullError
@@ -281,7 +307,7 @@ class Together:
             # a padding chunk has weight 0 throughout: count it as one example, times 0
             weight = torch.where(size > 0, full.weight[m], torch.ones_like(full.weight[m]))
             found: list[Any] = []
-            g = self._gradient(data, weight, full.seed[m], obj, found)(x)
+            g = self._gradient(data, weight, full.seed[m], obj, found, (step, m))(x)
             total = total + size * g
         mean: Vec = total / full.weight.sum()
         return mean

@@ -214,13 +214,15 @@ class Loop:
             self.history[-1].update(self.sizes.explored())
 
     def _simulated(self, stats: list[Stats]) -> float | None:
-        """Seconds until the slowest client has answered, if the devices are described."""
+        """Seconds until the slowest client has answered, if the devices are described. A batch of a
+        pass over all its data takes as long as a step.
+        """
         if self.fed.devices is None:
             return None
         return max(
             (
                 self.fed.duration(
-                    s.client, s.steps, sum(s.bytes_down.values()), sum(s.bytes_up.values())
+                    s.client, s.steps + s.passes, sum(s.bytes_down.values()), sum(s.bytes_up.values())
                 )
                 for s in stats
             ),
