@@ -9,10 +9,10 @@ import pytest
 import torch
 from naive import Naive
 
-from fedloom import FedAvg, Local
+from fedloom import FedAvg, Local, Saving
 from fedloom.algorithms import FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
-from fedloom.core.vector import fields, leaves
+from fedloom.core.vector import fields, leaves, rec
 from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
 from fedloom.submodels import FIARSE
@@ -135,7 +135,7 @@ def test_what_is_learnt_is_finite_of_one_length_or_a_number_and_of_one_type(case
 
 @pytest.mark.parametrize("method", ["option I", "option I, SAM", "option I, FIARSE"])
 def test_a_pass_over_all_data_is_counted_and_takes_its_time(method, engine_of):
-    """Clients of 1, 3, 5 and 8 examples take 1, 1, 2 and 2 batches for a pass, at a step a second."""
+    """Clients of 1, 3, 5 and 8 examples take 1, 1, 2 and 2 batches for one, at a step a second."""
     local = Local(steps=1, batch=4, lr=0.1, sam=0.1 if "SAM" in method else None)
     parts = {"submodel": FIARSE(), "capacities": [0.5]} if "FIARSE" in method else {}
     each = 2 if "SAM" in method else 1  # gradients for one that the method asks for
@@ -174,12 +174,52 @@ def test_batches_fetched_ahead_change_no_bit(case, monkeypatch):
     agree(*runs)
 
 
-def test_a_run_leaves_torchs_own_generator_alone():
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_run_leaves_torchs_own_generator_alone(engine):
     torch.manual_seed(3)
     want = torch.rand(4)
     torch.manual_seed(3)
-    [*trace(small(FedAvg()), 2)]
+    [*trace(small(FedAvg(), engine=engine), 1)]
     assert torch.equal(torch.rand(4), want)
+
+
+class Noisy(FedAvg):
+    """Draws from torch's generator wherever no gradient seeds it, which a method should not."""
+
+    def server_init(self, x, up):
+        return rec(x=x + 0.1 * torch.randn_like(x))
+
+    def broadcast(self, srv):
+        return rec(x=srv.x + 0.1 * torch.randn_like(srv.x))
+
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta + 0.1 * torch.randn_like(srv.x))
+
+    def model(self, srv):
+        return srv.x + 0.1 * torch.randn_like(srv.x)
+
+    def probe(self, x, grad):
+        return rec(g=torch.randn_like(x))
+
+    def client_init(self, x):
+        return rec(n=torch.randn_like(x))
+
+    def start(self, msg, mem, job):
+        return msg.x + 0.1 * (torch.randn_like(msg.x) + mem.n), rec()
+
+
+def test_draws_from_torchs_generator_are_the_runs_own(engine_of, tmp_path):
+    """The same bits whatever the process drew before, in workers, and after a stop."""
+    make = lambda **given: small(Noisy(), saving=Saving(rounds=1, seconds=None), **given)
+    whole = make().run()
+    torch.manual_seed(99)
+    for given in ({}, {"engine": engine_of("workers:2")}):
+        again = make(**given).run()
+        assert same(again.state, whole.state) and timeless(again.history) == timeless(whole.history)
+    make(rounds=2).run(tmp_path / "run")
+    torch.manual_seed(98)
+    assert same(make().resume(tmp_path / "run").state, whole.state)
+    assert not torch.equal(whole.state.x, small(Noisy(), seed=12).run().state.x)
 
 
 @pytest.mark.parametrize("case", CASES)

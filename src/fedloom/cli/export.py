@@ -179,6 +179,7 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
 
 
 def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.Module, int]:
+    from fedloom.engines.author_checks import at_server
     from fedloom.storage.client_state import ClientMemory
     from fedloom.storage.run_directory import RunDirectory
 
@@ -187,7 +188,7 @@ def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.
     folder = RunDirectory(run)
     state = folder.load(ClientMemory(folder.memory_folder), loop.net.device)
     assert state is not None  # there is a manifest, and a damaged one raises
-    x = loop.plan.algorithm.model(state.srv.srv)
+    x = at_server(loop.plan, loop.fed.seed, "model", state.round, state.srv.srv)
     module = loop.net.export(x, state.buffers).cpu()
     return dict(module.state_dict()), module, state.round
 

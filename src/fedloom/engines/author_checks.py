@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..algorithm import Algorithm, Grad, Job
+from ..core.rng import key
 from ..core.vector import Rec, Vec, fields, is_rec, leaves
 from ..errors import AuthorError, ClientError, FedloomError
 from ..plan import Plan
+from .gradient import own_draws
 from .self_state import differs, state
 
 _ARGUMENTS = {
@@ -326,14 +328,20 @@ def first_memory(plan: Plan, x: Vec) -> Rec:
 
 
 # ---------------------------------------------------------------------------------- at the server
-def at_server(plan: Plan, name: str, round: int, *arguments: Any) -> Any:
+def at_server(plan: Plan, seed: int, name: str, round: int, *arguments: Any) -> Any:
     """Call a method of the server's side. Raises ClientError naming algorithm, method and round.
 
-    round: that are done. server_init(), broadcast() and server_step() give records with x.
+    seed: the run's, from which torch's generator begins anew for every method and round. round:
+    that are done. server_init(), broadcast() and server_step() give records with x.
     """
-    algorithm = plan.algorithm
-    if not plan.author_checks:
-        return getattr(algorithm, name)(*arguments)
+    algorithm, like = plan.algorithm, arguments[0] if name == "server_init" else arguments[0].x
+    with own_draws(key(seed, "server", name, round), like):
+        if not plan.author_checks:
+            return getattr(algorithm, name)(*arguments)
+        return _checked_at_server(algorithm, name, round, *arguments)
+
+
+def _checked_at_server(algorithm: Algorithm, name: str, round: int, *arguments: Any) -> Any:
     own = _named(name, arguments)
     before, place = versions(own), f"{algorithm.method}: the server, round {round + 1}"
     try:

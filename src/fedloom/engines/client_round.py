@@ -26,7 +26,7 @@ from ..plan import Plan
 from ..submodels.base import View, whole
 from .author_checks import counters, first_memory, guard
 from .error_context import Explained
-from .gradient import NOTHING, Buffers, Gradient, storage, storages
+from .gradient import NOTHING, Buffers, Gradient, seed_torch, storage, storages
 from .summation import Node, finite, numbers, push, spread, uniform_of
 
 
@@ -138,6 +138,8 @@ class Client:
         for capacity in dict.fromkeys(map(self.fed.capacity, cohort)):
             view = self._kept.get(capacity)
             if view is None:
+                if rule is not None:
+                    seed_torch(key(self.fed.seed, "view", round), msg.x)
                 view = rule.view(msg.x, self.net, capacity, round) if rule else self._whole
                 if rule is None or rule.fixed:
                     self._kept[capacity] = view
@@ -156,10 +158,12 @@ class Client:
             with self.explained(i, -1):
                 self.net.load_buffers(buffers)
                 self.net.train()
+                seed = key(self.fed.seed, "probe", 0, i)
+                seed_torch(seed, x)
                 oracle = Gradient(self.plan, self.net, self._whole, x, Buffers())
                 obj = self.first_memory(x, i).obj
                 batch = self.fed.batch(self.fed.probe_batch(i))
-                oracle.at(batch, obj, key(self.fed.seed, "probe", 0, i))
+                oracle.at(batch, obj, seed)
                 up = self.plan.algorithm.probe(x, oracle)
                 if not finite(up):
                     raise ClientError(
@@ -259,21 +263,24 @@ class Client:
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """What a client remembers when it takes part for the first time: vectors of length d."""
         alg, link = self._common_memory(x, view or self._whole)
+        seed_torch(key(self.fed.seed, "init", i), x)
         obj = self.plan.objective.init(_First(self.fed, i, x, self.net))
         return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
         """What all who begin at x with this view have in common; nobody writes into a memory."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
+            seed_torch(key(self.fed.seed, "init"), x)
             link = self.plan.link.init(x, view.layout, self.fed.seed)
             self._first = (x, view, first_memory(self.plan, x), link)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
-    def begun(self, view: View, memory: Rec, i: int, round: int) -> Rec:
+    def begun(self, view: View, memory: Rec, i: int, round: int, seed: int) -> Rec:
         """The objective's memory as a client begins a round, at the length of the net that computes
-        the loss.
+        the loss. Torch's generators begin at its seed.
         """
+        seed_torch(seed, self.net.params[0])
         obj = view.take(memory.obj) if view.net is not None else memory.obj
         info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
         return self.plan.objective.begin(obj, info)
@@ -282,7 +289,8 @@ class Client:
         """One client's local training. memory and what comes back of it have length d."""
         fed, alg, objective = self.fed, self.guard, self.plan.objective
         view, net, msg = share.view, share.net, share.msg
-        own, obj = view.take(memory.alg), self.begun(view, memory, i, round)
+        seed = key(fed.seed, "step", round, i)
+        own, obj = view.take(memory.alg), self.begun(view, memory, i, round, seed)
         ref, indices = view.seen(msg.x), fed.batches(i, round)
         rates = self.plan.rates(fed.local, round, len(indices))
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
@@ -291,7 +299,6 @@ class Client:
         full = _Full(self, share, obj, i, round)
         end = (float(memory.last), full, fed.relative_size(i), self.kept(view))
         job = Job(*fixed, rates[0], *later, 0.0, *end)
-        seed = key(fed.seed, "step", round, i)
         net.train()
         before = counters(msg, own)
         x, loc = alg.start(msg, own, job)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -183,9 +184,17 @@ def check_value(objective: Objective, value: Any) -> None:
 
 
 def seed_torch(seed: int, like: Tensor) -> None:
-    """Seed the generators that layers such as dropout draw from."""
+    """Seed the generators that layers such as F.dropout draw from."""
     torch.default_generator.manual_seed(seed)
     if like.is_cuda:
         torch.cuda.default_generators[like.get_device()].manual_seed(seed)
     elif like.is_mps:
         torch.mps.manual_seed(seed)
+
+
+@contextmanager
+def own_draws(seed: int, like: Tensor) -> Iterator[None]:
+    """Let torch's generators begin at a seed, and leave them as they were."""
+    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+        seed_torch(seed, like)
+        yield

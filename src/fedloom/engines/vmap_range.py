@@ -15,6 +15,7 @@ from ..core.wire import nbytes
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..submodels.base import whole
+from .base import one_thread
 from .client_round import Client, Done, RangeResult, Share, Stats
 from .prefetch import Ahead
 from .summation import finite, push_rows
@@ -39,7 +40,7 @@ class Chunks:
         is not given for every example at all. Such a batch must not be padded.
         """
         index, x = self.fed.data.clients.indices[:8], self.net.init()
-        with self.client.explained(0, 0):
+        with self.client.explained(0, 0), one_thread():
             memory = self.client.first_memory(x, 0, whole(self.net.layout))
         self.net.train()
         losses = []
@@ -174,7 +175,7 @@ def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) ->
     batch = fed.batch(fed.batches(0, 0)[0])
     net.train()
     counted = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
-    with client.explained(0, 0), counted, torch.enable_grad():
+    with client.explained(0, 0), one_thread(), counted, torch.enable_grad():
         memory = client.first_memory(x, 0, whole(net.layout))
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
     # the batch of the next step is there too

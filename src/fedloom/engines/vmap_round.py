@@ -128,7 +128,11 @@ class Together:
         self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 8), as in Job
         view = self.view
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
-        self.obj = _stack([client.begun(view, memories[i], i, round) for i in group], msg.x)
+        begun = [
+            client.begun(view, memories[i], i, round, seed)
+            for i, seed in zip(group, seeds, strict=True)
+        ]
+        self.obj = _stack(begun, msg.x)
         self.all: Any = None
         self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
 

@@ -64,7 +64,7 @@ def finish(exp: Experiment, loop: Loop) -> Result:
     clients, basis = _per_client(exp, loop)
     by_client, by_size = _by_size(loop)
     summary = _summary(exp, loop) | by_size
-    x = loop.plan.algorithm.model(loop.srv)
+    x = loop.model()
     module = loop.net.export(x, loop.buffers).cpu()
     folder = loop.folder
     if folder is not None:
@@ -161,7 +161,7 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
     sizes = loop.sizes
     if sizes is None:
         return {}, {}
-    x = loop.plan.algorithm.model(loop.srv)
+    x = loop.model()
     scores = loop.size_scores()
     local, basis = sizes.local(scores)
     part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}

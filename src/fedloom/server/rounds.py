@@ -99,10 +99,10 @@ class Loop:
         x, self.buffers = self.net.init(), self.net.init_buffers()
         self.at_link = self.plan.link.server_init(x)
         up = self._probe(x)
-        self.srv = at_server(self.plan, "server_init", 0, x, up)
+        self.srv = self._asked("server_init", x, up)
         self.at_down = rec()
         if codecs := self.plan.link.codes_down:
-            msg = self.plan.algorithm.broadcast(self.srv)
+            msg = self._asked("broadcast", self.srv)
             self.at_down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
         if self.sizes is not None:
             self.sizes.begin(self._sent(), 0)
@@ -111,19 +111,28 @@ class Loop:
         """The message of the next round as its clients read it, and what the server remembers of
         the way down once it is sent.
         """
-        msg = at_server(self.plan, "broadcast", self.round, self.srv)
+        msg = self._asked("broadcast", self.srv)
         layout = self.net.layout
         return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
 
     def coded_down(self) -> dict[str, int]:
         """{field: bytes} of what the message of a typical round takes where it is coded."""
-        msg, codecs = self.plan.algorithm.broadcast(self.srv), self.plan.link.codes_down
+        msg, codecs = self._asked("broadcast", self.srv), self.plan.link.codes_down
         return downlink.sizes(codecs, msg, self.at_down, self.net.layout)
 
     def _sent(self) -> Vec:
         """The model that the next cohort gets."""
-        sent: Vec = self.plan.algorithm.broadcast(self.srv).x
+        sent: Vec = self._asked("broadcast", self.srv).x
         return sent
+
+    def model(self) -> Vec:
+        """The model of now, which is evaluated and exported."""
+        x: Vec = self._asked("model", self.srv)
+        return x
+
+    def _asked(self, name: str, *arguments: Any) -> Any:
+        """What a method of the server's side gives in this round."""
+        return at_server(self.plan, self.fed.seed, name, self.round, *arguments)
 
     def _probe(self, x: Vec) -> Rec:
         """The exchange before round 1 with everybody who is there, if the algorithm has it: the
@@ -222,7 +231,10 @@ class Loop:
         return max(
             (
                 self.fed.duration(
-                    s.client, s.steps + s.passes, sum(s.bytes_down.values()), sum(s.bytes_up.values())
+                    s.client,
+                    s.steps + s.passes,
+                    sum(s.bytes_down.values()),
+                    sum(s.bytes_up.values()),
                 )
                 for s in stats
             ),
@@ -270,7 +282,7 @@ class Loop:
 
     def score(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
         """The model of now on data; own: on the common test set."""
-        x, on = self.plan.algorithm.model(self.srv), (inputs, targets)
+        x, on = self.model(), (inputs, targets)
         if not keeps_no_statistics(self.net.module):
             return self.engine.evaluate(x, self.buffers, *on)
         with one_thread():
@@ -282,8 +294,7 @@ class Loop:
         """The sub-models of now on the test set, by capacity; nothing without sub-models."""
         if self.sizes is None:
             return {}
-        x = self.plan.algorithm.model(self.srv)
-        return self.sizes.scores(self.engine, x, self.buffers, self.round, whole)
+        return self.sizes.scores(self.engine, self.model(), self.buffers, self.round, whole)
 
     @functools.cached_property
     def _watch(self) -> Watch:
