@@ -58,7 +58,7 @@ class Reaches(Enum):
 
 
 class Trait(Enum):
-    """What the rules in plan.py must know of a method. Most methods have none of these."""
+    """What the engine and the rules in plan.py must know of a method. Most have none of these."""
 
     WHOLE_MODEL = "every client must hold all coordinates"
     RECURSIVE = "the direction is a recursion over gradients: clip each gradient instead"
@@ -67,6 +67,7 @@ class Trait(Enum):
     DIVIDES_BY_RATES = "delta is divided by the weights of all gradients in it, summed up"
     PERTURBS = "gradients are taken at perturbed points already"
     STARTS_AHEAD = "clients start along the server's own last move"
+    INITIAL_MODEL = "client_init() gets the model before round 1, whenever the client joins"
 
 
 MEAN, ACCUMULATED, CHANGE = Reaches
@@ -162,7 +163,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def client_init(self, x: Vec) -> Rec:
-        """-> mem, what this client remembers between rounds; made at its first participation."""
+        """-> mem, what this client remembers between rounds; made at its first participation.
+
+        x: the model that it receives then, in whatever round that is; with Trait.INITIAL_MODEL the
+        one that the run began with, for which no bytes are counted.
+        """
 
     @abstractmethod
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:

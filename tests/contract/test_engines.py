@@ -10,12 +10,15 @@ import torch
 from naive import Naive
 
 from fedloom import FedAvg, Local, Saving
+from fedloom.algorithm import Trait
 from fedloom.algorithms import FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import fields, leaves, rec
 from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
-from fedloom.submodels import FIARSE
+from fedloom.submodels import FIARSE, HeteroFL
+from fedloom.wrappers import Prox
 from tiny import same, small, timeless, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
@@ -38,8 +41,8 @@ LOCAL = Local(
 def ends(case, dtype, engine, local=LOCAL):
     """Everything that a run has learnt, and its history."""
     name, options = CASES[case]
-    experiment = small(make_algorithm(name, **options), dtype, local=local, engine=engine)
-    loop = [*trace(experiment, 4)][-1]
+    run = small(make_algorithm(name, **options), dtype, local=local, engine=engine)
+    loop = [*trace(run, 4)][-1]
     memory = loop.memory.get(range(loop.fed.population))
     return loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict())
 
@@ -181,6 +184,39 @@ def test_a_run_leaves_torchs_own_generator_alone(engine):
     torch.manual_seed(3)
     [*trace(small(FedAvg(), engine=engine), 1)]
     assert torch.equal(torch.rand(4), want)
+
+
+class Remembers(FedAvg):
+    """Its clients remember what client_init() got."""
+
+    def client_init(self, x):
+        return rec(first=x)
+
+
+class FromTheStart(Remembers):
+    traits = frozenset({Trait.INITIAL_MODEL})
+
+
+@pytest.mark.parametrize("parts", [{}, {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}])
+@pytest.mark.parametrize("name", ["serial", "vectorised:2", "workers:2"])
+def test_client_state_begins_with_the_model_of_its_first_round_or_of_the_run(
+    name, parts, engine_of, tmp_path
+):
+    """Also in a wrapper, of a client that comes later, and after a stop."""
+    cohorts = {"cohort": [[0, 1], [1, 2], [3]], "saving": Saving(rounds=1, seconds=None)}
+    for method, rounds in ((Remembers(), [0, 0, 1, 2]), (FromTheStart(), [0, 0, 0, 0])):
+        given = cohorts | parts | {"algorithm": Prox(inner=method, mu=0.0)}
+        make = lambda n, given=given, **more: experiment(**given, rounds=n, **more)
+        sent = [loop.srv.x for loop in trace(make(3), 3)]
+        engine = lambda: {"engine": engine_of(name) if "workers" in name else name}
+        make(2, **engine()).run(tmp_path / method.method)
+        again = make(3, **engine())
+        again.resume(tmp_path / method.method)
+        memory = again.loop.memory.get(range(4))
+        close = functools.partial(torch.testing.assert_close, rtol=0, atol=1e-5)
+        assert list(memory) == [0, 1, 2, 3]
+        for i, t in enumerate(rounds):
+            close(memory[i].alg.first, sent[t])
 
 
 class Noisy(FedAvg):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algorithm import Job, LocalSGD
+from ..algorithm import Job, LocalSGD, Trait
 from ..core.arithmetic import average, total
 from ..core.dropout import seeded
 from ..core.net import Net
@@ -272,7 +272,9 @@ class Client:
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             seed_torch(key(self.fed.seed, "init"), x)
             link = self.plan.link.init(x, view.layout, self.fed.seed)
-            self._first = (x, view, first_memory(self.plan, x), link)
+            initial = Trait.INITIAL_MODEL in self.plan.algorithm.traits
+            memory = first_memory(self.plan, self.net.init() if initial else x)
+            self._first = (x, view, memory, link)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
