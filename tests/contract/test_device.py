@@ -35,7 +35,7 @@ from fedloom.config import from_run, resolve
 from fedloom.core.vector import leaves
 from fedloom.data import Ragged, from_clients
 from fedloom.errors import ClientError, ConfigError, DataError
-from fedloom.objectives import FedMLB
+from fedloom.objectives import CrossEntropy, FedMLB
 from fedloom.submodels import FIARSE
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
 from support.pretend_device import counted
@@ -185,14 +185,39 @@ def accuracy_of(outputs, targets):
     return (outputs.argmax(1) == targets).double()
 
 
+class Weighted(CrossEntropy):
+    """Has a vector as a field, one within a table, and one that it makes of a field."""
+
+    weight: torch.Tensor = dataclasses.field()
+    table: dict = dataclasses.field()
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "half", self.weight / 2)
+
+    def score(self, outputs, batch):
+        weight = self.half + self.table["more"] / 2
+        return nn.functional.cross_entropy(outputs, batch[1], weight=weight, reduction="none")
+
+
+WEIGHTS = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+LOSSES = {
+    "a module": nn.CrossEntropyLoss(weight=WEIGHTS, reduction="none"),
+    "a function with arguments": functools.partial(
+        nn.functional.cross_entropy, weight=WEIGHTS, reduction="none"
+    ),
+    "an objective": Weighted(weight=WEIGHTS, table={"more": WEIGHTS}),
+}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_loss_and_a_metric_that_hold_tensors_are_brought_along(engine):
-    weights = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
-    loss = nn.CrossEntropyLoss(weight=weights, reduction="none")
-    metrics = {"accuracy": accuracy_of, "weighted": nn.CrossEntropyLoss(weight=weights)}
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_and_a_metric_that_hold_tensors_are_brought_along(kind, engine):
+    loss = LOSSES[kind]
+    metrics = {"accuracy": accuracy_of, "weighted": nn.CrossEntropyLoss(weight=WEIGHTS)}
     make = functools.partial(experiment, torch.float64, loss=loss, metrics=metrics, rounds=1)
     ends_agree(*both(make, engine=engine, local=Local(steps=2, batch=4, lr=0.1), cohort=3))
-    assert loss.weight is weights
+    assert getattr(loss, "weight", WEIGHTS) is WEIGHTS  # the caller's own stay where they are
 
 
 def test_a_model_that_lies_on_the_device_already_is_taken(tmp_path):

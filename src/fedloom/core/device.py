@@ -1,8 +1,14 @@
-"""Where a run computes: the device that a setting names."""
+"""Where a run computes: the device that a setting names, and what is brought there."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
+from typing import Any
+
 import torch
+from torch import Tensor, nn
 
 from ..errors import ConfigError
 
@@ -47,3 +53,33 @@ def device_of(name: str) -> torch.device:
             f"device = '{name}' cannot be used: {why or 'it holds no values'}; known: {KNOWN}"
         )
     return one.device
+
+
+def moved(part: Any, device: torch.device) -> Any:
+    """A loss, a metric or an objective with the tensors that it holds on a device: in its
+    attributes, in lists, tables and modules, and in the arguments of a functools.partial. What
+    holds none stays the same object; the caller's own is not changed.
+
+    >>> import functools
+    >>> f = functools.partial(torch.add, torch.ones(1))
+    >>> moved(f, torch.device("cpu"))(1.0)
+    tensor([2.])
+    """
+    if isinstance(part, Tensor):
+        return part.to(device)
+    if isinstance(part, nn.Module):
+        return copy.deepcopy(part).to(device)
+    if isinstance(part, functools.partial):
+        arguments, named = moved(part.args, device), moved(part.keywords, device)
+        return functools.partial(moved(part.func, device), *arguments, **named)
+    if type(part) in (list, tuple):
+        return type(part)(moved(v, device) for v in part)
+    if type(part) is dict:
+        return {k: moved(v, device) for k, v in part.items()}
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    own = {k: moved(v, device) for k, v in vars(part).items()}
+    other = copy.copy(part)
+    for name, value in own.items():
+        object.__setattr__(other, name, value)
+    return other

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
-from ..core.device import device_of
+from ..core.device import device_of, moved
 from ..core.hyper import check_ranges, hyper
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
@@ -152,14 +151,14 @@ class Experiment:
         padding = self.data.about.get("target_padding")
         if isinstance(loss, CrossEntropy) and loss.ignore is None and padding is not None:
             loss = dataclasses.replace(loss, ignore=padding)
-        return loss if isinstance(loss, Objective) else UserLoss(call=self._there(loss))
+        made = loss if isinstance(loss, Objective) else UserLoss(call=loss)
+        there: Objective = self._there(made)
+        return there
 
-    def _there(self, part: Callable[..., Any]) -> Callable[..., Any]:
-        """A loss or a metric where the run computes: torch's own may hold tensors."""
+    def _there(self, part: Any) -> Any:
+        """A loss or a metric where the run computes: it may hold tensors."""
         device = self._device()
-        if device.type == "cpu" or not isinstance(part, nn.Module):
-            return part
-        return copy.deepcopy(part).to(device)
+        return part if device.type == "cpu" else moved(part, device)
 
     def _device(self) -> torch.device:
         """Where the run computes; "auto" leaves a GPU alone where the engine asks for processes."""
