@@ -38,6 +38,11 @@ class Job(NamedTuple):
     size: Num = 1.0  # n_i N / sum of all n: the client's examples over the mean of all clients'
     kept: Any = None  # x -> x with zeros where a sub-model's mask drops it now; None: it drops none
 
+    def at(self, lr: Num, step: Num) -> Job:
+        """The same at another step: _replace(lr=lr, step=step) in half the time."""
+        weight, steps, _, lr_sum, round, _, last, full, size, kept = self
+        return Job(weight, steps, lr, lr_sum, round, step, last, full, size, kept)
+
 
 class Round(NamedTuple):
     """What the engine tells the server about a round."""

@@ -26,7 +26,15 @@ from ..plan import Plan
 from ..submodels.base import View, whole
 from .author_checks import counters, first_memory, guard
 from .error_context import Explained
-from .gradient import NOTHING, Buffers, Gradient, seed_torch, storage, storages
+from .gradient import (
+    NOTHING,
+    Buffers,
+    FullGradient,
+    Gradient,
+    seed_torch,
+    storage,
+    storages,
+)
 from .summation import Node, finite, numbers, push, spread, uniform_of
 
 
@@ -296,11 +304,19 @@ class Client:
         ref, indices = view.seen(msg.x), fed.batches(i, round)
         rates = self.plan.rates(fed.local, round, len(indices))
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
-        fixed = (fed.weight(i), float(len(indices)))
-        later = (total(rates), float(round))
-        full = _Full(self, share, obj, i, round)
-        end = (float(memory.last), full, fed.relative_size(i), self.kept(view))
-        job = Job(*fixed, rates[0], *later, 0.0, *end)
+        full = FullGradient(self.plan, fed, net, view, ref, obj, (round, i))
+        job = Job(
+            weight=fed.weight(i),
+            steps=float(len(indices)),
+            lr=rates[0],
+            lr_sum=total(rates),
+            round=float(round),
+            step=0.0,
+            last=float(memory.last),
+            full=full,
+            size=fed.relative_size(i),
+            kept=self.kept(view),
+        )
         net.train()
         before = counters(msg, own)
         x, loc = alg.start(msg, own, job)
@@ -315,7 +331,7 @@ class Client:
             if plain:
                 oracle.descend(x, rates[k])
                 continue
-            job = Job(*fixed, rates[k], *later, float(k), *end)
+            job = job.at(lr=rates[k], step=float(k))
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
             if view.fit is not None and self.plan.rule is not None:
                 d = self.plan.rule.move(d, x, view.fit)
@@ -327,7 +343,7 @@ class Client:
             x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
-        job = Job(*fixed, rates[-1], *later, float(len(rates) - 1), *end)
+        job = job.at(lr=rates[-1], step=float(len(rates) - 1))
         up, kept = alg.finish(x, loc, msg, own, job)
         alg.unchanged(before, msg, own)
         obj = objective.finish(view.seen(x), ref, obj)
@@ -349,30 +365,6 @@ class Client:
     def explained(self, i: int, round: int) -> Explained:
         """Say of a failure which algorithm, client and round it was."""
         return Explained(self.plan.algorithm.method, i, round)
-
-
-class _Full:
-    """x (m,) -> the gradient of a client's mean loss over all its data, in chunks of its batch size
-    (Job.full). calls: gradients that this took so far.
-    """
-
-    def __init__(self, client: Client, share: Share, obj: Rec, i: int, round: int) -> None:
-        self._client, self._share, self._obj, self._place = client, share, obj, (round, i)
-        self.calls = 0
-
-    def __call__(self, x: Vec) -> Vec:
-        fed, share, (round, i) = self._client.fed, self._share, self._place
-        view = share.view
-        own = fed.data.clients.of(i).to(fed.data.inputs.device)
-        total, ref = torch.zeros_like(x), view.seen(share.msg.x)
-        oracle = Gradient(self._client.plan, share.net, view, ref, Buffers())
-        seed = key(fed.seed, "full", round, i)
-        for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
-            oracle.at(fed.batch(index), self._obj, substream(seed, k))
-            total.add_(oracle(x), alpha=len(index) / len(own))
-            oracle.buffers.settle(NOTHING)
-        self.calls += oracle.calls
-        return total
 
 
 class _First:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ..core.dropout import seeded
 from ..core.net import Net
+from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, leaves
 from ..errors import AuthorError
+from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..submodels.base import View
@@ -160,6 +162,37 @@ class Gradient:
         value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
         check_value(self.plan.objective, value)
         return value, torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
+
+
+class FullGradient:
+    """x (m,) -> the gradient of a client's mean loss over all its data, in chunks of its batch size
+    (Job.full). calls: gradients that this took so far.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        fed: Federation,
+        net: Net,
+        view: View,
+        ref: Vec,
+        memory: Rec,
+        place: tuple[int, int],
+    ) -> None:
+        self._of = (plan, net, view, ref)
+        self._fed, self._memory, self._place = fed, memory, place  # round, client
+        self.calls = 0
+
+    def __call__(self, x: Vec) -> Vec:
+        fed, total = self._fed, torch.zeros_like(x)
+        oracle, seed = Gradient(*self._of, Buffers()), key(fed.seed, "full", *self._place)
+        own = fed.data.clients.of(self._place[1]).to(fed.data.inputs.device)
+        for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
+            oracle.at(fed.batch(index), self._memory, substream(seed, k))
+            total.add_(oracle(x), alpha=len(index) / len(own))
+            oracle.buffers.settle(NOTHING)
+        self.calls += oracle.calls
+        return total
 
 
 def check_point(x: Any, view: View) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,12 +19,38 @@ from .author_checks import counters
 from .client_round import Client, Done, Share
 from .gradient import check_point
 from .heartbeat import beat
-from .prefetch import Ahead, Rows, rows_of
+from .padded_batches import Batches
+from .prefetch import Ahead
 from .summation import uniform_of
+
+# what a job has of every client: the rest is of a step, or a function
+_NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size")
 
 
 class NeedsFullError(Exception):
     """The algorithm asked for the gradient over all data, which is only prepared if it does."""
+
+
+class _Clients(NamedTuple):
+    """What stays the same in all steps of a round; outside of vmap with an axis of clients."""
+
+    own: Rec
+    numbers: Tensor  # see _NUMBERS
+    full: Any
+
+
+class _Now(NamedTuple):
+    """What a step begins with; outside of vmap with an axis of clients. live: whether a client
+    still has a step to do.
+    """
+
+    loc: Rec
+    obj: Rec
+    data: Any
+    weight: Tensor
+    seed: Tensor
+    lr: Tensor
+    live: Tensor
 
 
 class Trained:
@@ -56,12 +80,8 @@ class Trained:
     def done(self, r: int) -> Done:
         """One client's part, as training it alone gives it."""
         work = self._work
-        n, rates = work.steps[r], work.rates[r]
         up = tree(lambda v: v[r].clone() if isinstance(v, Tensor) else v, self.up)
-        i = work.group[r]
-        fixed = (work.fed.weight(i), float(n), rates[-1], total(rates), float(work.round))
-        end = (float(n - 1), float(work.old[i].last), None, work.fed.relative_size(i))
-        job = Job(*fixed, *end)
+        job = work.jobs[r].at(lr=work.rates[r][-1], step=float(work.steps[r] - 1))
         up = up._replace(weight=float(up.weight))
         empty = work.msg.x[:0]
         calls, passes = self.gradients(r)
@@ -73,7 +93,7 @@ class Trained:
         """
         work, sums = self._work, [0, 0]
         for (step, batch), calls in work.calls.items():
-            if step < work.steps[r] and batch < work.batches(r):
+            if step < work.steps[r] and batch < work.batches.of_pass(r):
                 sums[batch >= 0] += calls
         return sum(sums), sums[1]
 
@@ -93,7 +113,7 @@ class Together:
         whole: bool,
         ahead: Ahead | None = None,
     ) -> None:
-        msg, self.ahead = share.msg, ahead
+        msg = share.msg
         self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
         self.guard, self.kept = client.guard, client.kept(share.view)
         self.ref, self.msg = self.view.seen(msg.x), msg
@@ -101,31 +121,29 @@ class Together:
         self.calls: Counter[tuple[int, int]] = Counter()  # gradients by place, see _gradient
         self.whole = whole
         dtype, device = msg.x.dtype, msg.x.device
-        sizes = [self.fed.sizes(i) for i in group]
-        self.steps = [len(s) for s in sizes]
-        self.sizes = sizes[0]
+        self.batches = Batches(self.fed, group, round, msg.x, whole, ahead)
+        self.steps, K = self.batches.steps, max(self.batches.steps)
         self.rates = [self.plan.rates(self.fed.local, round, n) for n in self.steps]
-        K = max(self.steps)
-        self._sizes = sizes
-        live = torch.arange(K) < torch.tensor(self.steps)[:, None]  # (C, K)
-        self.live = live.to(device)
-        orders = [self.fed.order(i, round) for i in group]
-        index, weight = _tables(orders, sizes)
-        self.index, self.weight = index.to(device), weight.to(device, dtype)  # (C, K, B)
-        self._next = self._fetched(0)
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
         steps = [[substream(s, k) for k in range(K)] for s in seeds]
         self.seeds = torch.tensor(steps, device=device)
         rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
         self.lr = torch.tensor(rates, dtype=dtype, device=device)
-        numbers = [
-            (
-                *(self.fed.weight(i), float(n), 0.0, total(r), float(round), 0.0),
-                *(memories[i].last, self.fed.relative_size(i)),
+        self.jobs = [
+            Job(
+                weight=self.fed.weight(i),
+                steps=float(n),
+                lr=r[0],
+                lr_sum=total(r),
+                round=float(round),
+                step=0.0,
+                last=float(memories[i].last),
+                size=self.fed.relative_size(i),
             )
             for i, n, r in zip(group, self.steps, self.rates, strict=True)
         ]
-        self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 8), as in Job
+        numbers = [[getattr(job, name) for name in _NUMBERS] for job in self.jobs]
+        self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 6)
         view = self.view
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
         begun = [
@@ -145,62 +163,29 @@ class Together:
             if self.whole:
                 raise
             self.calls.clear()
-            self.all = self._everything()
-            self._next = self._fetched(0)
+            self.all = self.batches.everything()
             return self._run()
 
-    def batches(self, r: int) -> int:
-        """How many batches a pass over all of a client's data has."""
-        count = len(self.fed.data.clients.of(self.group[r]))
-        return -(-count // (self.fed.local.batch or count))
-
-    def _everything(self) -> Rec:
-        """All data of every client, in chunks of its batch size, padded."""
-        size = max(self.index.shape[2], 1)
-        batch, clients = self.fed.local.batch, self.fed.data.clients
-        own = [clients.of(i) for i in self.group]
-        sizes = [tuple(len(c) for c in torch.split(o, batch or len(o))) for o in own]
-        M = max(map(len, sizes))
-        index, weight = _tables(own, sizes, size)
-        real = torch.tensor([[float(m < len(s)) for m in range(M)] for s in sizes])
-        seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
-        there = self.msg.x.device
-        return rec(
-            index=index.to(there),
-            weight=(weight * real[:, :, None]).to(there, self.msg.x.dtype),
-            seed=torch.tensor([[substream(s, m) for m in range(M)] for s in seeds], device=there),
-        )
-
     def _run(self) -> Trained:
-        obj = self.obj
-        full = self._full_data()
+        obj, who = self.obj, _Clients(self.own, self.numbers, self.all or rec())
         before = counters(self.msg, self.own)
-        x, loc = vmap(self._start)(self.numbers, self.lr[:, 0], self.own, obj, full)
+        x, loc = vmap(self._start)(who, obj, self.lr[:, 0])
         losses = []
-        for k in range(self.index.shape[1]):
-            size, rows = self._size(k), self._next
-            self._next = self._fetched(k + 1)
-            data = self._data(rows(), (len(self.group), size), self._draws(k, size))
-            arguments = (
-                x,
-                loc,
-                self.own,
-                obj,
-                data,
-                self.weight[:, k, :size],
-                self.seeds[:, k],
-                self.lr[:, k],
-                self.live[:, k],
-                self.numbers,
-                full,
+        for k, (data, weight) in enumerate(self.batches):
+            now = _Now(
+                loc=loc,
+                obj=obj,
+                data=data,
+                weight=weight,
+                seed=self.seeds[:, k],
+                lr=self.lr[:, k],
+                live=self.batches.live[:, k],
             )
             shared = k == 0 and self.at_msg
-            dims = (None if shared else 0, *[0] * (len(arguments) - 1))
-            step = vmap(lambda *a, k=k: self._step(k, *a), in_dims=dims)
-            x, loc, obj, loss = step(self.msg.x if shared else x, *arguments[1:])
+            step = vmap(functools.partial(self._step, k), in_dims=(None if shared else 0, 0, 0))
+            x, loc, obj, loss = step(self.msg.x if shared else x, who, now)
             losses.append(loss)
-        last = self.lr[:, -1]
-        up, uniform, own = vmap(self._finish)(x, loc, self.own, self.numbers, last, obj, full)
+        up, uniform, own = vmap(self._finish)(x, loc, who, obj, self.lr[:, -1])
         self.guard.unchanged(before, self.msg, self.own)
         finish, view = self.plan.objective.finish, self.view
         obj = vmap(lambda x, obj: finish(view.seen(x), self.ref, obj))(x, obj) if obj else obj
@@ -246,57 +231,41 @@ class Together:
             return plain
         return lambda x: rule.grad(plain, x, fit)
 
-    def _job(
-        self, numbers: Tensor, lr: Tensor, k: int, obj: Rec, full: Any, place: int = -1
-    ) -> Job:
-        n = numbers.unbind()
-        step = (n[1] - 1).clamp_max(k)
-        whole = lambda x: self._full(x, full, obj, place)
-        return Job(n[0], n[1], lr, n[3], n[4], step, n[6], whole, n[7], self.kept)
+    def _job(self, who: _Clients, obj: Rec, lr: Tensor, k: int, place: int = -1) -> Job:
+        numbers = dict(zip(_NUMBERS, who.numbers.unbind(), strict=True))
+        step = (numbers["steps"] - 1).clamp_max(k)
+        full = lambda x: self._full(x, who.full, obj, place)
+        return Job(**numbers, lr=lr, step=step, full=full, kept=self.kept)
 
-    def _start(self, numbers: Tensor, lr: Tensor, own: Rec, obj: Rec, full: Any) -> Any:
-        job = self._job(numbers, lr, 0, obj, full)
-        x, loc = self.guard.start(self.msg, own, job)
+    def _start(self, who: _Clients, obj: Rec, lr: Tensor) -> Any:
+        job = self._job(who, obj, lr, 0)
+        x, loc = self.guard.start(self.msg, who.own, job)
         self.at_msg = x is self.msg.x
         return x if self.at_msg else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
-    def _step(
-        self,
-        k: int,
-        x: Vec,
-        loc: Rec,
-        own: Rec,
-        obj: Rec,
-        data: Any,
-        weight: Tensor,
-        seed: Tensor,
-        lr: Tensor,
-        live: Tensor,
-        numbers: Tensor,
-        full: Any,
-    ) -> Any:
+    def _step(self, k: int, x: Vec, who: _Clients, now: _Now) -> Any:
         found: list[Any] = []
-        gradient = self._gradient(data, weight, seed, obj, found, (k, -1))
-        job = self._job(numbers, lr, k, obj, full, k)
-        d, new = self.guard.direction(x, loc, self.msg, own, gradient, job)
+        gradient = self._gradient(now.data, now.weight, now.seed, now.obj, found, (k, -1))
+        job = self._job(who, now.obj, now.lr, k, k)
+        d, new = self.guard.direction(x, now.loc, self.msg, who.own, gradient, job)
         if self.view.fit is not None and self.plan.rule is not None:
             d = self.plan.rule.move(d, x, self.view.fit)
-        with seeded(seed):
-            carried = self.plan.objective.carry(self.net, self.view.seen(x), data, obj)
-        there = torch.addcmul(x, d, lr, value=-1)  # x - lr d, in one pass over the memory
+        with seeded(now.seed):
+            seen = self.view.seen(x)
+            carried = self.plan.objective.carry(self.net, seen, now.data, now.obj)
+        there = torch.addcmul(x, d, now.lr, value=-1)  # x - lr d, in one pass over the memory
         moved = (there, tree(lambda v: _tensor(v, x), new), carried)
         loss = found[0] if found else None
         if k < min(self.steps):
             return *moved, loss
-        keep = lambda a, b: torch.where(live, a, b)
-        x, loc, obj = (tree(keep, a, b) for a, b in zip(moved, (x, loc, obj), strict=True))
+        keep = lambda a, b: torch.where(now.live, a, b)
+        before = (x, now.loc, now.obj)
+        x, loc, obj = (tree(keep, a, b) for a, b in zip(moved, before, strict=True))
         return x, loc, obj, loss
 
-    def _finish(
-        self, x: Vec, loc: Rec, own: Rec, numbers: Tensor, lr: Tensor, obj: Rec, full: Any
-    ) -> Any:
-        job = self._job(numbers, lr, self.index.shape[1], obj, full)
-        up, own = self.guard.finish(x, loc, self.msg, own, job)
+    def _finish(self, x: Vec, loc: Rec, who: _Clients, obj: Rec, lr: Tensor) -> Any:
+        job = self._job(who, obj, lr, len(self.batches))
+        up, own = self.guard.finish(x, loc, self.msg, who.own, job)
         uniform = uniform_of(self.plan.algorithm, up, job)
         return tuple(tree(lambda v: _tensor(v, x), record) for record in (up, uniform, own))
 
@@ -315,91 +284,6 @@ class Together:
             total = total + size * g
         mean: Vec = total / full.weight.sum()
         return mean
-
-    def _full_data(self) -> Any:
-        if self.all is None:
-            return rec()
-        index = self.all.index
-        inputs, targets = self._data(self._rows(index), index.shape)
-        return rec(inputs=inputs, targets=targets, weight=self.all.weight, seed=self.all.seed)
-
-    def _size(self, k: int) -> int:
-        """B of a step. A batch-level loss is never padded: there all clients' k-th batches are of
-        one size.
-        """
-        return self.sizes[k] if self.whole else self.index.shape[2]
-
-    def _fetched(self, k: int) -> Rows:
-        """The stored samples of all clients' k-th batches, where possible fetched by the time that
-        they are asked for.
-        """
-        if k == self.index.shape[1]:
-            return tuple
-        index = self.index[:, k, : self._size(k)]
-        if self.ahead is None:
-            return lambda: self._rows(index)
-        return self.ahead.rows(*self._sources(index))
-
-    def _sources(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        data = self.fed.data
-        return (data.inputs, data.targets), index.reshape(-1)
-
-    def _rows(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Stored inputs and targets by index (C, ...), in a row."""
-        return rows_of(*self._sources(index))
-
-    def _data(
-        self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Stored samples in a row -> inputs and targets with these leading axes; draws (C, B, ..)
-        augment the inputs.
-        """
-        inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
-        targets = rows[1]
-        return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])
-
-    def _draws(self, k: int, size: int) -> Tensor | None:
-        """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
-        rows: list[Tensor] = []
-        for r, i in enumerate(self.group):
-            if self.fed.data.transform is None:
-                return None
-            own = self._sizes[r]
-            count = own[min(k, len(own) - 1)]  # a list that is short is filled with its last batch
-            draws = self.fed.draws(i, self.round, k, count)
-            if draws is None:
-                return None
-            rows.append(draws[torch.arange(size).clamp_max(count - 1)])
-        return torch.stack(rows)
-
-
-def _tables(
-    orders: Sequence[Tensor], sizes: Sequence[tuple[int, ...]], width: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Indices per client, in batches of these sizes -> indices and weights (C, K, B).
-
-    A short batch is filled with its last index, a short list of batches with its last batch; what
-    fills a batch has weight 0.
-    """
-    K, B = max(map(len, sizes)), max(width, max(map(max, sizes)))
-    if len(set(sizes)) == 1:
-        slots, weight = _slots(sizes[0], K, B)
-        index = torch.stack(list(orders))[:, slots]
-        return index, weight.expand(len(orders), K, B)
-    both = [_slots(s, K, B) for s in sizes]
-    index = torch.stack([o.take(slots) for o, (slots, _) in zip(orders, both, strict=True)])
-    return index, torch.stack([weight for _, weight in both])
-
-
-@functools.lru_cache(maxsize=4096)
-def _slots(sizes: tuple[int, ...], K: int, B: int) -> tuple[Tensor, Tensor]:
-    """Where in a client's order the entries of its table (K, B) come from, and their weights."""
-    firsts = torch.tensor([0, *itertools.accumulate(sizes)])[:-1]
-    counts = torch.tensor(sizes)
-    fill = torch.arange(K).clamp_max(len(sizes) - 1)
-    row = torch.arange(B)
-    slots = firsts[fill, None] + torch.minimum(row, counts[fill, None] - 1)
-    return slots, (row < counts[fill, None]).double()
 
 
 def _stack(records: list[Rec], like: Vec) -> Rec:

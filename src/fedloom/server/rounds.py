@@ -228,18 +228,11 @@ class Loop:
         """
         if self.fed.devices is None:
             return None
-        return max(
-            (
-                self.fed.duration(
-                    s.client,
-                    s.steps + s.passes,
-                    sum(s.bytes_down.values()),
-                    sum(s.bytes_up.values()),
-                )
-                for s in stats
-            ),
-            default=0.0,
-        )
+        seconds = 0.0
+        for s in stats:
+            sent = (sum(s.bytes_down.values()), sum(s.bytes_up.values()))
+            seconds = max(seconds, self.fed.duration(s.client, s.steps + s.passes, *sent))
+        return seconds
 
     def _finish_row(self, rounds: int) -> None:
         """Evaluate and log the last round if that has not been done; an interruption may have come

@@ -1,0 +1,156 @@
+"""The batches of some clients side by side, padded to equal numbers and sizes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.rng import key, substream
+from ..core.vector import Rec, Vec, rec
+from ..federation.federation import Federation
+from .prefetch import Ahead, Rows, rows_of
+
+
+class Batches:
+    """The batches of C clients in a round: K steps of B examples. like: a vector of the model's
+    type and device. whole: of a batch-level loss, which is never padded, so that all clients' k-th
+    batches have one size. ahead: fetches a step's samples while the one before it is computed.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        group: list[int],
+        round: int,
+        like: Vec,
+        whole: bool,
+        ahead: Ahead | None,
+    ) -> None:
+        self.fed, self.group, self.round, self.whole, self.ahead = fed, group, round, whole, ahead
+        self._like = like
+        self._sizes = [fed.sizes(i) for i in group]
+        self.steps = [len(s) for s in self._sizes]
+        live = torch.arange(max(self.steps)) < torch.tensor(self.steps)[:, None]  # (C, K)
+        self.live = live.to(like.device)
+        index, weight = _tables([fed.order(i, round) for i in group], self._sizes)
+        self.index, self.weight = index.to(like.device), weight.to(like)  # (C, K, B)
+        self._first: Rows | None = self._fetched(0)
+
+    def __len__(self) -> int:
+        return self.index.shape[1]
+
+    def __iter__(self) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
+        """Inputs and targets (C, B, ...), and the weights (C, B) of their examples, step by step:
+        never all of them at once.
+        """
+        rows, self._first = self._first or self._fetched(0), None
+        for k in range(len(self)):
+            size, now = self._size(k), rows
+            rows = self._fetched(k + 1)
+            data = self._data(now(), (len(self.group), size), self._draws(k, size))
+            yield data, self.weight[:, k, :size]
+
+    def of_pass(self, r: int) -> int:
+        """How many batches a pass over all of a client's data has."""
+        count = len(self.fed.data.clients.of(self.group[r]))
+        return -(-count // (self.fed.local.batch or count))
+
+    def everything(self) -> Rec:
+        """All data of every client (C, M, B, ...), in M chunks of its batch size, padded."""
+        size = max(self.index.shape[2], 1)
+        batch, clients = self.fed.local.batch, self.fed.data.clients
+        own = [clients.of(i) for i in self.group]
+        sizes = [tuple(len(c) for c in torch.split(o, batch or len(o))) for o in own]
+        M = max(map(len, sizes))
+        index, weight = _tables(own, sizes, size)
+        real = torch.tensor([[float(m < len(s)) for m in range(M)] for s in sizes])
+        seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
+        like, index = self._like, index.to(self._like.device)
+        inputs, targets = self._data(self._rows(index), index.shape)
+        steps = [[substream(s, m) for m in range(M)] for s in seeds]
+        return rec(
+            inputs=inputs,
+            targets=targets,
+            weight=(weight * real[:, :, None]).to(like),
+            seed=torch.tensor(steps, device=like.device),
+        )
+
+    def _size(self, k: int) -> int:
+        """B of a step."""
+        return self._sizes[0][k] if self.whole else self.index.shape[2]
+
+    def _fetched(self, k: int) -> Rows:
+        """The stored samples of all clients' k-th batches, where possible fetched by the time that
+        they are asked for.
+        """
+        if k == len(self):
+            return tuple
+        index = self.index[:, k, : self._size(k)]
+        if self.ahead is None:
+            return lambda: self._rows(index)
+        return self.ahead.rows(*self._sources(index))
+
+    def _sources(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        data = self.fed.data
+        return (data.inputs, data.targets), index.reshape(-1)
+
+    def _rows(self, index: Tensor) -> tuple[Tensor, ...]:
+        """Stored inputs and targets by index (C, ...), in a row."""
+        return rows_of(*self._sources(index))
+
+    def _data(
+        self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Stored samples in a row -> inputs and targets with these leading axes; draws (C, B, ..)
+        augment the inputs.
+        """
+        inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
+        targets = rows[1]
+        return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])
+
+    def _draws(self, k: int, size: int) -> Tensor | None:
+        """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
+        rows: list[Tensor] = []
+        for r, i in enumerate(self.group):
+            if self.fed.data.transform is None:
+                return None
+            own = self._sizes[r]
+            count = own[min(k, len(own) - 1)]  # a list that is short is filled with its last batch
+            draws = self.fed.draws(i, self.round, k, count)
+            if draws is None:
+                return None
+            rows.append(draws[torch.arange(size).clamp_max(count - 1)])
+        return torch.stack(rows)
+
+
+def _tables(
+    orders: Sequence[Tensor], sizes: Sequence[tuple[int, ...]], width: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Indices per client, in batches of these sizes -> indices and weights (C, K, B).
+
+    A short batch is filled with its last index, a short list of batches with its last batch; what
+    fills a batch has weight 0.
+    """
+    K, B = max(map(len, sizes)), max(width, max(map(max, sizes)))
+    if len(set(sizes)) == 1:
+        slots, weight = _slots(sizes[0], K, B)
+        index = torch.stack(list(orders))[:, slots]
+        return index, weight.expand(len(orders), K, B)
+    both = [_slots(s, K, B) for s in sizes]
+    index = torch.stack([o.take(slots) for o, (slots, _) in zip(orders, both, strict=True)])
+    return index, torch.stack([weight for _, weight in both])
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(sizes: tuple[int, ...], K: int, B: int) -> tuple[Tensor, Tensor]:
+    """Where in a client's order the entries of its table (K, B) come from, and their weights."""
+    firsts = torch.tensor([0, *itertools.accumulate(sizes)])[:-1]
+    counts = torch.tensor(sizes)
+    fill = torch.arange(K).clamp_max(len(sizes) - 1)
+    row = torch.arange(B)
+    slots = firsts[fill, None] + torch.minimum(row, counts[fill, None] - 1)
+    return slots, (row < counts[fill, None]).double()
