@@ -26,7 +26,7 @@ from evidence.command import as_command
 from evidence.lines import RESULTS, made_by
 
 from fedloom.config import Config, resolve
-from fedloom.experiment.provenance import digest
+from fedloom.storage.identity import digest
 from fedloom.storage.run_directory import RunDirectory
 
 LOG = RESULTS / "submodels.jsonl"

@@ -30,8 +30,8 @@ from evidence.command import as_command
 from evidence.lines import RESULTS, made_by
 
 from fedloom.config import resolve
-from fedloom.experiment.provenance import digest
 from fedloom.recipes import RECIPES
+from fedloom.storage.identity import digest
 from fedloom.sweep import Trial, plan, run_trial
 
 LINES, RUNS = RESULTS / "zoo.jsonl", Path("runs/zoo")

@@ -135,6 +135,15 @@ MOVED = {
     "zoo": "algorithms.registry",
 }
 
+# classes of fedloom.submodels: old name -> new name, in run folders too
+SUBMODELS = {
+    "Depth": "ScaleFL",
+    "Importance": "FIARSE",
+    "Ordered": "FjORD",
+    "Rolling": "FedRolex",
+    "Width": "HeteroFL",
+}
+
 
 class OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of fedloom under their old names, and nothing else."""

@@ -16,16 +16,13 @@ from typing import Any
 
 from .config import Config, parse_override, resolve
 from .core.arithmetic import average
-from .engines import bits_of
 from .errors import CheckpointError, ClientError, ConfigError, FedloomError
-from .experiment.provenance import digest
 from .storage.atomic import write_atomic
+from .storage.identity import bits_of, run_digest
 from .storage.run_directory import RunDirectory
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
 FAILURE = "failure.txt"
-# what does not change a run's numbers, or only says where and how long
-_FREE = ("name", "label", "engine", "device", "checkpoint", "memory")
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,12 +158,7 @@ def check_all(trials: Sequence[Trial]) -> None:
 def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
     """A folder's name: what is tried, for people, and the hash of all that decides the numbers."""
     words = [re.sub(r"[^\w.=+-]+", "-", f"{k.split('.')[-1]}={v}") for k, v in choice.items()]
-    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{_identity(config)[:8]}"
-
-
-def _identity(config: Config) -> str:
-    """A hash of everything in a configuration that decides the numbers of its run."""
-    return digest({k: v for k, v in config.values.items() if k not in _FREE})
+    return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{run_digest(config.values)[:8]}"
 
 
 # ------------------------------------------------------------------------------------------ to run

@@ -60,6 +60,7 @@ def test_the_same_command_with_seeds_goes_on(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = ("run", *SMALL, "--seeds", 2, "--out", "both", "--quiet")
+    unnamed = ("run", *SMALL, "--seeds", 2, "--quiet")
     rounds, calls = Experiment._rounds, []
 
     def stop(self: Experiment, *args: Any) -> Any:
@@ -77,7 +78,27 @@ def test_the_same_command_with_seeds_goes_on(
     assert "'both/seed0' is finished" in fedloom(*line).output
     assert Path("both/seed0/summary.json").stat().st_mtime_ns == first
     assert summary("both/seed1")["finished"]
-    assert "something else" in fedloom(*line, "local.lr=0.3", code=2).output
+    said = fedloom(*line, "local.lr=0.3", code=2).output
+    assert "'both/seed0' exists" in said and "local.lr differs" in said
+    assert "is finished" in fedloom(*line, "device=cpu", "label=mine").output
+    longer = fedloom("run", "rounds=4", *SMALL[1:], *line[3:]).output
+    assert "is finished" not in longer and summary("both/seed0")["rounds"] == 4
+    assert "has 4 rounds already" in fedloom(*line, code=2).output
+    assert summary("both/seed1")["target"] == 0.95
+    fedloom("run", "rounds=4", *SMALL[1:], *line[3:], "evaluate.target=0.1")
+    assert summary("both/seed1")["target"] == 0.1, "of a run that was finished too"
+    # without --out the folders are found again, and left alone where they hold another run
+    Path("runs/digits-fedavg-seed1").mkdir(parents=True)
+    Path("runs/digits-fedavg-seed1/notes").touch()
+    made = fedloom(*unnamed).output.split()
+    assert made == ["runs/digits-fedavg-seed0", "runs/digits-fedavg-seed1-2"]
+    again = fedloom(*unnamed).output
+    assert all(f"'{folder}' is finished" in again for folder in made)
+    assert sorted(p.name for p in Path("runs").iterdir()) == [
+        "digits-fedavg-seed0",
+        "digits-fedavg-seed1",
+        "digits-fedavg-seed1-2",
+    ]
 
 
 def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> None:

@@ -386,12 +386,27 @@ def test_only_what_leaves_the_numbers_alone_may_change(run: Path) -> None:
     values = from_run(run, changes).values
     assert (values["rounds"], values["engine"]) == (999, "workers:1")
     assert (values["checkpoint"]["keep"], values["evaluate"]["target"]) == (5, 0.5)
-    for change in ("local.lr=1", "seed=1", "algorithm=fedacg", "evaluate.ema=0", "cohort=3"):
-        with pytest.raises(ConfigError, match="cannot change when a run goes on"):
+    measured = ["evaluate.every=7", "evaluate.clients=false", "label=mine", "device=cpu"]
+    assert from_run(run, [*measured, "seed=0"]).values["evaluate"]["every"] == 7, "as from Python"
+    fixed = ("local.lr=1", "seed=1", "algorithm=fedacg", "evaluate.ema=0", "cohort=3")
+    for change in (*fixed, "evaluate.validation=0.2", "data.seed=3", "evaluate={ema = 0.5}"):
+        with pytest.raises(ConfigError, match="cannot change when a run goes on") as refusal:
             from_run(run, [change])
+        assert change.partition("=")[0] in str(refusal.value)
     for engine in ("serial", "vectorised:2"):
         with pytest.raises(ConfigError, match=f"'{engine}' cannot replace 'workers:2'"):
             from_run(run, [f"engine={engine}"])
+
+
+def test_a_run_of_a_device_that_is_not_here_goes_on_where_there_is_one(run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace('device = "auto"', 'device = "cuda:99"'))
+    assert from_run(run, ["device=cpu"]).values["device"] == "cpu"
+
+
+def test_more_rounds_are_given_as_the_number_in_all(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rounds=\+50: .* give rounds=200 for 50 more"):
+        from_run(run, ["rounds=+50"])
 
 
 def test_a_run_from_python_says_how_to_go_on(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from fedloom.errors import CheckpointError
 from fedloom.report.curve_data import best, first_hit, group_curve, last, measured
 from fedloom.report.runs import group_runs, load_run
 
+SCHEMES = ("Width", "HeteroFL")  # what the class was called in fedloom 0.1, and what it is now
+
 
 def test_bytes_and_seconds_are_running_sums(tmp_path: Path) -> None:
     run = load_run(fake_run(tmp_path / "a", [0.1, 0.2, 0.3]))
@@ -129,6 +131,24 @@ def test_groups_keep_the_order_first_seen_and_take_in_unfinished_seeds(tmp_path:
     assert [run.seed for run in groups[0].runs] == [0, 1, 2]
     assert [run.seed for run in groups[0].counted] == [0, 1]
     assert groups[0].state == "1 unfinished left out"
+
+
+def test_runs_that_differ_in_what_decides_no_number_are_one_group(tmp_path: Path) -> None:
+    """Also where one of them has no summary."""
+    free = 'device = "cpu"\nengine = "workers:2"\n[checkpoint]\nkeep = 3\n'
+    python = 'source = "python"\n[submodel]\nname = "{}"\ncapacities = [0.5, 1.0]\n'
+    for name, one, other in (("free", "", free), ("old", *map(python.format, SCHEMES))):
+        for whole in (True, False):
+            folder = tmp_path / f"{name}{whole}"
+            a = fake_run(folder / "a", [0.1], config=one)
+            b = fake_run(folder / "b", [0.2], config=other, seed=1, summary=whole)
+            (group,) = group_runs(map(load_run, (a, b)))
+            assert [run.seed for run in group.runs] == [0, 1]
+            assert group.label == "FedAvg"
+    more = [fake_run(tmp_path / x, [0.1], config=f"weighting = '{x}'\n{free}") for x in "uv"]
+    more.append(fake_run(tmp_path / "w", [0.1], config="weighting = 'w'"))
+    labels = [group.label for group in group_runs(map(load_run, more))]
+    assert labels == [f"FedAvg (weighting {x})" for x in "uvw"], "nothing else tells them apart"
 
 
 def test_groups_with_one_label_are_told_apart_by_their_settings(tmp_path: Path) -> None:

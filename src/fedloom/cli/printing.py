@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +32,15 @@ _DROPPABLE = (
 )
 
 
-def free_folder(wanted: Path) -> Path:
-    """This folder, or with -2, -3, ... behind its name the first that does not exist."""
-    folder, number = wanted, 1
-    while folder.exists():
-        number += 1
-        folder = wanted.with_name(f"{wanted.name}-{number}")
-    return folder
-
-
-def run_folder(name: str, algorithm: str, seed: int) -> Path:
-    """Where a run goes if nobody says so."""
+def run_folders(name: str, algorithm: str, seed: int) -> Iterator[Path]:
+    """Where a run goes if nobody says so, and with -2, -3, ... behind the name where that is
+    taken.
+    """
     words = [re.sub(r"[^\w.-]+", "-", word).strip("-.") for word in (name, algorithm)]
-    return free_folder(Path("runs") / "-".join([*filter(None, words), f"seed{seed}"]))
+    wanted = Path("runs") / "-".join([*filter(None, words), f"seed{seed}"])
+    yield wanted
+    for number in itertools.count(2):
+        yield wanted.with_name(f"{wanted.name}-{number}")
 
 
 def summarise(result: Result) -> str:

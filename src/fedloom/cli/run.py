@@ -30,7 +30,7 @@ INTERRUPTED = 130
     "--seeds",
     type=click.IntRange(min=1),
     default=1,
-    help="Runs, with seeds from `seed`; the same command goes on after a stop.",
+    help="Runs, with seeds from `seed`; the same command goes on with their folders.",
 )
 def run_command(
     settings: tuple[str, ...], out: str | None, quiet: bool, dry_run: bool, seeds: int
@@ -57,9 +57,9 @@ def run_command(
         return
     seed = int(first.values["seed"])
     configs = [first, *(resolve(source, [*changes, f"seed={seed + i}"]) for i in range(1, seeds))]
-    folders = [_folder(c, out, seeds > 1) for c in configs]
-    states = [_state(c, f) for c, f in zip(configs, folders, strict=True)] if seeds > 1 else ["new"]
-    for config, folder, state in zip(configs, folders, states, strict=True):
+    places = [_place(c, out) for c in configs] if seeds > 1 else [(_folder(first, out), "new")]
+    folders = [folder for folder, _ in places]
+    for config, (folder, state) in zip(configs, places, strict=True):
         if state == "finished":
             click.echo(f"'{folder}' is finished", err=True)
             continue
@@ -85,8 +85,9 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool) -> None:
     fedloom resume runs/digits-fedavg-seed0
     fedloom resume runs/digits-fedavg-seed0 rounds=300      extends a finished run
 
-    What may change: rounds, the number of workers (engine=workers:4), device, checkpoint.*,
-    memory.* and evaluate.target.
+    rounds counts all rounds from the start: 300 in all here, whatever was done. What may change
+    too: the number of workers (engine=workers:4), device, checkpoint, memory, name, label, and
+    evaluate, but for validation and ema.
     """
     from fedloom.config import from_run
     from fedloom.config.overrides import refuse_repeats
@@ -163,33 +164,57 @@ def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str]
     return source, changes, given[-1] if given else out
 
 
-def _folder(config: Config, out: str | None, several: bool) -> Path:
-    from .printing import run_folder
+def _folder(config: Config, out: str | None) -> Path:
+    from .printing import run_folders
 
-    v = config.values
-    if out is None:
-        return run_folder(v["name"], config.algorithm, v["seed"])
-    return Path(out) / f"seed{v['seed']}" if several else Path(out)
+    folders = run_folders(config.values["name"], config.algorithm, config.values["seed"])
+    return next(f for f in folders if not f.exists()) if out is None else Path(out)
 
 
-def _state(config: Config, folder: Path) -> str:
-    """ "new", "begun" or "finished" run of this configuration, so that the same command with
-    --seeds goes on. Raises ConfigError for a folder that holds anything else.
+def _place(config: Config, out: str | None) -> tuple[Path, str]:
+    """The folder of one run of several, and whether it is "new", "begun" or "finished" there: the
+    same command goes on. Without --out the first folder of its name that is free or holds this run.
+
+    Raises ConfigError where --out holds anything else.
     """
+    from .printing import run_folders
+
+    seed = config.values["seed"]
+    if out is None:
+        folders = run_folders(config.values["name"], config.algorithm, seed)
+        states = ((folder, _state(config, folder)) for folder in folders)
+        return next((folder, state) for folder, (state, _) in states if state)
+    folder = Path(out) / f"seed{seed}"
+    state, other = _state(config, folder)
+    if not state:
+        raise ConfigError(
+            f"'{folder}' exists, and holds something else than this run"
+            f"{f' ({other} differs)' if other else ''}; choose another --out"
+        )
+    return folder, state
+
+
+def _state(config: Config, folder: Path) -> tuple[str, str]:
+    """ "new", "begun" or "finished", empty for a folder that holds something else than a run that
+    can go on as this one; then the settings that differ.
+    """
+    from fedloom.config import from_run
+    from fedloom.errors import FedloomError
+    from fedloom.storage.identity import LATER, differing
     from fedloom.storage.run_directory import RunDirectory
     from fedloom.sweep import state_of
 
     if not folder.exists() or RunDirectory(folder).free():
-        return "new"
-    if (folder / "config.toml").is_file():
-        from fedloom.config import from_run
-
-        kept, asked = from_run(folder).values, config.values
-        if all(kept.get(k) == asked.get(k) for k in {*kept, *asked} - {"engine"}):
-            return state_of(folder)
-    raise ConfigError(
-        f"'{folder}' exists, and holds something else than this run; choose another --out"
-    )
+        return "new", ""
+    try:
+        asked = config.values
+        kept = from_run(folder, [f"device={asked['device']}"]).values
+    except FedloomError:  # no run, or none of the command line
+        return "", ""
+    if other := differing(kept, asked):
+        return "", ", ".join(other)
+    same = all(kept.get(key) == asked.get(key) for key in LATER)
+    return state_of(folder) if same else "begun", ""
 
 
 def _compare(folders: Sequence[Path]) -> None:

@@ -91,6 +91,18 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
             )
 
 
+def refuse_more_rounds(overrides: Sequence[str], planned: Any) -> None:
+    """Raise ConfigError for rounds=+50: TOML reads 50, and what is meant is 50 more."""
+    for text in overrides:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if key == "rounds" and value[:1] == "+" and value[1:].isdecimal():
+            raise ConfigError(
+                f"command line: {text}: rounds counts all rounds from the start, not more of "
+                f"them; this run has {planned}: give rounds={planned + int(value)} for "
+                f"{int(value)} more"
+            )
+
+
 def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     """Change a configuration in place, names before options; returns the dotted keys that were
     set.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import nn
 from ..algorithms.registry import make_algorithm
 from ..core.net import Net
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
-from ..engines import Workers, make_engine, same_bits
+from ..engines import Workers, make_engine
 from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
 from ..experiment.experiment import Experiment
 from ..federation.capacities import levels_of
@@ -30,18 +31,17 @@ from ..objectives import OBJECTIVES
 from ..recipes import RECIPES
 from ..server.evaluation import Evaluation
 from ..server.rounds import Saving
+from ..storage.identity import CHANGEABLE, differing
 from ..submodels import VIEWS, Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .capacities import capacities_of, dealing
 from .compression import link_of, settings_of
 from .labels import label_of
-from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, parse_override
+from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, refuse_more_rounds
 from .settings import PLAIN, Settings, check_device, engine_for
 from .sources import load, read
 from .validation import NOTHING, Origin, check, known, live, model_of
 
-# what may change when a run goes on
-CHANGEABLE = ("rounds", "engine", "device", "checkpoint", "evaluate.target", "memory")
 _TABLES = (
     "algorithm",
     "server",
@@ -250,22 +250,21 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
             f"'{run}' was started from Python, which made its model and data; go on there with "
             f"Experiment(...).resume('{run}'), with the arguments it had"
         )
-    for text in overrides:
-        path, _ = parse_override(text)
-        if path not in CHANGEABLE and path.split(".")[0] not in CHANGEABLE:
+    refuse_more_rounds(overrides, raw.get("rounds"))
+    asked = _complete(raw, f"file '{file}'", overrides)
+    kept = _complete({**raw, "device": "cpu"}, f"file '{file}'", ())  # its own may be elsewhere
+    if changed := differing(kept.values, asked.values):
+        engines = [c.values["engine"] for c in (kept, asked)]
+        if changed == ["engine"]:
             raise ConfigError(
-                f"command line: {path} cannot change when a run goes on; only "
-                f"{', '.join(CHANGEABLE)} can: start a new run with `fedloom run {file} {text}`"
+                f"command line: engine = '{engines[1]}' cannot replace '{engines[0]}' when a "
+                "run goes on; only the number of workers can change"
             )
-    before = str(raw.get("engine", "serial"))
-    config = _complete(raw, f"file '{file}'", overrides)
-    after = config.values["engine"]
-    if not same_bits(before, after):
         raise ConfigError(
-            f"command line: engine = '{after}' cannot replace '{before}' when a "
-            "run goes on; only the number of workers can change"
+            f"command line: {changed[0]} cannot change when a run goes on; only {CHANGEABLE} can: "
+            f"start a new run with `fedloom run {shlex.join([str(file), *overrides])}`"
         )
-    return config
+    return asked
 
 
 def _complete(

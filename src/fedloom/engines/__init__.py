@@ -5,6 +5,7 @@ algorithm.
 from __future__ import annotations
 
 from ..errors import ConfigError, did_you_mean
+from ..storage.identity import bits_of
 from .auto import Auto, Choice, choose
 from .base import Engine
 from .evaluation import Score
@@ -25,7 +26,6 @@ __all__ = [
     "choose",
     "make_engine",
     "on_processes",
-    "same_bits",
 ]
 
 ENGINES = ("auto", "serial", "vectorised", "workers")
@@ -60,24 +60,6 @@ def on_processes(engine: str | Engine) -> bool:
     """
     name = engine if isinstance(engine, str) else engine.name
     return name.partition("+")[0].partition(":")[0] == "workers"
-
-
-def same_bits(one: str, other: str) -> bool:
-    """Say whether a run may go on with another engine: they differ in the workers' number only.
-
-    >>> same_bits("workers:2+vectorised:20", "workers:4+vectorised:20")
-    True
-    >>> same_bits("vectorised:20", "vectorised:10")
-    False
-    """
-    return bits_of(one) == bits_of(other)
-
-
-def bits_of(text: str) -> str:
-    """The part of an engine's name that its bits depend on: all but the number of workers."""
-    first, plus, rest = text.partition("+")
-    name = first.partition(":")[0]
-    return name + plus + rest if name == "workers" else text
 
 
 def _parsed(part: str, text: str) -> tuple[str, int | None]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import logging
 import math
 import os
@@ -18,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .._old_names import SUBMODELS
 from .._version import __version__
 from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.raw_inputs import recipe
-from ..engines import bits_of
 from ..engines.base import processors
 from ..engines.metrics import told
 from ..errors import CheckpointError
 from ..storage.atomic import remedy, write_atomic
+from ..storage.identity import bits_of, digest, fixed_parts
 from ..storage.run_directory import RunDirectory
-from ..submodels import OLD_NAMES
 
 if TYPE_CHECKING:
     from ..server.rounds import Loop
@@ -37,11 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PIECE = 1 << 24  # bytes
-
-
-def digest(value: Any) -> str:
-    """A short hash of anything JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def settings(owner: Any) -> dict[str, Any]:
@@ -117,21 +111,6 @@ def engine_text(loop: Loop) -> str:
     return str(getattr(loop.engine, "text", loop.engine.name))
 
 
-# what may differ between a run and its continuation
-_FREE = (
-    "rounds",
-    "engine",
-    "name",
-    "out",
-    "evaluate",
-    "checkpoint",
-    "source",
-    "label",
-    "device",
-    "memory",
-)
-
-
 _SCHEME = "2"  # of the fingerprint; the first one had no number, and looked at 256 inputs
 
 
@@ -141,10 +120,10 @@ def fingerprint(exp: Experiment, loop: Loop, scheme: str = _SCHEME) -> dict[str,
     """
     config = configuration(exp, loop)
     if scheme == "1" and exp.config is None and exp.submodel is not None:
-        was = {new: old for old, new in OLD_NAMES.items()}  # what the class was called then
+        was = {new: old for old, new in SUBMODELS.items()}  # what the class was called then
         name = config["submodel"]["name"]
         config["submodel"]["name"] = was.get(name, name)
-    parts = {k: digest(v) for k, v in config.items() if k not in _FREE}
+    parts = {k: digest(v) for k, v in fixed_parts(config).items()}
     parts["engine"] = bits_of(engine_text(loop))
     if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
         parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
@@ -202,20 +181,6 @@ def _content(tensors: Iterable[torch.Tensor]) -> str:
         for piece in torch.split(t, max(_PIECE // max(size, 1), 1)) if t.ndim else [t]:
             state.update(as_bytes(piece).numpy().data)
     return state.hexdigest()[:12]
-
-
-def group(exp: Experiment, loop: Loop) -> str:
-    """The same for runs that differ in their seed alone."""
-    config = configuration(exp, loop)
-    free = {"seed", "name", "out", "source", "engine", "checkpoint", "device"}
-    config = {k: v for k, v in config.items() if k not in free}
-    data = dict(config.get("data", {}))
-    for name in ("seed", "digest", "sizes"):
-        data.pop(name, None)
-    if exp.config is None:  # the description of Python data names its seed and its split
-        data = {"name": data.get("name")}
-    name = config.get("algorithm", {}).get("name", exp.algorithm.method)
-    return f"{name}-{digest(config | {'data': data})[:8]}"
 
 
 def _program() -> str:

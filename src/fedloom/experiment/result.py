@@ -15,9 +15,10 @@ from ..errors import CheckpointError
 from ..server.ledger import Ledger
 from ..server.submodel_evaluation import client_values, text
 from ..storage.atomic import remedy, write_atomic
+from ..storage.identity import group_of
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
-from .provenance import engine_text, group
+from .provenance import configuration, engine_text
 
 if TYPE_CHECKING:
     from ..server.rounds import Loop
@@ -133,7 +134,7 @@ def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
         "seconds": ledger.seconds,
         "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
         "engine": engine_text(loop),
-        "group": group(exp, loop),
+        "group": group_of(configuration(exp, loop)),
     }
 
 

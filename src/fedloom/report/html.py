@@ -11,11 +11,12 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.errors import ConfigError
+from fedloom.storage.identity import flatten
 
 from .charts import field_bytes
 from .curve_data import best, last
 from .curves import all_pictures
-from .runs import Group, Run, flatten, group_runs, load_run, show_value
+from .runs import Group, Run, group_runs, load_run, show_value
 from .style import DPI, Picture, need, png, styles, write_atomic
 from .submodels import size_cells
 from .tables import (

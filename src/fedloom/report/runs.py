@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from fedloom.core.metric_direction import higher_is_better
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.storage.identity import flatten, group_of, in_new_names, varies
 from fedloom.storage.manifest import verify_log
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _SHARES = ("accuracy", "balanced_accuracy", "f1", "error")
-# What may differ between the runs of one group.
-_PER_RUN = ("seed", "name")
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Run:
     label: str
     algorithm: str
     seed: int
-    group: str | None
+    group: str
     metric: Metric
     planned: int
     finished: bool
@@ -180,11 +179,11 @@ def load_run(path: str | Path) -> Run:
         label=str(summary.get("label") or algorithm),
         algorithm=algorithm,
         seed=int(_number(summary.get("seed", config.get("seed"))) or 0),
-        group=str(summary["group"]) if summary.get("group") else None,
+        group=group_of(config),
         metric=_metric(summary, columns),
         planned=int(_number(config.get("rounds", summary.get("rounds"))) or rounds),
         finished=summary.get("finished") is True,
-        config=config,
+        config=in_new_names(config),
         config_text=text,
         summary=summary,
         columns=columns,
@@ -199,18 +198,13 @@ def load_run(path: str | Path) -> Run:
 def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Put runs that differ only in the seed together, groups in the order first seen.
 
-    The summary says which group a run belongs to; a run without one joins the group whose
-    configuration is its own but for seed and name.  Of several runs of one seed the one with the
-    most rounds counts, the last given of equals: a seed that is there twice would make a standard
-    deviation of nothing.  Groups with the same label get the settings in which they differ added
-    to it.
+    Of several runs of one seed the one with the most rounds counts, the last given of equals: a
+    seed that is there twice would make a standard deviation of nothing.  Groups with the same label
+    get the settings in which they differ added to it.
     """
-    runs = list(runs)
-    by_config = {_fingerprint(run): run.group for run in runs if run.group}
     members: dict[str, list[Run]] = {}
     for run in runs:
-        key = run.group or by_config.get(_fingerprint(run)) or _fingerprint(run)
-        members.setdefault(key, []).append(run)
+        members.setdefault(run.group, []).append(run)
     return _distinct([_group(key, found) for key, found in members.items()])
 
 
@@ -226,21 +220,6 @@ def _group(key: str, found: Sequence[Run]) -> Group:
 
 def _done(run: Run) -> tuple[bool, int]:
     return run.finished, run.rounds.size
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested tables into one level of dotted keys.
-
-    >>> flatten({"seed": 1, "model": {"name": "mlp"}})
-    {'seed': 1, 'model.name': 'mlp'}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def show_value(value: Any) -> str:
@@ -338,11 +317,6 @@ def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric
     )
 
 
-def _fingerprint(run: Run) -> str:
-    config = {key: value for key, value in run.config.items() if key not in _PER_RUN}
-    return f"{run.algorithm}-{json.dumps(config, sort_keys=True, default=str)}"
-
-
 def _best_label(runs: Sequence[Run]) -> str:
     """Take a summary's label, which is written properly, before a bare name."""
     return next((run.label for run in runs if run.summary.get("label")), runs[0].label)
@@ -371,7 +345,7 @@ def _difference(group: Group, same: Sequence[Group]) -> str:
     keys = [
         key
         for key in dict.fromkeys(key for flat in flats for key in flat)
-        if key not in _PER_RUN and len({show_value(flat.get(key)) for flat in flats}) > 1
+        if not varies(key) and len({show_value(flat.get(key)) for flat in flats}) > 1
     ]
     keys.sort(key=lambda key: not key.startswith("algorithm."))
     tails = Counter(key.rpartition(".")[2] for key in keys)

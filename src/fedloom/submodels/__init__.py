@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from .._old_names import SUBMODELS as OLD_NAMES
 from .base import Rule, View, behind_mask, whole
 from .fedrolex import FedRolex
 from .fiarse import FIARSE, greedy
@@ -39,15 +40,6 @@ __all__ = [
     "greedy",
     "whole",
 ]
-
-# what the classes were called in fedloom 0.1
-OLD_NAMES = {
-    "Depth": "ScaleFL",
-    "Importance": "FIARSE",
-    "Ordered": "FjORD",
-    "Rolling": "FedRolex",
-    "Width": "HeteroFL",
-}
 
 
 def __getattr__(name: str) -> Any:

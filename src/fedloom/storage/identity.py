@@ -1,0 +1,129 @@
+"""What may differ between two runs: the only list of it. The fingerprint that `resume` compares,
+`run --seeds`, `sweep`, `compare` and `report` ask here.
+
+A setting that is not named here decides the numbers of a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .._old_names import SUBMODELS
+
+Table = Mapping[str, Any]
+
+# How a run is called, and where it is computed and kept: no number depends on it. Of an engine's
+# name all but the number of workers decides how numbers are rounded, so that a run cannot go on in
+# another one; but two runs in two engines are runs of one method.
+FREE = ("name", "label", "source", "out", "engine", "device", "checkpoint", "memory")
+# How far a run goes, and what is measured. A run may go on with others, for the rounds until then
+# stay what they are; two runs with different ones have different results.
+LATER = ("rounds", "evaluate")
+# of these what has already decided something by then
+FIXED = ("evaluate.validation", "evaluate.ema")
+SEEDS = ("seed", "data.seed")
+
+CHANGEABLE = (
+    "rounds, the number of workers (engine=workers:4), device, checkpoint, memory, name, label and "
+    "evaluate (but for validation and ema)"
+)
+
+
+def may_change(setting: str) -> bool:
+    """Say whether a run may go on with another value of a dotted setting.
+
+    >>> may_change("evaluate.target"), may_change("evaluate.ema"), may_change("local.lr")
+    (True, False, False)
+    """
+    return setting.partition(".")[0] in (*FREE, *LATER) and setting not in FIXED
+
+
+def fixed_parts(config: Table) -> dict[str, Any]:
+    """The parts of a configuration that a run and its continuation have in common, but for the
+    engine.
+    """
+    return {k: v for k, v in config.items() if not may_change(k)}
+
+
+def differing(kept: Table, asked: Table) -> list[str]:
+    """The settings for which a run that has the configuration `kept` cannot go on with the one that
+    is asked; none where it can. Both are complete.
+
+    >>> differing({"seed": 0, "engine": "workers:2"}, {"seed": 1, "engine": "workers:4"})
+    ['seed']
+    """
+    one, other = flatten(kept), flatten(asked)
+    keys = [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]
+    engine = str(asked.get("engine", "serial"))
+    same = engine == "auto" or bits_of(engine) == bits_of(str(kept.get("engine", "serial")))
+    return [k for k in keys if not (same if k == "engine" else may_change(k))]
+
+
+def run_digest(config: Table) -> str:
+    """A short hash of all that decides the results of a run."""
+    return digest({k: v for k, v in config.items() if k not in FREE})
+
+
+def group_of(config: Table) -> str:
+    """The same text for runs that differ only in their seed, and in what decides no number. A label
+    of one's own makes a group of its own.
+
+    >>> one = {"seed": 0, "device": "cpu", "algorithm": {"name": "fedavg"}, "data": {"seed": 0}}
+    >>> other = {"seed": 1, "algorithm": {"name": "fedavg"}, "data": {"seed": 1}}
+    >>> group_of(one) == group_of(other)
+    True
+    """
+    data = dict(config.get("data") or {})
+    data.pop("seed", None)
+    if config.get("source") == "python":  # its description of the data says how they were split
+        data = {"name": data.get("name")}
+    kept = {k: v for k, v in in_new_names(config).items() if k == "label" or not varies(k)}
+    return f"{config.get('algorithm', {}).get('name', '')}-{digest(kept | {'data': data})[:8]}"
+
+
+def varies(setting: str) -> bool:
+    """Say whether a dotted setting may differ between the runs of one group."""
+    return setting in SEEDS or setting.partition(".")[0] in FREE
+
+
+def in_new_names(config: Table) -> dict[str, Any]:
+    """A configuration with the classes' names of today."""
+    out, table = dict(config), config.get("submodel")
+    if isinstance(table, Mapping):
+        name = str(table.get("name"))
+        out["submodel"] = {**table, "name": SUBMODELS.get(name, name)}
+    return out
+
+
+def bits_of(engine: str) -> str:
+    """The part of an engine's name that its bits depend on: all but the number of workers.
+
+    >>> bits_of("workers:2+vectorised:20"), bits_of("vectorised:10")
+    ('workers+vectorised:20', 'vectorised:10')
+    """
+    first, plus, rest = engine.partition("+")
+    name = first.partition(":")[0]
+    return name + plus + rest if name == "workers" else engine
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def flatten(config: Table, prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into one level of dotted keys.
+
+    >>> flatten({"seed": 1, "model": {"name": "mlp"}})
+    {'seed': 1, 'model.name': 'mlp'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
