@@ -16,7 +16,6 @@ allowed, what to do.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -64,9 +63,33 @@ class WorkerError(FedloomError, RuntimeError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence for an unknown name: the nearest known one if there is any, else all of them."""
+    """A sentence for an unknown name: the nearest known one if half of its letters are right, or it
+    begins so; else all of them.
+
+    >>> did_you_mean("fedagc", ["fedavg", "fedacg"]), did_you_mean("q", ["sgd", "adam"])
+    ("did you mean 'fedacg'?", 'known: adam, sgd')
+    """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return f"known: {', '.join(known)}"
+    given = name[:_LONGEST].lower()
+    near = min(known, key=lambda k: _edits(given, k.lower()), default="")
+    if 2 * _edits(given, near.lower()) > max(len(given), len(near)):
+        near = next((k for k in known if given and k.lower().startswith(given)), "")
+    return f"did you mean '{near}'?" if near else f"known: {', '.join(known)}"
+
+
+_LONGEST = 64  # letters of a name that are compared
+
+
+def _edits(a: str, b: str) -> int:
+    """How many letters to insert, delete or replace, or neighbours to swap, make a of b
+    (Damerau and Levenshtein's distance, no letter touched twice).
+    """
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        older, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
+                row[j] = min(row[j], older[j - 2] + 1)
+    return row[-1]
