@@ -75,6 +75,13 @@ assert not heavy, heavy
     assert done.stdout.count("Usage: fedloom") == len(calls) - 1
 
 
+@pytest.mark.parametrize("words", [(), ("data",)])
+def test_a_group_alone_prints_its_help(words: tuple[str, ...], fedloom: Fedloom) -> None:
+    alone, asked = fedloom(*words), fedloom(*words, "--help")
+    assert alone.stdout.strip() == asked.stdout.strip()
+    assert not alone.stderr
+
+
 def test_python_m_fedloom_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fedloom", "--version"], capture_output=True, text=True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
@@ -36,32 +37,37 @@ class Commands(click.Group):
     went wrong.
     """
 
-    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and leave with its exit code."""
+        args = sys.argv[1:] if args is None else list(args)
         kwargs["standalone_mode"] = False
         self.debug = False
         log, handler = logging.getLogger("fedloom"), OneLine(logging.WARNING)
         log.addHandler(handler)
         try:
-            code = super().main(*args, **kwargs)
+            code = super().main(args, *more, **kwargs)
         except Exception as error:  # bad input never ends in a stack trace; --debug shows it
             if self.debug:
                 raise
-            code = _say(error)
+            code = _say(error, args)
         finally:
             log.removeHandler(handler)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(error: Exception) -> int:
-    """Print one line about an error -> exit code."""
+def _say(error: Exception, words: Sequence[str]) -> int:
+    """Print one line about an error of this command line -> exit code."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message())  # `fedloom data` alone asks for its help
+        return 0
     if isinstance(error, click.exceptions.Abort):
         with contextlib.suppress(OSError):  # the terminal may be what is gone
             click.echo("interrupted", err=True)
         return int(getattr(error.__cause__, "code", 130))
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "fedloom"
-        text, code = f"{error.format_message()} See `{command} --help`", USAGE
+        said = _as_setting(error, words) or error.format_message()
+        text, code = f"{said} See `{command} --help`", USAGE
     elif isinstance(error, click.ClickException):
         text, code = error.format_message(), error.exit_code
     elif isinstance(error, FedloomError):
@@ -71,6 +77,21 @@ def _say(error: Exception) -> int:
         code = FAILURE
     click.echo(f"error: {' '.join(text.split())}", err=True)
     return code
+
+
+def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
+    """How a setting that was given as an option, --rounds 3, is written; "" if it is none."""
+    if not isinstance(error, click.NoSuchOption):
+        return ""
+    from fedloom.config.help_texts import setting_named
+
+    option, key = error.option_name, setting_named(error.option_name)
+    if key is None:
+        return ""
+    at = next((n for n, w in enumerate(words) if w.partition("=")[0] == option), len(words))
+    value = "".join(w.partition("=")[2] or "".join(words[at + 1 : at + 2]) for w in words[at:][:1])
+    shown = "VALUE" if not value or value.startswith("-") else value
+    return f"no such option '{option}'; settings have no dashes: write {key}={shown}."
 
 
 class OneLine(logging.Handler):

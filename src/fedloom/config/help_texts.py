@@ -202,6 +202,20 @@ def settings_in(name: str) -> list[Setting]:
     ]
 
 
+def setting_named(option: str) -> str | None:
+    """The key of a setting that somebody writes as an option; None if there is none.
+
+    >>> setting_named("--rounds"), setting_named("--weight-decay"), setting_named("--verbose")
+    ('rounds', 'local.weight_decay', None)
+    """
+    name = option.lstrip("-").replace("-", "_")
+    keys = [s.key for table in TABLES for s in settings_in(table)]
+    keys += [*REGISTRIES, *(s.key for extra in EXTRA.values() for s in extra)]
+    if name in keys or name.partition(".")[0] in {*REGISTRIES, *TABLES}:
+        return name
+    return next((key for key in keys if key.rpartition(".")[2] == name), None)
+
+
 def options_of(path: str, name: str) -> list[Setting]:
     """The options of what a named table names, such as ("server", "adam"); about: the source."""
     return _of(REGISTRIES[path][name], f"{path}.", NESTED.get(path, ()))
