@@ -24,7 +24,7 @@ SMALL = ("rounds=2", "local.epochs=1")
         (["run", "digts"], "did you mean 'digits'"),
         (["run", "nowhere.toml"], "nowhere.toml"),
         (["run", "digits", "rounds"], "expected key=value"),
-        (["run", "algorithm=fedacgg"], "did you mean 'fedacg'"),
+        (["run", "algorithm=fedagc"], "did you mean 'fedacg'"),
         (["run", "local.lrr=1"], "did you mean 'lr'"),
         (["run", "rounds=many"], "rounds must be a whole number"),
         (["run", "local.lr=-1"], "(0, inf)"),
@@ -39,13 +39,26 @@ SMALL = ("rounds=2", "local.epochs=1")
         ),
         (["run", "devices=lognormal", "devices.sigma=1e12"], "steps a second"),
         (["run", "evaluate.target=95"], "give 0.95 for 95 %"),
-        (["run", "compress=topk:2"], "command line, [compress]: TopK.ratio"),
-        (["run", "compress.down=topk:2"], "command line, [compress]: TopK.ratio"),
-        (["run", "objective=moon", "objective.tau=-1"], "command line, [objective]: MOON.tau"),
-        (["run", "devices=lognormal", "devices.sigma=-1"], "error: command line, [devices]: Log"),
+        (["run", "compress=topk:2"], "command line, [compress]: compress.ratio must"),
+        (["run", "compress.down=topk:2"], "command line, [compress]: compress.down.ratio must"),
+        (["run", "compress=topk:abc"], "command line: compress.ratio must"),
+        (["run", "compress.down=topk:abc"], "command line: compress.down.ratio must"),
+        (["run", "objective=moon", "objective.tau=-1"], "[objective]: objective.tau must"),
+        (["run", "devices=lognormal", "devices.sigma=-1"], "[devices]: devices.sigma must"),
+        (["run", "evaluate.every=-1"], "command line, [evaluate]: evaluate.every must"),
+        (["run", "algorithm=fedacg", "algorithm.lam=2"], "[algorithm]: algorithm.lam must"),
+        (["run", "server=adam", "server.lr=-1"], "[server]: server.lr must"),
+        (["run", "local.schedule=cosine", "local.schedule.floor=2"], "local.schedule.floor must"),
+        (["run", "data.alpha=-1"], "[data.partition]: data.partition.alpha must"),
+        (["run", "turnover.active=-1"], "[turnover]: turnover.active must"),
+        (["run", "submodel=fiarse", "submodel.count=zz"], "[submodel]: submodel.count must"),
         (["run", "turnover.active=99"], "command line: turnover.active"),
         (["run", "--out", "a", "out=b"], "are both given"),
         (["run", "--sedes", "3"], "fedloom run --help"),
+        (["run", "digits", "--rounds", "3"], "write rounds=3"),
+        (["sweep", "--local.lr=0.1,0.3"], "write local.lr=0.1,0.3"),
+        (["resume", "a", "--target", "0.9"], "write evaluate.target=0.9"),
+        (["run", "--algorithm"], "write algorithm=VALUE"),
         (["run", "--seeds", "0"], "x>=1"),
         (["runn"], "run"),
         (["list", "algorithm"], "algorithms"),
@@ -56,6 +69,14 @@ SMALL = ("rounds=2", "local.epochs=1")
 def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
     assert words in fedloom(*args, code=2).output
     assert not Path("runs").exists(), "nothing is begun"
+
+
+def test_a_recipes_own_codec_is_not_blamed_on_the_command_line(fedloom: Fedloom) -> None:
+    text = 'compress = "topk:abc"\nrounds = 2\nmodel = "mlp"\nalgorithm = "fedavg"\n'
+    Path("own.toml").write_text(f'{text}[data]\nname = "digits"\npartition = "iid"\n')
+    said = "file 'own.toml': compress.ratio must be a number, got 'abc'"
+    for more in ([], ["algorithm=fedacg"], ["compress.feedback=forget"]):
+        assert said in fedloom("run", "own.toml", *more, code=2).output
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ..compression.error_feedback import FEEDBACKS, Forget
 from ..compression.link import Link, Via
 from ..errors import ConfigError, did_you_mean
 from .overrides import is_short, named_table
-from .validation import NOTHING, Origin, live
+from .validation import NOTHING, Origin, keyed, live
 
 Named = Callable[[Mapping[str, Any], str, Origin], dict[str, Any]]
 _OWN = ("name", "feedback", "down")  # keys that are no options of the codec
@@ -70,7 +70,8 @@ def link_of(values: Mapping[str, Any]) -> Link | None:
         return None
     codec, feedback = _codec(values), FEEDBACKS[values["feedback"]]()
     plain = isinstance(codec, Dense) and type(feedback) is Forget
-    down = _codec(values["down"]) if "down" in values else None
+    with keyed("compress.down", values.get("down", ())):
+        down = _codec(values["down"]) if "down" in values else None
     return Link({} if plain else Via(codec, feedback), down)
 
 

@@ -116,8 +116,7 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
         path = _spelled_out(raw, path)
         if _is_name(path, value):
             path = path.removesuffix(".name")
-            _rename(raw, path, value)
-            typed.add(f"{path}.name")
+            typed |= {f"{path}.{key}" for key in ("name", *_rename(raw, path, value))}
             continue
         *tables, key = path.split(".")
         place = raw
@@ -153,14 +152,16 @@ def _full(path: str) -> str:
     return f"data.{path}" if path.partition(".")[0] in NESTED["data"] else path
 
 
-def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
+def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
+    """Name a table anew -> the options that came with the name, as those of topk:0.01 do."""
     *tables, key = path.split(".")
     place = raw
     for table in tables:
         place = _table(place, table, path)
     old = named_table(place, key)
     if old.get("name") == name:
-        return
+        return []
+    options: dict[str, Any] = {}
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
     if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
         kept.pop("feedback", None)  # it went with the old codec
@@ -169,11 +170,11 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
             name, options = named_codec(name)
         except ConfigError as error:
             raise ConfigError(f"command line: {error}") from None
-        kept |= options
     make = REGISTRIES[path].get(name) if isinstance(name, str) else None
     if path == "data.partition" and make is not None:  # every partition is of `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}
-    place[key] = {"name": name, **kept}
+    place[key] = {"name": name, **kept, **options}
+    return list(options)
 
 
 def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:

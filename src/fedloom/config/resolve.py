@@ -40,7 +40,7 @@ from .labels import label_of
 from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, refuse_more_rounds
 from .settings import PLAIN, Settings, check_device, engine_for
 from .sources import load, read
-from .validation import NOTHING, Origin, check, known, live, model_of
+from .validation import NOTHING, Origin, check, keyed, known, live, model_of, worded
 
 _TABLES = (
     "algorithm",
@@ -153,7 +153,8 @@ class Config:
 
     def _make(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
         name, options = self._named(path)
-        return registry[name](**options)
+        with keyed(path, options):
+            return registry[name](**options)
 
     def _optional(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
         if path not in self.values:
@@ -207,7 +208,8 @@ class Config:
             named = typed & {f"{table}.name", f"{table}.down.name"}
             place = "command line" if own or named else self.origin.source
             where = f"{place}, [{table}]" if table else place
-            raise type(error)(f"{where}: {error}") from error
+            said = worded(str(error), table, self.values.get(table, ()))
+            raise type(error)(f"{where}: {said}") from error
 
 
 def _is_meant(path: str, table: str, error: str) -> bool:

@@ -6,18 +6,20 @@ algorithm, model or data set needs no line here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ..errors import ConfigError, did_you_mean
+from ..errors import ConfigError, DataError, did_you_mean
 
 NOTHING = "none"  # TOML has no null: what a setting says that is to be None
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -119,6 +121,27 @@ def check(
         return toml_form(model.model_validate(values))
     except ValidationError as error:
         raise ConfigError(_explain(error, given, path, what, origin)) from None
+
+
+def worded(error: str, path: str, keys: Iterable[str]) -> str:
+    """A refusal of a part as Python has it, with the key of the table at this path instead.
+
+    >>> worded("Evaluation.every must be in [0, inf), got -1", "evaluate", ["every"])
+    'evaluate.every must be in [0, inf), got -1'
+    """
+    names = "|".join(map(re.escape, keys))
+    if not path or not names:
+        return error
+    return re.sub(rf"(\b[A-Z]\w*\.|^)({names})(?= must| =)", rf"{path}.\2", error)
+
+
+@contextlib.contextmanager
+def keyed(path: str, keys: Iterable[str]) -> Iterator[None]:
+    """Inside, a part is made of the table at this path: its refusals name the table's keys."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise type(error)(worded(str(error), path, keys)) from error
 
 
 def _join(path: str, key: str) -> str:
