@@ -79,20 +79,52 @@ def test_a_demo_without_its_report_is_finished(
 
 
 @pytest.mark.parametrize(
-    ("number", "room"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.ENOENT, False)]
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+        (errno.ENOENT, "put it back, or find what removes it"),
+        (errno.EACCES, "change who may use it"),
+        (errno.EIO, "check the disk"),
+        (errno.EPIPE, "mend that"),
+    ],
 )
-def test_only_a_full_disk_speaks_of_room(
-    number: int, room: bool, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+def test_every_refusal_of_the_system_has_its_own_advice(
+    number: int, advice: str, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vanished(*args: object, **kwargs: object) -> None:
         raise OSError(number, os.strerror(number), "/dev/shm/board")
 
     monkeypatch.setattr(Experiment, "run", vanished)
+    told = f"{os.strerror(number)}: '/dev/shm/board'); {advice}"
     text = fedloom("run", *SMALL, "--out", "a", code=1).output
-    assert f"{os.strerror(number)}: '/dev/shm/board'" in text
-    assert ("make room" in text) == room and "cannot be written" not in text
-    text = fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "s", code=1).output
-    assert os.strerror(number) in text and ("make room" in text) == room
+    assert told in text and "cannot be written" not in text
+    assert told in fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "s", code=1).output
+
+
+@pytest.mark.parametrize("part", ["describe", "finish"])
+def test_a_file_of_somebody_else_is_not_said_to_be_the_runs(
+    part: str, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanished(*args: object, **kwargs: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/data/x.npy")
+
+    place = {"describe": "provenance._describe", "finish": "result._write"}[part]
+    monkeypatch.setattr(f"fedloom.experiment.{place}", vanished)
+    text = fedloom("run", *SMALL, "--out", "a", code=1).output
+    assert "the run stopped (No such file or directory: '/data/x.npy')" in text
+    assert "cannot be written" not in text
+
+
+@pytest.mark.usefixtures("plain")
+def test_commands_in_messages_can_be_pasted(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a b", "--quiet")
+    assert "`fedloom resume 'a b'`" in fedloom("run", *SMALL, "--out", "a b", code=2).output
+    fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "c d", "--quiet")
+    again = fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "c d").output
+    assert "fedloom run 'c d/best.toml'" in again
+    saved = fedloom("partition", "--save", "e f.npz").output
+    assert "'partition.file=e f.npz'" in saved
 
 
 def test_every_file_of_a_run_follows_the_umask(fedloom: Fedloom) -> None:

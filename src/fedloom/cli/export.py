@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -168,7 +169,8 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
         return _load(run / "model.safetensors"), module, final
     if not saved:
         raise CheckpointError(
-            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume {run}` first"
+            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume "
+            f"{quote(str(run))}` first"
         )
     if config is None:
         raise ConfigError(

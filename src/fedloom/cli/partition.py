@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,7 +51,9 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
         except OSError as error:
             raise ConfigError(f"'{save.parent}' cannot be made: {error.strerror}") from None
         data.save_indices(save)
-        click.echo(f"  lists in {save}; use them by partition=lists partition.file={save}")
+        click.echo(
+            f"  lists in {save}; use them by partition=lists {quote(f'partition.file={save}')}"
+        )
 
 
 def _heading(data: FederatedData) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -112,7 +113,7 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
         return
     first = next(t for t in trials if t.choice == best.choice)
     click.echo(f"  best by {_BY[by]}: {_choice(best.choice)}")
-    click.echo(f"  run it on all the data: fedloom run {_write(first, folder)}")
+    click.echo(f"  run it on all the data: fedloom run {quote(str(_write(first, folder)))}")
 
 
 def _line(row: Row, metric: Metric, best: bool) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -203,19 +204,16 @@ class Config:
         try:
             yield
         except (ConfigError, DataError) as error:
-            typed = self.origin.typed
-            own = [k for k in typed if _is_meant(k, table, str(error))]
-            named = typed & {f"{table}.name", f"{table}.down.name"}
-            place = "command line" if own or named else self.origin.source
-            where = f"{place}, [{table}]" if table else place
+            own = [k for k in self.origin.typed if _is_meant(k, table, str(error))]
+            named = self.origin.typed & {f"{table}.name", f"{table}.down.name"}
+            where = "command line" if own or named else self.origin.source
+            where += f", [{table}]" if table else ""
             said = worded(str(error), table, self.values.get(table, ()))
             raise type(error)(f"{where}: {said}") from error
 
 
 def _is_meant(path: str, table: str, error: str) -> bool:
-    """Say whether an error about a table names this key; outside of tables also one inside, if its
-    whole path stands there.
-    """
+    """Say whether an error names this key of a table, or outside of tables its whole path."""
     if not table and "." in path:
         return path in error
     inside = not table or path.startswith(f"{table}.")

@@ -25,7 +25,7 @@ from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import told
 from ..errors import CheckpointError
-from ..storage.atomic import remedy, write_atomic
+from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts
 from ..storage.run_directory import RunDirectory
 
@@ -235,6 +235,8 @@ def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     try:
         _describe(exp, loop, folder)
     except OSError as error:
+        if not concerns(error, folder.path):
+            raise
         raise CheckpointError(
             f"the run directory '{folder.path}' cannot be written: {error.strerror or error}; "
             f"{remedy(error)}, or choose another folder"

@@ -14,7 +14,7 @@ from ..core.vector import Rec, tree
 from ..errors import CheckpointError
 from ..server.ledger import Ledger
 from ..server.submodel_evaluation import client_values, text
-from ..storage.atomic import remedy, write_atomic
+from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import group_of
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
@@ -74,9 +74,11 @@ def finish(exp: Experiment, loop: Loop) -> Result:
         try:
             _write(folder, module, loop.ledger.as_dict(), about, summary)
         except OSError as error:
+            if not concerns(error, folder.path):
+                raise
             raise CheckpointError(
                 f"the results cannot be written to '{folder.path}': {error.strerror or error}; "
-                f"{remedy(error)}, then `fedloom resume {folder.path}`"
+                f"{remedy(error)}, then {folder.resume}"
             ) from error
     path = None if folder is None else folder.path
     state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)

@@ -334,7 +334,7 @@ class Loop:
             message = (
                 f"the checkpoint after round {self.round} could not be written: "
                 f"{error.strerror or error}; the one before it is whole: {remedy(error)}, then "
-                f"`fedloom resume {self.folder.path}`"
+                f"{self.folder.resume}"
             )
             if final:
                 raise CheckpointError(message) from error

@@ -52,13 +52,29 @@ def reason(error: OSError) -> str:
     return f"{said}: '{error.filename}'" if error.filename else said
 
 
-def remedy(error: OSError) -> str:
-    """What to do about a file that could not be written; only a full disk or quota needs room.
+_ADVICE = {
+    (errno.ENOSPC, errno.EDQUOT): "make room",
+    (errno.ENOENT, errno.ENOTDIR, errno.ESTALE): "put it back, or find what removes it",
+    (errno.EACCES, errno.EPERM, errno.EROFS): "change who may use it",
+    (errno.EIO,): "check the disk",
+    (errno.EMFILE, errno.ENFILE): "close files, or raise the limit (ulimit -n)",
+    (errno.ENOMEM,): "free memory",
+}
 
-    >>> remedy(OSError(errno.ENOSPC, "No space left on device")), remedy(OSError(errno.EIO, "I/O"))
+
+def remedy(error: OSError) -> str:
+    """What to do about what the system refused; only a full disk or quota needs room.
+
+    >>> remedy(OSError(errno.ENOSPC, "No space left on device")), remedy(OSError("?"))
     ('make room', 'mend that')
     """
-    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+    return next((said for numbers, said in _ADVICE.items() if error.errno in numbers), "mend that")
+
+
+def concerns(error: OSError, folder: Path) -> bool:
+    """Say whether an error may be about a file of this folder: of others the system says which."""
+    told = error.filename
+    return not isinstance(told, str) or Path(folder).absolute() in Path(told).absolute().parents
 
 
 def parts(folder: Path) -> list[Path]:

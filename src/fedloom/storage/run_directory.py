@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import os
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -65,6 +66,11 @@ class RunDirectory:
         self._logged: tuple[int, Any] | None = None  # bytes of the log so far, and their checksum
         self._replaced: Callable[[], bool] = lambda: False
 
+    @property
+    def resume(self) -> str:
+        """The command that goes on with the run, as it can be pasted."""
+        return f"`fedloom resume {shlex.quote(str(self.path))}`"
+
     def create(self) -> None:
         """Make the folder; it must not hold a run already."""
         self._make(self.checkpoints)
@@ -86,7 +92,7 @@ class RunDirectory:
         if self.path.exists() and not self.free():
             how = "choose another folder with out="
             if (self.path / "config.toml").exists():
-                how = f"go on with `fedloom resume {self.path}`, or {how}"
+                how = f"go on with {self.resume}, or {how}"
             raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +207,7 @@ class RunDirectory:
         except OSError as error:
             raise CheckpointError(
                 f"'{self.rounds}' cannot be written: {error.strerror or error}; "
-                f"{remedy(error)}, then `fedloom resume {self.path}`"
+                f"{remedy(error)}, then {self.resume}"
             ) from error
         state.update(line)
         self._logged = size + len(line), state
