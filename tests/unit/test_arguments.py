@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import Experiment, FedAvg
+from fedloom import Experiment, FedAvg, Local
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Link, Via
@@ -108,3 +108,80 @@ def test_weights_that_torch_saved_are_said_to_be_no_safetensors_file(tmp_path):
     torch.save(mlp(64).state_dict(), tmp_path / "w.pt")
     with pytest.raises(DataError, match=r"give what torch\.load gives"):
         experiment(weights=tmp_path / "w.pt").net()
+
+
+# ------------------------------------------------------------------------ lists, numpy's numbers
+SIZES = digits(iid(10)).sizes
+EACH = {
+    "numpy clients": (
+        {"cohort": [np.arange(3), [np.int64(4)]], "rounds": np.int32(2)},
+        {"cohort": [[0, 1, 2], [4]]},
+    ),
+    "a numpy number": ({"cohort": np.int64(3)}, {"cohort": 3}),
+    "a numpy share": ({"cohort": np.float64(0.3)}, {"cohort": 0.3}),
+    "steps": ({"local": Local(steps=[2] * 10)}, {"local": Local(steps=np.int64(2))}),
+    "steps of an array": ({"local": Local(steps=np.arange(1, 11))}, None),
+    "rates": (
+        {"local": Local(lr=[0.2, 0.05])},
+        {"local": Local(lr=0.2, schedule=lambda round, step: 0.25 if round else 1.0)},
+    ),
+    "one rate": ({"local": Local(lr=np.array([0.2]))}, {"local": Local(lr=np.float32(0.2).item())}),
+    "examples": ({"weighting": SIZES.tolist()}, {"weighting": "examples"}),
+    "a tensor": ({"weighting": torch.full((10,), 3.0)}, {"weighting": np.full(10, 3)}),
+}
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_a_list_gives_the_bits_of_what_it_says(case: str) -> None:
+    one, other = EACH[case]
+    found = experiment(**one).run()
+    if other is None:
+        cohorts = [sorted(c) for c in map(experiment()._cohorts.of, range(2))]
+        assert [row["steps"] for row in found.history] == [sum(c) + len(c) for c in cohorts]
+        return
+    wanted = experiment(**other).run()
+    pairs = zip(found.model.parameters(), wanted.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs) or case == "one rate"
+    assert [row["train_loss"] for row in found.history] == pytest.approx(
+        [row["train_loss"] for row in wanted.history]
+    )
+
+
+def test_unequal_weights_are_the_weights_of_the_mean() -> None:
+    heavy = [1e-9, 1.0, 1e-9, *[1.0] * 7]
+    found = experiment(cohort=[[0, 1, 2]], weighting=heavy, rounds=1).run()
+    alone = experiment(cohort=[[1]], rounds=1).run()
+    pairs = zip(found.model.parameters(), alone.model.parameters(), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Local(steps=[1, 2.5]), "steps must be a whole number"),
+        (lambda: Local(steps=[]), "steps must be in [1, inf) or none, or a list of one per client"),
+        (lambda: Local(steps=[3, 0]), "got (3, 0)"),
+        (lambda: Local(steps="many"), "got 'many'"),
+        (lambda: Local(lr=[0.1, "a"]), "lr must be in (0, inf), or a list of one per round"),
+        (lambda: Local(lr=[[0.1]]), "got ((0.1,),)"),
+        (lambda: experiment(local=Local(steps=[1, 2])).run(), "2 numbers for 10 clients"),
+        (lambda: experiment(weighting=[1.0, 2.0]).run(), "2 numbers for 10 clients"),
+        (lambda: experiment(weighting=[1.0] * 9 + [0.0]).run(), "numbers above 0, got 0.0"),
+        (lambda: experiment(weighting=["a"] * 10).run(), "numbers above 0, got 'a'"),
+        (lambda: experiment(weighting=3).run(), '"examples", "uniform" or a list'),
+        (lambda: experiment(cohort=[[0.5]]), "names client 0.5"),
+        (lambda: experiment(cohort=[[np.int64(10)]]), "names client 10; clients are numbered 0"),
+        (lambda: experiment(cohort=np.array([0, 1])), "at least one list"),
+    ],
+)
+def test_a_list_that_cannot_be_is_one_sentence(make: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert words in str(error.value)
+
+
+def test_the_last_rate_of_a_list_goes_on_and_that_is_said(caplog: Any) -> None:
+    local = Local(lr=[0.2, 0.1])
+    assert [local.rate(t, 0) for t in range(4)] == [0.2, 0.1, 0.1, 0.1]
+    experiment(local=local, rounds=3).build()
+    assert "local.lr has 2 learning rates for 3 rounds" in caplog.text

@@ -250,10 +250,15 @@ def test_the_experiment_is_what_the_configuration_says() -> None:
     changes = ["algorithm=scaffold", "algorithm.option=1", "local.momentum=0.5", "dtype=float64"]
     changes += ["cohort=7", "weighting=uniform", "nonfinite=skip", "evaluate.every=5", "seed=9"]
     changes += ["checkpoint.every_rounds=4", "memory.resident_bytes=1000", "engine=workers:2"]
+    changes += ["local.lr=[0.2, 0.1]"]
     config = resolve("digits", changes)
     made = config.experiment()
     assert made.algorithm == ALGORITHMS["scaffold"](option=1)
     assert (made.local.momentum, made.local.epochs, made.local.batch) == (0.5, 2, 16)
+    assert made.local.lr == (0.2, 0.1)
+    lists = [f"{key}={[*range(1, 51)]}" for key in ("local.steps", "weighting")]
+    each = resolve("digits", lists).experiment()
+    assert each.local.steps == each.weighting == tuple(range(1, 51)) and each.local.epochs is None
     assert (made.cohort, made.weighting, made.nonfinite, made.seed) == (7, "uniform", "skip", 9)
     assert (made.evaluation.every, made.saving.rounds, made.resident_bytes) == (5, 4, 1000)
     assert made.engine == "workers:2"
@@ -284,6 +289,11 @@ def test_the_seed_decides_the_first_weights() -> None:
         ("local.lr=nan", ["local.lr must be", "nan"]),
         ("local.lr=true", ["local.lr must be a number", "True"]),
         ("local.lr=-1", ["[local]", "lr must be in (0, inf)", "-1"]),
+        ("local.steps=[1,'a']", ["local.steps must be a whole number or a list of whole numbers"]),
+        ("local.steps=[1, 0]", ["local.steps must be in [1, inf)", "got (1, 0)"]),
+        ("local.lr=[0.1,-1]", ["local.lr must be in (0, inf)", "one per round"]),
+        ("weighting=exampels", ["weighting must be 'examples' or 'uniform' or a list"]),
+        ("cohort=[[1,'a']]", ["cohort must be a whole number", "or a list of lists of whole"]),
         ("local.batch=2.5", ["local.batch must be a whole number", "2.5"]),
         ("local.schedule=cosin", ["unknown local.schedule 'cosin'", "did you mean 'cosine'"]),
         ("local.schedule.decay=1", ["local.schedule 'constant' has no key 'decay'"]),

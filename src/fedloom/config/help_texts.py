@@ -69,7 +69,8 @@ TABLES: dict[str, Table] = {
             "again at its end",
             "sampling": "fixed: exactly that many, drawn without replacement; bernoulli: each "
             "client by itself, with that probability",
-            "weighting": "of the answers in the mean: by the clients' examples, or all the same",
+            "weighting": "of the updates in the mean: by the clients' examples, all the same, or a "
+            "list with a weight for each client",
             "nonfinite": "an answer that is not finite, or makes the server so, ends "
             "the run, or is left out and said",
             "engine": "serial, workers:N (processes, at most 4 per processor), vectorised:N (N "
@@ -85,11 +86,12 @@ TABLES: dict[str, Table] = {
         {
             "epochs": "passes over the client's data, which may be a fraction; 1 if neither epochs "
             "nor steps nor seconds is given",
-            "steps": "local steps K, the same for every client, instead of epochs",
+            "steps": "local steps K instead of epochs: of every client, or a list, one per client",
             "seconds": "simulated seconds after which the server calls time (needs [devices]); "
             "epochs or steps are then the most a client does",
             "batch": "examples of a step; none: all the client has",
-            "lr": "the local rate; local.schedule multiplies it",
+            "lr": "the local learning rate, or a list of one per round (the last one holds from "
+            "then on); local.schedule multiplies it",
             "optimiser": "around the method's direction: fedloom list optimisers",
             "momentum": "of sgd",
             "beta1": "of adam and adamw; none: 0.9",
@@ -227,7 +229,9 @@ def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Se
     for key in known(make, skip):
         rule = rules.get(key)
         bound = rule.range_text() if rule else "any"
-        allowed = _kind(hints.get(key)) if bound == "any" else bound
+        kind = _kind(hints.get(key))
+        whole = kind.startswith("a whole number") and bound.startswith("in ")
+        allowed = kind if bound == "any" else f"a whole number {bound}" if whole else bound
         about = "; ".join(filter(None, (rule.meaning, rule.source))) if rule else ""
         out.append(Setting(prefix + key, shown(given[key].default), allowed, about))
     return out

@@ -25,7 +25,7 @@ class Settings(BaseModel):
     seed: NonNegativeInt = 0
     cohort: int | float | list[list[int]] = 1.0
     sampling: Literal["fixed", "bernoulli"] = "fixed"
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: Literal["examples", "uniform"] | list[float] = "examples"
     nonfinite: Literal["stop", "skip"] = "stop"
     engine: str = "serial"
     device: str = "auto"

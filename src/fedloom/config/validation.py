@@ -157,15 +157,18 @@ def _explain(
     dotted = _join(path, key)
     if problems[0]["type"] == "missing":
         return f"{origin.source}: {what} needs the key '{key}'; give {dotted}=..."
-    allowed = [_words(p["msg"]) for p in problems if str(p["loc"][0]) == key]
+    allowed = [_words(p["msg"], p["loc"]) for p in problems if str(p["loc"][0]) == key]
     text = " or ".join(dict.fromkeys(allowed))
     value = given[key]
     shown = f"'{value}'" if isinstance(value, str) else str(value)
     return f"{origin.of(dotted)}: {dotted} must be {text}, got {_short(shown)}"
 
 
-def _words(message: str) -> str:
-    """pydantic's sentence in ours."""
+def _words(message: str, place: tuple[int | str, ...]) -> str:
+    """pydantic's sentence in ours. place: of the value; numbers in it count along lists."""
+    if depth := sum(isinstance(part, int) for part in place):
+        one = _words(message, ()).removeprefix("a ")
+        return f"a {'list of lists of' if depth > 1 else 'list of'} {one}s"
     message = message.removeprefix("Input should be ").split(", got ")[0].split(", unable")[0]
     for theirs, ours in (
         ("a valid integer", "a whole number"),

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 @dataclass(frozen=True)
 class Hyper:
     """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
-    `open_high`; optional: None is allowed too.
+    `open_high`; optional: None is allowed too; one_per: what a list has one value for.
     """
 
     meaning: str = ""
@@ -24,6 +24,7 @@ class Hyper:
     choices: tuple[Any, ...] = ()
     optional: bool = False
     source: str = ""
+    one_per: str = ""
 
     def range_text(self) -> str:
         """The allowed values in words, as they stand in `fedloom show` and in errors."""
@@ -35,12 +36,16 @@ class Hyper:
             return "any"
         left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
         right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
-        return f"in {left}, {right}" + (" or none" if self.optional else "")
+        listed = f", or a list of one per {self.one_per}" if self.one_per else ""
+        return f"in {left}, {right}{' or none' if self.optional else ''}{listed}"
 
     def allows(self, value: Any) -> bool:
         """Say whether a value is within the range."""
         if value is None and self.optional:
             return True
+        if self.one_per and isinstance(value, tuple):
+            each = dataclasses.replace(self, one_per="", optional=False)
+            return bool(value) and all(map(each.allows, value))
         if self.choices:
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -58,6 +63,17 @@ def hyper(default: Any = dataclasses.MISSING, meaning: str = "", **ranges: Any) 
     `lam: float = hyper(0.85, "momentum of the server", low=0, high=1, source="Table 5")`
     """
     return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, **ranges)})
+
+
+def listed(given: Any) -> Any:
+    """Numbers and lists as Python's own: arrays and tensors as tuples, numpy's numbers as numbers.
+
+    >>> import numpy
+    >>> listed([1, numpy.array([2.0, 3.0])])
+    (1, (2.0, 3.0))
+    """
+    given = given.tolist() if hasattr(given, "tolist") else given
+    return tuple(map(listed, given)) if isinstance(given, (list, tuple, range)) else given
 
 
 def check_ranges(owner: Any) -> None:

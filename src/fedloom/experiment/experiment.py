@@ -16,7 +16,7 @@ from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
 from ..core.device import device_of, moved
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, hyper, listed
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.rng import key
@@ -68,7 +68,8 @@ class Experiment:
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
     whose weights are the start, or a function that makes one, which is called under the seed.
     cohort: share (float), number (int) or lists of clients per round, of those who are there;
-    turnover: who is there, if that changes; None: everybody. loss: an Objective, or any
+    turnover: who is there, if that changes; None: everybody. weighting: of the updates in the mean,
+    by "examples", "uniform", or a list with a weight per client. loss: an Objective, or any
     loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
     metrics: {name: f(outputs, targets)}, the first one is the headline, or one function; f gives a
     value per example, or the batch's mean, and is averaged over examples; an object with update()
@@ -106,7 +107,7 @@ class Experiment:
     seed: int = 0
     sampling: str = "fixed"
     turnover: Turnover | None = None
-    weighting: str = "examples"
+    weighting: str | Sequence[float] = "examples"
     nonfinite: str = "stop"
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     engine: str | Engine = "serial"
@@ -125,6 +126,7 @@ class Experiment:
         check_ranges(self)
         check_types(self)
         self.rounds, self.seed = whole(self.rounds, "rounds", 1), whole(self.seed, "seed", 0)
+        self.cohort, self.weighting = listed(self.cohort), listed(self.weighting)
         self._link, self._dtype = link_of(self.compress), type_of(self.dtype)
         self._metrics = metrics_of(self.metrics)
         self._on_round = functions(self.on_round, "on_round")
@@ -167,7 +169,8 @@ class Experiment:
 
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
-        unequal = self.weighting == "examples" and len(set(self.data.sizes.tolist())) > 1
+        weights = self.data.sizes.tolist() if self.weighting == "examples" else self.weighting
+        unequal = isinstance(weights, list | tuple) and len(set(weights)) > 1
         return Plan(
             self.local.around(self.algorithm),
             self.objective,

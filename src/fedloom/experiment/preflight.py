@@ -136,7 +136,16 @@ def _hint(module: nn.Module, inputs: Tensor) -> str:
 
 
 def check_rate(local: Local, rounds: int) -> None:
-    """Warn of rounds in which nobody learns, because the schedule has ended before the run."""
+    """Warn of a list of rates that is shorter than the run, and of rounds in which nobody learns,
+    because the schedule has ended before the run.
+    """
+    if isinstance(local.lr, Sequence) and len(local.lr) < rounds:
+        _log.warning(
+            "local.lr has %d learning rates for %d rounds; the last one, %g, holds from then on",
+            len(local.lr),
+            rounds,
+            local.lr[-1],
+        )
     if rounds < 1 or local.rate(rounds - 1, 0) != 0:
         return
     first = next(t for t in range(rounds) if local.rate(t, 0) == 0)

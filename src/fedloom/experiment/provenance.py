@@ -81,7 +81,7 @@ def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
         "seed": exp.seed,
         "cohort": plain(exp.cohort),
         "sampling": exp.sampling,
-        "weighting": exp.weighting,
+        "weighting": plain(exp.weighting),
         "nonfinite": exp.nonfinite,
         "engine": engine_text(loop),
         "algorithm": settings(exp.algorithm),

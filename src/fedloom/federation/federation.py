@@ -26,14 +26,15 @@ class Federation:
     """Who trains on what, how much, and with which randomness. Batches are made when asked for.
 
     channels_last: images go to the model in that memory format, which convolutions and pooling
-    like better (a quarter off a step of FAFED's small network on a CPU). devices: how fast the
+    like better (a quarter off a step of FAFED's small network on a CPU). weighting: of the updates
+    in the mean, "examples", "uniform", or a tuple of a weight per client. devices: how fast the
     clients are; None: time is not simulated.
     """
 
     data: FederatedData
     local: Local
     seed: int = 0
-    weighting: str = "examples"
+    weighting: str | Sequence[float] = "examples"
     metrics: dict[str, Metric] = field(default_factory=dict)
     channels_last: bool = False
     capacities: Sequence[float] = ()
@@ -45,8 +46,7 @@ class Federation:
                 f"{len(self.capacities)} capacities are given for {self.data.population} clients; "
                 "give one for each"
             )
-        if self.weighting not in ("examples", "uniform"):
-            raise ConfigError(f'weighting must be "examples" or "uniform", got {self.weighting!r}')
+        self._check_lists()
         if self.local.seconds is not None and self.devices is None:
             raise ConfigError(
                 f"local.seconds = {self.local.seconds:g} needs to know how fast the clients are; "
@@ -60,6 +60,23 @@ class Federation:
                 raise DataError(
                     f"client {i} has {int(sizes[i])} samples, fewer than local.batch = {batch} "
                     "with drop_last: it would never train; use drop_last = false or a smaller batch"
+                )
+
+    def _check_lists(self) -> None:
+        given: Any = self.weighting
+        if given not in ("examples", "uniform") and not isinstance(given, tuple):
+            raise ConfigError(
+                'weighting must be "examples", "uniform" or a list of a weight for each client, '
+                f"got {given!r}"
+            )
+        for weight in given if isinstance(given, tuple) else ():
+            if type(weight) not in (int, float) or not 0 < weight < math.inf:
+                raise ConfigError(f"weighting must be a list of numbers above 0, got {weight!r}")
+        for name, value in (("weighting", given), ("local.steps", self.local.steps)):
+            if isinstance(value, tuple) and len(value) != self.population:
+                raise ConfigError(
+                    f"{name} has {len(value)} numbers for {self.population} clients; give one for "
+                    "each"
                 )
 
     def check_devices(self) -> None:
@@ -96,7 +113,9 @@ class Federation:
 
     def weight(self, client: int) -> float:
         """The aggregation weight of a client's answer."""
-        return float(self._sizes[client]) if self.weighting == "examples" else 1.0
+        if isinstance(self.weighting, str):
+            return float(self._sizes[client]) if self.weighting == "examples" else 1.0
+        return float(self.weighting[client])
 
     def relative_size(self, client: int) -> float:
         """n_i N / sum of all n: a client's number of examples over the mean of all clients'."""
@@ -124,7 +143,8 @@ class Federation:
         return found
 
     def _steps(self, client: int, per_epoch: int) -> int:
-        epochs, steps = self.local.work
+        epochs, given = self.local.work
+        steps = given[client] if isinstance(given, Sequence) else given
         if epochs is not None:
             steps = max(1, math.floor(epochs * per_epoch + 0.5))
         if self.local.seconds is None:

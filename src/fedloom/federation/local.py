@@ -4,11 +4,11 @@ method.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..algorithm import Algorithm
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, hyper, listed
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
 from .schedules import Constant
@@ -17,6 +17,8 @@ from .schedules import Constant
 @dataclass(frozen=True, kw_only=True)
 class Local:
     """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
+    steps may be a list, one number per client; lr a list, one rate per round, whose last one holds
+    from then on.
 
     seconds: the server calls time after so many simulated seconds of training, and every client
     answers with the steps that its device has done by then, one at least; `epochs` or `steps` are
@@ -35,13 +37,21 @@ class Local:
     (5, None)
     """
 
-    epochs: float | None = hyper(None, source="number of passes over the client's data")
-    steps: int | None = hyper(None, source="number of local steps K, for every client")
+    epochs: float | None = hyper(
+        None, low=0, open_low=True, optional=True, source="number of passes over the client's data"
+    )
+    steps: int | Sequence[int] | None = hyper(
+        None, low=1, optional=True, one_per="client", source="number of local steps K"
+    )
     seconds: float | None = hyper(
         None, low=0, open_low=True, optional=True, source="CFedAvg, Remark 6: a time-out"
     )
-    batch: int | None = hyper(50, source="50 in FedACG's and FedSMOO's main tables")
-    lr: float = hyper(0.1, low=0, open_low=True, source="0.1 in FedACG and FedSMOO")
+    batch: int | None = hyper(
+        50, low=1, optional=True, source="50 in FedACG's and FedSMOO's main tables"
+    )
+    lr: float | Sequence[float] = hyper(
+        0.1, low=0, open_low=True, one_per="round", source="0.1 in FedACG and FedSMOO"
+    )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
     optimiser: str = hyper("sgd", choices=("sgd", "adam", "adamw"), source="sgd; AdamW in FIARSE")
     momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
@@ -57,17 +67,23 @@ class Local:
         source="of adam, adamw; None: 0.999; 0.95 in FIARSE",
     )
     weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
-    clip: float | None = hyper(None, source="10 in FedACG's and FedSMOO's code")
+    clip: float | None = hyper(
+        None, low=0, open_low=True, optional=True, source="10 in FedACG's and FedSMOO's code"
+    )
     sam: float | None = hyper(
         None, low=0, optional=True, source="rho of SAM; FedSMOO: 0.01, its code: 0.1"
     )
-    probe_batch: int | None = hyper(None, source="FAFED's first batch B = b q; None: one batch b")
+    probe_batch: int | None = hyper(
+        None, low=1, optional=True, source="FAFED's first batch B = b q; None: one batch b"
+    )
     order: str = hyper(
         "shuffled", choices=("shuffled", "text"), source="text: FAFED's language model"
     )
     drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
 
     def __post_init__(self) -> None:
+        for name in ("steps", "lr"):
+            object.__setattr__(self, name, listed(getattr(self, name)))
         check_ranges(self)
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(
@@ -84,17 +100,14 @@ class Local:
                     f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
                     "sgd; drop it, or take local.optimiser = adamw"
                 )
-        for name in ("epochs", "steps", "batch", "clip", "probe_batch"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"local.{name} must be above 0, got {value!r}")
         for name in ("steps", "batch", "probe_batch"):
             value = getattr(self, name)
-            if value is not None and int(value) != value:
-                raise ConfigError(f"local.{name} must be a whole number, got {value!r}")
+            for one in value if isinstance(value, tuple) else (value,):
+                if one is not None and int(one) != one:
+                    raise ConfigError(f"local.{name} must be a whole number, got {one!r}")
 
     @property
-    def work(self) -> tuple[float | None, int | None]:
+    def work(self) -> tuple[float | None, int | Sequence[int] | None]:
         """(epochs, steps), one of which is None; both, where only `seconds` is a bound."""
         if self.steps is None and self.epochs is None:
             return (1, None) if self.seconds is None else (None, None)
@@ -102,7 +115,9 @@ class Local:
 
     def rate(self, round: int, step: int) -> float:
         """The local learning rate of a step; both count from 0."""
-        return self.lr * self.schedule(round, step)
+        lr = self.lr
+        base = lr[min(round, len(lr) - 1)] if isinstance(lr, Sequence) else lr
+        return base * self.schedule(round, step)
 
     def around(self, method: Algorithm) -> Algorithm:
         """The method with clipping, weight decay, optimiser and SAM in the documented order."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, hyper, listed
 from ..core.rng import generator
 from ..errors import ConfigError
 
@@ -87,6 +87,7 @@ class Cohorts:
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "size", listed(self.size))  # numpy's numbers too
         if self.sampling not in ("fixed", "bernoulli"):
             raise ConfigError(f'sampling must be "fixed" or "bernoulli", got {self.sampling!r}')
         self._check_turnover()
