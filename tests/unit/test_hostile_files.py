@@ -84,6 +84,15 @@ LINES = {
     "nesting": ["run", "digits", "cohort=" + "[" * 10_000],
     "keys": ["run", "digits", ".".join(["a"] * 10_000) + "=1"],
     "a long name": ["run", "x" * 5000],
+    "a capacity": ["run", "digits", "submodel=fiarse", "submodel.capacities=1e999999999"],
+    "a small capacity": [
+        "run",
+        "digits",
+        "submodel=fiarse",
+        'submodel.capacities="1e-999999999,1"',
+    ],
+    "a size": ["run", "digits", "submodel=fiarse", "evaluate.sizes=['1e999999999']"],
+    "a ratio": ["run", "digits", "compress=topk:1e999999999", "--dry-run"],
     "two values": ["run", "digits", "seed=1", "seed=2"],
     "two values of a name": ["run", "digits", "algorithm=fedavg", "algorithm.name=fedprox"],
     "two values of a partition": ["run", "digits", "partition.alpha=1", "data.partition.alpha=2"],
@@ -117,6 +126,9 @@ def test_capacities_and_lists_are_read_with_a_mark_and_refused_in_one_line(tmp_p
     file = tmp_path / "capacities.json"
     file.write_bytes(b"\xef\xbb\xbf[0.5, 1]")
     assert levels_of(file) == (0.5, 1.0)
+    assert levels_of("1/64, 0.1 ,1e-1,1") == (1 / 64, 0.1, 0.1, 1.0)
+    for text in ("1e999999999", "1/1e9999", f"{DIGITS}/3", f"1/{DIGITS}", "1/0", "1e999999999/2"):
+        refused(ConfigError, lambda t=text: levels_of(t), text[:20])
     for text in ("[" * 10_000, f"[{DIGITS}]", "[1"):
         file.write_text(text)
         refused(ConfigError, lambda: levels_of(file), "capacities.json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ def share_of(value: Any, what: str = "a capacity") -> float:
     (0.015625, 1.0)
     """
     try:
-        share = float(Fraction(value.strip())) if isinstance(value, str) else float(value)
-    except (ValueError, TypeError, ArithmeticError):  # 1/0, 1e999
+        share = _number(value) if isinstance(value, str) else float(value)
+    except (ValueError, TypeError, ArithmeticError):  # 1/0
         share = math.nan
     if isinstance(value, bool) or not 0 < share <= 1:
         raise ConfigError(
@@ -33,6 +32,14 @@ def share_of(value: Any, what: str = "a capacity") -> float:
             "can hold, such as 0.25 or '1/4', 1 for all of it"
         )
     return share
+
+
+def _number(text: str) -> float:
+    """A number or a fraction; no power of ten is ever written out. Raises ValueError,
+    ArithmeticError.
+    """
+    top, slash, below = text.partition("/")
+    return int(top) / int(below) if slash else float(text)
 
 
 def levels_of(given: Capacities) -> tuple[float, ...]:
@@ -57,8 +64,10 @@ def levels_of(given: Capacities) -> tuple[float, ...]:
 
 def _is_share(text: str) -> bool:
     try:
-        Fraction(text.strip())
-    except (ValueError, ZeroDivisionError):
+        _number(text)
+    except ArithmeticError:
+        return True
+    except ValueError:
         return False
     return True
 
@@ -70,7 +79,7 @@ def _read(path: Path) -> tuple[float, ...]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise ConfigError(
-            f"capacities '{path}' are neither levels such as '1/4, 1' nor a file that can be read: "
+            f"capacities '{str(path)[:200]}' are neither levels such as '1/4, 1' nor a file that can be read: "
             f"{why}"
         ) from None
     if path.suffix == ".json":
