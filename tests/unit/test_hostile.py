@@ -185,6 +185,7 @@ PACKETS = {
     "infinity": lambda p: p | {"dc": values(0.0, -math.inf)},
     "no weight": lambda p: p | {"weight": number(0.0)},
     "minus no weight": lambda p: p | {"weight": number(-0.0)},
+    "a weight beyond counting": lambda p: p | {"weight": number(2.0**32)},
     "a negative weight": lambda p: p | {"weight": number(-3.0)},
     "an infinite weight": lambda p: p | {"weight": number(math.inf)},
     "a weight that is none": lambda p: p | {"weight": number(math.nan)},
@@ -201,6 +202,12 @@ def test_packets_that_cannot_be_are_refused_in_one_line(case):
     with pytest.raises(WireError) as caught:
         LINK.receive(bad, LAYOUT, UP)
     assert "\n" not in str(caught.value)
+
+
+def test_a_client_weighs_no_more_than_it_announced():
+    assert LINK.receive(packet(), LAYOUT, UP, heaviest=3.0).weight == 3.0
+    with pytest.raises(WireError, match=r"'weight' must be at most 2\.5, .* got 3"):
+        LINK.receive(packet(), LAYOUT, UP, heaviest=2.5)
 
 
 def test_records_are_read_from_their_own_bytes_only():

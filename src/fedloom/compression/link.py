@@ -272,17 +272,21 @@ class Link:
         return raw, sent, state._replace(**{name: rec(code=code, e=e)})
 
     # ------------------------------------------------------------------------------ at the server
-    def receive(self, packet: Mapping[str, bytes], layout: Layout, like: Rec) -> Rec:
+    def receive(
+        self, packet: Mapping[str, bytes], layout: Layout, like: Rec, heaviest: float = LONGEST
+    ) -> Rec:
         """{field: bytes} -> the answer again. like: an answer's fields, for types and shapes.
 
-        layout: of the client's part. Everything that is read is finite, and a weight above 0.
+        layout: of the client's part. heaviest: the most that this client may weigh, which a server
+        knows (Federation.weight: its announced number of examples, or its entry of a list); without
+        it 2^32 - 1. Everything that is read is finite, and a weight above 0 and at most that.
         Raises WireError for bytes that are not such an answer, whatever they are.
         """
         plain = rec(**{n: v for n, v in _items(like, self._vias) if n not in self._vias})
         same_fields(packet, [*fields(plain), *self._vias])
         read = unpack({n: packet[n] for n in fields(plain)}, plain)._asdict()
         for path, value in fields(rec(**read)).items():
-            _sound(path, value)
+            _sound(path, value, heaviest)
         for name, via in self._vias.items():
             value = getattr(like, name)
             try:
@@ -332,13 +336,21 @@ def _read(codec: Codec, raw: bytes, layout: Layout, like: Vec) -> Vec:
     return codec.decode(codec.unpack(raw, layout), layout, like.dtype).to(like.device)
 
 
-def _sound(path: str, value: Any) -> None:
+def _sound(path: str, value: Any, heaviest: float) -> None:
     """Raise WireError for a plain field's value that no answer may have."""
     numeric = not isinstance(value, Tensor) or value.is_floating_point()
     if numeric and not finite(torch.as_tensor(value)):
         raise WireError(f"field '{path}' holds values that are not finite")
-    if path == "weight" and not bool(torch.as_tensor(value > 0).all()):
-        raise WireError(f"field 'weight' must be above 0, got {torch.as_tensor(value).min():g}")
+    if path != "weight":
+        return
+    least, most = (float(v) for v in torch.as_tensor(value).aminmax())
+    if least <= 0:
+        raise WireError(f"field 'weight' must be above 0, got {least:g}")
+    if most > heaviest:
+        raise WireError(
+            f"field 'weight' must be at most {heaviest:.10g}, what the client announced, got "
+            f"{most:.10g}"
+        )
 
 
 def _beside(like: Any, value: Any) -> Any:
