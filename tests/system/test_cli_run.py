@@ -25,6 +25,7 @@ from fedloom.cli.export_script import architecture, call, script
 from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp
+from fedloom.storage.run_directory import RunDirectory
 
 Fedloom = Callable[..., Result]
 SMALL = ("rounds=3", "local.epochs=1")
@@ -49,6 +50,9 @@ def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> No
     lines = fedloom("list", "runs").output.splitlines()
     assert len(lines) == 1 + 3
     assert all("3 rounds" in line for line in lines[1:])
+    with RunDirectory("runs/digits-fedacg-seed4").held():
+        lines = fedloom("list", "runs").output.splitlines()
+    assert ["running now" in line for line in lines[1:]] == [True, False, False]
 
 
 def test_a_name_becomes_a_folder_whatever_is_in_it(fedloom: Fedloom) -> None:

@@ -133,6 +133,7 @@ def _runs() -> list[list[str]]:
     from fedloom.errors import FedloomError
     from fedloom.report import load_run
     from fedloom.report.tables import human_value
+    from fedloom.storage.locks import holder
 
     lines = []
     folders = [p.parent for depth in _DEPTH for p in Path("runs").glob(f"{depth}/config.toml")]
@@ -144,6 +145,7 @@ def _runs() -> list[list[str]]:
             continue
         done = int(run.rounds[-1]) if run.rounds.size else 0
         state = f"{done} rounds" if run.finished else f"{done} of {run.planned} rounds"
+        state += ", running now" if holder(folder / ".lock") else ""
         last = run.columns.get(run.metric.column)
         value = None if last is None or not len(last) or last[-1] != last[-1] else float(last[-1])
         shown = f"{run.metric.name} {human_value(value, run.metric.unit)}"
