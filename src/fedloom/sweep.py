@@ -5,7 +5,6 @@ that its configuration names, so that a stopped sweep goes on where it was.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import statistics
@@ -16,6 +15,7 @@ from typing import Any
 
 from .config import Config, parse_override, resolve
 from .core.arithmetic import average
+from .core.parsing import parse_json
 from .errors import CheckpointError, ClientError, ConfigError, FedloomError
 from .storage.atomic import write_atomic
 from .storage.identity import bits_of, run_digest
@@ -201,7 +201,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"'{file}' cannot be read: {error}; remove the folder to run it again"

@@ -29,7 +29,7 @@ Fedloom = Callable[..., Result]
 FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {"--out", "--quiet", "--dry-run", "--seeds"},
-    "resume": {"--quiet"},
+    "resume": {"--quiet", "--accept-log"},
     "sweep": {"--seeds", "--by", "--out", "--quiet"},
     "compare": {"--target", "--csv", "--markdown"},
     "report": {"--out", "--target"},

@@ -78,7 +78,10 @@ def run_command(
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE ...]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
-def resume_command(run: Path, changes: tuple[str, ...], quiet: bool) -> None:
+@click.option(
+    "--accept-log", is_flag=True, help="Take a rounds.jsonl that was edited by hand as it is."
+)
+def resume_command(run: Path, changes: tuple[str, ...], quiet: bool, accept_log: bool) -> None:
     """Go on with a run, from its newest whole checkpoint.
 
     \b
@@ -93,7 +96,12 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool) -> None:
     from fedloom.config.overrides import refuse_repeats
 
     refuse_repeats(changes)
-    go_on(from_run(run, changes), run, quiet)
+    config = from_run(run, changes)
+    if accept_log:
+        from fedloom.storage.run_directory import RunDirectory
+
+        RunDirectory(run).accept_log()
+    go_on(config, run, quiet)
 
 
 def start(config: Config, folder: Path, quiet: bool) -> None:

@@ -55,7 +55,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return found
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """JSON. Raises ValueError."""
     try:
         return json.loads(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.metric_direction import higher_is_better
+from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.identity import flatten, group_of, in_new_names, varies
 from fedloom.storage.manifest import verify_log
@@ -240,8 +240,8 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any]]:
         )
     try:
         text = file.read_text(encoding="utf-8")
-        config = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        config = parse_toml(text)
+    except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
     if "algorithm" not in config:
         raise CheckpointError(
@@ -255,7 +255,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
     if not isinstance(found, dict):
@@ -278,7 +278,7 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             rows[int(row["round"])] = row
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):  # no newline after it: the run was killed while writing

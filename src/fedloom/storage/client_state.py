@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..core.parsing import parse_json
 from ..core.vector import Rec, leaves
 from ..errors import CheckpointError
 from .atomic import checksum, remedy
@@ -197,7 +198,7 @@ class ClientMemory:
         path = self._folder / self._where[i]
         try:
             with safe_open(path, framework="pt") as f:  # memory-mapped: reads this row only
-                shape = json.loads(f.metadata()["rows"])[str(i)]
+                shape = parse_json(f.metadata()["rows"])[str(i)]
                 tensors = {k: f.get_tensor(f"{i}/{k}") for k in _paths(shape)}
                 return thaw(shape, tensors, self._device)
         except (OSError, SafetensorError, KeyError, ValueError) as error:

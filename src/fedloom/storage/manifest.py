@@ -13,8 +13,10 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+from ..core.parsing import parse_json
 from ..errors import CheckpointError
 from .atomic import checksum, parts, write_atomic
 
@@ -69,7 +71,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if it cannot be read.
     """
     try:
-        found: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
+        found: dict[str, Any] = parse_json((folder / "manifest.json").read_bytes())
         said, kind, round = found.pop("checksum", None), found["format"], found["round"]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"manifest.json is damaged ({error})") from None
@@ -83,13 +85,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
+class LogError(CheckpointError):
+    """A log of rounds that is not as it was written."""
+
+
 def check_log(manifest: Mapping[str, Any], log: Path) -> None:
-    """Raise CheckpointError if the log of rounds is not, up to a checkpoint, as it was then."""
+    """Raise LogError if the log of rounds is not, up to a checkpoint, as it was then."""
     size, wanted = log.stat().st_size if log.exists() else 0, manifest["log_bytes"]
     if size < wanted:
-        raise CheckpointError(f"{log.name} is {'shorter than it was' if size else 'gone'}")
+        raise LogError(f"{log.name} is {'shorter than it was' if size else 'gone'}")
     if "log_sha256" in manifest and wanted and checksum(log, wanted) != manifest["log_sha256"]:
-        raise CheckpointError(f"{log.name} does not have the checksum it was written with")
+        raise LogError(f"{log.name} does not have the checksum it was written with")
+
+
+def accepting(run: Path) -> str:
+    """What to do about a log that was edited on purpose."""
+    return f"take it as it is now with `fedloom resume {quote(str(run))} --accept-log`"
 
 
 def verify_log(run: Path) -> None:
@@ -105,7 +116,8 @@ def verify_log(run: Path) -> None:
             check_log(manifest, run / "rounds.jsonl")
         except CheckpointError as error:
             raise CheckpointError(
-                f"'{run}' is damaged: {error}; put back the file as it was, or run again"
+                f"'{run}' is damaged: {error}; put back the file as it was, {accepting(run)}, or "
+                "run again"
             ) from None
         except OSError:  # who reads it says so
             return

@@ -14,8 +14,8 @@ import itertools
 import json
 import logging
 import os
+import re
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from ..core.parsing import parse_json, parse_toml
 from ..core.vector import Rec, Vec
 from ..errors import CheckpointError, ConfigError
 from .atomic import begun_checksum, checksum, parts, remedy, sync_folder, write_atomic
@@ -31,6 +32,8 @@ from .client_state import ClientMemory
 from .locks import hold, holder
 from .manifest import (
     FILES,
+    LogError,
+    accepting,
     check_log,
     named,
     numbered,
@@ -178,7 +181,7 @@ class RunDirectory:
     def read_json(self, name: str) -> Any:
         """Read a JSON file. Raises CheckpointError."""
         try:
-            return json.loads((self.path / name).read_text())
+            return parse_json((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
 
@@ -192,7 +195,7 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration. Raises CheckpointError."""
         try:
-            return tomllib.loads((self.path / "config.toml").read_text())
+            return parse_toml((self.path / "config.toml").read_text())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
 
@@ -233,7 +236,7 @@ class RunDirectory:
             raise CheckpointError(f"'{self.rounds}' cannot be read: {error.strerror}") from None
         for n, line in enumerate(raw.splitlines(), 1):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 if row["round"] != n:
                     raise ValueError(f"it is of round {row['round']}")
             except (ValueError, KeyError, TypeError) as error:
@@ -292,7 +295,7 @@ class RunDirectory:
         kept = []
         for folder in numbered(self.checkpoints):
             try:
-                kept.append(json.loads((folder / "memory.json").read_text()))
+                kept.append(parse_json((folder / "memory.json").read_text()))
             except (OSError, ValueError) as error:
                 _log.warning("checkpoint %s is damaged and removed: %s", folder, error)
                 remove(folder)
@@ -305,19 +308,20 @@ class RunDirectory:
         A damaged one is passed over with a warning if an older one serves. Raises CheckpointError
         if none does.
         """
-        problems = []
+        problems, way = [], ""
         for folder in reversed(numbered(self.checkpoints)):
             try:
                 state = self._load(folder, memory, device)
             except (CheckpointError, OSError, ValueError, KeyError, SafetensorError) as error:
                 problems.append(f"{folder.name}: {error}")
+                way = f"{accepting(self.path)}, " if isinstance(error, LogError) else way
                 _log.warning("checkpoint %s is damaged and passed over: %s", folder, error)
                 continue
             return state
         if problems:
             raise CheckpointError(
                 f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "
-                "put back the files as they were, or start again in another folder"
+                f"put back the files as they were, {way}or start again in another folder"
             )
         lost = (self.path / "summary.json").exists() or not self.checkpoints.is_dir()
         if lost and self.rounds.exists() and self.rounds.stat().st_size:
@@ -339,11 +343,29 @@ class RunDirectory:
             {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")},
             device,
         )
-        memory.restore(json.loads((folder / "memory.json").read_text()))
+        memory.restore(parse_json((folder / "memory.json").read_text()))
         buffers = tensors["buffers"].to(device)
         return State(
             int(manifest["round"]), srv, buffers, manifest["extra"] | {"log": manifest["log_bytes"]}
         )
+
+    def accept_log(self) -> None:
+        """Take the log as it is now, edited on purpose: all checkpoints are sealed anew over it.
+        Raises CheckpointError if it does not have a row for each of their rounds.
+        """
+        with self.held():
+            found = []
+            for folder in numbered(self.checkpoints):
+                with contextlib.suppress(CheckpointError, OSError):  # damaged: passed over later
+                    found.append((folder, read_manifest(folder)))
+            raw = self.rounds.read_bytes() if self.rounds.exists() else b""
+            ends = [0, *(m.end() for m in re.finditer(rb"\n", raw))]
+            sizes = [ends[min(manifest["round"], len(ends) - 1)] for _, manifest in found]
+            for size, (_, manifest) in zip(sizes, found, strict=True):
+                self.read_rounds(size, manifest["round"])
+            for size, (folder, manifest) in zip(sizes, found, strict=True):
+                log = hashlib.sha256(raw[:size]).hexdigest()
+                write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
 
     def rewind(self, log_bytes: int, after: int) -> None:
         """Cut the log back to a checkpoint, and drop checkpoints later than `after`, which are
