@@ -79,8 +79,8 @@ def _read(path: Path) -> tuple[float, ...]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise ConfigError(
-            f"capacities '{str(path)[:200]}' are neither levels such as '1/4, 1' nor a file that can be read: "
-            f"{why}"
+            f"capacities '{str(path)[:200]}' are neither levels such as '1/4, 1' nor a file "
+            f"that can be read: {why}"
         ) from None
     if path.suffix == ".json":
         try:
