@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
 from fedloom.cli.method_costs import costs
 from fedloom.config import settings_page as settings
@@ -135,7 +135,7 @@ class Proof(NamedTuple):
 
 def words(name: str) -> tuple[str, ...]:
     """What names and cases of tests call a method, in lower case."""
-    return WORDS.get(name, tuple({name, LABELS[name].lower()}))
+    return WORDS.get(name, tuple({name, ALGORITHMS.label(name).lower()}))
 
 
 @functools.cache
@@ -278,7 +278,7 @@ def page(name: str) -> str:
         *([["once before round 1", count(cost.probe)]] if cost.probe else []),
         ["gradients per step", f"{cost.gradients:g}"],
     ]
-    out = [f"# {LABELS[name][0].upper()}{LABELS[name][1:]}", ""]
+    out = [f"# {ALGORITHMS.label(name)[0].upper()}{ALGORITHMS.label(name)[1:]}", ""]
     out += [*prose(inspect.getdoc(make) or ""), "", f"Code: [{code}](../../{code})", ""]
     out += ["## Cost", "", "In vectors of the model's length, measured from its records.", ""]
     out += grid(["", "vectors"], rows)
@@ -314,11 +314,11 @@ def index() -> str:
         cost = costs(make_algorithm(name))
         first = " ".join((inspect.getdoc(ALGORITHMS[name]) or "").split("\n\n")[0].split())
         numbers = [len(cost.down), len(cost.up), len(cost.memory)]
-        link = f"[{LABELS[name]}]({name}.md)"
+        link = f"[{ALGORITHMS.label(name)}]({name}.md)"
         rows.append([link, first, *map(str, numbers), f"{cost.gradients:g}"])
     head = ["method", "what it is", "down", "up", "client", "gradients"]
     lines = [
-        [f"{LABELS[name]}: {what}", f"`fedloom run {text}`"]
+        [f"{ALGORITHMS.label(name)}: {what}", f"`fedloom run {text}`"]
         for name in ALGORITHMS
         for what, text in LINES.get(name, ())
     ]

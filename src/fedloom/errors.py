@@ -62,6 +62,11 @@ class WorkerError(FedloomError, RuntimeError):
     """Worker processes died or stood still again and again."""
 
 
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """What every part says of a name that is none of the known ones."""
+    return f"unknown {kind} '{name}'; {did_you_mean(name, known)}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence for an unknown name: the nearest known one if half of its letters are right, or it
     begins so; else all of them.
@@ -69,7 +74,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("fedagc", ["fedavg", "fedacg"]), did_you_mean("q", ["sgd", "adam"])
     ("did you mean 'fedacg'?", 'known: adam, sgd')
     """
-    known = sorted(known)
+    if not (known := sorted(known)):
+        return "it has none"
     given = name[:_LONGEST].lower()
     near = min(known, key=lambda k: _edits(given, k.lower()), default="")
     if 2 * _edits(given, near.lower()) > max(len(given), len(near)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from fedloom.report import load_run
 from fedloom.storage.atomic import checksum
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.sweep import state_of
-from tiny import clusters, weights
+from tiny import clusters, timeless, weights
 
 
 def change(log, line):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.algorithms.registry import ALGORITHMS, LABELS, options
+from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.config import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_the_committed_pages_are_up_to_date() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_page_has_everything(name: str) -> None:
     text = PAGES.page(name)
-    assert text.startswith(f"# {LABELS[name][0].upper()}")
+    assert text.startswith(f"# {ALGORITHMS.label(name)[0].upper()}")
     for option in options(name):
         assert f"`algorithm.{option.name}`" in text
         assert option.source.replace("|", "\\|") in text

@@ -12,7 +12,7 @@ import torch
 from fedloom import FedAvg, LocalSGD
 from fedloom.algorithm import CHANGE, MEAN, Algorithm, Job, Round, Trait
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
-from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import clip, rec
 from fedloom.errors import CompositionError, ConfigError
@@ -198,7 +198,7 @@ def test_scaffold_only_counts_who_answered():
 def test_every_entry_can_be_made_by_name():
     for name in ALGORITHMS:
         assert isinstance(make_algorithm(name), Algorithm)
-        assert name in LABELS
+        assert ALGORITHMS.label(name)
         defaults = {o.name: o.default for o in options(name)}
         assert make_algorithm(name, **defaults) == make_algorithm(name)
 

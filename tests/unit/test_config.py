@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.algorithms.registry import ALGORITHMS, LABELS, make_algorithm, options
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
 from fedloom.config.overrides import NESTED, REGISTRIES
 from fedloom.config.settings import Checkpoint, Settings
@@ -57,7 +57,7 @@ def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
     assert known(ALGORITHMS[name]) == [o.name for o in options(name)]
     defaults = {o.name: o.default for o in options(name) if o.default is not None}
     assert values["algorithm"] == {"name": name, **defaults}
-    assert values["label"] == LABELS[name]
+    assert values["label"] == ALGORITHMS.label(name)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from fedloom.federation.schedules import (
     Exponential,
     InverseSqrt,
     Milestones,
-    make,
 )
 
 
@@ -51,12 +50,12 @@ def test_a_rate_is_the_base_times_the_factor():
 
 
 def test_schedules_by_name():
-    assert make("cosine", rounds=7) == Cosine(rounds=7)
-    assert all(isinstance(make(name)(1, 1), float) for name in SCHEDULES)
+    assert SCHEDULES.make("cosine", rounds=7) == Cosine(rounds=7)
+    assert all(isinstance(SCHEDULES.make(name)(1, 1), float) for name in SCHEDULES)
     with pytest.raises(ConfigError, match=r"'cosin'; did you mean 'cosine'"):
-        make("cosin")
+        SCHEDULES.make("cosin")
     with pytest.raises(ConfigError, match=r"cosine.*speed"):
-        make("cosine", speed=1)
+        SCHEDULES.make("cosine", speed=1)
     for wrong in ({"decay": 0.0}, {"decay": math.nan}, {"step_decay": -1.0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Exponential(**wrong)

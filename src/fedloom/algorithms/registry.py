@@ -10,79 +10,38 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..algorithm import Algorithm, FedAvg
+from .. import algorithms as papers
+from ..algorithm import Algorithm
 from ..core.hyper import Hyper
-from ..errors import ConfigError, did_you_mean
-from . import (
-    FAFED,
-    STEM,
-    CFedAvg,
-    FedACG,
-    FedCM,
-    FedDC,
-    FedDyn,
-    FedNova,
-    FedSMOO,
-    NaiveAdaptive,
-    Scaffold,
-    fedadagrad,
-    fedadam,
-    fedams,
-    fedavgm,
-    fedprox,
-    fedsam,
-    fedspeed,
-    fedyogi,
-    mofedsam,
+from ..core.registry import Registry
+from ..errors import ConfigError
+
+ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
+    "algorithm",
+    {
+        "fedavg": (papers.FedAvg, "FedAvg"),
+        "fedprox": (papers.fedprox, "FedProx"),
+        "fedavgm": (papers.fedavgm, "FedAvgM"),
+        "scaffold": (papers.Scaffold, "SCAFFOLD"),
+        "fedacg": (papers.FedACG, "FedACG"),
+        "fednova": (papers.FedNova, "FedNova"),
+        "cfedavg": (papers.CFedAvg, "CFedAvg"),
+        "feddyn": (papers.FedDyn, "FedDyn"),
+        "fedsmoo": (papers.FedSMOO, "FedSMOO"),
+        "fafed": (papers.FAFED, "FAFED"),
+        "fedadagrad": (papers.fedadagrad, "FedAdagrad"),
+        "fedadam": (papers.fedadam, "FedAdam"),
+        "fedyogi": (papers.fedyogi, "FedYogi"),
+        "fedams": (papers.fedams, "FedAMS"),
+        "fedcm": (papers.FedCM, "FedCM"),
+        "feddc": (papers.FedDC, "FedDC"),
+        "fedsam": (papers.fedsam, "FedSAM"),
+        "mofedsam": (papers.mofedsam, "MoFedSAM"),
+        "fedspeed": (papers.fedspeed, "FedSpeed"),
+        "stem": (papers.STEM, "STEM"),
+        "naive_adaptive": (papers.NaiveAdaptive, "naive adaptive FedAvg"),
+    },
 )
-
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "fedavg": FedAvg,
-    "fedprox": fedprox,
-    "fedavgm": fedavgm,
-    "scaffold": Scaffold,
-    "fedacg": FedACG,
-    "fednova": FedNova,
-    "cfedavg": CFedAvg,
-    "feddyn": FedDyn,
-    "fedsmoo": FedSMOO,
-    "fafed": FAFED,
-    "fedadagrad": fedadagrad,
-    "fedadam": fedadam,
-    "fedyogi": fedyogi,
-    "fedams": fedams,
-    "fedcm": FedCM,
-    "feddc": FedDC,
-    "fedsam": fedsam,
-    "mofedsam": mofedsam,
-    "fedspeed": fedspeed,
-    "stem": STEM,
-    "naive_adaptive": NaiveAdaptive,
-}
-
-LABELS = {
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedavgm": "FedAvgM",
-    "scaffold": "SCAFFOLD",
-    "fedacg": "FedACG",
-    "fednova": "FedNova",
-    "cfedavg": "CFedAvg",
-    "feddyn": "FedDyn",
-    "fedsmoo": "FedSMOO",
-    "fafed": "FAFED",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "fedams": "FedAMS",
-    "fedcm": "FedCM",
-    "feddc": "FedDC",
-    "fedsam": "FedSAM",
-    "mofedsam": "MoFedSAM",
-    "fedspeed": "FedSpeed",
-    "stem": "STEM",
-    "naive_adaptive": "naive adaptive FedAvg",
-}
 
 
 class Option(NamedTuple):
@@ -95,12 +54,6 @@ class Option(NamedTuple):
     source: str
 
 
-def _known(name: str) -> Callable[..., Algorithm]:
-    if name not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm '{name}'; {did_you_mean(name, ALGORITHMS)}")
-    return ALGORITHMS[name]
-
-
 def make_algorithm(name: str, **values: Any) -> Algorithm:
     """A method by its name. Raises ConfigError for an unknown name or option, and for a value out
     of range.
@@ -108,17 +61,14 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     >>> make_algorithm("fedacg", lam=0.9)
     FedACG(lam=0.9, beta=0.01)
     """
-    make = _known(name)
-    known = {o.name: o for o in options(name)} if values else {}
-    for key, value in values.items():
-        if key not in known:
-            hint = did_you_mean(key, known) if known else "it has none"
-            raise ConfigError(f"algorithm '{name}' has no option '{key}'; {hint}")
-        if not isinstance(value, (int, float)) and isinstance(known[key].default, (int, float)):
+    for option in options(name) if values else ():
+        value = values.get(option.name, option.default)
+        if isinstance(option.default, (int, float)) and not isinstance(value, (int, float)):
             raise ConfigError(
-                f"algorithm.{key} must be a number {known[key].allowed}, got {value!r}"
+                f"algorithm.{option.name} must be a number {option.allowed}, got {value!r}"
             )
-    return make(**values)
+    made: Algorithm = ALGORITHMS.make(name, **values)
+    return made
 
 
 def options(name: str) -> list[Option]:
@@ -126,7 +76,7 @@ def options(name: str) -> list[Option]:
 
     A constructor that says Annotated[float, "..."] of a parameter has a source of its own for it.
     """
-    make = _known(name)
+    make = ALGORITHMS.known(name)
     hints = typing.get_type_hints(make, include_extras=True)
     rules = {f.name: f.metadata["hyper"] for part in _parts(make()) for f in _ranged(part)}
     aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
@@ -159,12 +109,12 @@ def _ranged(part: Any) -> list[Any]:
 def label_of(algorithm: Algorithm) -> str:
     """What tables and legends call an algorithm: its paper's name, or the expression it is.
 
-    >>> label_of(fedavgm(beta=0.4))
+    >>> label_of(papers.fedavgm(beta=0.4))
     'FedAvgM'
     """
     for name, make in ALGORITHMS.items():
         if _shape(make()) == _shape(algorithm):
-            return LABELS[name]
+            return ALGORITHMS.label(name)
     return _expression(algorithm)
 
 

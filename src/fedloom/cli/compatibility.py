@@ -18,7 +18,7 @@ from ..compression.codecs import CODECS
 from ..compression.error_feedback import FEEDBACKS
 from ..compression.link import Link, Via
 from ..core.net import Net
-from ..errors import CompositionError, ConfigError, did_you_mean
+from ..errors import CompositionError, ConfigError, unknown
 from ..federation.local import Local
 from ..models import MODELS
 from ..objectives import OBJECTIVES
@@ -112,7 +112,7 @@ def table(name: str) -> Table:
     'LocalOpt and Scaffold'
     """
     if name not in AXES:
-        raise ConfigError(f"unknown axis '{name}'; {did_you_mean(name, AXES)}")
+        raise ConfigError(unknown("axis", name, AXES))
     axis = AXES[name]
     rows = tuple(ALGORITHMS) if axis.rows == "algorithm" else tuple(VIEWS)
     net = _net()

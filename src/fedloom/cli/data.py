@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedloom.errors import ConfigError, did_you_mean
+from fedloom.errors import ConfigError, unknown
 
 _WHERE = click.option(
     "--data-dir",
@@ -92,5 +92,5 @@ def _known(names: tuple[str, ...]) -> list[str]:
 
     for name in names:
         if name not in CATALOGUE:
-            raise ConfigError(f"unknown data set '{name}'; {did_you_mean(name, CATALOGUE)}")
+            raise ConfigError(unknown("data set", name, CATALOGUE))
     return list(names or CATALOGUE)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import ConfigError, did_you_mean
+from fedloom.errors import ConfigError, unknown
 
-TOPICS = (
-    "recipes",
-    "algorithms",
-    "servers",
-    "models",
-    "data",
-    "partitions",
-    "objectives",
-    "submodels",
-    "schedules",
-    "codecs",
-    "devices",
-    "engines",
-    "optimisers",
-    "settings",
-    "runs",
-)
+if TYPE_CHECKING:
+    from fedloom.core.registry import Registry
+
+_WHERE = {  # topic: the registry of its names
+    "recipes": "fedloom.recipes:RECIPES",
+    "algorithms": "fedloom.algorithms.registry:ALGORITHMS",
+    "servers": "fedloom.wrappers.registry:SERVERS",
+    "models": "fedloom.models:MODELS",
+    "data": "fedloom.data:SOURCES",
+    "partitions": "fedloom.data:PARTITIONS",
+    "objectives": "fedloom.objectives:OBJECTIVES",
+    "submodels": "fedloom.submodels:VIEWS",
+    "schedules": "fedloom.federation.schedules:SCHEDULES",
+    "codecs": "fedloom.compression.codecs:MAKERS",
+    "devices": "fedloom.federation.devices:DEVICES",
+    "engines": "fedloom.engines:ENGINES",
+    "optimisers": "fedloom.config.help_texts:OPTIMISERS",
+    "settings": "fedloom.config.help_texts:TABLES",
+}
+TOPICS = (*_WHERE, "runs")
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
 
 
@@ -44,10 +47,11 @@ def list_command(topic: str | None) -> None:
     """
     from .printing import table
 
-    for name in [topic] if topic else [t for t in TOPICS if t != "runs"]:
-        lines = (
-            _runs() if name == "runs" else [[k, _first_line(v)] for k, v in _found(name).items()]
-        )
+    for name in [topic] if topic else _WHERE:
+        if name == "runs":
+            lines = _runs()
+        else:
+            lines = [[key, _found(name).first_line(key)] for key in _found(name)]
         heads = [["folder", "state", "result"]] if name == "runs" else []
         if topic is None:
             click.echo(name)
@@ -66,67 +70,22 @@ def show_command(name: str) -> None:
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
-    topics = [t for t in TOPICS if t != "runs"]
-    found = [(topic, entries[name]) for topic in topics if name in (entries := _found(topic))]
+    found = [(topic, known) for topic in _WHERE if name in (known := _found(topic))]
     if not found:
-        every = {key for topic in topics for key in _found(topic)}
-        raise ConfigError(f"unknown name '{name}'; {did_you_mean(name, every)} See `fedloom list`")
-    for number, (topic, what) in enumerate(found):
+        every = {key for topic in _WHERE for key in _found(topic)}
+        raise ConfigError(f"{unknown('name', name, every)} See `fedloom list`")
+    for number, (topic, known) in enumerate(found):
         if number:
             click.echo()
-        click.echo(f"{name} ({_SINGULAR.get(topic, topic.removesuffix('s'))})\n")
-        click.echo(_SHOW.get(topic, _callable)(name, what))
+        click.echo(f"{name} ({known.kind})\n")
+        click.echo(_SHOW.get(topic, _callable)(name, known[name]))
 
 
-def _found(topic: str) -> Mapping[str, Any]:
-    """The registry of a topic."""
-    if topic == "recipes":
-        from fedloom.recipes import RECIPES
-
-        return RECIPES
-    if topic == "algorithms":
-        from fedloom.algorithms.registry import ALGORITHMS
-
-        return ALGORITHMS
-    if topic == "servers":
-        from fedloom.wrappers.registry import SERVERS
-
-        return SERVERS
-    if topic == "models":
-        from fedloom.models import MODELS
-
-        return MODELS
-    if topic in ("data", "partitions"):
-        from fedloom.data import PARTITIONS, SOURCES
-
-        return SOURCES if topic == "data" else PARTITIONS
-    if topic == "objectives":
-        from fedloom.objectives import OBJECTIVES
-
-        return OBJECTIVES
-    if topic == "submodels":
-        from fedloom.submodels import VIEWS
-
-        return VIEWS
-    if topic == "schedules":
-        from fedloom.federation.schedules import SCHEDULES
-
-        return SCHEDULES
-    if topic == "codecs":
-        from fedloom.compression.codecs import MAKERS
-
-        return MAKERS
-    if topic == "devices":
-        from fedloom.federation.devices import DEVICES
-
-        return DEVICES
-    if topic in ("optimisers", "settings"):
-        from fedloom.config.help_texts import OPTIMISERS, TABLES
-
-        return OPTIMISERS if topic == "optimisers" else TABLES
-    from fedloom import engines
-
-    return {name: getattr(engines, name.capitalize()) for name in engines.ENGINES}
+def _found(topic: str) -> Registry[Any]:
+    """The registry of a topic, imported when it is asked for."""
+    module, _, name = _WHERE[topic].partition(":")
+    found: Registry[Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _runs() -> list[list[str]]:
@@ -153,25 +112,11 @@ def _runs() -> list[list[str]]:
     return lines
 
 
-_SHORT = re.compile(r"\b(Eq|Eqs|al|Sec|App|Alg|cf|e\.g|i\.e)$")  # no ends of sentences
-
-
-def _first_line(what: Any) -> str:
-    """The first sentence of a docstring, on one line."""
-    text = " ".join(_text(what).split("\n\n")[0].split("\n"))
-    ends = (m for m in re.finditer(r"\. (?=[A-Z])", text) if not _SHORT.search(text[: m.start()]))
-    return text[: next((m.start() for m in ends), None)].removesuffix(".")
-
-
-def _text(what: Any) -> str:
-    """A text itself, what a table is about, or a docstring."""
-    said = what if isinstance(what, str) else getattr(what, "about", None)
-    return said if isinstance(said, str) else inspect.getdoc(what) or ""
-
-
 def _words(what: Any) -> str:
     """A text without its examples, indented."""
-    lines = _text(what).partition(">>>")[0].rstrip().splitlines()
+    from fedloom.core.registry import said
+
+    lines = said(what).partition(">>>")[0].rstrip().splitlines()
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
@@ -264,13 +209,6 @@ def _in_table(path: str) -> Callable[[str, Any], str]:
     return lambda name, make: _callable(name, make, path)
 
 
-_SINGULAR = {
-    "data": "data set",
-    "devices": "device profile",
-    "submodels": "rule of sub-models",
-    "settings": "table of settings",
-    "optimisers": "local optimiser",
-}
 _SHOW: dict[str, Callable[[str, Any], str]] = {
     "algorithms": _algorithm,
     "servers": _in_table("server"),

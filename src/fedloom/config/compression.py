@@ -8,7 +8,7 @@ from typing import Any
 from ..compression.codecs import MAKERS, Codec, Dense, named_codec, usual_feedback
 from ..compression.error_feedback import FEEDBACKS, Forget
 from ..compression.link import Link, Via
-from ..errors import ConfigError, did_you_mean
+from ..errors import ConfigError, unknown
 from .overrides import is_short, named_table
 from .validation import NOTHING, Origin, keyed, live
 
@@ -43,8 +43,8 @@ def settings_of(raw: Mapping[str, Any], named: Named, origin: Origin) -> dict[st
     if feedback is None:
         feedback = usual_feedback(values)
     if feedback not in FEEDBACKS:
-        where, hint = origin.of("compress.feedback"), did_you_mean(str(feedback), FEEDBACKS)
-        raise ConfigError(f"{where}: unknown feedback '{feedback}'; {hint}")
+        where = origin.of("compress.feedback")
+        raise ConfigError(f"{where}: {unknown('feedback', str(feedback), FEEDBACKS)}")
     values["feedback"] = feedback
     if below:
         values["down"] = named({"down": below}, "compress.down", origin)

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from ..core.hyper import Hyper
+from ..core.registry import Registry
 from ..federation.local import Local
 from ..federation.sampling import Turnover
 from ..server.evaluation import Evaluation
@@ -26,7 +27,7 @@ from .settings import Checkpoint, Memory, Settings
 from .validation import known
 
 # local.optimiser
-OPTIMISERS: dict[str, str] = {
+_OPTIMISERS: dict[str, str] = {
     "sgd": "x <- x - lr g; with local.momentum b: v <- b v + g, x <- x - lr v. The buffer v begins "
     "at 0 in every round.",
     "adam": "Adam with bias correction (local.beta1, local.beta2, epsilon 1e-8); weight decay is "
@@ -55,7 +56,7 @@ class Table:
     words: Mapping[str, str]
 
 
-TABLES: dict[str, Table] = {
+_TABLES: dict[str, Table] = {
     "run": Table(
         "The keys outside of all tables.",
         Settings,
@@ -149,6 +150,8 @@ TABLES: dict[str, Table] = {
         },
     ),
 }
+OPTIMISERS = Registry("local optimiser", _OPTIMISERS)
+TABLES = Registry("table of settings", _TABLES)
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts"}
 # keys that stand beside the options of what a table names
 EXTRA: dict[str, tuple[Setting, ...]] = {

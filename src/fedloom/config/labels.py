@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..algorithms.registry import LABELS
+from ..algorithms.registry import ALGORITHMS
 from ..objectives import OBJECTIVES
 from ..submodels import VIEWS
 
 
-def label_of(values: Mapping[str, Any]) -> str:
+def method_label(values: Mapping[str, Any]) -> str:
     """The names of the parts of a configuration that make a method, its algorithm's first.
 
     values: the tables, complete. The loss is named where it is a paper's.
 
-    >>> label_of({"algorithm": {"name": "fedavg"}, "objective": {"name": "moon"}})
+    >>> method_label({"algorithm": {"name": "fedavg"}, "objective": {"name": "moon"}})
     'FedAvg + MOON'
     """
     name = values["algorithm"]["name"]
-    words = [LABELS.get(name, name)]
+    words = [ALGORITHMS.label(name)]
     if (objective := OBJECTIVES[values["objective"]["name"]]).named:
         words.append(objective.__name__)
     if "server" in values:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from ..algorithms.registry import make_algorithm
 from ..core.net import Net
 from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
 from ..engines import Workers, make_engine
-from ..errors import CheckpointError, ConfigError, DataError, did_you_mean
+from ..errors import CheckpointError, ConfigError, DataError, did_you_mean, unknown
 from ..experiment.experiment import Experiment
 from ..federation.capacities import levels_of
 from ..federation.devices import DEVICES
@@ -37,7 +36,7 @@ from ..submodels import VIEWS, Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .capacities import capacities_of, dealing
 from .compression import link_of, settings_of
-from .labels import label_of
+from .labels import method_label
 from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, refuse_more_rounds
 from .settings import PLAIN, Settings, check_device, engine_for
 from .sources import load, read
@@ -280,10 +279,10 @@ def _complete(
     _check_keys(raw, origin)
     top = {k: v for k, v in raw.items() if k not in _TABLES}
     parts = _method(raw, origin)
-    before = label_of(_method(copy.deepcopy(given), Origin(source))) if "label" in top else None
+    before = method_label(_method(copy.deepcopy(given), Origin(source))) if "label" in top else None
     if before == top.get("label") and "label" not in origin.typed:
         top.pop("label", None)  # it named the parts that there were before the changes
-    top.setdefault("label", label_of(parts))
+    top.setdefault("label", method_label(parts))
     values = check(Settings, top, "", "the configuration", origin)
     values["algorithm"] = parts["algorithm"]
     values["model"] = _named(raw, "model", origin)
@@ -378,9 +377,7 @@ def _named(
         raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
     name = ALIASES.get((path, name), name)
     if name not in registry:
-        raise ConfigError(
-            f"{origin.of(f'{path}.name')}: unknown {path} '{name}'; {did_you_mean(name, registry)}"
-        )
+        raise ConfigError(f"{origin.of(f'{path}.name')}: {unknown(path, name, registry)}")
     inner = NESTED.get(path, ())
     table = {k: v for k, v in table.items() if k not in inner}
     model = model_of(registry[name], frozenset(inner))
@@ -393,7 +390,7 @@ def _data(raw: Mapping[str, Any], seed: int, origin: Origin) -> dict[str, Any]:
     values = _named({"data": table}, "data", origin)
     tests = table.get("tests", NOTHING)
     if tests not in (*TESTS, NOTHING):
-        hint = did_you_mean(str(tests), (*TESTS, NOTHING))
-        raise ConfigError(f"{origin.of('data.tests')}: unknown data.tests '{tests}'; {hint}")
+        said = unknown("data.tests", str(tests), (*TESTS, NOTHING))
+        raise ConfigError(f"{origin.of('data.tests')}: {said}")
     values |= {} if tests == NOTHING else {"tests": tests}
     return values | {"partition": _named(table, "data.partition", origin)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.parsing import SizeError, decoded, is_file, parse_toml
-from ..errors import ConfigError, did_you_mean
+from ..errors import ConfigError, unknown
 from ..recipes import RECIPES
 
 
@@ -29,7 +29,7 @@ def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
                 "data; run that code again, or write a file from `fedloom show digits`"
             )
         return raw, f"file '{path}'", path.stem
-    raise ConfigError(f"unknown recipe '{text}'; {did_you_mean(text, RECIPES)}")
+    raise ConfigError(unknown(RECIPES.kind, text, RECIPES))
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def check(
     fields = model.model_fields
     for key in given:
         if key not in fields:
-            hint = did_you_mean(key, fields) if fields else "it has none"
+            hint = did_you_mean(key, fields)
             raise ConfigError(f"{origin.of(_join(path, key))}: {what} has no key '{key}'; {hint}")
     values = {k: None if v == NOTHING else v for k, v in given.items()}
     try:

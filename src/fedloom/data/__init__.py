@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedloom.core.registry import Registry
 from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
 from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
@@ -44,13 +45,16 @@ from fedloom.data.published.tiny_imagenet import tiny_imagenet
 from fedloom.data.published.wikitext import wikitext2
 from fedloom.data.transforms import Images, Tokens, Transform
 
-SOURCES: dict[str, Callable[..., FederatedData]] = {
-    source.__name__: source
-    for source in (
-        *(digits, mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, femnist, celeba),
-        *(shakespeare, wikitext2, ag_news, sst2, folders, table, hugging_face),
-    )
-}
+SOURCES: Registry[Callable[..., FederatedData]] = Registry(
+    "data set",
+    {
+        source.__name__: source
+        for source in (
+            *(digits, mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, femnist, celeba),
+            *(shakespeare, wikitext2, ag_news, sst2, folders, table, hugging_face),
+        )
+    },
+)
 
 __all__ = [
     "PARTITIONS",

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.rng import key
 from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
 from fedloom.data.federated import FederatedData
-from fedloom.errors import DataError, did_you_mean
+from fedloom.errors import DataError, unknown
 
 TESTS = ("matched", "independent")
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -41,7 +41,7 @@ def with_client_tests(
     [10, 10, 10, 10]
     """
     if kind not in TESTS:
-        raise DataError(f"unknown kind of test sets '{kind}'; {did_you_mean(kind, TESTS)}")
+        raise DataError(unknown("kind of test sets", kind, TESTS))
     if data.test_targets is None:
         raise DataError(
             f"'{data.name}' has no test set to deal to the clients; give one, or no client tests"

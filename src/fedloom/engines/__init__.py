@@ -4,7 +4,8 @@ algorithm.
 
 from __future__ import annotations
 
-from ..errors import ConfigError, did_you_mean
+from ..core.registry import Registry
+from ..errors import ConfigError
 from ..storage.identity import bits_of
 from .auto import Auto, Choice, choose
 from .base import Engine
@@ -28,7 +29,10 @@ __all__ = [
     "on_processes",
 ]
 
-ENGINES = ("auto", "serial", "vectorised", "workers")
+ENGINES: Registry[type] = Registry(
+    "engine",
+    {"auto": Auto, "serial": Serial, "vectorised": Vectorised, "workers": Workers},
+)
 
 
 def make_engine(text: str) -> Engine:
@@ -65,8 +69,7 @@ def on_processes(engine: str | Engine) -> bool:
 def _parsed(part: str, text: str) -> tuple[str, int | None]:
     """'name:number' -> name, number."""
     name, colon, number = part.partition(":")
-    if name not in ENGINES:
-        raise ConfigError(f"unknown engine '{name}'; {did_you_mean(name, ENGINES)}")
+    ENGINES.known(name)
     if name == "auto":
         raise ConfigError(
             f"engine '{text}': 'auto' stands alone, and is replaced by another engine's name when "

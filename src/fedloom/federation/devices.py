@@ -13,6 +13,7 @@ from typing import Any, dataclass_transform
 import torch
 
 from ..core.hyper import check_ranges, hyper
+from ..core.registry import Registry
 from ..core.rng import generator
 from ..errors import ConfigError
 
@@ -90,4 +91,6 @@ class LogNormal(Devices):
         return found
 
 
-DEVICES: dict[str, type[Devices]] = {"levels": Levels, "lognormal": LogNormal}
+DEVICES: Registry[type[Devices]] = Registry(
+    "device profile", {"levels": Levels, "lognormal": LogNormal}
+)

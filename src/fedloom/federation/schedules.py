@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, dataclass_transform
+from typing import dataclass_transform
 
 from ..core.hyper import check_ranges, hyper
-from ..errors import ConfigError, did_you_mean
+from ..core.registry import Registry
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -174,23 +174,16 @@ class CubeRoot(Schedule):
         return float((self.w + u) ** (-1 / 3))
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Constant,
-    "exponential": Exponential,
-    "cosine": Cosine,
-    "milestones": Milestones,
-    "inverse_sqrt": InverseSqrt,
-    "fafed_theory": FAFEDTheory,
-    "stem_theory": STEMTheory,
-    "cube_root": CubeRoot,
-}
-
-
-def make(name: str, **options: Any) -> Schedule:
-    """A schedule by its name. Raises ConfigError for an unknown name or option."""
-    if name not in SCHEDULES:
-        raise ConfigError(f"unknown schedule '{name}'; {did_you_mean(name, SCHEDULES)}")
-    try:
-        return SCHEDULES[name](**options)
-    except TypeError as error:
-        raise ConfigError(f"schedule '{name}': {error}") from None
+SCHEDULES: Registry[type[Schedule]] = Registry(
+    "schedule",
+    {
+        "constant": Constant,
+        "exponential": Exponential,
+        "cosine": Cosine,
+        "milestones": Milestones,
+        "inverse_sqrt": InverseSqrt,
+        "fafed_theory": FAFEDTheory,
+        "stem_theory": STEMTheory,
+        "cube_root": CubeRoot,
+    },
+)

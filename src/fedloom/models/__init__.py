@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from fedloom.errors import ConfigError, FedloomError, did_you_mean
+from fedloom.core.registry import Registry
+from fedloom.errors import ConfigError, FedloomError
 from fedloom.models.cnn import (
     cnn_celeba,
     cnn_cfedavg,
@@ -29,24 +30,27 @@ from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
 from fedloom.models.resnet import resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.transformer import transformer_text
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "logistic": logistic,
-    "mlp": mlp,
-    "cnn_fafed_mnist": cnn_fafed_mnist,
-    "cnn_fafed_fashion": cnn_fafed_fashion,
-    "cnn_fafed_cifar": cnn_fafed_cifar,
-    "cnn_cfedavg": cnn_cfedavg,
-    "cnn_femnist": cnn_femnist,
-    "cnn_celeba": cnn_celeba,
-    "resnet18": resnet18,
-    "resnet18_fedsmoo": resnet18_fedsmoo,
-    "resnet18_fiarse": resnet18_fiarse,
-    "lstm_shakespeare": lstm_shakespeare,
-    "lstm_language_model": lstm_language_model,
-    "transformer_text": transformer_text,
-    "roberta_base": roberta_base,
-    "huggingface_text": huggingface_text,
-}
+MODELS: Registry[Callable[..., nn.Module]] = Registry(
+    "model",
+    {
+        "logistic": logistic,
+        "mlp": mlp,
+        "cnn_fafed_mnist": cnn_fafed_mnist,
+        "cnn_fafed_fashion": cnn_fafed_fashion,
+        "cnn_fafed_cifar": cnn_fafed_cifar,
+        "cnn_cfedavg": cnn_cfedavg,
+        "cnn_femnist": cnn_femnist,
+        "cnn_celeba": cnn_celeba,
+        "resnet18": resnet18,
+        "resnet18_fedsmoo": resnet18_fedsmoo,
+        "resnet18_fiarse": resnet18_fiarse,
+        "lstm_shakespeare": lstm_shakespeare,
+        "lstm_language_model": lstm_language_model,
+        "transformer_text": transformer_text,
+        "roberta_base": roberta_base,
+        "huggingface_text": huggingface_text,
+    },
+)
 
 __all__ = [
     "LSTM",
@@ -77,10 +81,9 @@ __all__ = [
 
 def make_model(name: str, **options: Any) -> nn.Module:
     """A model by its name. Raises ConfigError, also for sizes that no memory holds."""
-    if name not in MODELS:
-        raise ConfigError(f"unknown model '{name}'; {did_you_mean(name, MODELS)}")
     try:
-        return MODELS[name](**options)
+        made: nn.Module = MODELS.make(name, **options)
+        return made
     except (TypeError, RuntimeError, MemoryError) as error:
         if isinstance(error, FedloomError):
             raise

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedloom.errors import ConfigError, DataError, did_you_mean
+from fedloom.errors import ConfigError, DataError, unknown
 
 NORMS = ("group", "instance", "static_batch", "batch")
 
@@ -29,7 +29,7 @@ def norm_of(norm: str, groups: int, widths: Iterable[int]) -> Callable[[int], nn
     2
     """
     if norm not in NORMS:
-        raise ConfigError(f"unknown norm '{norm}'; {did_you_mean(norm, NORMS)}")
+        raise ConfigError(unknown("norm", norm, NORMS))
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise ConfigError(f"groups must be a whole number of at least 1, got {groups!r}")
     if norm == "group":

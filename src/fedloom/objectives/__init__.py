@@ -1,5 +1,6 @@
 """The loss at a client: base.py has the protocol; every other file carries a paper's name."""
 
+from ..core.registry import Registry
 from .base import CrossEntropy, Function, Objective, SquaredError, UserLoss
 from .feddecorr import FedDecorr
 from .fedlc import FedLC
@@ -11,19 +12,22 @@ from .language_model import LanguageModel
 from .moon import MOON
 from .scalefl import SelfDistillation
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    "cross_entropy": CrossEntropy,
-    "squared_error": SquaredError,
-    "moon": MOON,
-    "fedmlb": FedMLB,
-    "feddecorr": FedDecorr,
-    "fedlc": FedLC,
-    "fedntd": FedNTD,
-    "language_model": LanguageModel,
-    "masked_cross_entropy": MaskedCrossEntropy,
-    "self_distillation": SelfDistillation,
-    "ordered_distillation": OrderedDistillation,
-}
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    "objective",
+    {
+        "cross_entropy": CrossEntropy,
+        "squared_error": SquaredError,
+        "moon": MOON,
+        "fedmlb": FedMLB,
+        "feddecorr": FedDecorr,
+        "fedlc": FedLC,
+        "fedntd": FedNTD,
+        "language_model": LanguageModel,
+        "masked_cross_entropy": MaskedCrossEntropy,
+        "self_distillation": SelfDistillation,
+        "ordered_distillation": OrderedDistillation,
+    },
+)
 
 __all__ = [
     "MOON",

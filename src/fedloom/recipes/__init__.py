@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..core.registry import Registry
 from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
 from .fashion import fafed_fashion, fashion_dirichlet, zoo_fashion_mnist
 from .images import cifar10, cifar100, femnist
@@ -20,25 +21,28 @@ __all__ = ["RECIPES", "Recipe"]
 
 Recipe = Callable[[], dict[str, Any]]
 
-RECIPES: dict[str, Recipe] = {
-    "ag_news": ag_news,
-    "cfedavg_fashion": cfedavg_fashion,
-    "cfedavg_mnist": cfedavg_mnist,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "digits": digits,
-    "fafed_fashion": fafed_fashion,
-    "fashion_dirichlet": fashion_dirichlet,
-    "fedacg_fedpaq": fedacg_fedpaq,
-    "femnist": femnist,
-    "fiarse_agnews": fiarse_agnews,
-    "fiarse_cifar10": fiarse_cifar10,
-    "fiarse_cifar100": fiarse_cifar100,
-    "fiarse_fashion": fiarse_fashion,
-    "mnist_dirichlet": mnist_dirichlet,
-    "mnist_iid": mnist_iid,
-    "mnist_writers": mnist_writers,
-    "shakespeare": shakespeare,
-    "wikitext2": wikitext2,
-    "zoo_fashion_mnist": zoo_fashion_mnist,
-}
+RECIPES: Registry[Recipe] = Registry(
+    "recipe",
+    {
+        "ag_news": ag_news,
+        "cfedavg_fashion": cfedavg_fashion,
+        "cfedavg_mnist": cfedavg_mnist,
+        "cifar10": cifar10,
+        "cifar100": cifar100,
+        "digits": digits,
+        "fafed_fashion": fafed_fashion,
+        "fashion_dirichlet": fashion_dirichlet,
+        "fedacg_fedpaq": fedacg_fedpaq,
+        "femnist": femnist,
+        "fiarse_agnews": fiarse_agnews,
+        "fiarse_cifar10": fiarse_cifar10,
+        "fiarse_cifar100": fiarse_cifar100,
+        "fiarse_fashion": fiarse_fashion,
+        "mnist_dirichlet": mnist_dirichlet,
+        "mnist_iid": mnist_iid,
+        "mnist_writers": mnist_writers,
+        "shakespeare": shakespeare,
+        "wikitext2": wikitext2,
+        "zoo_fashion_mnist": zoo_fashion_mnist,
+    },
+)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._old_names import SUBMODELS as OLD_NAMES
+from ..core.registry import Registry
 from .base import Rule, View, behind_mask, whole
 from .fedrolex import FedRolex
 from .fiarse import FIARSE, greedy
@@ -15,14 +16,17 @@ from .heterofl import HeteroFL
 from .scalefl import ScaleFL
 from .slicing.flow import Cuttable, Flow, Part
 
-VIEWS: dict[str, Callable[..., Rule]] = {
-    "fiarse": FIARSE,
-    "greedy": greedy,
-    "heterofl": HeteroFL,
-    "fedrolex": FedRolex,
-    "scalefl": ScaleFL,
-    "fjord": FjORD,
-}
+VIEWS: Registry[Callable[..., Rule]] = Registry(
+    "rule of sub-models",
+    {
+        "fiarse": FIARSE,
+        "greedy": greedy,
+        "heterofl": HeteroFL,
+        "fedrolex": FedRolex,
+        "scalefl": ScaleFL,
+        "fjord": FjORD,
+    },
+)
 
 __all__ = [
     "FIARSE",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..algorithm import Algorithm
-from ..errors import ConfigError, did_you_mean
+from ..core.registry import Registry
 from . import (
     Average,
     Lookahead,
@@ -33,15 +33,18 @@ def lookahead(lam: float = Lookahead.lam) -> Around:
     return lambda inner: Lookahead(inner=inner, lam=lam)
 
 
-SERVERS: dict[str, Callable[..., Optimiser | Around]] = {
-    "average": Average,
-    "momentum": Momentum,
-    "adagrad": ServerAdagrad,
-    "adam": ServerAdam,
-    "yogi": ServerYogi,
-    "amsgrad": ServerAMSGrad,
-    "lookahead": lookahead,
-}
+SERVERS: Registry[Callable[..., Optimiser | Around]] = Registry(
+    "server",
+    {
+        "average": Average,
+        "momentum": Momentum,
+        "adagrad": ServerAdagrad,
+        "adam": ServerAdam,
+        "yogi": ServerYogi,
+        "amsgrad": ServerAMSGrad,
+        "lookahead": lookahead,
+    },
+)
 
 
 _PAPERS = {  # the method whose server runs it
@@ -63,12 +66,11 @@ def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Alg
     >>> with_server(FedAvg(), "lookahead", {"lam": 0.8})
     Lookahead(inner=FedAvg(server_lr=1.0), lam=0.8)
     """
-    if name not in SERVERS:
-        raise ConfigError(f"unknown server '{name}'; {did_you_mean(name, SERVERS)}")
-    made = SERVERS[name](**options)
+    made = SERVERS.make(name, **options)
     if isinstance(made, Optimiser):
         return ServerOpt(inner=algorithm, opt=made)
-    return made(algorithm)
+    around: Around = made
+    return around(algorithm)
 
 
 def warn_of_two(algorithm: Algorithm, name: str) -> None:

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import ConfigError, did_you_mean
+from ...core.registry import Registry
+from ...errors import ConfigError, did_you_mean, unknown
 from .base import Codec, Dense
 from .chain import Chain, Zstd
 from .low_precision import BF16, FP16, Int8
@@ -81,7 +82,7 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
         return "chain", {"of": text}
     name, _, rest = text.partition(":")
     if name not in MAKERS:
-        raise ConfigError(f"unknown codec '{name}'; {did_you_mean(name, [*MAKERS, ZSTD])}")
+        raise ConfigError(unknown(MAKERS.kind, name, [*MAKERS, ZSTD]))
     known, given = list(inspect.signature(MAKERS[name]).parameters), rest.split(",") if rest else []
     values: dict[str, Any] = {}
     for place, part in enumerate(given):
@@ -92,8 +93,8 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
                 raise ConfigError(f"codec '{text}': {name} has {has}")
             key, value = known[place], key
         if key not in known or key in values:
-            hint = did_you_mean(key, known) if known else "it has none"
-            said = "is given twice" if key in values else f"is no option of {name}; {hint}"
+            wrong = f"is no option of {name}; {did_you_mean(key, known)}"
+            said = "is given twice" if key in values else wrong
             raise ConfigError(f"codec '{text}': '{key}' {said}")
         values[key] = _value(value)
     return name, values
@@ -178,4 +179,6 @@ CODECS: dict[str, type[Codec]] = {
     "powersgd": PowerSGD,
 }
 # what a configuration may name: the codecs, and expressions of them
-MAKERS: dict[str, Callable[..., Codec]] = {**CODECS, "qsparse": qsparse, "chain": chain}
+MAKERS: Registry[Callable[..., Codec]] = Registry(
+    "codec", {**CODECS, "qsparse": qsparse, "chain": chain}
+)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedloom.core.registry import Registry
 from fedloom.data.client_indices import Partition
 from fedloom.data.partition.dirichlet import dirichlet, dirichlet_unbalanced
 from fedloom.data.partition.dirichlet_sampled import (
@@ -51,4 +52,6 @@ _ALL: tuple[Callable[..., Partition], ...] = (
     *(dirichlet, dirichlet_interleaved, dirichlet_recycled, dirichlet_unbalanced),
     *(pathological, classes_per_client, class_groups, shards, natural, writers, lists),
 )
-PARTITIONS = {make.__name__: make for make in _ALL}
+PARTITIONS: Registry[Callable[..., Partition]] = Registry(
+    "partition", {make.__name__: make for make in _ALL}
+)
