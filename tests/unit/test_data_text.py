@@ -249,6 +249,6 @@ def test_phrases_in_glues_layout(tmp_path, folder):
     data = sst2(iid(3), data_dir=tmp_path, length=4)
     assert data.targets.tolist() == [0, 1, 1] and data.test_targets.tolist() == [0]
     published.write(root / "dev.tsv", "sentence\tlabel\nfine \t2\n")
-    refused(lambda: sst2(iid(1), data_dir=tmp_path), "dev.tsv, row 2: label '2'")
+    refused(lambda: sst2(iid(1), data_dir=tmp_path), "dev.tsv, row 2: class '2'")
     published.write(root / "train.tsv", "text\tlabel\nfine \t1\n")
     refused(lambda: sst2(iid(1), data_dir=tmp_path), "train.tsv does not begin with")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ AG_NEWS = {
 }
 _WORDS = 20_000  # that a vocabulary of words has if nothing is said
 NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
+SST2_COLUMNS = ["sentence", "label"]
 SST2 = PublishedFile(
     name="SST-2.zip",
     md5="9f81648d4199384278b86e315dac217c",
@@ -104,24 +105,32 @@ def read_news(path: Path) -> Labelled:
     """Texts and labels from 0 of a .csv (class 1..4, title, description) or a .tsv (text, class
     name). Raises DataError naming the row.
     """
-    texts, labels = [], []
     if path.suffix == ".tsv":
         places = {name: i for i, name in enumerate(NEWS_CLASSES)}
         rows = ((text, name) for text, name in read_rows(path, columns=2, tabs=True))
     else:
         places = {str(i + 1): i for i in range(len(NEWS_CLASSES))}
         rows = ((f"{title} {text}", name) for name, title, text in read_rows(path, columns=3))
-    for number, (text, name) in enumerate(rows, start=1):
+    # a backslash stands for a line's end
+    return _labelled(path, ((text.replace("\\", " "), name) for text, name in rows), places)
+
+
+def _labelled(
+    path: Path, rows: Iterable[tuple[str, str]], places: Mapping[str, int], first: int = 1
+) -> Labelled:
+    """Texts, and their classes by number. Raises DataError naming the row; first: its number."""
+    found = Labelled([], [])
+    for number, (text, name) in enumerate(rows, start=first):
         if name not in places:
             raise DataError(
                 f"{path}, row {number}: class {name!r}; known: {', '.join(places)}; the file is "
                 "altered: get it again"
             )
-        texts.append(text.replace("\\", " "))  # a backslash stands for a line's end
-        labels.append(places[name])
-    if not texts:
+        found.texts.append(text)
+        found.labels.append(places[name])
+    if not found.texts:
         raise DataError(f"{path} has no rows; get it again")
-    return Labelled(texts, labels)
+    return found
 
 
 def sst2(
@@ -161,27 +170,18 @@ def sst2_folder(root: Path, download: bool) -> Path:
 def read_sst2(folder: Path) -> tuple[Labelled, Labelled]:
     """Training and test phrases. Raises DataError naming file and row."""
     train, dev = _phrases(folder / "train.tsv"), _phrases(folder / "dev.tsv")
-    assert train is not None and dev is not None
-    test = _phrases(folder / "test.tsv", needed=False)
-    if test is None:
+    test = folder / "test.tsv"
+    if not test.is_file() or next(read_rows(test, tabs=True), None) != SST2_COLUMNS:
         return train, dev
-    return Labelled(train.texts + dev.texts, train.labels + dev.labels), test
+    return Labelled(train.texts + dev.texts, train.labels + dev.labels), _phrases(test)
 
 
-def _phrases(path: Path, needed: bool = True) -> Labelled | None:
-    """Phrases and labels of a .tsv with a header; None if it has no labels and needs none."""
-    if not needed and not path.is_file():
-        return None
-    rows = list(read_rows(path, columns=2, tabs=True))
-    if not rows or rows[0] != ["sentence", "label"]:
-        if not needed:
-            return None
+def _phrases(path: Path) -> Labelled:
+    """Phrases and labels of a .tsv with a header. Raises DataError."""
+    rows = read_rows(path, columns=2, tabs=True)
+    if next(rows, None) != SST2_COLUMNS:
         raise DataError(f"{path} does not begin with the columns sentence and label; get it again")
-    texts = [row[0] for row in rows[1:]]
-    for number, row in enumerate(rows[1:], start=2):
-        if row[1] not in ("0", "1"):
-            raise DataError(f"{path}, row {number}: label {row[1]!r}; 0 and 1 are known")
-    return Labelled(texts, [int(row[1]) for row in rows[1:]])
+    return _labelled(path, ((text, label) for text, label in rows), {"0": 0, "1": 1}, first=2)
 
 
 def tokenised(
