@@ -9,10 +9,12 @@ from collections.abc import Callable
 import click
 import pytest
 from click.testing import Result
+from rich.cells import cell_len
 
 from fedloom import __version__
 from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.cli.__main__ import cli
+from fedloom.cli.printing import table
 from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.engines import ENGINES
@@ -62,6 +64,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     code = f"""
 import sys
 from fedloom.cli.__main__ import cli
+from fedloom.cli.printing import table
 for args in {calls!r}:
     try:
         cli.main(args, prog_name="fedloom")
@@ -153,3 +156,25 @@ def test_what_an_algorithm_costs_is_what_its_paper_says(fedloom: Fedloom) -> Non
 
 def test_an_unknown_name_gets_a_suggestion(fedloom: Fedloom) -> None:
     assert "did you mean 'scaffold'?" in fedloom("show", "scafold", code=2).output
+
+
+OPTIONS = [
+    ["key", "meaning", "source"],
+    ["algorithm.precondition_first_step", "divide the very first step too", "line 3 has no A"],
+    ["algorithm.a_lag", "the matrix of the round before", "\x1b[1mred \u5e73\u5747 [b]x[/b]"],
+]
+
+
+@pytest.mark.parametrize("space", [None, 120, 80, 60, 20])
+def test_a_table_is_wrapped_at_words_at_any_width(space: int | None) -> None:
+    lines = table(OPTIONS, space).splitlines()
+    assert all(cell_len(line) <= (space or 200) and line == line.rstrip() for line in lines)
+    words = [word for line in OPTIONS for cell in line for word in cell.split()]
+    kept = " ".join(lines).replace("\\x1b", "\x1b").split()
+    assert "\x1b" not in "".join(lines), "no cell commands the terminal"
+    if space != 20:  # narrower than the longest word
+        assert sorted(kept) == sorted(words), "no word is cut, added or lost"
+        assert lines[0].split() == OPTIONS[0]
+    if space in (None, 120):
+        assert len(lines) == len(OPTIONS)
+    assert table([]) == ""

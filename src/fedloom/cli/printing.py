@@ -138,14 +138,52 @@ def _is_run(path: Path) -> bool:
     return (path / "config.toml").is_file()
 
 
-def table(lines: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, indented; nothing for no lines."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    out = []
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        out.append(("  " + "  ".join(cells)).rstrip())
-    return "\n".join(out)
+def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
+    """Aligned columns, indented, wrapped at words; nothing for no lines.
+
+    space: columns of the page; None: the terminal's, and without a terminal as many as it takes.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not lines:
+        return ""
+    if space is None and sys.stdout.isatty():
+        space = shutil.get_terminal_size().columns
+    cells = [[_shown(cell) for cell in line] for line in lines]
+    widths = _widths([*zip(*cells, strict=True)], space)
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for width in widths:
+        made.add_column(width=width, overflow="fold")
+    for line in cells:
+        made.add_row(*map(Text, line))
+    console = Console(width=sum(widths) + 2 * len(widths), color_system=None)
+    with console.capture() as page:
+        console.print(made)
+    return "\n".join(f"  {line}".rstrip() for line in page.get().splitlines())
+
+
+def _shown(text: str) -> str:
+    """A text on one line, in which no character commands the terminal."""
+    line = " ".join(text.split())
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", line)
+
+
+def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
+    """The width of every column: as wide as its text where that fits; else what its longest word
+    takes, and a share of the rest; where not even the words fit, the widest are cut.
+    """
+    from rich.cells import cell_len
+
+    natural = [max(map(cell_len, column)) for column in columns]
+    words = [max(map(cell_len, " ".join(column).split()), default=1) for column in columns]
+    if space is None or (room := space - 2 * len(columns)) >= sum(natural):
+        return natural
+    while sum(words) > max(room, len(words)):
+        words[words.index(max(words))] -= 1
+    wanted, spare = max(sum(natural) - sum(words), 1), max(room - sum(words), 0)
+    return [w + spare * (n - w) // wanted for w, n in zip(words, natural, strict=True)]
 
 
 def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
