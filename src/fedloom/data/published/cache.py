@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ def prepared(
         shutil.rmtree(place, ignore_errors=True)
     try:
         (folder / FOLDER).mkdir(exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder / FOLDER))
+        part = folder / FOLDER / f".part-{secrets.token_hex(8)}"
+        part.mkdir()  # not of tempfile, which shuts out everybody else
     except OSError:
         return _in_memory(make)
     try:
