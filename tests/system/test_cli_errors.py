@@ -107,7 +107,7 @@ def test_data_that_are_not_there(fedloom: Fedloom, monkeypatch: pytest.MonkeyPat
     def refuse(*_: object, **__: object) -> None:
         raise OSError("connection refused")
 
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("requests.get", refuse)
     text = fedloom("run", "mnist_iid", code=2).output
     assert "connection refused" in text
     assert "md5" in text
