@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
+import stat
 import tarfile
 import tempfile
 import zipfile
@@ -143,7 +145,10 @@ def _download(file: PublishedFile, folder: Path, named: Path) -> None:
             bar = _Bar(progress, file.name)
             get = pooch.HTTPDownloader(bar, chunk_size=1 << 16, timeout=TIMEOUT_SECONDS)
             path = home.fetch(file.name, downloader=get)
-        Path(path).chmod(0o644)  # a data folder is often shared
+        like = folder / f".{secrets.token_hex(8)}"
+        like.touch()  # pooch's files are its owner's alone; a data folder is often shared
+        Path(path).chmod(stat.S_IMODE(like.stat().st_mode))
+        like.unlink()
     except (OSError, ValueError) as error:  # ValueError: of the checksum
         raise DataError(_missing(file, named, _reason(error))) from error
 
