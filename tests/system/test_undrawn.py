@@ -116,7 +116,6 @@ def test_a_file_of_somebody_else_is_not_said_to_be_the_runs(
     assert "cannot be written" not in text
 
 
-@pytest.mark.usefixtures("plain")
 def test_commands_in_messages_can_be_pasted(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a b", "--quiet")
     assert "`fedloom resume 'a b'`" in fedloom("run", *SMALL, "--out", "a b", code=2).output
