@@ -45,21 +45,24 @@ def _as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def engine_of() -> Iterator[Callable[[str], Engine]]:
-    """A function that gives a fresh engine by its name; those of workers share their processes."""
+    """A function that gives a fresh engine by its name; those of workers share two processes, which
+    do the shares of one, two or three workers: what a share is depends on their number alone.
+    """
     from loky import ProcessPoolExecutor
 
-    pools: dict[int, Any] = {}
+    pool: Any = None
 
     def make(name: str) -> Engine:
+        nonlocal pool
         if name == "serial":
             return Serial()
         first, _, chunk = name.partition("+vectorised:")
-        number = int(first.removeprefix("workers:"))
-        if number not in pools:
+        if pool is None:
             one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            pools[number] = ProcessPoolExecutor(max_workers=number, env=one)
-        return Shared(pools[number], number, int(chunk) if chunk else None)
+            pool = ProcessPoolExecutor(max_workers=2, env=one)
+        number = int(first.removeprefix("workers:"))
+        return Shared(pool, number, int(chunk) if chunk else None)
 
     yield make
-    for pool in pools.values():
+    if pool is not None:
         pool.shutdown(wait=True, kill_workers=True)

@@ -276,7 +276,7 @@ def test_scaled_by_size_duals_end_at_the_minimiser_of_all_examples(algorithm, wa
     n = np.array(SIZES, float)[:, None]
     minimiser = (n * A * B).sum(0) / (n * A).sum(0)
     assert np.abs(minimiser - MINIMISER).max() > 0.05
-    near(end(algorithm, way, 200), minimiser, 1e-9)
+    near(end(algorithm, way, 110), minimiser, 1e-9)
 
 
 PARTS = [(True, True), (True, False), (False, True), (False, False)]

@@ -1,5 +1,7 @@
 """Heterogeneous quadratics, where the end is known: x_i moves r_i = 1 - (1 - lr a_i)^K_i of its way
 to b_i.
+
+Runs to an end have half as many rounds again as they need to stand still within 1e-13.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def test_fedavg_weighs_clients_by_their_examples_or_alike(weighting):
     r = reach(sizes)  # one epoch of batches of one example
     w = sizes.reshape(-1, 1) if weighting == "examples" else np.ones((4, 1))
     local = Local(epochs=1, batch=1, lr=LR)
-    end = models(quadratics(FedAvg(), sizes, local=local, weighting=weighting), 120)[-1]
+    end = models(quadratics(FedAvg(), sizes, local=local, weighting=weighting), 90)[-1]
     np.testing.assert_allclose(end, (w * r * B).sum(0) / (w * r).sum(0), rtol=0, atol=1e-12)
 
 
@@ -61,7 +63,7 @@ def test_fedavg_with_one_step_is_sgd_on_the_weighted_mean():
 
 @pytest.mark.parametrize("option", [1, 2])
 def test_scaffold_reaches_the_minimiser(option):
-    end = models(quadratics(Scaffold(option=option)), 150)[-1]
+    end = models(quadratics(Scaffold(option=option)), 60)[-1]
     np.testing.assert_allclose(end, MINIMISER, rtol=0, atol=1e-12)
 
 
@@ -75,14 +77,14 @@ def test_scaffold_reaches_the_plain_means_minimiser_from_unequal_work(option, we
         local=Local(epochs=1, batch=1, lr=LR),
         weighting=weighting,
     )
-    end = models(experiment, 250)[-1]
+    end = models(experiment, 80)[-1]
     np.testing.assert_allclose(end, MINIMISER, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("option", [1, 2])
 def test_scaffold_reaches_the_minimiser_with_partial_participation(option):
     experiment = quadratics(Scaffold(option=option), cohort=3, local=Local(steps=3, lr=LR))
-    end = models(experiment, 400)[-1]
+    end = models(experiment, 90)[-1]
     np.testing.assert_allclose(end, MINIMISER, rtol=0, atol=1e-12)
 
 
@@ -110,7 +112,7 @@ def test_fedprox_ends_in_its_own_fixed_point():
     mu = 0.7
     q = 1 - (1 - LR * (A + mu)) ** K
     share = q * A / (A + mu)  # of the way from x to b
-    end = models(quadratics(fedprox(mu=mu)), 150)[-1]
+    end = models(quadratics(fedprox(mu=mu)), 75)[-1]
     np.testing.assert_allclose(end, (share * B).sum(0) / share.sum(0), rtol=0, atol=1e-12)
 
 
@@ -227,12 +229,12 @@ def test_local_sgd_is_fedavg_with_server_rate_one():
     assert (a == b).all()
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
-def test_fedcm_decays_weights_one_over_alpha_times_as_much(alpha):
+@pytest.mark.parametrize(("alpha", "rounds"), [(0.1, 600), (0.5, 200), (1.0, 240)])
+def test_fedcm_decays_weights_one_over_alpha_times_as_much(alpha, rounds):
     # at rest D = 0, so that alpha times the gradient is all that holds against the decay
     wd = 0.05
     local = Local(steps=1, lr=LR, batch=None, weight_decay=wd)
-    end = models(quadratics(FedCM(alpha=alpha), local=local), 600)[-1]
+    end = models(quadratics(FedCM(alpha=alpha), local=local), rounds)[-1]
     want = (A * B).mean(0) / (A.mean(0) + wd / alpha)
     assert alpha == 1 or np.abs(want - (A * B).mean(0) / (A.mean(0) + wd)).max() > 1e-3
     np.testing.assert_allclose(end, want, rtol=0, atol=1e-12)

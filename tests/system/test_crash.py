@@ -192,7 +192,7 @@ def test_other_signals_save_as_ctrl_c_does(number, engine, undisturbed, tmp_path
     agree(experiment(engine_of(engine)).resume(tmp_path / "run"), undisturbed)
 
 
-def test_signals_while_it_saves_and_closes_change_nothing(undisturbed, tmp_path, monkeypatch):
+def test_signals_while_it_saves_and_closes_change_nothing(whole, tmp_path, monkeypatch):
     """A scheduler sends several, to every process of a group."""
     from fedloom.core import interrupts
     from fedloom.engines import Serial
@@ -218,14 +218,14 @@ def test_signals_while_it_saves_and_closes_change_nothing(undisturbed, tmp_path,
     monkeypatch.setattr(Serial, "close", closed)
     with pytest.raises(KeyboardInterrupt) as caught:
         stop = lambda row: row["round"] == 7 and signal.raise_signal(signal.SIGHUP)
-        experiment(saving=Saving(seconds=None), on_round=[stop]).run(tmp_path / "run")
+        experiment(rounds=10, saving=Saving(seconds=None), on_round=[stop]).run(tmp_path / "run")
     assert getattr(caught.value, "code", None) == 128 + signal.SIGHUP and len(came) == 2
     monkeypatch.undo()
     assert (tmp_path / "run" / "checkpoints" / "00000007").is_dir()
-    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
 
 
-def test_who_is_told_of_the_last_row_may_fail(undisturbed, tmp_path):
+def test_who_is_told_of_the_last_row_may_fail(whole, tmp_path):
     """As a terminal that is gone, which is why the signal came."""
     from fedloom.server.rounds import Loop
 
@@ -243,12 +243,14 @@ def test_who_is_told_of_the_last_row_may_fail(undisturbed, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Loop, "_commit", commit_and_hang_up)
         with pytest.raises(OSError, match="gone"):
-            experiment(saving=Saving(seconds=None), on_round=[broken]).run(tmp_path / "run")
+            experiment(rounds=10, saving=Saving(seconds=None), on_round=[broken]).run(
+                tmp_path / "run"
+            )
     assert (tmp_path / "run" / "checkpoints" / "00000008").is_dir()
-    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
 
 
-def test_ctrl_c_between_any_two_lines(undisturbed, tmp_path, monkeypatch):
+def test_ctrl_c_between_any_two_lines(whole, tmp_path, monkeypatch):
     """Interrupted where it hurts most: after the server's step and before the memory is kept."""
     from fedloom.storage.client_state import ClientMemory
 
@@ -262,9 +264,9 @@ def test_ctrl_c_between_any_two_lines(undisturbed, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ClientMemory, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        experiment().run(tmp_path / "run")
+        experiment(rounds=10).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000007").is_dir()
-    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
 
 
 def test_ctrl_c_while_a_memory_is_read_is_not_taken_for_a_broken_file(tmp_path, monkeypatch):
@@ -287,7 +289,7 @@ def test_ctrl_c_while_a_memory_is_read_is_not_taken_for_a_broken_file(tmp_path, 
         experiment(kind="everything").run(tmp_path / "run")
 
 
-def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(undisturbed, tmp_path, monkeypatch):
+def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, monkeypatch):
     from fedloom.storage.run_directory import RunDirectory
 
     append = RunDirectory.append_round
@@ -303,7 +305,7 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(undisturbed, tmp_p
 
     monkeypatch.setattr(RunDirectory, "append_round", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        experiment(saving=Saving(seconds=None)).run(tmp_path / "run")
+        experiment(rounds=10, saving=Saving(seconds=None)).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
     shutil.rmtree(tmp_path / "run")
 
@@ -319,13 +321,13 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(undisturbed, tmp_p
 
     monkeypatch.setattr(Loop, "_commit", commit_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        experiment(saving=Saving(seconds=None)).run(tmp_path / "run")
+        experiment(rounds=10, saving=Saving(seconds=None)).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
     monkeypatch.undo()
-    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
 
 
-def test_the_handler_of_ctrl_c_is_put_back(undisturbed):
+def test_the_handler_of_ctrl_c_is_put_back():
     before = signal.getsignal(signal.SIGINT)
     experiment(rounds=2).run()
     assert signal.getsignal(signal.SIGINT) is before
@@ -398,7 +400,7 @@ def test_nothing_is_left_in_shared_memory(tmp_path, engine_of):
 
 
 # -------------------------------------------------------------------------------------- full disks
-def test_a_full_disk_at_a_checkpoint_is_a_warning(undisturbed, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_at_a_checkpoint_is_a_warning(whole, tmp_path, monkeypatch, caplog):
     replace, full = os.replace, [False]
 
     def no_space(a, b):
@@ -409,18 +411,18 @@ def test_a_full_disk_at_a_checkpoint_is_a_warning(undisturbed, tmp_path, monkeyp
     monkeypatch.setattr(fedloom.storage.atomic.os, "replace", no_space)
 
     def fill(row):
-        full[0] = 9 <= row["round"] < 14
+        full[0] = 3 <= row["round"] < 7
 
-    free = {"resident_bytes": None}
-    agree(experiment(on_round=[fill], **free).run(tmp_path / "run"), undisturbed)
+    free = {"rounds": 10, "resident_bytes": None}
+    agree(experiment(on_round=[fill], **free).run(tmp_path / "run"), whole)
     assert "could not be written" in caplog.text and "No space left" in caplog.text
 
     class StopError(Exception):
         pass
 
     def fill_and_stop(row):
-        full[0] = row["round"] >= 9
-        if row["round"] == 13:
+        full[0] = row["round"] >= 5
+        if row["round"] == 8:
             raise StopError
 
     with pytest.raises(StopError):
@@ -428,7 +430,7 @@ def test_a_full_disk_at_a_checkpoint_is_a_warning(undisturbed, tmp_path, monkeyp
     full[0] = False
     kept = [p.name for p in (tmp_path / "again" / "checkpoints").glob("*/manifest.json")]
     assert kept
-    agree(experiment(**free).resume(tmp_path / "again"), undisturbed)
+    agree(experiment(**free).resume(tmp_path / "again"), whole)
 
 
 def test_a_full_disk_at_the_end_is_an_error_of_one_line(tmp_path, monkeypatch):
@@ -442,17 +444,22 @@ def test_a_full_disk_at_the_end_is_an_error_of_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("bound", [None, 2000])
-def test_a_disk_that_is_really_full(bound, undisturbed, tiny_disk, tmp_path):
+def test_a_disk_that_is_really_full(bound, whole, tiny_disk, tmp_path):
+    def stop(row):
+        if row["round"] == 5:
+            raise LookupError
+
     run = tiny_disk / "run"
-    experiment(rounds=10, resident_bytes=bound).run(run)
+    with pytest.raises(LookupError):
+        experiment(rounds=10, resident_bytes=bound, on_round=[stop]).run(run)
     ballast = tiny_disk / "ballast"
     with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as f:
         while f.write(b"x" * 4096):
             pass
     with pytest.raises((CheckpointError, OSError)) as caught:
-        experiment(resident_bytes=bound).resume(run)
+        experiment(rounds=10, resident_bytes=bound).resume(run)
     assert isinstance(caught.value, CheckpointError), repr(caught.value)
     assert "space" in str(caught.value)
     ballast.unlink()
     shutil.copytree(run, tmp_path / "moved")
-    agree(experiment().resume(tmp_path / "moved"), undisturbed)
+    agree(experiment(rounds=10).resume(tmp_path / "moved"), whole)

@@ -16,19 +16,9 @@ from fedloom import Saving
 from fedloom.errors import CheckpointError
 
 
-def stopped(folder, round):
-    """A run that broke off after a round, with checkpoints of this round and the one before."""
-
-    class StopError(Exception):
-        pass
-
-    def stop_here(row):
-        if row["round"] == round + 1:
-            raise StopError
-
-    with pytest.raises(StopError):
-        experiment(on_round=[stop_here]).run(folder)
-    return sorted((folder / "checkpoints").iterdir())
+def checkpoints(run):
+    """Of the round before and of the last one."""
+    return sorted((run / "checkpoints").iterdir())
 
 
 def truncate(path):
@@ -46,42 +36,42 @@ FILES = ["state.safetensors", "memory.json", "manifest.json"]
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
-def test_a_damaged_checkpoint_is_passed_over(name, damage, undisturbed, tmp_path, caplog):
-    _, new = stopped(tmp_path / "run", 10)
+def test_a_damaged_checkpoint_is_passed_over(name, damage, whole, run, caplog):
+    _, new = checkpoints(run)
     damage(new / name)
-    agree(experiment().resume(tmp_path / "run"), undisturbed)
+    agree(experiment(rounds=10).resume(run), whole)
     if (name, damage) != ("manifest.json", Path.unlink):  # without one it never was a checkpoint
         assert f"{new.name} is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
-def test_damaged_client_memory_is_passed_over(damage, undisturbed, tmp_path, caplog):
-    old, new = stopped(tmp_path / "run", 10)
+def test_damaged_client_memory_is_passed_over(damage, whole, run, caplog):
+    old, new = checkpoints(run)
     own = lambda folder: {
         s[0] for s in json.loads((folder / "memory.json").read_text())["segments"]
     }
     only_new = own(new) - own(old)
     assert only_new
     for name in only_new:
-        damage(tmp_path / "run" / "memory" / name)
-    agree(experiment().resume(tmp_path / "run"), undisturbed)
+        damage(run / "memory" / name)
+    agree(experiment(rounds=10).resume(run), whole)
     assert f"{new.name} is damaged" in caplog.text
 
 
-def test_an_older_checkpoint_that_is_damaged_is_let_go(undisturbed, tmp_path, caplog):
-    old, _ = stopped(tmp_path / "run", 10)
+def test_an_older_checkpoint_that_is_damaged_is_let_go(whole, run, caplog):
+    old, _ = checkpoints(run)
     truncate(old / "memory.json")
     saving = Saving(rounds=2, seconds=None, keep=4)
-    agree(experiment(saving=saving).resume(tmp_path / "run"), undisturbed)
+    agree(experiment(rounds=10, saving=saving).resume(run), whole)
     assert not old.exists() and f"{old.name} is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("damage", [truncate, flip])
-def test_nothing_whole_is_one_clear_error(damage, tmp_path):
-    for folder in stopped(tmp_path / "run", 10):
+def test_nothing_whole_is_one_clear_error(damage, run):
+    for folder in checkpoints(run):
         damage(folder / "state.safetensors")
     with pytest.raises(CheckpointError, match=r"no checkpoint of .* can be read") as caught:
-        experiment().resume(tmp_path / "run")
+        experiment(rounds=10).resume(run)
     assert "\n" not in str(caught.value)
 
 

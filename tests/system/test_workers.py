@@ -335,7 +335,10 @@ def test_a_beat_is_cheap(tmp_path):
     before = pulse._words
     try:
         pulse.begin(tmp_path)
-        assert min(timeit.repeat(pulse.beat, number=1000, repeat=50)) < 2e-6 * 1000
+        assert (
+            min(timeit.repeat(pulse.beat, timer=time.process_time, number=1000, repeat=50))
+            < 2e-6 * 1000
+        )
         (count,) = (words[0] for words in pulse.Watch(tmp_path, 1)._pulses().values())
         assert count == 50_000
     finally:
