@@ -128,7 +128,7 @@ def test_a_coordinate_nobody_held_stays_as_it_was(method):
 
 def test_a_coordinate_that_few_hold_is_not_slower_with_scaffold():
     ends = [
-        models(quadratics(make_algorithm("scaffold"), submodel=First(), capacities=c), 300)[-1]
+        models(quadratics(make_algorithm("scaffold"), submodel=First(), capacities=c), 100)[-1]
         for c in (CLIENTS, [1.0] * 4)
     ]
     own = (A[2:] * B[2:]).sum(0) / A[2:].sum(0)

@@ -1,7 +1,7 @@
 """Heterogeneous quadratics, where the end is known: x_i moves r_i = 1 - (1 - lr a_i)^K_i of its way
 to b_i.
 
-Runs to an end have half as many rounds again as they need to stand still within 1e-13.
+Runs to an end have more rounds than they need until nothing moves by 1e-13, and not many more.
 """
 
 from __future__ import annotations

@@ -103,13 +103,19 @@ STATED = {
 }
 
 
+DRAW_NOTHING = {"dense", "top", "top by layer", "all above a threshold", "sign"}
+DRAW_NOTHING |= {"signs of the largest"}
+
+
 @pytest.mark.parametrize("name", STATED)
 def test_definition_one_holds_with_the_stated_gamma(name):
     codec, stated = STATED[name]
     assert codec.delta(D) == pytest.approx(stated, rel=1e-12)
     for kind, p in kinds().items():
-        errors = [float((through(codec, p, place=n) - p).square().sum()) for n in range(100)]
-        error, spread = np.mean(errors), np.std(errors) / 100**0.5
+        draws = 2 if name in DRAW_NOTHING else 100
+        errors = [float((through(codec, p, place=n) - p).square().sum()) for n in range(draws)]
+        error, spread = np.mean(errors), np.std(errors) / draws**0.5
+        assert draws > 2 or spread == 0, kind
         bound = stated * float(p.square().sum()) * (1 + 1e-12)
         assert error <= bound + 4 * spread + 1e-60, kind
     p = normal(D)

@@ -21,7 +21,6 @@ from fedloom.data.published import images as sources
 from fedloom.data.published.download import PublishedFile, fetch
 from fedloom.data.published.idx import read_idx
 from fedloom.errors import DataError
-from tiny import environment
 
 # of an answer that is an error, or breaks off, pooch leaves the socket to be collected
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -297,14 +296,3 @@ def test_the_share_of_the_digits_is_kept():
 def test_without_scikit_learn_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     refused(digits, "pip install fedloom[digits]")
-
-
-def test_importing_the_data_package_loads_nothing_heavy():
-    import subprocess
-
-    heavy = {"sklearn", "rich", "matplotlib", "pooch", "pandas"}
-    code = f"import sys, fedloom.data; print({heavy} & set(sys.modules))"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
-    assert run.stdout.strip() == "set()"

@@ -228,7 +228,6 @@ def test_importing_fedloom_does_nothing():
     assert run(LOOK) == "[]"
 
 
-@pytest.mark.slow
 def test_using_fedloom_loads_no_optional_library_and_seeds_nothing():
     code = """
 import sys, torch
@@ -236,7 +235,7 @@ state, threads = torch.random.get_rng_state(), torch.get_num_threads()
 import fedloom, fedloom.algorithms.registry, fedloom.data, fedloom.models
 fedloom.Experiment
 assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
-optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
+optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy", "pooch", "pandas"}
 print(sorted(optional & set(sys.modules)), torch.cuda.is_initialized())
 """
     assert run(code) == "[] False"

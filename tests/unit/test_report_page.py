@@ -84,11 +84,16 @@ def several(folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("several")
     out = write_report(several(folder), folder / "new" / "report.html")
     assert [file.name for file in out.parent.iterdir()] == ["report.html"]  # no temporary file left
-    return Page(out.read_text(encoding="utf-8"))
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(written: Path) -> Page:
+    return Page(written.read_text(encoding="utf-8"))
 
 
 def test_every_image_is_a_valid_png_inside_the_page_with_alt_text(page: Page) -> None:
@@ -164,7 +169,10 @@ def test_values_that_are_not_finite_leave_gaps_and_no_warning(tmp_path: Path) ->
     assert len(page.images()) == 7  # no client has a value
 
 
-def test_saved_pictures_are_the_named_files(tmp_path: Path) -> None:
+def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_path: Path) -> None:
+    import matplotlib
+
+    before: dict[str, Any] = dict(matplotlib.rcParams)
     groups = group_runs(map(load_run, several(tmp_path)))
     files = save_curves(groups, tmp_path / "pictures")
     assert [file.name for file in files] == [
@@ -174,6 +182,7 @@ def test_saved_pictures_are_the_named_files(tmp_path: Path) -> None:
     assert sorted(files) == sorted((tmp_path / "pictures").iterdir())
     for file in files:
         check_png(file.read_bytes())
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_the_drawn_lines_are_the_means_in_per_cent(tmp_path: Path) -> None:
@@ -254,10 +263,9 @@ def test_bytes_per_field_are_means_over_seeds_and_client_rounds(tmp_path: Path) 
     assert widths == [400, 80, 20]
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "a", [0.5, 0.6])
-    pages = [write_report(run, tmp_path / f"{i}.html").read_bytes() for i in range(2)]
-    assert pages[0] == pages[1]
+def test_the_same_runs_give_the_same_bytes(written: Path, tmp_path: Path) -> None:
+    again = write_report(several(tmp_path), tmp_path / "again.html")
+    assert again.read_bytes() == written.read_bytes()
 
 
 @pytest.mark.parametrize("library", ["matplotlib", "jinja2"])
@@ -274,7 +282,7 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(
 def test_a_failed_write_leaves_the_old_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, out = fake_run(tmp_path / "a", [0.5]), tmp_path / "pages" / "a.html"
+    run, out = fake_run(tmp_path / "a", [], summary=False), tmp_path / "pages" / "a.html"
     out.parent.mkdir()
     out.write_text("old")
 
@@ -295,11 +303,3 @@ def test_no_runs_are_refused(tmp_path: Path) -> None:
         write_report([], tmp_path / "a.html")
     with pytest.raises(ConfigError, match="no runs"):
         save_curves([], tmp_path)
-
-
-def test_drawing_leaves_global_settings_alone(tmp_path: Path) -> None:
-    import matplotlib
-
-    before: dict[str, Any] = dict(matplotlib.rcParams)
-    save_curves(load_run(fake_run(tmp_path / "a", [0.5])), tmp_path / "p")
-    assert dict(matplotlib.rcParams) == before
