@@ -33,6 +33,9 @@ KILLS ?= 100
 MESSAGES ?= 1000000
 MUTANTS ?= 500
 
+# Dozens of processes import fedloom in a test run: the first compiles it for all of them.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak mutants check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
@@ -57,7 +60,7 @@ format: $(INSTALLED)
 	$(RUN)/ruff check --fix $(CODE)
 
 test: check
-	$(RUN)/pytest -n 2 --dist loadfile -m "not slow"
+	$(RUN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: check
 	$(RUN)/pytest
@@ -67,7 +70,7 @@ BRIEF = tests/golden tests/unit/test_imports.py tests/unit/test_config.py tests/
 	$(wildcard tests/unit/test_data_*.py tests/unit/test_partition*.py tests/unit/test_report_*.py) \
 	tests/system/test_install.py $(wildcard tests/system/test_results*.py)
 test-brief: check
-	$(RUN)/pytest -n 2 --dist loadfile -m "not slow" $(BRIEF)
+	$(RUN)/pytest -n 2 --dist worksteal -m "not slow" $(BRIEF)
 
 test-pythons:
 	@failed=; pythons=$$($(PYTHON) requirements/pythons.py) || exit 1; for python in $$pythons; do \
