@@ -235,7 +235,8 @@ state, threads = torch.random.get_rng_state(), torch.get_num_threads()
 import fedloom, fedloom.algorithms.registry, fedloom.data, fedloom.models
 fedloom.Experiment
 assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
-optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy", "pooch", "pandas"}
+optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
+optional |= {"pooch", "pandas"}
 print(sorted(optional & set(sys.modules)), torch.cuda.is_initialized())
 """
     assert run(code) == "[] False"
