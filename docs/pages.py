@@ -1,4 +1,4 @@
-"""Make docs/algorithms/, docs/compatibility.md and docs/settings.md: `make docs`, or
+"""Make docs/algorithms/, compatibility.md, settings.md and old-names.md in docs: `make docs`, or
 `python docs/pages.py [FOLDER]`.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedloom._old_names import MOVED
+from fedloom._old_names import SUBMODELS as NAMES
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
 from fedloom.cli.method_costs import costs
@@ -347,11 +349,23 @@ def index() -> str:
     )
 
 
+def old_names() -> str:
+    """docs/old-names.md."""
+    rows = [[f"`fedloom.{old}`", f"`fedloom.{new}`"] for old, new in sorted(MOVED.items())]
+    rows += [[f"`fedloom.views.{old}`", f"`fedloom.submodels.{new}`"] for old, new in NAMES.items()]
+    words = (
+        "Modules and classes of fedloom 0.1. The old names still import, with a warning. Modules "
+        "named as a function of their package (`fedloom.data.shakespeare`, `fedloom.data.folders`) "
+        "have no old name: theirs would hide the function."
+    )
+    return "\n".join(["# Old names and new ones", "", words, "", *grid(["old", "new"], rows), ""])
+
+
 def pages() -> dict[str, str]:
     """{path below docs: text} of everything that is made."""
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS}
     out |= {"algorithms/README.md": index(), "compatibility.md": as_markdown()}
-    return out | {"settings.md": settings.as_markdown()}
+    return out | {"settings.md": settings.as_markdown(), "old-names.md": old_names()}
 
 
 def write(folder: Path) -> None:
