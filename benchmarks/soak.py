@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from messages import LAYOUT, codecs, damaged, valid, wrong, wrong_packet
 
-from fedloom import Evaluation, Experiment, Local, Saving, __version__
+from fedloom import Checkpoint, Evaluation, Experiment, Local, __version__
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, network
 from fedloom.compression.codecs.powersgd import PowerSGD
@@ -77,8 +77,8 @@ def experiment(engine: str, kind: str) -> Experiment:
         "seed": 5,
         "engine": engine,
         "device": "cpu",
-        "evaluation": Evaluation(every=5),
-        "saving": Saving(rounds=1, seconds=None),
+        "evaluate": Evaluation(every=5),
+        "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
         "resident_bytes": 6000,
     }
     schedule = FAFEDTheory(N=len(SIZES), q=4, rho=1.0)
@@ -86,7 +86,7 @@ def experiment(engine: str, kind: str) -> Experiment:
         "state": {},
         "masks": {
             "algorithm": Lookahead(inner=Scaffold(), lam=0.5),
-            "loss": MOON(),
+            "objective": MOON(),
             "submodel": FIARSE(),
             "capacities": CAPACITIES,
             "compress": Via(TopK(ratio=0.2), Residual()),

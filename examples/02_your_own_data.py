@@ -25,7 +25,7 @@ result = Experiment(
     rounds=60,
     cohort=6,
     local=Local(steps=5, batch=10, lr=0.05),
-    loss=lambda outputs, targets: nn.functional.huber_loss(outputs, targets),
+    objective=lambda outputs, targets: nn.functional.huber_loss(outputs, targets),
     metrics={"mae": lambda outputs, targets: (outputs - targets).abs()},
     engine="workers:2",
 ).run()

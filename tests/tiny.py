@@ -54,7 +54,7 @@ def quadratics(algorithm: Algorithm, copies: Sequence[int] = (1, 1, 1, 1), **cha
         "model": Variables(torch.zeros(A.shape[1], dtype=torch.float64)),
         "data": from_clients(pairs, dtype=torch.float64),
         "rounds": 1,
-        "loss": Function(f=_parabola),
+        "objective": Function(f=_parabola),
         "local": Local(steps=5, lr=0.1, batch=1),
         "device": "cpu",
     }

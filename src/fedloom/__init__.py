@@ -6,6 +6,7 @@ The public names are loaded when they are first used, so that `import fedloom` c
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import _old_names
@@ -19,30 +20,30 @@ if TYPE_CHECKING:
     from .federation.local import Local
     from .federation.sampling import Turnover
     from .server.evaluation import Evaluation
-    from .server.rounds import Saving
+    from .storage.checkpoint import Checkpoint
 
 _HOME = {
     "Algorithm": "algorithm",
+    "Checkpoint": "storage.checkpoint",
     "Evaluation": "server.evaluation",
     "Experiment": "experiment",
     "FedAvg": "algorithm",
     "Local": "federation.local",
     "LocalSGD": "algorithm",
     "Result": "experiment.result",
-    "Saving": "server.rounds",
     "Turnover": "federation.sampling",
     "check": "checks",
 }
 
 __all__ = [
     "Algorithm",
+    "Checkpoint",
     "Evaluation",
     "Experiment",
     "FedAvg",
     "Local",
     "LocalSGD",
     "Result",
-    "Saving",
     "Turnover",
     "__version__",
     "check",
@@ -50,6 +51,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Saving":
+        warnings.warn("fedloom.Saving is now Checkpoint", DeprecationWarning, stacklevel=2)
+        name = "Checkpoint"
     if name not in _HOME:
         raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

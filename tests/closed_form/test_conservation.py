@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom import Experiment, FedAvg, Local, Saving
+from fedloom import Checkpoint, Experiment, FedAvg, Local
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Via
@@ -74,7 +74,7 @@ def experiment(codec: str, view: str, rounds: int, feedback=Residual, **changes)
         local=Local(epochs=2, batch=4, lr=0.3),
         rounds=rounds,
         cohort=3,
-        saving=Saving(rounds=1, seconds=None),
+        checkpoint=Checkpoint(every_rounds=1, every_seconds=None),
         **(parts | changes),
     )
 

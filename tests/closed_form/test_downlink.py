@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import Local, Saving
+from fedloom import Checkpoint, Local
 from fedloom.algorithms import FAFED, FedACG, FedAvg, FedDyn, Scaffold
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK, make_codec
 from fedloom.compression.error_feedback import Residual
@@ -144,8 +144,8 @@ def test_every_engine_sends_and_bills_the_same(method, link, engine_of):
 @pytest.mark.parametrize("link", LINKS)
 def test_a_resumed_run_knows_what_its_clients_hold(link, tmp_path):
     def make(rounds):
-        saving = Saving(rounds=2, seconds=None)
-        return small(Scaffold(), rounds=rounds, compress=LINKS[link], saving=saving)
+        saving = Checkpoint(every_rounds=2, every_seconds=None)
+        return small(Scaffold(), rounds=rounds, compress=LINKS[link], checkpoint=saving)
 
     whole = make(7).run()
     make(4).run(tmp_path / "run")

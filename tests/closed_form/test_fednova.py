@@ -37,10 +37,10 @@ def test_linear_functions_move_along_their_own_weighted_mean(weighting):
     model = Variables(torch.zeros(2, dtype=torch.float64))
     p = WEIGHTS[weighting][:, None]
     mean, tau = (p * A).sum(0), float((p[:, 0] * SIZES).sum())
-    path = run(FedNova(server_lr=0.7), 4, weighting, loss=linear, model=model)
+    path = run(FedNova(server_lr=0.7), 4, weighting, objective=linear, model=model)
     near(path, -0.1 * 0.7 * tau * np.arange(5)[:, None] * mean)
     # FedAvg's direction is that of the K_i-weighted mean
-    other = run(FedAvg(), 1, weighting, loss=linear, model=model)[1]
+    other = run(FedAvg(), 1, weighting, objective=linear, model=model)[1]
     near(other, -0.1 * (p * SIZES[:, None] * A).sum(0))
     assert np.abs(other[0] / other[1] - mean[0] / mean[1]) > 0.05
 
@@ -137,7 +137,7 @@ def test_linear_functions_keep_their_weighted_mean_whatever_the_local_rule(weigh
     schedule = Exponential(decay=0.9, step_decay=0.7)
     local = Local(epochs=1, batch=1, lr=0.1, momentum=momentum, schedule=schedule)
     experiment = quadratics(
-        FedNova(), SIZES, local=local, weighting=weighting, loss=linear, model=model
+        FedNova(), SIZES, local=local, weighting=weighting, objective=linear, model=model
     )
     p = WEIGHTS[weighting]
     x = np.zeros(2)

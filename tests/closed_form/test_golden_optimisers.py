@@ -124,7 +124,7 @@ def theorem_1(algorithm, steps=1, lr=0.1):
         algorithm,
         data=from_clients(pairs, dtype=torch.float64),
         model=Variables(torch.full((1,), 10.0, dtype=torch.float64)),
-        loss=Function(f=_bowl),
+        objective=Function(f=_bowl),
         local=Local(steps=steps, lr=lr, batch=1),
     )
 

@@ -146,7 +146,7 @@ def test_weight_decay_leaves_what_fiarse_has_dropped(engine):
         quadratics(
             make_algorithm("fedavg"),
             model=Variables(torch.tensor(start)),
-            loss=nothing,
+            objective=nothing,
             local=Local(steps=6, lr=lr, batch=1, weight_decay=wd),
             submodel=FIARSE(),
             capacities=[0.5] * 4,

@@ -44,7 +44,7 @@ def rounds_of(objective, cohorts, algorithm=None, **changes):
         "cohort": cohorts,
         "rounds": len(cohorts),
         "local": Local(steps=1, batch=None, lr=0.5),
-        "loss": objective,
+        "objective": objective,
     }
     return small(algorithm or FedAvg(), torch.float64, **(settings | changes))
 
@@ -96,7 +96,7 @@ def test_fedlc_remembers_its_own_label_counts():
 @pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr", "fedlc", "fedntd"])
 def test_each_changes_fedacg_and_stays_finite(name):
     ends = [
-        [*trace(small(FedACG(), torch.float64, loss=o), 3)][-1].srv.x
+        [*trace(small(FedACG(), torch.float64, objective=o), 3)][-1].srv.x
         for o in (OBJECTIVES[name](), CrossEntropy())
     ]
     assert ends[0].isfinite().all()
@@ -121,7 +121,7 @@ def test_each_changes_fedacg_and_stays_finite(name):
 )
 def test_every_hyper_parameter_changes_a_run(name, change):
     ends = [
-        [*trace(small(FedAvg(), torch.float64, loss=OBJECTIVES[name](**o)), 3)][-1].srv.x
+        [*trace(small(FedAvg(), torch.float64, objective=OBJECTIVES[name](**o)), 3)][-1].srv.x
         for o in ({}, change)
     ]
     assert float((ends[0] - ends[1]).abs().max()) > 1e-9
@@ -162,14 +162,14 @@ class Opaque(nn.Module):
 
 @pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr"])
 def test_a_model_without_blocks_is_refused_by_name(name):
-    experiment = small(FedAvg(), model=Opaque(), loss=OBJECTIVES[name]())
+    experiment = small(FedAvg(), model=Opaque(), objective=OBJECTIVES[name]())
     with pytest.raises(CompositionError, match=f"{OBJECTIVES[name].__name__} and Opaque: .*blocks"):
         list(trace(experiment, 1))
 
 
 @pytest.mark.parametrize("name", ["fedlc", "fedntd"])
 def test_the_others_take_any_model(name):
-    *_, loop = trace(small(FedAvg(), model=Opaque(), loss=OBJECTIVES[name]()), 2)
+    *_, loop = trace(small(FedAvg(), model=Opaque(), objective=OBJECTIVES[name]()), 2)
     assert loop.srv.x.isfinite().all()
 
 
@@ -177,7 +177,7 @@ def test_the_others_take_any_model(name):
 def test_features_that_nothing_trains_are_refused(name):
     model = nn.Sequential(nn.Flatten(), nn.Linear(5, 3))
     with pytest.raises(CompositionError, match="nothing before '1' has a trained parameter"):
-        list(trace(small(FedAvg(), model=model, loss=OBJECTIVES[name]()), 1))
+        list(trace(small(FedAvg(), model=model, objective=OBJECTIVES[name]()), 1))
 
 
 @pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr"])
@@ -199,4 +199,4 @@ def test_fedlc_needs_labels():
         FedLC().init(rec(counts=torch.zeros(0), d=3))
     numbers = from_clients([(np.ones((4, 5)), np.array([0.5, 1.0, 2.0, 0.1]))], dtype=torch.float32)
     with pytest.raises(DataError, match="labels"):
-        list(trace(small(FedAvg(), data=numbers, cohort=1.0, loss=FedLC()), 1))
+        list(trace(small(FedAvg(), data=numbers, cohort=1.0, objective=FedLC()), 1))

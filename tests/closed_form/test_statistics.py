@@ -39,7 +39,7 @@ def built(rule, statistics: str):
         local=Local(steps=2, batch=3, lr=0.1),
         submodel=rule,
         capacities=[0.25, 1.0] if rule else None,
-        evaluation=Evaluation(statistics=statistics),
+        evaluate=Evaluation(statistics=statistics),
         device="cpu",
     ).build()
     loop.engine.open(loop.plan, loop.fed, loop.net)

@@ -59,11 +59,11 @@ def _one_round(rule: Rule, start: list[float], pulls: list[list[float]], capacit
         model=Variables(torch.tensor(start, dtype=torch.float64)),
         data=data,
         rounds=1,
-        loss=Function(f=lambda x, inputs, targets: _pull(x, targets)),
+        objective=Function(f=lambda x, inputs, targets: _pull(x, targets)),
         local=Local(steps=1, lr=1.0),
         submodel=rule,
         capacities=capacities,
-        evaluation=Evaluation(explored=False),
+        evaluate=Evaluation(explored=False),
         device="cpu",
     )
     return [*trace(run, 1)][-1].srv.x.tolist()
@@ -418,7 +418,7 @@ def test_exploration_and_difference_are_counted_by_hand():
         data=data,
         rounds=4,
         cohort=[[1], [0], [1], [1]],
-        loss=Function(f=lambda x, inputs, targets: _pull(x, targets)),
+        objective=Function(f=lambda x, inputs, targets: _pull(x, targets)),
         submodel=Window(),
         capacities=[0.4, 0.5],  # two sizes; clients 0 and 2 have the first
         device="cpu",

@@ -126,7 +126,7 @@ def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
     experiment = quadratics(
         fedadagrad(server_lr=0.1, tau=1e-12, v0=0.0),
         data=slope,
-        loss=Function(f=lambda x, a, b: (a * x).sum(1).mean()),
+        objective=Function(f=lambda x, a, b: (a * x).sum(1).mean()),
         local=Local(steps=1, lr=0.1, batch=1),
     )
     path = [float(loop.srv.x[0]) for loop in trace(experiment, 9)]

@@ -207,7 +207,7 @@ def trial(mix: Mix, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial
     part = {axis: AXES[axis][mix[axis]] for axis in AXES}
     settings = {
         "algorithm": part["server"](part["algorithm"]),
-        "loss": part["objective"],
+        "objective": part["objective"],
         "submodel": part["view"],
         "capacities": None if part["view"] is None else CAPACITIES,
         "compress": part["codec"],

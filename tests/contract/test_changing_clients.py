@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom import Saving, Turnover
+from fedloom import Checkpoint, Turnover
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21, Residual
@@ -20,7 +20,7 @@ def experiment(rounds=6, algorithm="scaffold", engine="serial", forget=False, **
     settings = {
         "cohort": 3,
         "turnover": Turnover(**TURNOVER, forget=forget),
-        "saving": Saving(rounds=1, seconds=None),
+        "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
     }
     return small(make_algorithm(algorithm), rounds=rounds, engine=engine, **(settings | changes))
 

@@ -302,7 +302,11 @@ class Stateless(LanguageModel):
 
 def test_the_state_is_carried_over_the_rounds_of_a_check():
     ends = [
-        run(experiment(torch.float64, loss=loss, model=language_network, data=texts(torch.float64)))
+        run(
+            experiment(
+                torch.float64, objective=loss, model=language_network, data=texts(torch.float64)
+            )
+        )
         for loss in (LanguageModel(), Stateless())
     ]
     assert "differs" in unlike(ends[0].srv, ends[1].srv, 1e-6)

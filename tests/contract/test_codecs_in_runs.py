@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from fedloom import FedAvg, Saving
+from fedloom import Checkpoint, FedAvg
 from fedloom.compression.codecs import MAKERS, make_codec
 from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import Via
@@ -55,8 +55,8 @@ def test_vectorised_agrees_with_serial(name):
 
 @pytest.mark.parametrize("name", CODECS)
 def test_a_resumed_run_goes_on_with_its_residuals(name, tmp_path):
-    saving = Saving(rounds=2, seconds=None)
-    whole = run(name, "serial", rounds=4, saving=saving).run()
-    run(name, "serial", rounds=2, saving=saving).run(tmp_path / "run")
-    again = run(name, "serial", rounds=4, saving=saving).resume(tmp_path / "run")
+    saving = Checkpoint(every_rounds=2, every_seconds=None)
+    whole = run(name, "serial", rounds=4, checkpoint=saving).run()
+    run(name, "serial", rounds=2, checkpoint=saving).run(tmp_path / "run")
+    again = run(name, "serial", rounds=4, checkpoint=saving).resume(tmp_path / "run")
     assert same(again.state, whole.state) and timeless(again.history) == timeless(whole.history)

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch import nn
 
-from fedloom import Evaluation, Experiment, FedAvg, Local, Saving
+from fedloom import Checkpoint, Evaluation, Experiment, FedAvg, Local
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.compare import unequal
 from fedloom.checks.tiny_federation import CAPACITIES, experiment, finish, network, run
@@ -44,7 +44,7 @@ CUT = [pytest.param(dict(mix), id=pairs.shown(mix)) for mix in pairs.cut()]
 ENGINES = ["serial", "vectorised:3"]
 # an operation of the stand-in costs fifty of the CPU's: few steps, but all three capacities,
 # short batches, a client that comes again and one that is new
-SHORT = {"rounds": 2, "cohort": [[0, 1, 2], [0, 4]], "evaluation": Evaluation(every=0)}
+SHORT = {"rounds": 2, "cohort": [[0, 1, 2], [0, 4]], "evaluate": Evaluation(every=0)}
 
 
 def short(local: Local) -> Local:
@@ -132,7 +132,7 @@ def images(**changes):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_augmented_images_behind_a_batch_norm_of_the_batch(engine, statistics):
     evaluation = Evaluation(statistics=statistics)
-    ends_agree(*both(images, engine=engine, evaluation=evaluation))
+    ends_agree(*both(images, engine=engine, evaluate=evaluation))
 
 
 def test_running_statistics_are_averaged_and_loaded():
@@ -171,7 +171,7 @@ def test_other_models_of_texts(kind, engine):
             data=test_model_kinds.texts(torch.float64),
             rounds=1,
             cohort=[[0, 1, 2]],
-            loss=FedMLB() if "fedmlb" in kind else None,
+            objective=FedMLB() if "fedmlb" in kind else None,
             local=Local(epochs=1, batch=4, lr=0.1),
             seed=4,
             **changes,
@@ -215,7 +215,7 @@ LOSSES = {
 def test_a_loss_and_a_metric_that_hold_tensors_are_brought_along(kind, engine):
     loss = LOSSES[kind]
     metrics = {"accuracy": accuracy_of, "weighted": nn.CrossEntropyLoss(weight=WEIGHTS)}
-    make = functools.partial(experiment, torch.float64, loss=loss, metrics=metrics, rounds=1)
+    make = functools.partial(experiment, torch.float64, objective=loss, metrics=metrics, rounds=1)
     ends_agree(*both(make, engine=engine, local=Local(steps=2, batch=4, lr=0.1), cohort=3))
     assert getattr(loss, "weight", WEIGHTS) is WEIGHTS  # the caller's own stay where they are
 
@@ -243,7 +243,7 @@ def test_a_loss_with_a_forgotten_tensor_is_refused_in_one_line():
         return nn.functional.cross_entropy(outputs, targets, weight=weights)
 
     with pytest.raises(ClientError, match=r"client 0, round 1: .*same device") as found:
-        run(experiment(torch.float64, loss=loss, device=DEVICE, rounds=1, cohort=[[0]]))
+        run(experiment(torch.float64, objective=loss, device=DEVICE, rounds=1, cohort=[[0]]))
     assert "\n" not in str(found.value)
 
 
@@ -273,7 +273,7 @@ def stopping(tmp_path, rounds, device, **changes):
         "compress": Link(Via(PowerSGD(rank=1), Residual()), TopK(ratio=0.2)),
         "local": Local(steps=2, batch=4, lr=0.05),
         "cohort": [[0, 1, 2], [0, 2, 4], [1, 2, 5]],
-        "saving": Saving(rounds=1, seconds=None),
+        "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
     } | changes
     return experiment(torch.float64, **changes), tmp_path / "run"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from naive import Naive
 
-from fedloom import FedAvg, Local, Saving
+from fedloom import Checkpoint, FedAvg, Local
 from fedloom.algorithm import Trait
 from fedloom.algorithms import FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
@@ -27,6 +27,7 @@ CASES = {name: (name, {}) for name in ALGORITHMS} | {
     "feddc, by size": ("feddc", {"size_scaled": True}),
 }
 DTYPES = [torch.float32, torch.float64]
+EVERY_ROUND = Checkpoint(every_rounds=1, every_seconds=None)
 SLOW = pytest.mark.slow  # thousands of runs: make test keeps one of each kind
 LOCAL = Local(
     epochs=1.5,
@@ -204,7 +205,7 @@ def test_client_state_begins_with_the_model_of_its_first_round_or_of_the_run(
     name, parts, engine_of, tmp_path
 ):
     """Also in a wrapper, of a client that comes later, and after a stop."""
-    cohorts = {"cohort": [[0, 1], [1, 2], [3]], "saving": Saving(rounds=1, seconds=None)}
+    cohorts = {"cohort": [[0, 1], [1, 2], [3]], "checkpoint": EVERY_ROUND}
     for method, rounds in ((Remembers(), [0, 0, 1, 2]), (FromTheStart(), [0, 0, 0, 0])):
         given = cohorts | parts | {"algorithm": Prox(inner=method, mu=0.0)}
         make = lambda n, given=given, **more: experiment(**given, rounds=n, **more)
@@ -247,7 +248,7 @@ class Noisy(FedAvg):
 
 def test_draws_from_torchs_generator_are_the_runs_own(engine_of, tmp_path):
     """The same bits whatever the process drew before, in workers, and after a stop."""
-    make = lambda **given: small(Noisy(), saving=Saving(rounds=1, seconds=None), **given)
+    make = lambda **given: small(Noisy(), checkpoint=EVERY_ROUND, **given)
     whole = make().run()
     torch.manual_seed(99)
     for given in ({}, {"engine": engine_of("workers:2")}):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import Saving
+from fedloom import Checkpoint
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import MAKERS, make_codec
 from fedloom.compression.error_feedback import Residual
@@ -68,9 +68,9 @@ def conserves(algorithm: Any, codec: Any, folder: Path, patch: pytest.MonkeyPatc
     watch = Watch(patch)
 
     def experiment(rounds: int) -> Any:
-        saving = Saving(rounds=1, seconds=None)
+        saving = Checkpoint(every_rounds=1, every_seconds=None)
         link = Via(codec, Residual())
-        return small(algorithm, torch.float64, rounds=rounds, compress=link, saving=saving)
+        return small(algorithm, torch.float64, rounds=rounds, compress=link, checkpoint=saving)
 
     experiment(2).run(folder)
     experiment(4).resume(folder)

@@ -129,9 +129,9 @@ def trial(part: Any) -> Trial:
     if isinstance(part, Algorithm):
         return experiment(algorithm=part, rounds=3)
     if isinstance(part, Objective) and part.ordered:
-        return experiment(loss=part, rounds=3, **on_text())
+        return experiment(objective=part, rounds=3, **on_text())
     if isinstance(part, Objective):
-        return experiment(loss=part, rounds=3)
+        return experiment(objective=part, rounds=3)
     if isinstance(part, Rule):
         return experiment(submodel=part, capacities=CAPACITIES, rounds=3)
     if isinstance(part, Codec):

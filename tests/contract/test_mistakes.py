@@ -363,7 +363,7 @@ OF_THE_LOSS = {
 @pytest.mark.parametrize("name", OF_THE_LOSS)
 def test_an_objective_of_a_wrong_shape_is_named_with_client_and_round(name, engine, engine_of):
     loss, pattern = OF_THE_LOSS[name]
-    text = says(small(FedAvg(), loss=loss), engine, engine_of)
+    text = says(small(FedAvg(), objective=loss), engine, engine_of)
     assert re.match(r"FedAvg: client \d, round 1: ", text), text
     assert re.search(pattern, text), text
 
@@ -373,7 +373,7 @@ def test_a_loss_without_a_way_to_the_parameters_is_said_so():
         def loss(self, net, x, batch, ref, mem):
             return super().loss(net, x, batch, ref, mem).detach()
 
-    text = says(small(FedAvg(), loss=Detached()), "serial", None)
+    text = says(small(FedAvg(), objective=Detached()), "serial", None)
     assert re.search(r"client \d, round 1: Detached's loss does not depend on x.*detached", text)
 
 
@@ -384,7 +384,7 @@ def test_a_loss_of_ones_own_is_not_passed_over_for_an_inherited_fused_mean():
 
     assert Doubled.mean is Objective.mean and CrossEntropy.mean is not Objective.mean
     ends = [
-        [*trace(small(FedAvg(), torch.float64, loss=loss, engine=engine), 2)][-1].srv.x
+        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].srv.x
         for loss, engine in ((Doubled(), "serial"), (Doubled(), "vectorised"), (None, "serial"))
     ]
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
@@ -396,7 +396,7 @@ def test_a_function_may_give_a_loss_per_output(engine):
     square = lambda outputs, targets: (outputs - targets[:, None]) ** 2
     mean = UserLoss(call=lambda outputs, targets: square(outputs, targets).mean(1))
     ends = [
-        [*trace(small(FedAvg(), torch.float64, loss=loss, engine=engine), 2)][-1].srv.x
+        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].srv.x
         for loss in (square, mean)
     ]
     torch.testing.assert_close(*ends, rtol=0, atol=1e-14)
@@ -414,7 +414,7 @@ class Opaque(nn.Module):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_model_without_blocks_is_refused_for_fedmlb_before_anything_runs(engine):
-    experiment = small(FedAvg(), model=Opaque(), loss=FedMLB(), engine=engine)
+    experiment = small(FedAvg(), model=Opaque(), objective=FedMLB(), engine=engine)
     with pytest.raises(CompositionError, match=r"FedMLB and Opaque: .*blocks"):
         experiment.build()
 

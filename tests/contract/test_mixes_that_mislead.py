@@ -131,14 +131,14 @@ def test_bytes_that_are_compressed_again_change_no_feedback():
 
 # --------------------------------------------------------------------------------- the evaluation
 def test_a_target_that_nobody_looked_for_is_not_missed():
-    run = quadratics(make_algorithm("fedavg"), evaluation=Evaluation(every=0, target=1.0), rounds=3)
+    run = quadratics(make_algorithm("fedavg"), evaluate=Evaluation(every=0, target=1.0), rounds=3)
     assert run.run().summary["rounds_to_target_text"] == ""
 
 
 def test_another_factor_of_the_average_is_said_to_come_too_late(tmp_path, caplog):
-    settings = {"rounds": 2, "evaluation": Evaluation(ema=0.9)}
+    settings = {"rounds": 2, "evaluate": Evaluation(ema=0.9)}
     quadratics(make_algorithm("fedavg"), **settings).run(tmp_path / "run")
-    settings |= {"rounds": 3, "evaluation": Evaluation(ema=0.5)}
+    settings |= {"rounds": 3, "evaluate": Evaluation(ema=0.5)}
     with caplog.at_level(logging.WARNING, "fedloom"):
         quadratics(make_algorithm("fedavg"), **settings).resume(tmp_path / "run")
     assert "evaluate.ema stays 0.9" in caplog.text

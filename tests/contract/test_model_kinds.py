@@ -68,7 +68,7 @@ def run(kind, dtype, engine):
         data=(images if kind in ("group", "static_batch") else texts)(dtype),
         rounds=3,
         cohort=3,
-        loss=FedMLB() if "fedmlb" in kind else None,
+        objective=FedMLB() if "fedmlb" in kind else None,
         local=Local(epochs=2, batch=4, lr=0.1),
         seed=4,
         device="cpu",

@@ -24,7 +24,7 @@ from fedloom.engines import Serial
 from fedloom.engines.client_round import Client
 from fedloom.engines.vmap_range import Chunks
 from fedloom.errors import CompositionError
-from fedloom.server.rounds import Saving
+from fedloom.storage.checkpoint import Checkpoint
 
 CUT = pairs.cut()
 MIXES = [
@@ -184,9 +184,9 @@ def test_no_argument_is_changed_and_every_method_is_a_function(mix):
 
 @pytest.mark.parametrize("mix", OTHERS)
 def test_a_run_that_is_resumed_has_the_bits_of_one_that_never_stopped(mix, tmp_path):
-    saving = Saving(rounds=1, seconds=None)
-    pairs.trial(mix, rounds=2, saving=saving).run(tmp_path / "run")
-    second = pairs.trial(mix, saving=saving)
+    saving = Checkpoint(every_rounds=1, every_seconds=None)
+    pairs.trial(mix, rounds=2, checkpoint=saving).run(tmp_path / "run")
+    second = pairs.trial(mix, checkpoint=saving)
     second.resume(tmp_path / "run")
     bits_agree(finish(second.loop), serial(tuple(mix.items()), torch.float32))
 

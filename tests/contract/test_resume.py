@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import Evaluation, Saving
+from fedloom import Checkpoint, Evaluation
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Forget, Residual
@@ -23,7 +23,10 @@ EVALUATION = Evaluation(every=2, ema=0.9, target=0.5)
 
 def experiment(case, rounds, engine="serial", **changes):
     name, values = CASES[case]
-    settings = {"evaluation": EVALUATION, "saving": Saving(rounds=2, seconds=None)} | changes
+    settings = {
+        "evaluate": EVALUATION,
+        "checkpoint": Checkpoint(every_rounds=2, every_seconds=None),
+    } | changes
     return small(make_algorithm(name, **values), rounds=rounds, engine=engine, **settings)
 
 

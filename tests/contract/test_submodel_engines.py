@@ -32,14 +32,14 @@ from fedloom.objectives import (
 from fedloom.submodels import FIARSE, VIEWS, FedRolex, FjORD, HeteroFL, ScaleFL, greedy
 from tiny import same
 
-SCALEFL: dict[str, Any] = {"submodel": ScaleFL(), "loss": SelfDistillation(), "model": exits}
+SCALEFL: dict[str, Any] = {"submodel": ScaleFL(), "objective": SelfDistillation(), "model": exits}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"submodel": make()} for name, make in VIEWS.items() if name != "scalefl"},
     "scalefl": SCALEFL,
-    "scalefl, as its code": SCALEFL | {"loss": SelfDistillation(beta=1.0, after=2, code=True)},
-    "fjord, distilled": {"submodel": FjORD(), "loss": OrderedDistillation(alpha=0.5, tau=2.0)},
+    "scalefl, as its code": SCALEFL | {"objective": SelfDistillation(beta=1.0, after=2, code=True)},
+    "fjord, distilled": {"submodel": FjORD(), "objective": OrderedDistillation(alpha=0.5, tau=2.0)},
     "fjord, given widths": {"submodel": FjORD(widths=(0.3, 0.6))},
-    "fjord, FedNTD": {"submodel": FjORD(), "loss": FedNTD()},
+    "fjord, FedNTD": {"submodel": FjORD(), "objective": FedNTD()},
     "fiarse, shards": {"submodel": FIARSE(group="shard", shards=("first.*", "s*.weight"))},
     "fiarse, nonzero": {"submodel": FIARSE(count="nonzero")},
     "fiarse, masked steps": {
@@ -48,7 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "heterofl, budget": {"submodel": HeteroFL(width="budget")},
     "fedrolex, no scaler": {"submodel": FedRolex(scaler=False)},
-    "fedrolex, owners": {"submodel": FedRolex(owners=True), "loss": MaskedCrossEntropy()},
+    "fedrolex, owners": {"submodel": FedRolex(owners=True), "objective": MaskedCrossEntropy()},
     "fjord, scaffold": {"submodel": FjORD(), "algorithm": make_algorithm("scaffold")},
     "scalefl, scaffold": SCALEFL | {"algorithm": make_algorithm("scaffold")},
     "scalefl, fedacg": SCALEFL | {"algorithm": make_algorithm("fedacg")},
@@ -111,8 +111,8 @@ def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
     if getattr(rule, "count", "") == "nonzero" or getattr(rule, "owners", False):
         return  # its mean is another one
     parts = {k: v for k, v in CASES[case].items() if k != "submodel"}
-    if isinstance(parts.get("loss"), OrderedDistillation):
-        parts["loss"] = SelfTaught(**vars(parts["loss"]))
+    if isinstance(parts.get("objective"), OrderedDistillation):
+        parts["objective"] = SelfTaught(**vars(parts["objective"]))
     one, other = run(trial(case, capacities=[1.0])), run(experiment(**parts))
     assert same(one.srv, other.srv)
     assert all(same(one.memory[i], other.memory[i]) for i in other.memory)
@@ -148,17 +148,18 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
 
 REFUSED = {
     "exits without the loss that asks them": (
-        {"submodel": ScaleFL(), "loss": CrossEntropy()},
+        {"submodel": ScaleFL(), "objective": CrossEntropy()},
         "ScaleFL and CrossEntropy.*self_distillation",
     ),
     "no exits": (
         {"submodel": ScaleFL(), "model": network}, "self_distillation and .*one exit"
     ),
     "distillation into what nobody draws": (
-        {"submodel": HeteroFL(), "loss": OrderedDistillation()}, "OrderedDistillation and HeteroFL"
+        {"submodel": HeteroFL(), "objective": OrderedDistillation()},
+        "OrderedDistillation and HeteroFL",
     ),
     "distillation of whole models": (
-        {"loss": OrderedDistillation(), "submodel": None, "capacities": None},
+        {"objective": OrderedDistillation(), "submodel": None, "capacities": None},
         "OrderedDistillation and whole models"
     ),
     "a shard that fits nothing": (

@@ -45,7 +45,7 @@ def experiment(dtype=torch.float64, dropout=0.0, **changes):
         "model": lstm_language_model(WORDS, 4, 4, dropout=dropout).to(dtype),
         "data": data(dtype),
         "rounds": 4,
-        "loss": LanguageModel(),
+        "objective": LanguageModel(),
         "local": Local(steps=STEPS, batch=BATCH, lr=0.5, order="text", clip=0.25),
         "seed": 4,
         "device": "cpu",
@@ -191,7 +191,7 @@ def test_a_model_without_a_state_is_refused():
     model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)).double()
     with pytest.raises(CompositionError, match=r"LanguageModel and Sequential: .* no state"):
         experiment(model=model).run()
-    assert experiment(model=model, loss=CrossEntropy(), rounds=1).run().last > 0
+    assert experiment(model=model, objective=CrossEntropy(), rounds=1).run().last > 0
 
 
 def test_a_model_of_one_row_per_text_is_refused():

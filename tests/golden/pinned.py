@@ -65,7 +65,7 @@ def runs() -> dict[str, Callable[[], Parts]]:
     for name, make in OBJECTIVES.items():
         # what is not for labels, or asks for a model or a rule of its own, is proven elsewhere
         if name != "squared_error" and not (make.ordered or make.exits or make.drawn):
-            out[f"objective {name}"] = lambda make=make: {"loss": make()}
+            out[f"objective {name}"] = lambda make=make: {"objective": make()}
     for name, make in VIEWS.items():
         if make().exits:
             continue
@@ -100,7 +100,7 @@ def experiment(name: str) -> Experiment:
         "rounds": 3,
         "cohort": 5,
         "local": LOCAL,
-        "evaluation": Evaluation(every=1),
+        "evaluate": Evaluation(every=1),
         "seed": 1,
         "engine": "serial",
         "device": "cpu",

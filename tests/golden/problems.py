@@ -44,7 +44,7 @@ def theorem_1(algorithm, q=1, lr=0.1):
         algorithm,
         model=Variables(torch.full((1,), 10.0, dtype=D)),
         data=from_clients(pairs, dtype=D),
-        loss=Function(f=_bent),
+        objective=Function(f=_bent),
         local=Local(steps=q, lr=lr, batch=1),
     )
 

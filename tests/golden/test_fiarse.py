@@ -163,7 +163,7 @@ def test_rounds_follow_the_box(biased, dynamic, engine):
         FedAvg(),
         data=from_clients(pairs, dtype=D),
         model=Variables(torch.tensor(x)),
-        loss=Function(f=_quadratic),
+        objective=Function(f=_quadratic),
         submodel=FIARSE(biased=biased, dynamic=dynamic),
         capacities=levels,
         cohort=cohorts,

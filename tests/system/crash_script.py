@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedloom import Evaluation, Experiment, Local, Saving
+from fedloom import Checkpoint, Evaluation, Experiment, Local
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, network
 from fedloom.compression.codecs import TopK
@@ -39,7 +39,7 @@ def kinds(kind: str) -> dict[str, Any]:
     if kind == "everything":
         return half | {
             "algorithm": Lookahead(inner=Scaffold(), lam=0.5),
-            "loss": MOON(),
+            "objective": MOON(),
             "submodel": FIARSE(),
             "capacities": CAPACITIES,
         }
@@ -65,8 +65,8 @@ def experiment(
         "seed": 5,
         "engine": engine,
         "device": "cpu",
-        "evaluation": Evaluation(every=10),
-        "saving": Saving(rounds=2, seconds=None),
+        "evaluate": Evaluation(every=10),
+        "checkpoint": Checkpoint(every_rounds=2, every_seconds=None),
         "resident_bytes": 2000,
     }
     return Experiment(**(settings | kinds(kind) | changes))

@@ -306,7 +306,7 @@ def test_a_model_of_our_own_layers_is_exported_by_its_options(
     Path(tmp_path, "config.toml").write_text(resolve("digits", overrides).to_toml())
     built = call(tmp_path)
     assert built.startswith(f'MODELS["{model}"](')
-    want = MODELS[model](**resolve("digits", overrides)._named("model")[1])
+    want = MODELS[model](**resolve("digits", overrides).options("model"))
     assert repr(eval(built, {"MODELS": MODELS})) == repr(want)
     text = script(built, "export.safetensors", "safetensors", tmp_path, 3)
     save_model(want, str(tmp_path / "export.safetensors"))

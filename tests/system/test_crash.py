@@ -20,7 +20,7 @@ import torch
 from crash_script import ROUNDS, agree, experiment
 
 import fedloom.storage.atomic
-from fedloom import Saving
+from fedloom import Checkpoint
 from fedloom.errors import CheckpointError, WorkerError
 from tiny import environment, same, timeless, trace, weights
 
@@ -218,7 +218,7 @@ def test_signals_while_it_saves_and_closes_change_nothing(whole, tmp_path, monke
     monkeypatch.setattr(Serial, "close", closed)
     with pytest.raises(KeyboardInterrupt) as caught:
         stop = lambda row: row["round"] == 7 and signal.raise_signal(signal.SIGHUP)
-        experiment(rounds=10, saving=Saving(seconds=None), on_round=[stop]).run(tmp_path / "run")
+        experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None), on_round=[stop]).run(tmp_path / "run")
     assert getattr(caught.value, "code", None) == 128 + signal.SIGHUP and len(came) == 2
     monkeypatch.undo()
     assert (tmp_path / "run" / "checkpoints" / "00000007").is_dir()
@@ -243,7 +243,7 @@ def test_who_is_told_of_the_last_row_may_fail(whole, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Loop, "_commit", commit_and_hang_up)
         with pytest.raises(OSError, match="gone"):
-            experiment(rounds=10, saving=Saving(seconds=None), on_round=[broken]).run(
+            experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None), on_round=[broken]).run(
                 tmp_path / "run"
             )
     assert (tmp_path / "run" / "checkpoints" / "00000008").is_dir()
@@ -305,7 +305,7 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
 
     monkeypatch.setattr(RunDirectory, "append_round", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        experiment(rounds=10, saving=Saving(seconds=None)).run(tmp_path / "run")
+        experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None)).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
     shutil.rmtree(tmp_path / "run")
 
@@ -321,7 +321,7 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
 
     monkeypatch.setattr(Loop, "_commit", commit_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        experiment(rounds=10, saving=Saving(seconds=None)).run(tmp_path / "run")
+        experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None)).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
     monkeypatch.undo()
     agree(experiment(rounds=10).resume(tmp_path / "run"), whole)

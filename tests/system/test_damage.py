@@ -12,7 +12,7 @@ import torch
 from crash_script import agree, experiment
 
 import fedloom.storage.atomic
-from fedloom import Saving
+from fedloom import Checkpoint
 from fedloom.errors import CheckpointError
 
 
@@ -61,8 +61,8 @@ def test_damaged_client_memory_is_passed_over(damage, whole, run, caplog):
 def test_an_older_checkpoint_that_is_damaged_is_let_go(whole, run, caplog):
     old, _ = checkpoints(run)
     truncate(old / "memory.json")
-    saving = Saving(rounds=2, seconds=None, keep=4)
-    agree(experiment(rounds=10, saving=saving).resume(run), whole)
+    saving = Checkpoint(every_rounds=2, every_seconds=None, keep=4)
+    agree(experiment(rounds=10, checkpoint=saving).resume(run), whole)
     assert not old.exists() and f"{old.name} is damaged" in caplog.text
 
 
@@ -148,9 +148,9 @@ def test_a_failing_client_loses_no_round_that_was_done(tmp_path):
             d, loc = super().direction(x, loc, msg, mem, grad, job)
             return torch.where(torch.as_tensor(job.round >= 7), float("inf"), d), loc
 
-    rare = Saving(rounds=None, seconds=None)
+    rare = Checkpoint(every_rounds=None, every_seconds=None)
     with pytest.raises(ClientError, match="round 8"):
-        experiment(algorithm=Late(), saving=rare).run(tmp_path / "run")
+        experiment(algorithm=Late(), checkpoint=rare).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000007" / "manifest.json").is_file()
     lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
     assert len(lines) == 7

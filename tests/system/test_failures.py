@@ -145,12 +145,12 @@ def test_a_rule_is_tried_on_the_model_before_anything_runs():
 
 def test_squared_error_of_labels_is_refused_at_once():
     with pytest.raises(DataError, match="squared error needs floating targets"):
-        small(FedAvg(), loss=SquaredError()).build()
+        small(FedAvg(), objective=SquaredError()).build()
 
 
 def test_a_loss_that_is_not_finite_is_named():
     with pytest.raises(ClientError, match=r"client \d, round 1.*loss was (nan|inf)"):
-        small(FedAvg(), loss=lambda o, t: o.mean() / 0).run()
+        small(FedAvg(), objective=lambda o, t: o.mean() / 0).run()
 
 
 def test_a_model_that_diverges_stops_the_run():

@@ -163,7 +163,8 @@ def as_before(run):
         del old["checksum"], old["log_sha256"]
         path.write_text(json.dumps(old))
     exp = experiment(rounds=10)
-    old = describe.fingerprint(exp, exp.build(), "1")
+    loop = exp.build()
+    old = describe.fingerprint(exp._settings(loop), exp.data, loop, "1")
     (run / "fingerprint.json").write_text(json.dumps(old))
     (run / ".lock").write_text("")
     return old

@@ -135,7 +135,7 @@ def test_a_server_around_a_method_is_the_same_in_every_engine(name: str, server:
     [
         ("scaffold", {"option": 1}, {}),
         ("fafed", {}, {}),
-        ("fedacg", {}, {"loss": MOON()}),
+        ("fedacg", {}, {"objective": MOON()}),
         ("fedavg", {}, {"submodel": FIARSE(), "capacities": [0.25, 1.0]}),
         ("feddyn", {}, {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}),
     ],

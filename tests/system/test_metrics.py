@@ -52,7 +52,7 @@ def regression(**changes):
         nn.MSELoss(),
     ],
 )
-@pytest.mark.parametrize("part", ["metrics", "loss"])
+@pytest.mark.parametrize("part", ["metrics", "objective"])
 def test_outputs_that_meet_every_target_are_refused(f, part):
     says = r"(metric 'f'|the loss).*outputs of shape \[n, 1\].*targets of shape \[n\].*\[n, n\]"
     with pytest.raises(DataError, match=says):
@@ -73,7 +73,7 @@ def test_outputs_that_meet_every_target_are_refused(f, part):
 def test_those_who_look_after_the_shapes_are_let_through(f):
     row = regression(metrics={"f": f}, higher_is_better=False).run().history[-1]
     assert row["test_f"] >= 0
-    regression(loss=lambda o, t: (o.squeeze(1) - t).square()).build()
+    regression(objective=lambda o, t: (o.squeeze(1) - t).square()).build()
 
 
 # ------------------------------------------------------------------------------ of the whole set
@@ -183,7 +183,7 @@ def error_rate(outputs, targets):
 def test_an_unknown_direction_is_asked_for_where_it_is_needed():
     says = r"'error_rate' is better.*higher_is_better=False"
     with pytest.raises(ConfigError, match=says):
-        small(FedAvg(), metrics=error_rate, evaluation=Evaluation(target=0.1)).build()
+        small(FedAvg(), metrics=error_rate, evaluate=Evaluation(target=0.1)).build()
 
 
 def test_without_a_direction_there_is_no_best(tmp_path, caplog):
@@ -209,7 +209,7 @@ def test_a_direction_may_be_given_or_be_the_metrics_own(tmp_path):
         def __call__(self, outputs, targets):
             return error_rate(outputs, targets)
 
-    again = small(FedAvg(), metrics={"error_rate": Rate()}, evaluation=Evaluation(target=0.9)).run()
+    again = small(FedAvg(), metrics={"error_rate": Rate()}, evaluate=Evaluation(target=0.9)).run()
     assert again.best == result.best and again.summary["rounds_to_target"] is not None
 
 
@@ -231,14 +231,14 @@ def test_one_hot_targets_are_not_taken_for_numbers():
 
     data = from_clients([hot(n, n) for n in (4, 6, 9)])
     parts = {"data": data, "model": lambda: nn.Linear(3, 3)}
-    with pytest.raises(DataError, match=r"one 1 in every row.*argmax\(1\).*loss=SquaredError"):
+    with pytest.raises(DataError, match=r"one 1 in every row.*argmax\(1\).*objective=SquaredError"):
         regression(**parts).build()
-    regression(**parts, loss=SquaredError()).build()
+    regression(**parts, objective=SquaredError()).build()
 
 
 def test_holding_out_most_of_the_data_is_said(caplog):
     with caplog.at_level(logging.WARNING, "fedloom"):
-        small(FedAvg(), evaluation=Evaluation(validation=0.9999)).build()
+        small(FedAvg(), evaluate=Evaluation(validation=0.9999)).build()
     assert len(caplog.records) == 1
     assert "evaluate.validation = 0.9999 holds out 36 of 43 training samples" in caplog.text
 

@@ -161,7 +161,7 @@ def test_losses_whose_sum_overflows_are_a_line_of_the_log():
     run = small(
         FedAvg(),
         torch.float64,
-        loss=lambda outputs, targets: outputs.sum() * 0 + 1.5e308,
+        objective=lambda outputs, targets: outputs.sum() * 0 + 1.5e308,
         metrics={},
         rounds=1,
         nonfinite="skip",
@@ -177,7 +177,7 @@ def test_a_run_that_diverges_says_so_once(caplog):
         result = small(
             FedAvg(),
             torch.float64,
-            loss=lambda o, t: (o - 5.0 * t[:, None]).square().mean(1),
+            objective=lambda o, t: (o - 5.0 * t[:, None]).square().mean(1),
             model=torch.nn.Linear(5, 3).double(),
             local=Local(epochs=1, batch=4, lr=1.0),
             rounds=40,

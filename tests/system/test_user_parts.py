@@ -149,7 +149,13 @@ def test_dropout_differs_between_steps_clients_and_rounds():
     local = Local(steps=4, batch=1, lr=0.1)
     data = from_clients(pairs)
     exp = Experiment(
-        algorithm=Look(), model=model, data=data, rounds=2, loss=loss, local=local, device="cpu"
+        algorithm=Look(),
+        model=model,
+        data=data,
+        rounds=2,
+        objective=loss,
+        local=local,
+        device="cpu",
     )
     exp.run()
     assert len(seen) == 24 and len(set(seen)) > 20
@@ -210,13 +216,13 @@ def test_a_loss_and_metrics_may_be_lambdas(engine, engine_of):
     factor = 0.5
     result = regression(
         rounds=3,
-        loss=lambda outputs, targets: factor * (outputs - targets).abs().mean(),
+        objective=lambda outputs, targets: factor * (outputs - targets).abs().mean(),
         metrics={
             "within": lambda outputs, targets: ((outputs - targets).abs() < 0.5).float(),
             "worst": lambda outputs, targets: (outputs - targets).abs().max(),
         },
         engine=engine_of(engine),
-        evaluation=Evaluation(target=0.1),
+        evaluate=Evaluation(target=0.1),
         higher_is_better=True,
     ).run()
     x, y = plane(30, 99)
@@ -231,7 +237,7 @@ def test_a_loss_and_metrics_may_be_lambdas(engine, engine_of):
 
 def test_a_loss_of_the_batch_is_a_loss_of_its_examples():
     one, other = (
-        regression(rounds=2, loss=loss).run()
+        regression(rounds=2, objective=loss).run()
         for loss in (
             lambda o, t: (o - t).square().mean(),
             lambda o, t: (o - t).square().mean(1),
@@ -252,7 +258,7 @@ def test_losses_of_the_history_are_those_of_their_moment():
         model=Variables(torch.zeros(1)),
         data=from_clients([(np.ones((1, 1)), np.ones(1))]),
         rounds=1,
-        loss=Function(f=lambda x, a, b: x[0]),
+        objective=Function(f=lambda x, a, b: x[0]),
         local=Local(steps=3, lr=0.5, batch=None),
         device="cpu",
     )
@@ -282,7 +288,7 @@ def test_callbacks_are_called_per_round_and_per_evaluation():
     small(
         FedAvg(),
         rounds=5,
-        evaluation=Evaluation(every=2),
+        evaluate=Evaluation(every=2),
         on_round=[lambda row: rounds.append(row["round"])],
         on_evaluation=[lambda row: evaluations.append((row["round"], "test_loss" in row))],
     ).run()
@@ -334,8 +340,8 @@ ends = []
 for engine in ("serial", "workers:2"):
     exp = Experiment(algorithm=Mine(), model=module, rounds=3,
                      data=from_clients(pairs, test=pairs[0]),
-                     local=Local(batch=2), loss=Absolute(power=1.5), engine=engine, device="cpu",
-                     metrics={"gap": lambda o, t: (o - t).abs()})
+                     local=Local(batch=2), objective=Absolute(power=1.5), engine=engine,
+                     device="cpu", metrics={"gap": lambda o, t: (o - t).abs()})
     ends.append(exp.run())
 assert torch.equal(ends[0].state.x, ends[1].state.x)
 assert ends[0].last == ends[1].last

@@ -112,5 +112,6 @@ def test_a_resumed_run_notices_another_file(tmp_path):
     for text in ("1\n" * 6, "1/4\n" * 6):
         file.write_text(text)
         run = experiment(submodel=HeteroFL(), capacities=file)
-        found.append(fingerprint(run, run.build())["submodel"])
+        loop = run.build()
+        found.append(fingerprint(run._settings(loop), run.data, loop)["submodel"])
     assert found[0] != found[1]

@@ -13,8 +13,7 @@ import torch
 
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
-from fedloom.config.overrides import NESTED, REGISTRIES
-from fedloom.config.settings import Checkpoint, Settings
+from fedloom.config.overrides import NESTED, REGISTRIES, RUN
 from fedloom.config.validation import known, live, model_of
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.experiment.experiment import Experiment
@@ -23,7 +22,7 @@ from fedloom.federation.schedules import SCHEDULES, Exponential
 from fedloom.objectives import MOON, OBJECTIVES
 from fedloom.recipes import RECIPES
 from fedloom.server.evaluation import Evaluation
-from fedloom.server.rounds import Saving
+from fedloom.storage.checkpoint import Checkpoint
 from fedloom.submodels import VIEWS
 from tiny import small
 
@@ -42,13 +41,12 @@ def refused(
 # ---------------------------------------------------------------------- defaults
 def test_defaults_are_those_of_the_python_interface() -> None:
     own = {f.name: f.default for f in dataclasses.fields(Experiment)}
-    for name, field in Settings.model_fields.items():
-        if name in own and name not in ("name", "rounds", "dtype"):
+    for name, field in RUN.model_fields.items():
+        if name != "rounds":
             assert field.default == own[name], name
-    saving = Saving()
-    theirs = (saving.rounds, saving.seconds, saving.keep)
-    checkpoint = Checkpoint()
-    assert (checkpoint.every_rounds, checkpoint.every_seconds, checkpoint.keep) == theirs
+    assert set(RUN.model_fields) <= set(own), "a setting has one name"
+    made = resolve("digits").experiment()
+    assert (made.checkpoint, made.turnover) == (Checkpoint(), None)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -98,11 +96,11 @@ def test_papers_objectives_are_named_and_plain_ones_are_not(name: str) -> None:
 
 def test_a_run_from_python_is_called_alike() -> None:
     method = make_algorithm("scaffold")
-    assert small(method).label == "SCAFFOLD"
-    assert small(method, loss=MOON()).label == "SCAFFOLD + MOON"
+    assert small(method).called == "SCAFFOLD"
+    assert small(method, objective=MOON()).called == "SCAFFOLD + MOON"
     rule = VIEWS["heterofl"]()
-    assert small(method, loss=MOON(), submodel=rule).label == "SCAFFOLD + MOON + HeteroFL"
-    assert small(method, loss=MOON(), name="mine").label == "mine"
+    assert small(method, objective=MOON(), submodel=rule).called == "SCAFFOLD + MOON + HeteroFL"
+    assert small(method, objective=MOON(), name="mine").called == "mine"
 
 
 @pytest.mark.parametrize("path", REGISTRIES)
@@ -115,7 +113,7 @@ def test_every_registered_part_can_be_configured(path: str) -> None:
 def test_every_setting_is_written_out() -> None:
     values = resolve("digits").values
     tables = {"algorithm", "model", "data", "local", "evaluate", "checkpoint", "objective"}
-    assert set(values) == {*Settings.model_fields, *tables} - {"channels_last"}, "which is None"
+    assert set(values) == {*RUN.model_fields, *tables} - {"channels_last", "resident_bytes"}, "None"
     for table, owner in (("local", Local()), ("evaluate", Evaluation())):
         given = {f.name for f in dataclasses.fields(owner) if getattr(owner, f.name) is not None}
         assert given <= set(values[table]), "every default but those that are nothing"
@@ -224,7 +222,7 @@ def test_none_is_nothing_and_survives_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text(config.to_toml())
     experiment = resolve(file).experiment()
-    assert (experiment.local.batch, experiment.saving.seconds) == (None, None)
+    assert (experiment.local.batch, experiment.checkpoint.every_seconds) == (None, None)
     assert "clip" not in resolve("fashion_dirichlet", ["local.clip=none"]).values["local"]
 
 
@@ -249,7 +247,7 @@ def test_a_written_configuration_is_read_back_as_itself(
 def test_the_experiment_is_what_the_configuration_says() -> None:
     changes = ["algorithm=scaffold", "algorithm.option=1", "local.momentum=0.5", "dtype=float64"]
     changes += ["cohort=7", "weighting=uniform", "nonfinite=skip", "evaluate.every=5", "seed=9"]
-    changes += ["checkpoint.every_rounds=4", "memory.resident_bytes=1000", "engine=workers:2"]
+    changes += ["checkpoint.every_rounds=4", "resident_bytes=1000", "engine=workers:2"]
     changes += ["local.lr=[0.2, 0.1]"]
     config = resolve("digits", changes)
     made = config.experiment()
@@ -260,7 +258,7 @@ def test_the_experiment_is_what_the_configuration_says() -> None:
     each = resolve("digits", lists).experiment()
     assert each.local.steps == each.weighting == tuple(range(1, 51)) and each.local.epochs is None
     assert (made.cohort, made.weighting, made.nonfinite, made.seed) == (7, "uniform", "skip", 9)
-    assert (made.evaluation.every, made.saving.rounds, made.resident_bytes) == (5, 4, 1000)
+    assert (made.evaluate.every, made.checkpoint.every_rounds, made.resident_bytes) == (5, 4, 1000)
     assert made.engine == "workers:2"
     assert made.net().dtype == made.data.inputs.dtype == torch.float64
     assert made.config == config.values
@@ -290,23 +288,23 @@ def test_the_seed_decides_the_first_weights() -> None:
         ("local.lr=true", ["local.lr must be a number", "True"]),
         ("local.lr=-1", ["[local]", "lr must be in (0, inf)", "-1"]),
         ("local.steps=[1,'a']", ["local.steps must be a whole number or a list of whole numbers"]),
-        ("local.steps=[1, 0]", ["local.steps must be in [1, inf)", "got (1, 0)"]),
+        ("local.steps=[1, 0]", ["local.steps must be a whole number from 1", "got (1, 0)"]),
         ("local.lr=[0.1,-1]", ["local.lr must be in (0, inf)", "one per round"]),
         ("weighting=exampels", ["weighting must be 'examples' or 'uniform' or a list"]),
         ("cohort=[[1,'a']]", ["cohort must be a whole number", "or a list of lists of whole"]),
         ("local.batch=2.5", ["local.batch must be a whole number", "2.5"]),
         ("local.schedule=cosin", ["unknown local.schedule 'cosin'", "did you mean 'cosine'"]),
         ("local.schedule.decay=1", ["local.schedule 'constant' has no key 'decay'"]),
-        ("rounds=0", ["rounds must be above 0", "0"]),
+        ("rounds=0", ["rounds must be a whole number from 1", "0"]),
         ("rounds=2.0", ["rounds must be a whole number", "2.0"]),
         ("rounds.x=1", ["rounds.x", "not a table"]),
         ("local=3", ["local is a table"]),
-        ("seed=-1", ["seed must be at least 0", "-1"]),
+        ("seed=-1", ["seed must be a whole number from 0", "-1"]),
         ("cohort=51", ["1 to the 50 clients", "51"]),
         ("cohort=1.5", ["(0, 1]", "1.5"]),
         ("cohort=[[0],[50]]", ["round 2", "client 50"]),
         ("cohort=half", ["cohort must be", "'half'"]),
-        ("sampling=poisson", ["'fixed' or 'bernoulli'", "'poisson'"]),
+        ("sampling=poisson", ["sampling must be one of fixed, bernoulli", "'poisson'"]),
         ("dtype=float16", ["'float32' or 'float64'", "'float16'"]),
         ("engine=worker", ["unknown engine 'worker'", "did you mean 'workers'"]),
         ("engine=workers:0", ["workers:0", "1 or more"]),
@@ -315,8 +313,8 @@ def test_the_seed_decides_the_first_weights() -> None:
         ("model.hidden=[0]", ["[model]", "at least 1", "0"]),
         ("model.hidden=64", ["model.hidden must be a list", "64"]),
         ("evaluate.ema=1", ["[evaluate]", "ema must be in [0, 1)", "1"]),
-        ("checkpoint.keep=0", ["checkpoint.keep must be above 0"]),
-        ("checkpoint.every_rounds=0", ["checkpoint.every_rounds must be above 0"]),
+        ("checkpoint.keep=0", ["checkpoint.keep must be a whole number from 1"]),
+        ("checkpoint.every_rounds=0", ["checkpoint.every_rounds must be a whole number from 1"]),
         ("data.partition=dirichlett", ["unknown data.partition", "did you mean 'dirichlet'"]),
         ("objective=mse", ["unknown objective 'mse'"]),
         ("algorithm=3", ["algorithm must be a name", "3"]),

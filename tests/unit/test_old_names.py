@@ -10,9 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 import fedloom.submodels
-from fedloom import LocalSGD
+from fedloom import Checkpoint, Evaluation, FedAvg, LocalSGD
 from fedloom._old_names import MOVED, new_name
+from fedloom.config import from_run, resolve
 from fedloom.errors import ConfigError
+from fedloom.objectives import MOON
+from tiny import small
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,31 @@ def test_names_that_never_were_are_not_found():
 def test_an_old_class_is_the_new_one(old, new):
     with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
         assert getattr(fedloom.submodels, old) is getattr(fedloom.submodels, new)
+
+
+def test_a_setting_has_the_name_that_it_has_in_a_file():
+    with pytest.warns(DeprecationWarning) as said:
+        often = fedloom.Saving(rounds=2, seconds=None)
+        run = small(FedAvg(), loss=MOON(), evaluation=Evaluation(every=3), saving=often)
+        assert (run.loss, run.evaluation, run.saving) == (run.objective, run.evaluate, often)
+        assert often.rounds == 2
+    assert often == Checkpoint(every_rounds=2, every_seconds=None)
+    assert run.objective == MOON() and run.evaluate.every == 3
+    words = " ".join(str(w.message) for w in said)
+    for old, new in (("loss", "objective"), ("saving", "checkpoint"), ("seconds", "every_seconds")):
+        assert f"{old} is now called {new}" in words
+    with pytest.raises(ConfigError, match="both are given; keep objective"):
+        small(FedAvg(), loss=MOON(), objective=MOON())
+
+
+def test_an_old_key_of_a_file_warns_and_works(tmp_path, caplog):
+    (tmp_path / "config.toml").write_text(
+        resolve("digits").to_toml() + "\n[memory]\nresident_bytes = 7\n"
+    )
+    assert from_run(tmp_path).values["resident_bytes"] == 7 and not caplog.text
+    found = resolve(tmp_path / "config.toml", ["memory.resident_bytes=8"])
+    assert found.values["resident_bytes"] == 8 and "memory" not in found.values
+    assert caplog.text.count("memory.resident_bytes is now called resident_bytes") == 2
 
 
 @pytest.mark.parametrize("name, instead", [("linear", "sent"), ("partial", "WHOLE_MODEL")])

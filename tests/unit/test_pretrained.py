@@ -202,11 +202,11 @@ def test_all_engines_agree_on_it_dropout_and_all(lora, loss, tmp_path, engine_of
     if lora:
         pytest.importorskip("peft", reason="the extra fedloom[text] is not installed")
     module = roberta_base(classes=3, source=folder(tmp_path), lora=lora, lora_dropout=0.1)
-    one = run(module, torch.float32, "serial", loss=loss)
+    one = run(module, torch.float32, "serial", objective=loss)
     assert torch.equal(
-        one.state.x, run(module, torch.float32, engine_of("workers:2"), loss=loss).state.x
+        one.state.x, run(module, torch.float32, engine_of("workers:2"), objective=loss).state.x
     )
-    one, other = (run(module, torch.float64, e, loss=loss) for e in ("serial", "vectorised"))
+    one, other = (run(module, torch.float64, e, objective=loss) for e in ("serial", "vectorised"))
     torch.testing.assert_close(one.state.x, other.state.x, rtol=0, atol=1e-12)
     assert not torch.equal(one.state.x, Net(module).init().double())
 

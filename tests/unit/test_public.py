@@ -12,13 +12,13 @@ import fedloom
 
 NAMES = [
     "Algorithm",
+    "Checkpoint",
     "Evaluation",
     "Experiment",
     "FedAvg",
     "Local",
     "LocalSGD",
     "Result",
-    "Saving",
     "Turnover",
     "__version__",
     "check",

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from fedloom.config import resolve
-from fedloom.config.resolve import Settings
+from fedloom.config.overrides import RUN
 from fedloom.core.layout import Layout
 from fedloom.models import MODELS
 from fedloom.recipes import RECIPES
@@ -20,7 +20,7 @@ def test_a_recipe_is_plain_settings_and_says_what_it_is(name: str) -> None:
     assert made is not RECIPES[name]()
     assert inspect.getdoc(RECIPES[name])
     tables = {"algorithm", "model", "data", "local", "evaluate", "submodel", "compress"}
-    assert set(made) <= {*Settings.model_fields, *tables}
+    assert set(made) <= {*RUN.model_fields, *tables}
     values = resolve(name).values
     assert values["name"] == name
     assert values["evaluate"]["target"] > 0

@@ -11,8 +11,8 @@ import torch
 import fedloom.storage.atomic
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.server.rounds import Saving
 from fedloom.storage.atomic import checksum, write_atomic
+from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.run_directory import RunDirectory, State
 from tiny import same
@@ -188,11 +188,18 @@ def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"keep": 0}, {"keep": -1}, {"rounds": 0}, {"rounds": -2}, {"seconds": -1.0}, {"keep": 1.5}],
+    [
+        {"keep": 0},
+        {"keep": -1},
+        {"every_rounds": 0},
+        {"every_rounds": -2},
+        {"every_seconds": -1.0},
+        {"keep": 1.5},
+    ],
 )
 def test_savings_that_would_lose_everything_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Saving(**wrong)
+        Checkpoint(**wrong)
 
 
 def test_a_folder_that_cannot_be_written_is_said(run):

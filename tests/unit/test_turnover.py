@@ -125,9 +125,9 @@ def test_who_has_just_left_is_forgotten_if_that_is_asked_for():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Turnover(active=0), r"active must be in \[1, inf\), got 0"),
-        (lambda: Turnover(active=2.5), "active must be a whole number, got 2.5"),
-        (lambda: Turnover(active=True), "whole number, got True"),
+        (lambda: Turnover(active=0), "active must be a whole number from 1, got 0"),
+        (lambda: Turnover(active=2.5), "active must be a whole number from 1, got 2.5"),
+        (lambda: Turnover(active=True), "whole number from 1, got True"),
         (lambda: Turnover(active=2, every=0), "every must be"),
         (lambda: Turnover(active=2, replace=1.5), r"replace must be in \[0, 1\] or none, got 1.5"),
         (lambda: Turnover(active=2, forget=3), "forget must be true or false"),

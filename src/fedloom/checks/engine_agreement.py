@@ -12,7 +12,7 @@ import torch
 
 from ..core.vector import leaves
 from ..errors import CompositionError
-from ..server.rounds import Saving
+from ..storage.checkpoint import Checkpoint
 from ..submodels import Rule
 from .compare import unequal, unlike
 from .hyperparameters import variants
@@ -103,10 +103,10 @@ class Runs:
         whole = self.serial(torch.float32)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run"
-            saving = Saving(rounds=1, seconds=None)
-            self.make(self.part, torch.float32, rounds=_STOP, saving=saving).run(path)
+            saving = Checkpoint(every_rounds=1, every_seconds=None)
+            self.make(self.part, torch.float32, rounds=_STOP, checkpoint=saving).run(path)
             run(self.make(self.part, torch.float32, rounds=1))  # what a global kept is another now
-            second = self.make(self.part, torch.float32, saving=saving)
+            second = self.make(self.part, torch.float32, checkpoint=saving)
             second.resume(path)
             end = finish(second.loop)
         found = unequal(end.srv, whole.srv)

@@ -45,7 +45,7 @@ class _Checks(PartChecks):
 
     def _make(self, part: Objective, dtype: torch.dtype, **changes: Any) -> Trial:
         problem = self.case.problem
-        given = {"loss": part, "model": problem.network, "data": problem.data(dtype)}
+        given = {"objective": part, "model": problem.network, "data": problem.data(dtype)}
         return experiment(dtype, **(given | changes))
 
     @functools.cached_property

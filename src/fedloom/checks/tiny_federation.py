@@ -106,7 +106,7 @@ def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
         "data": federation(dtype),
         "rounds": 4,
         "cohort": 4,
-        "local": local_for(changes.get("loss")),
+        "local": local_for(changes.get("objective")),
         "seed": 7,
         "device": "cpu",
         "dtype": dtype,
@@ -118,12 +118,12 @@ def _needed(changes: dict[str, Any]) -> dict[str, Any]:
     """What an objective or a rule does not go without: a model of several exits and the loss that
     asks them, a rule that draws parts.
     """
-    loss, rule = changes.get("loss"), changes.get("submodel")
+    loss, rule = changes.get("objective"), changes.get("submodel")
     out: dict[str, Any] = {}
     if getattr(rule, "exits", False) or getattr(loss, "exits", False):
         out["model"] = exits
     if getattr(rule, "exits", False):
-        out["loss"] = OBJECTIVES["self_distillation"]()
+        out["objective"] = OBJECTIVES["self_distillation"]()
     if getattr(loss, "drawn", False):
         out |= {"submodel": FjORD(), "capacities": CAPACITIES}
     return out

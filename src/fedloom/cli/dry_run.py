@@ -48,7 +48,8 @@ def estimate(config: Config, seeds: int) -> str:
 
     experiment = config.experiment()
     cost = measure(experiment)
-    keep, traffic = experiment.saving.keep, cost.before + cost.client_rounds * (cost.down + cost.up)
+    keep = experiment.checkpoint.keep
+    traffic = cost.before + cost.client_rounds * (cost.down + cost.up)
     disk = keep * cost.checkpoint + cost.memory_all + 4 * cost.parameters
     whole = cost.seconds_training + cost.seconds_evaluation
     lines = [
@@ -162,7 +163,7 @@ def _cost(
     scale = experiment.rounds / counted
     steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
     second_per_step = training / sum(s.steps for s in answers.stats)
-    every = experiment.evaluation.every
+    every = experiment.evaluate.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
     coded = loop.coded_down()

@@ -90,7 +90,7 @@ def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, An
     from fedloom.engines.metrics import default_metrics, told
 
     experiment = from_run(run, ["device=cpu"]).experiment()
-    data, objective = experiment.data, experiment.objective
+    data, objective = experiment.data, experiment.loss_at_clients
     metrics = default_metrics(objective, data)
     return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)
 

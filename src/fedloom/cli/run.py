@@ -89,8 +89,8 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool, accept_log:
     fedloom resume runs/digits-fedavg-seed0 rounds=300      extends a finished run
 
     rounds counts all rounds from the start: 300 in all here, whatever was done. What may change
-    too: the number of workers (engine=workers:4), device, checkpoint, memory, name, label, and
-    evaluate, but for validation and ema.
+    too: the number of workers (engine=workers:4), device, checkpoint, resident_bytes, name, label,
+    and evaluate, but for validation and ema.
     """
     from fedloom.config import from_run
     from fedloom.config.overrides import refuse_repeats
@@ -126,7 +126,7 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     except OSError as error:
         raise CheckpointError(stopped(folder, error)) from error
     if not quiet:
-        click.echo(f"{experiment.label}, seed {experiment.seed}\n{summarise(result)}")
+        click.echo(f"{experiment.called}, seed {experiment.seed}\n{summarise(result)}")
     report = illustrate(folder)
     if quiet:
         click.echo(str(folder))

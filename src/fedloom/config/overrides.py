@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,15 +12,21 @@ from ..compression.codecs import MAKERS, named_codec, usual_feedback
 from ..core.parsing import SizeError, parse_toml
 from ..data import PARTITIONS, SOURCES
 from ..errors import ConfigError
+from ..experiment.settings import Settings
 from ..federation.devices import DEVICES
+from ..federation.local import Local
+from ..federation.sampling import Turnover
 from ..federation.schedules import SCHEDULES
 from ..models import MODELS
 from ..objectives import OBJECTIVES
+from ..server.evaluation import Evaluation
+from ..storage.checkpoint import Checkpoint
 from ..submodels import VIEWS
 from ..wrappers.registry import SERVERS
-from .validation import NOTHING, known
+from .validation import NOTHING, known, model_of
 
 Makers = Mapping[str, Callable[..., Any]]
+_log = logging.getLogger(__name__)
 
 _DOTS = 8  # of a key: the longest one has three
 
@@ -37,6 +44,14 @@ REGISTRIES: dict[str, Makers] = {
     "compress.down": MAKERS,
     "devices": DEVICES,
 }
+# tables without a name; those of a registry may stand in them
+PLAIN: Makers = {
+    "local": Local,
+    "evaluate": Evaluation,
+    "checkpoint": Checkpoint,
+    "turnover": Turnover,
+}
+RUN = model_of(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of what the table names
 NESTED: dict[str, tuple[str, ...]] = {
@@ -44,6 +59,28 @@ NESTED: dict[str, tuple[str, ...]] = {
     "submodel": ("capacities", "shares"),
     "compress": ("feedback", "down"),
 }
+
+
+# what may stand for a key, or for the beginning of one
+SHORT = {
+    "partition": "data.partition",
+    "tests": "data.tests",
+    "compress.up": "compress",  # the answers', as compress is
+    "memory.resident_bytes": "resident_bytes",
+}
+OLD = ("memory.resident_bytes",)  # of these what keys were called in fedloom 0.1
+
+
+def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
+    """The settings of a file with the keys of today; source: where from, to warn of old ones."""
+    out = dict(raw)
+    for old in OLD:
+        table, _, key = old.partition(".")
+        if isinstance(out.get(table), dict) and set(out[table]) <= {key}:
+            out[SHORT[old]] = out.pop(table).get(key, NOTHING)
+            if source:
+                _log.warning("%s: %s is now called %s", source, old, SHORT[old])
+    return out
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -55,8 +92,6 @@ def parse_override(text: str) -> tuple[str, Any]:
     (('local.lr', 0.05), ('algorithm', 'fedacg'))
     """
     path, equals, value = (part.strip() for part in text.partition("="))
-    if path == "compress.up" or path.startswith("compress.up."):  # the answers', as compress is
-        path = f"compress{path.removeprefix('compress.up')}"
     if not equals or not path or not all(path.split(".")) or path.count(".") > _DOTS:
         short = text if len(text) <= 60 else f"{text[:57]}..."
         raise ConfigError(f"expected key=value, as in local.lr=0.05, got '{short}'")
@@ -109,7 +144,11 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
 
     A new name drops the options of the old one. Raises ConfigError.
     """
-    changes = [(_full(path), value) for path, value in map(parse_override, overrides)]
+    given = [parse_override(text) for text in overrides]
+    for path, _ in given:
+        if path in OLD:
+            _log.warning("command line: %s is now called %s", path, SHORT[path])
+    changes = [(_full(path), value) for path, value in given]
     typed = set()
     names = [c for c in changes if _is_name(*c)]
     for path, value in names + [c for c in changes if not _is_name(*c)]:
@@ -148,8 +187,9 @@ def _is_name(path: str, value: Any) -> bool:
 
 
 def _full(path: str) -> str:
-    """Shorthands that need no look at the settings: partition and tests are of the data."""
-    return f"data.{path}" if path.partition(".")[0] in NESTED["data"] else path
+    """A key without the shorthands that need no look at the settings."""
+    short = next((s for s in SHORT if f"{path}.".startswith(f"{s}.")), "")
+    return SHORT[short] + path.removeprefix(short) if short else path
 
 
 def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:

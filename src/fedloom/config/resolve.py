@@ -3,60 +3,49 @@
 from __future__ import annotations
 
 import copy
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import nn
 
+from ..algorithm import Algorithm
 from ..algorithms.registry import make_algorithm
+from ..core.device import device_of
 from ..core.net import Net
-from ..data import PARTITIONS, SOURCES, TESTS, FederatedData, with_client_tests
-from ..engines import Workers, make_engine
-from ..errors import CheckpointError, ConfigError, DataError, did_you_mean, unknown
+from ..data import SOURCES, TESTS, FederatedData, with_client_tests
+from ..engines import Workers, make_engine, on_processes
+from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
 from ..experiment.experiment import Experiment
+from ..experiment.settings import Settings
 from ..federation.capacities import levels_of
-from ..federation.devices import DEVICES
-from ..federation.local import Local
-from ..federation.sampling import Turnover
-from ..federation.schedules import SCHEDULES
 from ..models import make_model
-from ..objectives import OBJECTIVES
 from ..recipes import RECIPES
-from ..server.evaluation import Evaluation
-from ..server.rounds import Saving
 from ..storage.identity import CHANGEABLE, differing
-from ..submodels import VIEWS, Rule
+from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .capacities import capacities_of, dealing
 from .compression import link_of, settings_of
 from .labels import method_label
-from .overrides import ALIASES, NESTED, REGISTRIES, apply, named_table, refuse_more_rounds
-from .settings import PLAIN, Settings, check_device, engine_for
-from .sources import load, read
-from .validation import NOTHING, Origin, check, keyed, known, live, model_of, worded
-
-_TABLES = (
-    "algorithm",
-    "server",
-    "model",
-    "data",
-    "local",
-    "evaluate",
-    "checkpoint",
-    "memory",
-    "objective",
-    "submodel",
-    "compress",
-    "devices",
-    "turnover",
+from .overrides import (
+    ALIASES,
+    NESTED,
+    PLAIN,
+    REGISTRIES,
+    RUN,
+    apply,
+    in_new_keys,
+    named_table,
+    refuse_more_rounds,
 )
+from .sources import load, read
+from .validation import NOTHING, Origin, check, known, live, model_of
+
+# every table, whose name may stand outside of all tables
+_TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,84 +76,67 @@ class Config:
 
         Raises ConfigError or DataError for what no part accepts, naming where it came from.
         """
-        v = self.values
-        name, options = self._named("algorithm")
-        with self._blame("algorithm"):
-            algorithm = make_algorithm(name, **options)
-        if "server" in v:
-            with self._blame("server"):
-                server, options = self._named("server")
-                warn_of_two(algorithm, server)
-                algorithm = with_server(algorithm, server, options)
-        local = {k: x for k, x in v["local"].items() if k != "schedule"}
-        with self._blame("local"):
-            rates = self._make("local.schedule", SCHEDULES)
-            training = Local(**live(local), schedule=rates)
-        with self._blame("evaluate"):
-            evaluation = Evaluation(**live(v["evaluate"]))
-        checkpoint = live(v["checkpoint"])
-        data = self.data()
-        turnover = None
-        if "turnover" in v:
-            with self._blame("turnover"):
-                turnover = Turnover(**live(v["turnover"]))
-        with self._blame("compress"):
-            link = link_of(v.get("compress", {}))
-        with self._blame("objective"):
-            loss = self._make("objective", OBJECTIVES)
-        submodel, devices = self._optional("submodel", VIEWS), self._optional("devices", DEVICES)
-        with self._blame(""):
+        parts = {p: self._part(p) for p in (*PLAIN, "objective", "submodel", "devices")}
+        run = {k: v for k, v in self.values.items() if k in RUN.model_fields}
+        algorithm, data = self._algorithm(), self.data()
+        compress = self.values.get("compress", {})
+        with self.origin.blame("compress", compress):
+            link = link_of(compress)
+        with self.origin.blame(""):
             return Experiment(
                 algorithm=algorithm,
                 model=self._model,
                 data=data,
-                rounds=v["rounds"],
-                cohort=v["cohort"],
-                local=training,
-                loss=loss,
-                submodel=submodel,
-                capacities=capacities_of(v.get("submodel", {})),
+                capacities=capacities_of(self.values.get("submodel", {})),
                 compress=link,
-                devices=devices,
-                seed=v["seed"],
-                sampling=v["sampling"],
-                turnover=turnover,
-                weighting=v["weighting"],
-                nonfinite=v["nonfinite"],
-                evaluation=evaluation,
-                engine=v["engine"],
-                device=v["device"],
-                dtype=getattr(torch, v["dtype"]),
-                channels_last=v.get("channels_last"),
-                saving=Saving(
-                    checkpoint.get("every_rounds"), checkpoint["every_seconds"], checkpoint["keep"]
-                ),
-                resident_bytes=v.get("memory", {}).get("resident_bytes"),
-                config=v,
+                config=self.values,
+                **{k: v for k, v in parts.items() if v is not None},
+                **live(run),
                 **more,
             )
 
-    def _named(self, path: str) -> tuple[str, dict[str, Any]]:
+    def _table(self, path: str) -> Mapping[str, Any] | None:
+        """The table at a dotted path; None where there is none."""
         table: Any = self.values
         for part in path.split("."):
-            table = table[part]
-        skip = ("name", *NESTED.get(path, ()))
-        return table["name"], live({k: v for k, v in table.items() if k not in skip})
+            table = table.get(part)
+            if table is None:
+                return None
+        return dict(table)
 
-    def _make(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
-        name, options = self._named(path)
-        with keyed(path, options):
-            return registry[name](**options)
+    def options(self, path: str) -> dict[str, Any]:
+        """The options of what the table at this path names, as Python arguments; a named table
+        among them is made what it stands for.
+        """
+        table, skip = self._table(path) or {}, ("name", *NESTED.get(path, ()))
+        out = live({k: v for k, v in table.items() if k not in skip})
+        named = [k for k in out if f"{path}.{k}" in REGISTRIES]
+        return out | {k: self._part(f"{path}.{k}") for k in named}
 
-    def _optional(self, path: str, registry: Mapping[str, Callable[..., Any]]) -> Any:
-        if path not in self.values:
+    def _part(self, path: str) -> Any:
+        """What the table at this path stands for; None where there is none."""
+        table = self._table(path)
+        if table is None:
             return None
-        with self._blame(path):
-            return self._make(path, registry)
+        make = PLAIN.get(path) or REGISTRIES[path][table["name"]]
+        options = self.options(path)
+        with self.origin.blame(path, options):
+            return make(**options)
+
+    def _algorithm(self) -> Algorithm:
+        options = self.options("algorithm")
+        with self.origin.blame("algorithm", options):
+            method = make_algorithm(self.algorithm, **options)
+        if "server" not in self.values:
+            return method
+        server, options = self.values["server"]["name"], self.options("server")
+        with self.origin.blame("server", options):
+            warn_of_two(method, server)
+            return with_server(method, server, options)
 
     def rule(self) -> Rule | None:
         """The rule of sub-models, which knows the capacities; None without one."""
-        made: Rule | None = self._optional("submodel", VIEWS)
+        made: Rule | None = self._part("submodel")
         given = capacities_of(self.values.get("submodel", {}))
         return made if made is None or given is None else made.settled(levels_of(given))
 
@@ -173,50 +145,22 @@ class Config:
         return Net(self._model(), getattr(torch, self.values["dtype"]))
 
     def _model(self) -> nn.Module:
-        name, options = self._named("model")
-        with self._blame("model"):
-            return make_model(name, **options)
+        options = self.options("model")
+        with self.origin.blame("model", options):
+            return make_model(self.values["model"]["name"], **options)
 
     def data(self) -> FederatedData:
         """The data, dealt to the clients.
 
         Raises ConfigError or DataError as experiment() does.
         """
-        data, kind = self._data(), self.values["data"].get("tests")
-        if kind is None:
+        table, partition = self.values["data"], self._part("data.partition")
+        with self.origin.blame("data", table):
+            data = SOURCES[table["name"]](partition=partition, **self.options("data"))
+            data = data.astype(getattr(torch, self.values["dtype"]))
+            if "tests" in table:
+                return with_client_tests(data, partition, table["tests"], table["seed"])
             return data
-        with self._blame("data"):
-            partition = self._make("data.partition", PARTITIONS)
-            return with_client_tests(data, partition, kind, self.values["data"]["seed"])
-
-    def _data(self) -> FederatedData:
-        name, options = self._named("data")
-        with self._blame("data.partition"):
-            partition = self._make("data.partition", PARTITIONS)
-        with self._blame("data"):
-            data = SOURCES[name](partition=partition, **options)
-        return data.astype(getattr(torch, self.values["dtype"]))
-
-    @contextmanager
-    def _blame(self, table: str) -> Iterator[None]:
-        """Say of a refused value which source and table it came from."""
-        try:
-            yield
-        except (ConfigError, DataError) as error:
-            own = [k for k in self.origin.typed if _is_meant(k, table, str(error))]
-            named = self.origin.typed & {f"{table}.name", f"{table}.down.name"}
-            where = "command line" if own or named else self.origin.source
-            where += f", [{table}]" if table else ""
-            said = worded(str(error), table, self.values.get(table, ()))
-            raise type(error)(f"{where}: {said}") from error
-
-
-def _is_meant(path: str, table: str, error: str) -> bool:
-    """Say whether an error names this key of a table, or outside of tables its whole path."""
-    if not table and "." in path:
-        return path in error
-    inside = not table or path.startswith(f"{table}.")
-    return inside and re.search(rf"\b{path.rpartition('.')[2]}\b", error) is not None
 
 
 def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -228,8 +172,10 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     config = _complete({"name": name, **raw}, said, overrides, here=True)
     if str(source) not in RECIPES or "engine" in config.origin.typed:
         return config
-    suits = engine_for(config.values["engine"], config.values["device"])
-    return Config({**config.values, "engine": suits}, config.origin)
+    elsewhere = device_of(config.values["device"]).type != "cpu"
+    if on_processes(config.values["engine"]) and elsewhere:  # processes cannot share a GPU
+        return Config({**config.values, "engine": "auto"}, config.origin)
+    return config
 
 
 def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -269,6 +215,7 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
 def _complete(
     given: dict[str, Any], source: str, overrides: Sequence[str], here: bool = False
 ) -> Config:
+    given = in_new_keys(given, source if here else "")
     raw = copy.deepcopy(given)
     decay = raw["local"].pop("decay", None) if isinstance(raw.get("local"), dict) else None
     if decay is not None:
@@ -277,21 +224,24 @@ def _complete(
         raw["local"]["schedule"] = {"name": "exponential", "decay": decay}
     origin = Origin(source, apply(raw, overrides))
     _check_keys(raw, origin)
-    top = {k: v for k, v in raw.items() if k not in _TABLES}
+    top = {"dtype": "float32"} | {k: v for k, v in raw.items() if k not in _TABLES}
     parts = _method(raw, origin)
     before = method_label(_method(copy.deepcopy(given), Origin(source))) if "label" in top else None
     if before == top.get("label") and "label" not in origin.typed:
         top.pop("label", None)  # it named the parts that there were before the changes
     top.setdefault("label", method_label(parts))
-    values = check(Settings, top, "", "the configuration", origin)
+    values = check(RUN, top, "", "the configuration", origin)
+    with origin.blame(""):
+        Settings(**live(values))
     values["algorithm"] = parts["algorithm"]
     values["model"] = _named(raw, "model", origin)
     values["data"] = _data(raw, values["seed"], origin)
     values |= parts
-    for table, model in PLAIN.items():
-        if found := _plain(raw, table, model(), origin):
-            values[table] = found
-    check_device(values["device"], origin)
+    values |= {table: _plain(raw, table, origin) for table in PLAIN if table != "turnover"}
+    try:
+        device_of(values["device"])
+    except ConfigError as error:
+        raise ConfigError(f"{origin.of('device')}: {error}") from None
     try:
         engine = None if values["engine"] == "auto" else make_engine(values["engine"])
         if here and isinstance(engine, Workers):  # a run that is there may be of another machine
@@ -318,7 +268,7 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     if "submodel" in found:
         found["submodel"] |= dealing(named_table(raw, "submodel"), origin)
     if "turnover" in raw:
-        found["turnover"] = _plain(raw, "turnover", model_of(Turnover), origin)
+        found["turnover"] = _plain(raw, "turnover", origin)
     if compress := settings_of(raw, _named, origin):
         found["compress"] = compress
     return found
@@ -327,11 +277,11 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
     """Unknown keys outside tables, with the dotted key that may be meant."""
     for key in raw:
-        if key in Settings.model_fields or key in _TABLES:
+        if key in RUN.model_fields or key in _TABLES:
             continue
-        inside = [f"{t}.{key}" for t, make in PLAIN.items() if key in make().model_fields]
+        inside = [f"{table}.{key}" for table, make in PLAIN.items() if key in known(make)]
         inside += [f"{p}.{key}" for p in REGISTRIES if key in _options(raw, p)]
-        hint = did_you_mean(key, [*Settings.model_fields, *_TABLES])
+        hint = did_you_mean(key, [*RUN.model_fields, *_TABLES])
         hint = f"did you mean '{inside[0]}'?" if inside else hint
         raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")
 
@@ -346,16 +296,18 @@ def _options(raw: Mapping[str, Any], path: str) -> list[str]:
     return known(make, NESTED.get(path, ())) if make else []
 
 
-def _plain(
-    raw: Mapping[str, Any], path: str, model: type[BaseModel], origin: Origin
-) -> dict[str, Any]:
-    table = raw.get(path, {})
+def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
+    """A table without a name, complete."""
+    table, make = raw.get(path, {}), PLAIN[path]
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
-    own = {k: v for k, v in table.items() if (path, k) != ("local", "schedule")}
+    own = {k: v for k, v in table.items() if f"{path}.{k}" not in REGISTRIES}
     if path == "local" and all(own.get(k) is None for k in ("epochs", "steps", "seconds")):
         own["epochs"] = 1
-    values = check(model, own, path, f"[{path}]", origin)
+    inner = frozenset(p.partition(".")[2] for p in REGISTRIES if p.startswith(f"{path}."))
+    values = check(model_of(make, inner), own, path, f"[{path}]", origin)
+    with origin.blame(path):
+        make(**live(values))
     if path == "local":
         rates = named_table(table, "schedule")
         if rates.get("name") == "cosine" and type(raw.get("rounds")) is int:

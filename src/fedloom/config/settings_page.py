@@ -32,7 +32,7 @@ def as_markdown() -> str:
     out = [_HEAD]
     for name, table in TABLES.items():
         title = "Outside of tables" if name == "run" else f"[{name}]"
-        out += [f"## {title}", table.about, "", *_grid(settings_in(name), "meaning"), ""]
+        out += [f"## {title}", *_prose(table), "", *_grid(settings_in(name), "meaning"), ""]
         if name == "local":
             out += ["`local.optimiser`:", ""]
             out += [*(f"- `{key}`: {text}" for key, text in OPTIMISERS.items()), ""]

@@ -6,7 +6,6 @@ algorithm, model or data set needs no line here.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -14,11 +13,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from ..core.hyper import hints_of
 from ..errors import ConfigError, DataError, did_you_mean
 
 NOTHING = "none"  # TOML has no null: what a setting says that is to be None
@@ -41,6 +42,28 @@ class Origin:
         'command line'
         """
         return "command line" if path in self.typed else self.source
+
+    @contextmanager
+    def blame(self, table: str, keys: Iterable[str] = ()) -> Iterator[None]:
+        """Say of a value that is refused inside which source and table it came from. keys: of the
+        table, which the error then names.
+        """
+        try:
+            yield
+        except (ConfigError, DataError) as error:
+            own = any(_is_meant(k, table, str(error)) for k in self.typed)
+            named = self.typed & {f"{table}.name", f"{table}.down.name"}
+            where = "command line" if own or named else self.source
+            where += f", [{table}]" if table else ""
+            raise type(error)(f"{where}: {worded(str(error), table, keys)}") from error
+
+
+def _is_meant(path: str, table: str, error: str) -> bool:
+    """Say whether an error names this key of a table, or outside of tables its whole path."""
+    if not table and "." in path:
+        return path in error
+    inside = not table or path.startswith(f"{table}.")
+    return inside and re.search(rf"\b{path.rpartition('.')[2]}\b", error) is not None
 
 
 def live(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +89,9 @@ def toml_form(model: BaseModel) -> dict[str, Any]:
     return out
 
 
+_HELD = (int, float, str, bool, types.NoneType)  # by a key of TOML
+
+
 @functools.cache
 def model_of(make: Callable[..., Any], skip: frozenset[str] = frozenset()) -> type[BaseModel]:
     """A pydantic model whose fields are the parameters of a function or dataclass.
@@ -73,7 +99,7 @@ def model_of(make: Callable[..., Any], skip: frozenset[str] = frozenset()) -> ty
     >>> sorted(model_of(lambda beta=0.9: None).model_fields)
     ['beta']
     """
-    hints = typing.get_type_hints(make)
+    hints = hints_of(make)
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(make).parameters.items():
         if name in skip:
@@ -96,8 +122,9 @@ def _toml_type(hint: Any) -> Any:
     """A type hint as TOML can fill it: sequences are lists, and a path is a text."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        kept = [_toml_type(a) for a in inner if typing.get_origin(a) is not os.PathLike]
-        return functools.reduce(lambda a, b: a | b, kept)
+        kept = [a for a in inner if typing.get_origin(a) or a in _HELD]
+        held = [_toml_type(a) for a in kept if typing.get_origin(a) is not os.PathLike]
+        return functools.reduce(lambda a, b: a | b, held)
     if origin is tuple or origin is Sequence:
         return list[_toml_type(inner[0])]  # type: ignore[misc]  # known at run time only
     return hint
@@ -126,8 +153,8 @@ def check(
 def worded(error: str, path: str, keys: Iterable[str]) -> str:
     """A refusal of a part as Python has it, with the key of the table at this path instead.
 
-    >>> worded("Evaluation.every must be in [0, inf), got -1", "evaluate", ["every"])
-    'evaluate.every must be in [0, inf), got -1'
+    >>> worded("Exponential.decay must be in (0, 1], got 2", "local.schedule", ["decay"])
+    'local.schedule.decay must be in (0, 1], got 2'
     """
     names = "|".join(map(re.escape, keys))
     if not path or not names:
@@ -135,7 +162,7 @@ def worded(error: str, path: str, keys: Iterable[str]) -> str:
     return re.sub(rf"(\b[A-Z]\w*\.|^)({names})(?= must| =)", rf"{path}.\2", error)
 
 
-@contextlib.contextmanager
+@contextmanager
 def keyed(path: str, keys: Iterable[str]) -> Iterator[None]:
     """Inside, a part is made of the table at this path: its refusals name the table's keys."""
     try:

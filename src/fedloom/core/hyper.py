@@ -1,19 +1,31 @@
-"""Hyper-parameters: a dataclass field with a range and a source."""
+"""A setting said once: a dataclass field with its meaning, range and source. Checks, the help, the
+tables of a TOML file and docs/settings.md read them here.
+"""
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
+import functools
 import math
+import numbers
+import types
+import typing
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Hyper:
     """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
-    `open_high`; optional: None is allowed too; one_per: what a list has one value for.
+    `open_high`; optional: None is allowed too; one_per: what a list has one value for. example: of
+    a value, where the type says too little.
     """
 
     meaning: str = ""
@@ -25,18 +37,19 @@ class Hyper:
     optional: bool = False
     source: str = ""
     one_per: str = ""
+    example: str = ""
 
     def range_text(self) -> str:
         """The allowed values in words, as they stand in `fedloom show` and in errors."""
         if set(self.choices) == {True, False}:
             return "true or false"
+        listed = f", or a list of one per {self.one_per}" if self.one_per else ""
         if self.choices:
-            return "one of " + ", ".join(map(str, self.choices))
+            return "one of " + ", ".join(map(str, self.choices)) + listed
         if self.low is None and self.high is None:
             return "any"
         left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
         right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
-        listed = f", or a list of one per {self.one_per}" if self.one_per else ""
         return f"in {left}, {right}{' or none' if self.optional else ''}{listed}"
 
     def allows(self, value: Any) -> bool:
@@ -44,16 +57,17 @@ class Hyper:
         if value is None and self.optional:
             return True
         if self.one_per and isinstance(value, tuple):
-            each = dataclasses.replace(self, one_per="", optional=False)
+            each = dataclasses.replace(self, one_per="", optional=False, choices=())
             return bool(value) and all(map(each.allows, value))
         if self.choices:
             return value in self.choices
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return self.low is None and self.high is None
-        if not math.isfinite(value):
+        number = int(value) if isinstance(value, numbers.Integral) else float(value)
+        if isinstance(number, float) and not math.isfinite(number):
             return False
-        above = self.low is None or (value > self.low if self.open_low else value >= self.low)
-        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
+        above = self.low is None or (number > self.low if self.open_low else number >= self.low)
+        below = self.high is None or (number < self.high if self.open_high else number <= self.high)
         return above and below
 
 
@@ -76,6 +90,12 @@ def listed(given: Any) -> Any:
     return tuple(map(listed, given)) if isinstance(given, (list, tuple, range)) else given
 
 
+def part(make: Callable[[], Any], example: str) -> Any:
+    """A dataclass field that holds settings of its own; what `make` gives by default."""
+    rule = {"hyper": Hyper(example=example)}
+    return dataclasses.field(default_factory=make, metadata=rule)
+
+
 def check_ranges(owner: Any) -> None:
     """Raise ConfigError for the first field of a dataclass that is out of its range."""
     for field in dataclasses.fields(owner):
@@ -83,3 +103,128 @@ def check_ranges(owner: Any) -> None:
         if rule is not None and not rule.allows(value):
             name = f"{getattr(owner, 'title', '') or type(owner).__name__}.{field.name}"
             raise ConfigError(f"{name} must be {rule.range_text()}, got {value!r}")
+
+
+def check_settings(owner: Any) -> None:
+    """Raise ConfigError for the first field of a dataclass that has another type than it is
+    declared with, or is out of its range. Numbers and lists become Python's own.
+    """
+    hints, title = hints_of(owner.__class__), getattr(owner, "title", "")
+    for field in dataclasses.fields(owner):
+        if (rule := field.metadata.get("hyper")) is None:
+            continue
+        value, hint = listed(getattr(owner, field.name)), hints[field.name]
+        object.__setattr__(owner, field.name, value)
+        name = f"{title}.{field.name}" if title else field.name
+        if isinstance(value, int) and (size := value.bit_length()) > 64:  # too long to be printed
+            raise ConfigError(f"{name} must be below 2^64, got one of {size} bits")
+        if not _fits(value, hint, bool(rule.one_per)) or not (value is None or rule.allows(value)):
+            raise ConfigError(f"{name} must be {allowed(hint, rule)}, got {value!r}")
+
+
+@functools.cache
+def hints_of(make: Any) -> dict[str, Any]:
+    """The types that a class or function declares its fields or parameters with."""
+    return typing.get_type_hints(make)
+
+
+def _fits(value: Any, hint: Any, each: bool) -> bool:
+    """Say whether a value is of a declared type; of a list, whether each of its values is."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, h, each) for h in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if isinstance(value, bool):
+        return hint is bool
+    if hint in (int, float):
+        return isinstance(value, numbers.Integral if hint is int else numbers.Real)
+    if getattr(hint, "_is_protocol", False):
+        return all(callable(getattr(value, n, None)) for n in vars(hint) if _asked(hint, n))
+    if origin is collections.abc.Callable:
+        return callable(value)
+    if origin in (tuple, collections.abc.Sequence):
+        listed = isinstance(value, tuple)
+        return listed and (not each or all(_fits(v, inner[0], each) for v in value))
+    return isinstance(value, origin or hint)
+
+
+def _asked(protocol: Any, name: str) -> bool:
+    """Say whether a protocol asks for a method of this name."""
+    return not name.startswith("_") and isinstance(vars(protocol)[name], types.FunctionType)
+
+
+def allowed(hint: Any, rule: Hyper) -> str:
+    """What a field may be, in words."""
+    if rule.example:
+        return rule.example
+    inner = typing.get_args(hint) or (hint,)
+    rule = dataclasses.replace(rule, optional=rule.optional or types.NoneType in inner)
+    if int in inner and float not in inner and rule.low is not None:
+        to = "" if rule.high is None else f" to {rule.high:.0f}"
+        none = " or none" if rule.optional else ""
+        each = f", or a list of one per {rule.one_per}" if rule.one_per else ""
+        return f"a whole number from {rule.low + rule.open_low:.0f}{to}{none}{each}"
+    bound = rule.range_text()
+    return type_text(hint) if bound == "any" else bound
+
+
+_KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    types.NoneType: "none",
+}
+
+
+def type_text(hint: Any) -> str:
+    """A declared type in words; nothing for what has none.
+
+    >>> type_text(float | None), type_text(tuple[int, ...])
+    ('a number or none', 'a list')
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return type_text(inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(filter(None, dict.fromkeys(type_text(a) for a in inner)))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, inner))
+    if origin in (list, tuple, collections.abc.Sequence):
+        return "a list"
+    return _KINDS.get(hint, "")
+
+
+def renamed(**names: str) -> Callable[[type[T]], type[T]]:
+    """Let a class take arguments by their old names, and give them as attributes, with a warning.
+
+    `@renamed(loss="objective")`
+    """
+
+    def change(cls: type[T]) -> type[T]:
+        init = cls.__init__
+
+        @functools.wraps(init)
+        def made(self: T, *args: Any, **given: Any) -> None:
+            for old in [name for name in names if name in given]:
+                new, said = names[old], f"{cls.__name__}: {old} is now called {names[old]}"
+                if new in given:
+                    raise ConfigError(f"{said}, and both are given; keep {new}")
+                warnings.warn(said, DeprecationWarning, stacklevel=2)
+                given[new] = given.pop(old)
+            init(self, *args, **given)
+
+        setattr(cls, "__init__", made)  # noqa: B010 # mypy allows no other assignment
+        for old, new in names.items():
+            setattr(cls, old, property(functools.partial(_old_attribute, cls.__name__, old, new)))
+        return cls
+
+    return change
+
+
+def _old_attribute(owner: str, old: str, new: str, part: Any) -> Any:
+    warnings.warn(f"{owner}.{old} is now {owner}.{new}", DeprecationWarning, stacklevel=2)
+    return getattr(part, new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
 from ..core.device import device_of, moved
-from ..core.hyper import check_ranges, hyper, listed
+from ..core.hyper import hyper, part, renamed
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.rng import key
@@ -24,7 +25,7 @@ from ..data import FederatedData
 from ..engines import Choice, Workers, choose, make_engine, on_processes
 from ..engines.base import Engine
 from ..engines.metrics import default_metrics
-from ..errors import CheckpointError, ConfigError
+from ..errors import ConfigError
 from ..federation.capacities import Capacities, deal, levels_of
 from ..federation.devices import Devices
 from ..federation.federation import Federation
@@ -34,12 +35,13 @@ from ..objectives import CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan, Setting
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say
-from ..server.rounds import Loop, Saving
+from ..server.rounds import Loop
 from ..server.submodel_evaluation import Sizes
+from ..storage.checkpoint import Checkpoint
 from ..storage.client_state import ClientMemory
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
-from .arguments import check_types, functions, link_of, metrics_of, type_of, whole
+from .arguments import functions, link_of, metrics_of
 from .preflight import (
     check_evaluation,
     check_fit,
@@ -54,34 +56,31 @@ from .preflight import (
     try_capacity,
     weights_of,
 )
-from .provenance import describe, fingerprint
+from .provenance import check_same, describe, engine_text, in_words, plain
 from .result import Result, finish
+from .settings import Settings
 
 Row = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
+@renamed(loss="objective", evaluation="evaluate", saving="checkpoint")
 @dataclass(kw_only=True)
-class Experiment:
-    """One federated training run.
+class Experiment(Settings):
+    """One federated training run. Arguments that a file can hold are called as in a file, and
+    explained by `fedloom show run`, `local`, `evaluate`, `checkpoint` and `turnover`.
 
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
     whose weights are the start, or a function that makes one, which is called under the seed.
-    cohort: share (float), number (int) or lists of clients per round, of those who are there;
-    turnover: who is there, if that changes; None: everybody. weighting: of the updates in the mean,
-    by "examples", "uniform", or a list with a weight per client. loss: an Objective, or any
-    loss(outputs, targets); by default cross-entropy for labels and squared error for numbers.
-    metrics: {name: f(outputs, targets)}, the first one is the headline, or one function; f gives a
-    value per example, or the batch's mean, and is averaged over examples; an object with update()
-    and compute() is measured on the whole set. higher_is_better: of the headline, where nobody
-    knows. submodel, capacities: which part of the model a client
+    objective: an Objective, or any loss(outputs, targets); by default cross-entropy for labels and
+    squared error for numbers. metrics: {name: f(outputs, targets)}, the first one is the headline,
+    or one function; f gives a value per example, or the batch's mean, and is averaged over
+    examples; an object with update() and compute() is measured on the whole set. higher_is_better:
+    of the headline, where nobody knows. submodel, capacities: which part of the model a client
     holds: a rule, and levels dealt out in turn, one per client, {level: share of the clients}, or a
-    file with one per client; "1/4" is as good as 0.25.
-    compress: how answers travel, and messages (Link.down); "topk:0.01" is short. devices: how fast
-    clients are, for simulated seconds and local.seconds. weights: what to start from, {name:
-    tensor} or a safetensors file. channels_last: memory format of images; None: where the model
-    has convolutions and takes it. device: "auto" is a CUDA GPU if there is one. on_round,
-    on_evaluation: called with the round's row.
+    file with one per client; "1/4" is as good as 0.25. compress: how answers travel, and messages
+    (Link.down); "topk:0.01" is short. devices: how fast clients are. weights: what to start from,
+    {name: tensor} or a safetensors file. on_round, on_evaluation: called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -91,48 +90,41 @@ class Experiment:
     2
     """
 
-    algorithm: Algorithm
-    model: nn.Module | Callable[[], nn.Module]
-    data: FederatedData
-    rounds: int
-    cohort: float | int | Sequence[Sequence[int]] = 1.0
-    local: Local = dataclasses.field(default_factory=Local)
-    loss: Objective | Callable[[Any, Any], Tensor] | None = None
-    metrics: Mapping[str, Callable[..., Any]] | Callable[..., Any] | None = None
-    higher_is_better: bool | None = None
-    submodel: Rule | None = None
+    algorithm: Algorithm = hyper(example="an Algorithm such as FedAvg()")
+    model: nn.Module | Callable[[], nn.Module] = hyper(
+        example="an nn.Module, or a function that makes one"
+    )
+    data: FederatedData = hyper(example="data such as digits() or from_clients([(x, y), ...])")
+    local: Local = part(Local, "Local(epochs=5, lr=0.1)")
+    objective: Objective | Callable[[Any, Any], Tensor] | None = hyper(
+        None, example="an Objective or loss(outputs, targets)"
+    )
+    submodel: Rule | None = hyper(None, example="a rule such as FIARSE()")
     capacities: Capacities | None = None
-    compress: Link | Via | str | None = None
-    devices: Devices | None = None
-    seed: int = 0
-    sampling: str = "fixed"
-    turnover: Turnover | None = None
-    weighting: str | Sequence[float] = "examples"
-    nonfinite: str = "stop"
-    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
-    engine: str | Engine = "serial"
-    device: str = "auto"
-    dtype: torch.dtype | str | None = None
-    channels_last: bool | None = None
-    weights: Mapping[str, Tensor] | str | Path | None = None
-    name: str = ""
-    saving: Saving = dataclasses.field(default_factory=Saving)
-    resident_bytes: int | None = hyper(None)
+    compress: Link | Via | str | None = hyper(
+        None, example="a codec's name such as 'topk:0.01', or a Link"
+    )
+    devices: Devices | None = hyper(None, example="a profile such as LogNormal()")
+    turnover: Turnover | None = hyper(None, example="Turnover(active=250)")
+    evaluate: Evaluation = part(Evaluation, "Evaluation(every=5, target=0.8)")
+    checkpoint: Checkpoint = part(Checkpoint, "Checkpoint(every_seconds=60.0, keep=2)")
+    metrics: Mapping[str, Callable[..., Any]] | Callable[..., Any] | None = None
+    higher_is_better: bool | None = hyper(None, example="True, False or None")
+    weights: Mapping[str, Tensor] | str | os.PathLike[str] | None = hyper(
+        None, example="{name: tensor} or a safetensors file"
+    )
     on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
     on_evaluation: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        check_types(self)
-        self.rounds, self.seed = whole(self.rounds, "rounds", 1), whole(self.seed, "seed", 0)
-        self.cohort, self.weighting = listed(self.cohort), listed(self.weighting)
-        self._link, self._dtype = link_of(self.compress), type_of(self.dtype)
+        super().__post_init__()
+        self._link = link_of(self.compress)
         self._metrics = metrics_of(self.metrics)
         self._on_round = functions(self.on_round, "on_round")
         self._on_evaluation = functions(self.on_evaluation, "on_evaluation")
-        if self.evaluation.validation and self.data.validation is None:
-            self.data = self.data.with_validation(self.evaluation.validation, self.seed)
+        if self.evaluate.validation and self.data.validation is None:
+            self.data = self.data.with_validation(self.evaluate.validation, self.seed)
         if self._dtype is not None and self.data.transform is not None:
             self.data = self.data.astype(self._dtype)
         self._net: Net | None = None
@@ -145,9 +137,9 @@ class Experiment:
 
     # ---------------------------------------------------------------------------------- the parts
     @property
-    def objective(self) -> Objective:
-        """The loss at the clients."""
-        loss = self.loss
+    def loss_at_clients(self) -> Objective:
+        """The objective that is given, or follows from the data."""
+        loss = self.objective
         if loss is None:
             loss = SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
         padding = self.data.about.get("target_padding")
@@ -173,7 +165,7 @@ class Experiment:
         unequal = isinstance(weights, list | tuple) and len(set(weights)) > 1
         return Plan(
             self.local.around(self.algorithm),
-            self.objective,
+            self.loss_at_clients,
             self.nonfinite,
             None if self.submodel is None else self.submodel.settled(self._levels()),
             self._link,
@@ -218,7 +210,7 @@ class Experiment:
             net = Net(module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:
                 net.start_from(weights_of(self.weights))
-            check_fit(net, self.data, self.objective)
+            check_fit(net, self.data, self.loss_at_clients)
             self._net = net.to(self._device())
         return self._net
 
@@ -227,9 +219,9 @@ class Experiment:
         net, metrics = self.net(), self._metrics
         data = on_device(self.data, net.device)
         if metrics is None:
-            metrics = default_metrics(self.objective, data)
-        check_targets(self.data, self.loss is None)
-        check_shapes(net, data, self.objective, metrics)
+            metrics = default_metrics(self.loss_at_clients, data)
+        check_targets(self.data, self.objective is None)
+        check_shapes(net, data, self.loss_at_clients, metrics)
         plan = self.plan()
         fed = Federation(
             data,
@@ -244,8 +236,8 @@ class Experiment:
         check_singles(net, fed, plan.rule, self._cohorts)
         fed.check_devices()
         name = next(iter(metrics), "loss")
-        higher = direction(self.evaluation.target, name, metrics.get(name), self.higher_is_better)
-        check_evaluation(self.evaluation, plan.rule is not None, metrics.get(name))
+        higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
+        check_evaluation(self.evaluate, plan.rule is not None, metrics.get(name))
         check_rate(self.local, self.rounds)
         for said in plan.warnings():
             _log.warning(said)
@@ -255,13 +247,13 @@ class Experiment:
             net=net,
             engine=self._engine(plan, fed, net),
             cohorts=self._cohorts,
-            evaluation=self.evaluation,
+            evaluation=self.evaluate,
             memory=ClientMemory(None, self.resident_bytes, net.device),
-            curve=Curve(self.evaluation.ema, self.evaluation.target, higher),
-            saving=self.saving,
+            curve=Curve(self.evaluate.ema, self.evaluate.target, higher),
+            checkpoint=self.checkpoint,
             on_round=list(self._on_round),
             on_evaluation=list(self._on_evaluation),
-            sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluation),
+            sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluate),
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
@@ -281,13 +273,13 @@ class Experiment:
         """
         loop = self.build()
         if progress and self.choice is not None:
-            say(f"{self.label}, seed {self.seed}: {self.choice}")
+            say(f"{self.called}, seed {self.seed}: {self.choice}")
         if out is None:
             return self._go(loop, progress, loop.begin)
         folder = RunDirectory(out)
         with folder.begun():
             self._attach(loop, folder)
-            describe(self, loop, folder)
+            describe(self._settings(loop), self.data, loop)
             return self._go(loop, progress, loop.begin)
 
     def resume(self, out: str | Path, progress: bool = False) -> Result:
@@ -304,14 +296,7 @@ class Experiment:
         if self.engine == "auto":  # what the run began with
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
-        known = folder.read_object("fingerprint.json")
-        own = fingerprint(self, loop, known.get("version", "1"))
-        other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
-        if other:
-            raise CheckpointError(
-                f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "
-                "resume with the settings it was started with, or start in another folder"
-            )
+        check_same(folder, self._settings(loop), self.data, loop)
         self._attach(loop, folder)
 
         def restore() -> None:
@@ -321,7 +306,7 @@ class Experiment:
                     f"'{folder.path}' has {loop.round} rounds already; "
                     f"rounds = {self.rounds} is less than that"
                 )
-            describe(self, loop, folder)
+            describe(self._settings(loop), self.data, loop)
 
         return self._go(loop, progress, restore)
 
@@ -342,7 +327,7 @@ class Experiment:
     def _rounds(self, loop: Loop, progress: bool) -> Result:
         shown = None
         if progress:
-            label, sent = f"{self.label}, seed {self.seed}", loop.ledger.bytes_up
+            label, sent = f"{self.called}, seed {self.seed}", loop.ledger.bytes_up
             sent += loop.ledger.bytes_down
             shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
         if shown is not None:
@@ -350,17 +335,35 @@ class Experiment:
             shown.start()
         try:
             loop.run(self.rounds)
-            return finish(self, loop)
+            name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
+            names = {"algorithm": name, "label": self.called, "name": self.name or name}
+            return finish(loop, names, self.rounds, self._settings(loop))
         finally:
             if shown is not None:
                 shown.stop()
 
     @property
-    def label(self) -> str:
+    def called(self) -> str:
         """A short name for progress bars and legends."""
-        if said := self.name or (self.config or {}).get("label"):
-            return str(said)
+        loss, rule = self.objective, self.submodel
         words = [label_of(self.algorithm)]
-        words += [self.loss.name] if isinstance(self.loss, Objective) and self.loss.named else []
-        words += [self.submodel.name] if self.submodel is not None else []
-        return " + ".join(words)
+        words += [loss.name] if isinstance(loss, Objective) and loss.named else []
+        words += [rule.name] if rule is not None else []
+        return self.label or self.name or " + ".join(words)
+
+    def _settings(self, loop: Loop) -> dict[str, Any]:
+        """The complete configuration: the file's and command line's, or Python's own words."""
+        if self.config is not None:
+            # "auto" is no engine: what it chose is what the run goes on with
+            chosen = {"engine": self.engine} if self.config.get("engine") == "auto" else {}
+            return dict(plain({**self.config, **chosen}))
+        model = self.model if isinstance(self.model, nn.Module) else loop.net.module
+        return in_words(
+            self,
+            name=self.name or self.algorithm.method,
+            engine=engine_text(loop.engine),
+            model={"name": type(model).__name__, "parameters": loop.net.layout.d},
+            objective=loop.plan.objective,
+            data=self.data.describe(),
+            compress=loop.plan.link.up or None,
+        )

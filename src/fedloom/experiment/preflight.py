@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,7 +92,7 @@ def check_targets(data: FederatedData, taken: bool) -> None:
     if rows and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
         raise DataError(
             f"the targets are floats of shape {list(y.shape)} with one 1 in every row: for "
-            "classes give targets.argmax(1), for a regression on them loss=SquaredError()"
+            "classes give targets.argmax(1), for a regression on them objective=SquaredError()"
         )
     held = 0 if data.validation is None else len(data.validation)
     everything = held + len(data.clients.indices)
@@ -293,7 +293,7 @@ def on_device(data: FederatedData, device: torch.device) -> FederatedData:
     return moved
 
 
-def weights_of(source: Mapping[str, Tensor] | str | Path) -> dict[str, Tensor]:
+def weights_of(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> dict[str, Tensor]:
     """Weights as they are, or read from a safetensors file. Raises DataError."""
     if isinstance(source, Mapping):
         return dict(source)

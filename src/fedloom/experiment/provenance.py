@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,33 +25,19 @@ from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import told
 from ..errors import CheckpointError
+from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts
 from ..storage.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from ..server.rounds import Loop
-    from .experiment import Experiment
-
 
 _log = logging.getLogger(__name__)
 _PIECE = 1 << 24  # bytes
 
 
-def settings(owner: Any) -> dict[str, Any]:
-    """A frozen dataclass (an algorithm, wrappers included) as nested names and values."""
-    out: dict[str, Any] = {"name": type(owner).__name__}
-    for field in dataclasses.fields(owner):
-        value = getattr(owner, field.name)
-        if dataclasses.is_dataclass(value):
-            out[field.name] = settings(value)
-        elif value is not None:
-            out[field.name] = plain(value)
-    return out
-
-
 def plain(value: Any) -> Any:
-    """A value as TOML and JSON can hold it; a function by its name."""
+    """A value as TOML and JSON can hold it; a dataclass (an algorithm, wrappers included) by its
+    name and fields, a function by its name. What is None is left out.
+    """
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):
@@ -59,94 +45,87 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bool, int, float, str)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return settings(value)
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {"name": type(value).__name__} | plain(fields)
     return getattr(value, "__name__", None) or type(value).__name__
 
 
-def configuration(exp: Experiment, loop: Loop) -> dict[str, Any]:
-    """The complete resolved configuration: the file's and command line's, or the Python objects'
-    own words.
+_SHOWN = ("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite")
+_PARTS = ("algorithm", "local", "evaluate", "turnover", "submodel")
+
+
+def in_words(exp: Any, **more: Any) -> dict[str, Any]:
+    """The settings of an experiment that Python objects were given to; more: what they do not say
+    by themselves. What is None is left out.
     """
-    if exp.config is not None:
-        # "auto" is no engine: what it chose is what the run goes on with
-        chosen = {"engine": exp.engine} if exp.config.get("engine") == "auto" else {}
-        return plain({**exp.config, **chosen})  # type: ignore[no-any-return]  # a mapping in, a mapping out
-    local = {k: v for k, v in settings(exp.local).items() if k != "name"}
-    evaluate = {k: v for k, v in settings(exp.evaluation).items() if k != "name"}
-    model = exp.model if isinstance(exp.model, torch.nn.Module) else loop.net.module
-    out = {
-        "source": "python",
-        "name": exp.name or exp.algorithm.method,
-        "rounds": exp.rounds,
-        "seed": exp.seed,
-        "cohort": plain(exp.cohort),
-        "sampling": exp.sampling,
-        "weighting": plain(exp.weighting),
-        "nonfinite": exp.nonfinite,
-        "engine": engine_text(loop),
-        "algorithm": settings(exp.algorithm),
-        "model": {"name": type(model).__name__, "parameters": loop.net.layout.d},
-        "objective": settings(exp.objective),
-        "data": plain(exp.data.describe()),
-        "local": local,
-        "evaluate": evaluate,
-        **({} if exp.turnover is None else {"turnover": settings(exp.turnover)}),
-    }
-    if exp.submodel is not None:
-        out["submodel"] = settings(exp.submodel) | {"capacities": _shown(exp.capacities)}
-    if loop.plan.link.up:
-        out["compress"] = plain(loop.plan.link.up)
+    out: dict[str, Any] = {"source": "python"}
+    out |= {k: getattr(exp, k) for k in (*_SHOWN, *_PARTS)} | more
+    out |= {"label": exp.label} if exp.label else {}
+    out = plain(out)
+    for table in ("local", "evaluate"):
+        out[table].pop("name")
+    if "submodel" in out:
+        given = exp.capacities
+        path = isinstance(given, str | os.PathLike)
+        out["submodel"]["capacities"] = str(given) if path else plain(given)
     return out
 
 
-def _shown(capacities: Any) -> Any:
-    """Capacities as TOML can hold them."""
-    if isinstance(capacities, str | os.PathLike):
-        return str(capacities)
-    return plain(capacities if isinstance(capacities, Mapping) else list(capacities or ()))
-
-
-def engine_text(loop: Loop) -> str:
+def engine_text(engine: Any) -> str:
     """The engine's name with its numbers; of a user's own engine, its name."""
-    return str(getattr(loop.engine, "text", loop.engine.name))
+    return str(getattr(engine, "text", engine.name))
 
 
 _SCHEME = "2"  # of the fingerprint; the first one had no number, and looked at 256 inputs
 
 
-def fingerprint(exp: Experiment, loop: Loop, scheme: str = _SCHEME) -> dict[str, str]:
+def check_same(
+    folder: RunDirectory, config: Mapping[str, Any], data: FederatedData, loop: Loop
+) -> None:
+    """Raise CheckpointError if the folder holds a run of another configuration."""
+    known = folder.read_object("fingerprint.json")
+    own = fingerprint(config, data, loop, known.get("version", "1"))
+    other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
+    if other:
+        raise CheckpointError(
+            f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "
+            "resume with the settings it was started with, or start in another folder"
+        )
+
+
+def fingerprint(
+    config: Mapping[str, Any], data: FederatedData, loop: Loop, scheme: str = _SCHEME
+) -> dict[str, str]:
     """{part: hash} of everything that decides the run's numbers; what resume() compares. scheme:
     by which it is made, "1" for one without a version.
     """
-    config = configuration(exp, loop)
-    if scheme == "1" and exp.config is None and exp.submodel is not None:
+    parts, python = fixed_parts(config), config.get("source") == "python"
+    if scheme == "1" and python and "submodel" in parts:
         was = {new: old for old, new in SUBMODELS.items()}  # what the class was called then
-        name = config["submodel"]["name"]
-        config["submodel"]["name"] = was.get(name, name)
-    parts = {k: digest(v) for k, v in fixed_parts(config).items()}
-    parts["engine"] = bits_of(engine_text(loop))
-    if exp.turnover is not None:  # in a part that every run has, so that its absence shows too
-        parts["cohort"] = digest([plain(exp.cohort), settings(exp.turnover)])
+        name = parts["submodel"]["name"]
+        parts["submodel"] = parts["submodel"] | {"name": was.get(name, name)}
+    hashes = {k: digest(v) for k, v in parts.items()}
+    hashes["engine"] = bits_of(engine_text(loop.engine))
+    cohorts, link = loop.cohorts, loop.plan.link
+    if cohorts.turnover is not None:  # in a part that every run has, so that its absence shows too
+        hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.turnover)])
     if loop.fed.capacities:  # a file of them may have changed
-        parts["submodel"] = digest([parts["submodel"], loop.fed.capacities])
-    if exp.config is None:  # a configuration's metrics follow from its data and objective
-        parts["metrics"] = digest(list(loop.fed.metrics))
-    if exp.evaluation.validation:
-        parts["evaluate.validation"] = digest(exp.evaluation.validation)
-    if loop.plan.link.codes_down:
-        parts["compress.down"] = digest(plain(loop.plan.link.codes_down))
+        hashes["submodel"] = digest([hashes["submodel"], loop.fed.capacities])
+    if python:  # a configuration's metrics follow from its data and objective
+        hashes["metrics"] = digest(list(loop.fed.metrics))
+    if loop.evaluation.validation:
+        hashes["evaluate.validation"] = digest(loop.evaluation.validation)
+    if link.codes_down:
+        hashes["compress.down"] = digest(plain(link.codes_down))
     if loop.fed.devices is not None:
-        parts["devices"] = digest(plain(loop.fed.devices))
-    parts["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
+        hashes["devices"] = digest(plain(loop.fed.devices))
+    hashes["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
     fixed = [p for p in loop.net.module.parameters() if not p.requires_grad]
-    parts["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
-    parts["clients"] = exp.data.clients.digest()[:12]
+    hashes["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
+    hashes["clients"] = data.clients.digest()[:12]
     if scheme == "1":
-        parts["samples"] = _content(_some_samples(exp.data))
-        return parts
-    parts["samples"] = _content(_samples(exp.data))
-    parts["version"] = _SCHEME
-    return parts
+        return hashes | {"samples": _content(_some_samples(data))}
+    return hashes | {"samples": _content(_samples(data)), "version": _SCHEME}
 
 
 def _samples(data: FederatedData) -> list[torch.Tensor]:
@@ -230,10 +209,12 @@ def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
     return now | ({"earlier": "; ".join(filter(None, earlier))} if any(earlier) else {})
 
 
-def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
-    """Write the files that explain the run. Raises CheckpointError."""
+def describe(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None:
+    """Write the files that explain the run into its folder. Raises CheckpointError."""
+    folder = loop.folder
+    assert folder is not None
     try:
-        _describe(exp, loop, folder)
+        _describe(config, data, loop, folder)
     except OSError as error:
         if not concerns(error, folder.path):
             raise
@@ -243,10 +224,11 @@ def describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
         ) from error
 
 
-def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
+def _describe(
+    config: Mapping[str, Any], data: FederatedData, loop: Loop, folder: RunDirectory
+) -> None:
     import tomli_w
 
-    data = exp.data
     labels = data.classes is not None and data.targets.ndim == 1
     folder.write_json(
         "partition.json",
@@ -262,6 +244,6 @@ def _describe(exp: Experiment, loop: Loop, folder: RunDirectory) -> None:
     )
     environment = _environment(folder, loop.round) | {"device": str(loop.net.device)}
     folder.write_json("environment.json", environment)
-    folder.write_json("fingerprint.json", fingerprint(exp, loop))
+    folder.write_json("fingerprint.json", fingerprint(config, data, loop))
     # last: from now on the folder is a run that can be resumed
-    write_atomic(folder.path / "config.toml", tomli_w.dumps(configuration(exp, loop)))
+    write_atomic(folder.path / "config.toml", tomli_w.dumps(dict(config)))

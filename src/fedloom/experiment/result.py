@@ -6,23 +6,20 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from ..core.vector import Rec, tree
 from ..errors import CheckpointError
 from ..server.ledger import Ledger
+from ..server.rounds import Loop
 from ..server.submodel_evaluation import client_values, text
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import group_of
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
-from .provenance import configuration, engine_text
-
-if TYPE_CHECKING:
-    from ..server.rounds import Loop
-    from .experiment import Experiment
+from .provenance import engine_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +57,14 @@ class Result:
         return None if best is None else float(best["value"])
 
 
-def finish(exp: Experiment, loop: Loop) -> Result:
-    """Collect the result, and write summary, ledger, per-client scores and the final model."""
-    clients, basis = _per_client(exp, loop)
+def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
+    """Collect the result, and write summary, ledger, per-client scores and the final model.
+
+    names: what the summary says the run is called; rounds: how many there were to be.
+    """
+    clients, basis = _per_client(loop)
     by_client, by_size = _by_size(loop)
-    summary = _summary(exp, loop) | by_size
+    summary = _summary(loop, names, rounds, group_of(config)) | by_size
     x = loop.model()
     module = loop.net.export(x, loop.buffers).cpu()
     folder = loop.folder
@@ -97,7 +97,7 @@ def _write(
     folder.write_json("summary.json", summary)  # last: who finds it finds everything
 
 
-def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
+def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
     name, curve, ledger = f"test_{loop.headline}", loop.curve, loop.ledger
     seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
     best, known = None, curve.higher_is_better is not None
@@ -107,19 +107,16 @@ def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
     averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}
     validation = [r for r in loop.history if r.get(f"validation_{loop.headline}") is not None]
-    config = exp.config or {}
     return {
         "metric": {
             "name": loop.headline,
             "higher_is_better": curve.higher_is_better,
             "unit": "share" if loop.headline == "accuracy" else "",
         },
-        "algorithm": config.get("algorithm", {}).get("name", exp.algorithm.method),
-        "label": exp.label,
-        "name": config.get("name") or exp.name or exp.algorithm.method,
-        "seed": exp.seed,
+        **names,
+        "seed": loop.fed.seed,
         "rounds": loop.round,
-        "finished": loop.round >= exp.rounds,
+        "finished": loop.round >= rounds,
         "population": loop.fed.population,
         "parameters": loop.net.layout.d,
         "best": _point(best),
@@ -135,8 +132,8 @@ def _summary(exp: Experiment, loop: Loop) -> dict[str, Any]:
         "bytes_down": ledger.bytes_down,
         "seconds": ledger.seconds,
         "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
-        "engine": engine_text(loop),
-        "group": group_of(configuration(exp, loop)),
+        "engine": engine_text(loop.engine),
+        "group": group,
     }
 
 
@@ -144,11 +141,11 @@ def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
     return None if at is None else {"round": at[0], "value": at[1]}
 
 
-def _per_client(exp: Experiment, loop: Loop) -> tuple[list[float | None], str]:
+def _per_client(loop: Loop) -> tuple[list[float | None], str]:
     """The headline metric per client, and on what; see client_values."""
     data = loop.fed.data
     none: list[float | None] = [None] * loop.fed.population
-    if not exp.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
+    if not loop.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
         return none, "not measured"
     assert data.test_targets is not None
     by_class = data.classes is not None and data.test_targets.ndim == 1

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..algorithm import Algorithm
-from ..core.hyper import check_ranges, hyper, listed
+from ..core.hyper import check_settings, hyper
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
 from .schedules import Constant
@@ -16,75 +17,119 @@ from .schedules import Constant
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """Local training. Give `epochs` (may be a fraction) or `steps`, not both; neither is one epoch.
-    steps may be a list, one number per client; lr a list, one rate per round, whose last one holds
-    from then on.
+    """What a client does between two exchanges. Give `epochs` or `steps`, not both; neither is one
+    epoch. steps may be a list, one number per client; lr a list, one rate per round, whose last one
+    holds from then on.
 
-    seconds: the server calls time after so many simulated seconds of training, and every client
-    answers with the steps that its device has done by then, one at least; `epochs` or `steps` are
-    then the most that it does, and without them there is no other bound.
-
-    batch None: the client's whole data. probe_batch: examples of the one exchange before round 0,
-    for algorithms that have it. schedule(round, step) multiplies lr. order
-    "text": batches are not drawn but read on: the client's data, in their order, are cut into
+    With `seconds` every client answers with the steps that its device has done by then, one at
+    least; without `epochs` or `steps` there is no other bound. schedule(round, step) multiplies lr.
+    order "text": batches are not drawn but read on: the client's data, in their order, are cut into
     `batch` streams of equal length side by side, and every batch has the next example of each; what
-    is left over at the end is not used. Order of the parts of
-    a step: gradient (with sam: the perturbed one), the method's corrections, joint clip, weight
-    decay, momentum, move (as torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value
-    out of range.
+    is left over at the end is not used. Order of the parts of a step: gradient (with sam: the
+    perturbed one), the method's corrections, joint clip, weight decay, momentum, move (as
+    torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value out of range.
 
     >>> Local(epochs=5, batch=50, lr=0.1).work
     (5, None)
     """
 
+    title: ClassVar[str] = "local"
     epochs: float | None = hyper(
-        None, low=0, open_low=True, optional=True, source="number of passes over the client's data"
+        None,
+        "passes over the client's data, which may be a fraction; 1 if neither epochs nor steps nor "
+        "seconds is given",
+        low=0,
+        open_low=True,
     )
     steps: int | Sequence[int] | None = hyper(
-        None, low=1, optional=True, one_per="client", source="number of local steps K"
+        None,
+        "local steps K instead of epochs: of every client, or a list, one per client",
+        low=1,
+        one_per="client",
     )
     seconds: float | None = hyper(
-        None, low=0, open_low=True, optional=True, source="CFedAvg, Remark 6: a time-out"
+        None,
+        "simulated seconds after which the server calls time (needs [devices]); epochs or steps "
+        "are then the most a client does",
+        low=0,
+        open_low=True,
+        source="CFedAvg, Remark 6",
     )
     batch: int | None = hyper(
-        50, low=1, optional=True, source="50 in FedACG's and FedSMOO's main tables"
+        50,
+        "examples of a step; none: all the client has",
+        low=1,
+        source="50 in FedACG's and FedSMOO's main tables",
     )
     lr: float | Sequence[float] = hyper(
-        0.1, low=0, open_low=True, one_per="round", source="0.1 in FedACG and FedSMOO"
+        0.1,
+        "the local learning rate, or a list of one per round (the last one holds from then on); "
+        "local.schedule multiplies it",
+        low=0,
+        open_low=True,
+        one_per="round",
+        source="0.1 in FedACG and FedSMOO",
     )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
-    optimiser: str = hyper("sgd", choices=("sgd", "adam", "adamw"), source="sgd; AdamW in FIARSE")
-    momentum: float = hyper(0.0, low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO")
-    beta1: float | None = hyper(
-        None, low=0, high=1, open_high=True, optional=True, source="of adam, adamw; None: 0.9"
+    optimiser: str = hyper(
+        "sgd",
+        "around the method's direction: fedloom list optimisers",
+        choices=("sgd", "adam", "adamw"),
+        source="AdamW in FIARSE",
     )
+    momentum: float = hyper(
+        0.0, "of sgd", low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO"
+    )
+    beta1: float | None = hyper(None, "of adam and adamw; none: 0.9", low=0, high=1, open_high=True)
     beta2: float | None = hyper(
         None,
+        "of adam and adamw; none: 0.999",
         low=0,
         high=1,
         open_high=True,
-        optional=True,
-        source="of adam, adamw; None: 0.999; 0.95 in FIARSE",
+        source="0.95 in FIARSE",
     )
-    weight_decay: float = hyper(0.0, low=0, source="0.001 in FedACG and FedSMOO")
+    weight_decay: float = hyper(
+        0.0,
+        "added to the gradient; with adamw outside of it",
+        low=0,
+        source="0.001 in FedACG and FedSMOO",
+    )
     clip: float | None = hyper(
-        None, low=0, open_low=True, optional=True, source="10 in FedACG's and FedSMOO's code"
+        None,
+        "largest norm of all gradients together, before weight decay",
+        low=0,
+        open_low=True,
+        source="10 in FedACG's and FedSMOO's code",
     )
     sam: float | None = hyper(
-        None, low=0, optional=True, source="rho of SAM; FedSMOO: 0.01, its code: 0.1"
+        None,
+        "rho: gradients are taken at x + rho g / ||g||",
+        low=0,
+        source="FedSMOO: 0.01, its code: 0.1",
     )
     probe_batch: int | None = hyper(
-        None, low=1, optional=True, source="FAFED's first batch B = b q; None: one batch b"
+        None,
+        "examples of the one exchange before round 0, for methods that have it (FAFED, STEM); "
+        "none: one batch",
+        low=1,
+        source="FAFED's first batch B = b q",
     )
     order: str = hyper(
-        "shuffled", choices=("shuffled", "text"), source="text: FAFED's language model"
+        "shuffled",
+        "shuffled: drawn anew in every epoch; text: read on, for language models",
+        choices=("shuffled", "text"),
+        source="text: FAFED's language model",
     )
-    drop_last: bool = hyper(False, choices=(False, True), source="False in all five papers' code")
+    drop_last: bool = hyper(
+        False,
+        "leave out an epoch's last batch where it is smaller",
+        choices=(False, True),
+        source="False in all five papers' code",
+    )
 
     def __post_init__(self) -> None:
-        for name in ("steps", "lr"):
-            object.__setattr__(self, name, listed(getattr(self, name)))
-        check_ranges(self)
+        check_settings(self)
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
@@ -100,11 +145,6 @@ class Local:
                     f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
                     "sgd; drop it, or take local.optimiser = adamw"
                 )
-        for name in ("steps", "batch", "probe_batch"):
-            value = getattr(self, name)
-            for one in value if isinstance(value, tuple) else (value,):
-                if one is not None and int(one) != one:
-                    raise ConfigError(f"local.{name} must be a whole number, got {one!r}")
 
     @property
     def work(self) -> tuple[float | None, int | Sequence[int] | None]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from ..core.hyper import check_ranges, hyper, listed
+from ..core.hyper import check_settings, hyper, listed
 from ..core.rng import generator
 from ..errors import ConfigError
 
@@ -28,18 +28,18 @@ class Turnover:
     text, drawn anew in the appendix's Figure F. What becomes of memories is not said there.
     """
 
-    active: int = hyper(low=1)
-    every: int = hyper(100, low=1)
-    replace: float | None = hyper(0.5, low=0, high=1, optional=True)
-    forget: bool = hyper(False, choices=(False, True))
+    title: ClassVar[str] = "turnover"
+    active: int = hyper(meaning="how many clients are there at a time", low=1)
+    every: int = hyper(100, "rounds between changes", low=1)
+    replace: float | None = hyper(
+        0.5, "probability with which each leaves then; none: all are drawn anew", low=0, high=1
+    )
+    forget: bool = hyper(
+        False, "drop what a client remembers when it leaves", choices=(False, True)
+    )
 
     def __post_init__(self) -> None:
-        for name in ("active", "every"):
-            if type(getattr(self, name)) is not int:
-                raise ConfigError(
-                    f"Turnover.{name} must be a whole number, got {getattr(self, name)!r}"
-                )
-        check_ranges(self)
+        check_settings(self)
 
     def first(self, population: int, seed: int) -> list[int]:
         """Who is there at the beginning, sorted."""

@@ -6,43 +6,72 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_settings, hyper
 from ..errors import ConfigError
 from ..federation.capacities import share_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """every: rounds between evaluations of the server's model (also after the last round); 0: only
-    then.
+    """When and how the server's model is measured.
 
-    ema: factor a of the debiased moving average a~_t = a a~_(t-1) + (1 - a) a_t per round (FedACG's
-    tables: 0.9). target: of the headline metric, on the moving average. validation: share of every
-    client's training samples that is held out for model choice. clients: also the metric per
-    client, after the last round.
-
-    Of sub-models, every capacity among the clients is evaluated too: sizes_every rounds apart
-    (None: as `every`; 0: after the last round only). sizes: more of them after the last round, such
-    as ones that nobody trained. statistics: a model whose batch norm keeps none is evaluated,
-    whole too, by "static" ones, gathered for each size over all training samples, or by those of
-    the test "batch": as many examples as in training, of one client's test set. explored: note in
-    every round which coordinates the sizes hold.
+    The moving average is a~_t = a a~_(t-1) + (1 - a) a_t per round with a = `ema`, debiased; the
+    target is looked for on it. Of sub-models, every capacity among the clients is evaluated too,
+    and more of them after the last round, such as ones that nobody trained. A model whose batch
+    norm keeps no statistics is evaluated, whole too, by "static" ones, gathered for each size over
+    all training samples, or by those of the test "batch": as many examples as in training, of one
+    client's test set.
     """
 
-    every: int = hyper(1, low=0)
-    ema: float = hyper(0.9, low=0, high=1, open_high=True, source="FedACG, section 5.1")
-    target: float | None = hyper(None)
-    validation: float = hyper(0.0, low=0, high=1, open_high=True)
-    clients: bool = hyper(True, choices=(False, True))
-    sizes: tuple[float | str, ...] = hyper((), source="19 sizes in FIARSE, Figure 4")
-    sizes_every: int | None = hyper(None, low=0, optional=True, source="20 in FIARSE's code")
-    statistics: str = hyper("static", choices=("static", "batch"), source="HeteroFL, section 3.2")
-    explored: bool = hyper(True, choices=(False, True))
+    title: ClassVar[str] = "evaluate"
+    every: int = hyper(
+        1, "rounds between evaluations (the last round always has one); 0: only there", low=0
+    )
+    ema: float = hyper(
+        0.9,
+        "factor of the moving average on which targets are looked for",
+        low=0,
+        high=1,
+        open_high=True,
+        source="FedACG, section 5.1",
+    )
+    target: float | None = hyper(None, "of the headline metric, in its unit: 0.8 is 80 %")
+    validation: float = hyper(
+        0.0,
+        "share of each client's training examples held out for choices",
+        low=0,
+        high=1,
+        open_high=True,
+    )
+    clients: bool = hyper(
+        True, "after the last round, the metric of each client too", choices=(False, True)
+    )
+    sizes: tuple[float | str, ...] = hyper(
+        (),
+        "of sub-models: more capacities to measure after the last round",
+        source="19 sizes in FIARSE, Figure 4",
+    )
+    sizes_every: int | None = hyper(
+        None,
+        "rounds between measuring every capacity; none: as every; 0: at the end",
+        low=0,
+        source="20 in FIARSE's code",
+    )
+    statistics: str = hyper(
+        "static",
+        "of batch norm that keeps none: static (over the training examples) or batch (of the test "
+        "batch)",
+        choices=("static", "batch"),
+        source="HeteroFL, section 3.2",
+    )
+    explored: bool = hyper(
+        True, "of sub-models: note in every round which coordinates are held", choices=(False, True)
+    )
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_settings(self)
         object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
 
     def due(self, round: int) -> bool:

@@ -22,11 +22,12 @@ from ..engines.base import Engine, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.client_round import RangeResult, Stats
 from ..engines.evaluation import Score
-from ..errors import CheckpointError, ConfigError, FedloomError
+from ..errors import CheckpointError, FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..storage.atomic import remedy
+from ..storage.checkpoint import Checkpoint
 from ..storage.client_state import ClientMemory
 from ..storage.run_directory import RunDirectory, State
 from .divergence import Watch
@@ -37,26 +38,7 @@ from .submodel_evaluation import Sizes
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
-
-
-@dataclass
-class Saving:
-    """seconds: between checkpoints, or None; rounds: alike, in rounds; keep: how many stay."""
-
-    rounds: int | None = None
-    seconds: float | None = 60.0
-    keep: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("rounds", "keep"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"Saving.{name} must be a whole number from 1, got {value!r}")
-        if self.keep is None or not (self.seconds is None or self.seconds >= 0):
-            raise ConfigError(
-                f"Saving needs keep from 1 and seconds from 0 (or None), got {self.keep!r} and "
-                f"{self.seconds!r}"
-            )
+Saving = Checkpoint  # what it was called in fedloom 0.1
 
 
 @dataclass
@@ -74,7 +56,7 @@ class Loop:
     memory: ClientMemory
     curve: Curve
     folder: RunDirectory | None = None
-    saving: Saving = field(default_factory=Saving)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     on_round: list[Callable[[Row], None]] = field(default_factory=list)
     on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
     sizes: Sizes | None = None  # of sub-models
@@ -307,8 +289,9 @@ class Loop:
 
     # -------------------------------------------------------------------------------- checkpoints
     def _save_due(self, last: float) -> bool:
-        by_rounds = self.saving.rounds is not None and self.round % self.saving.rounds == 0
-        by_time = self.saving.seconds is not None and time.monotonic() - last > self.saving.seconds
+        rounds, seconds = self.checkpoint.every_rounds, self.checkpoint.every_seconds
+        by_rounds = rounds is not None and self.round % rounds == 0
+        by_time = seconds is not None and time.monotonic() - last > seconds
         return self.folder is not None and (by_rounds or by_time)
 
     @undisturbed()
@@ -328,7 +311,7 @@ class Loop:
             if self.sizes is not None:
                 learnt = rec(**learnt._asdict(), sizes=self.sizes.state())
             state = State(self.round, learnt, self.buffers, extra)
-            self.folder.save(state, self.memory, self.saving.keep)
+            self.folder.save(state, self.memory, self.checkpoint.keep)
             self.saved = self.round
         except OSError as error:
             message = (

@@ -18,7 +18,17 @@ Table = Mapping[str, Any]
 # How a run is called, and where it is computed and kept: no number depends on it. Of an engine's
 # name all but the number of workers decides how numbers are rounded, so that a run cannot go on in
 # another one; but two runs in two engines are runs of one method.
-FREE = ("name", "label", "source", "out", "engine", "device", "checkpoint", "memory")
+FREE = (
+    "name",
+    "label",
+    "source",
+    "out",
+    "engine",
+    "device",
+    "checkpoint",
+    "resident_bytes",
+    "memory",  # where resident_bytes stood in fedloom 0.1
+)
 # How far a run goes, and what is measured. A run may go on with others, for the rounds until then
 # stay what they are; two runs with different ones have different results.
 LATER = ("rounds", "evaluate")
@@ -27,8 +37,8 @@ FIXED = ("evaluate.validation", "evaluate.ema")
 SEEDS = ("seed", "data.seed")
 
 CHANGEABLE = (
-    "rounds, the number of workers (engine=workers:4), device, checkpoint, memory, name, label and "
-    "evaluate (but for validation and ema)"
+    "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, name, "
+    "label and evaluate (but for validation and ema)"
 )
 
 

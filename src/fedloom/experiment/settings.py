@@ -1,0 +1,69 @@
+"""The settings of a run that are no part and no table: what a file has outside of all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ..core.hyper import check_settings, hyper
+from ..engines.base import Engine
+from .arguments import type_of
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """The keys outside of all tables."""
+
+    name: str = hyper("", "of the run's folder")
+    label: str = hyper("", "of curves and tables")
+    rounds: int = hyper(
+        meaning="exchanges with the server, all counted; a finished run can be extended", low=1
+    )
+    seed: int = hyper(0, "of everything random in the run: same seed, same bits", low=0)
+    cohort: int | float | Sequence[Sequence[int]] = hyper(
+        1.0,
+        "who takes part in a round: a share of all clients (0.05; 1.0 is all), a number (5; 1 is "
+        "one client), or the clients themselves, one list per round, begun again at its end",
+    )
+    sampling: str = hyper(
+        "fixed",
+        "fixed: exactly that many, drawn without replacement; bernoulli: each client by itself, "
+        "with that probability",
+        choices=("fixed", "bernoulli"),
+    )
+    weighting: Literal["examples", "uniform"] | Sequence[float] = hyper(
+        "examples",
+        "of the updates in the mean: by the clients' examples, all the same, or a list with a "
+        "weight for each client",
+        example='"examples", "uniform" or a list with a weight for each client',
+    )
+    nonfinite: str = hyper(
+        "stop",
+        "an answer that is not finite, or makes the server so, ends the run, or is left out and "
+        "said",
+        choices=("stop", "skip"),
+    )
+    engine: str | Engine = hyper(
+        "serial",
+        "serial, workers:N (processes, at most 4 per processor), vectorised:N (N clients at once), "
+        "workers:2+vectorised:50, or auto, which measures them first",
+        example="a name such as 'workers:2' (in Python also an Engine)",
+    )
+    device: str = hyper("auto", "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps")
+    dtype: torch.dtype | str | None = hyper(
+        None, "of the model and the numbers sent", example="float32 or float64"
+    )
+    channels_last: bool | None = hyper(None, "memory order of pictures; none: where it is faster")
+    resident_bytes: int | None = hyper(
+        None,
+        "most bytes of client state that stay in memory, the rest is on disk (runs with a folder); "
+        "none: all of it",
+        low=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self._dtype = type_of(self.dtype)
