@@ -18,14 +18,17 @@ from .overrides import NESTED, PLAIN, REGISTRIES
 from .validation import known
 
 # local.optimiser
-_OPTIMISERS: dict[str, str] = {
-    "sgd": "x <- x - lr g; with local.momentum b: v <- b v + g, x <- x - lr v. The buffer v begins "
-    "at 0 in every round.",
-    "adam": "Adam with bias correction (local.beta1, local.beta2, epsilon 1e-8); weight decay is "
-    "added to the gradient. The moments begin at 0 in every round.",
-    "adamw": "Adam with weight decay outside of the moments: x <- x - lr (step + wd x). The "
-    "moments begin at 0 in every round.",
-}
+OPTIMISERS = Registry(
+    "local optimiser",
+    {
+        "sgd": "x <- x - lr g; with local.momentum b: v <- b v + g, x <- x - lr v. The buffer v "
+        "begins at 0 in every round.",
+        "adam": "Adam with bias correction (local.beta1, local.beta2, epsilon 1e-8); weight decay "
+        "is added to the gradient. The moments begin at 0 in every round.",
+        "adamw": "Adam with weight decay outside of the moments: x <- x - lr (step + wd x). The "
+        "moments begin at 0 in every round.",
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,6 @@ class Setting:
 
 # tables without a name, as their docstrings explain them
 TABLES: Registry[Callable[..., Any]] = Registry("table of settings", {"run": Settings, **PLAIN})
-OPTIMISERS = Registry("local optimiser", _OPTIMISERS)
 # what a file says for itself
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
 # keys that stand beside the options of what a table names

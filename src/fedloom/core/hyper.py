@@ -12,7 +12,7 @@ import numbers
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,6 +69,10 @@ class Hyper:
         above = self.low is None or (number > self.low if self.open_low else number >= self.low)
         below = self.high is None or (number < self.high if self.open_high else number <= self.high)
         return above and below
+
+
+POSITIVE: Mapping[str, Any] = {"low": 0, "open_low": True}
+FRACTION: Mapping[str, Any] = {"low": 0, "high": 1, "open_high": True}  # [0, 1)
 
 
 def hyper(default: Any = dataclasses.MISSING, meaning: str = "", **ranges: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..algorithm import Algorithm
-from ..core.hyper import check_settings, hyper
+from ..core.hyper import FRACTION, POSITIVE, check_settings, hyper
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
 from .schedules import Constant
@@ -38,8 +38,7 @@ class Local:
         None,
         "passes over the client's data, which may be a fraction; 1 if neither epochs nor steps nor "
         "seconds is given",
-        low=0,
-        open_low=True,
+        **POSITIVE,
     )
     steps: int | Sequence[int] | None = hyper(
         None,
@@ -51,8 +50,7 @@ class Local:
         None,
         "simulated seconds after which the server calls time (needs [devices]); epochs or steps "
         "are then the most a client does",
-        low=0,
-        open_low=True,
+        **POSITIVE,
         source="CFedAvg, Remark 6",
     )
     batch: int | None = hyper(
@@ -65,8 +63,7 @@ class Local:
         0.1,
         "the local learning rate, or a list of one per round (the last one holds from then on); "
         "local.schedule multiplies it",
-        low=0,
-        open_low=True,
+        **POSITIVE,
         one_per="round",
         source="0.1 in FedACG and FedSMOO",
     )
@@ -77,17 +74,10 @@ class Local:
         choices=("sgd", "adam", "adamw"),
         source="AdamW in FIARSE",
     )
-    momentum: float = hyper(
-        0.0, "of sgd", low=0, high=1, open_high=True, source="0 in FedACG and FedSMOO"
-    )
-    beta1: float | None = hyper(None, "of adam and adamw; none: 0.9", low=0, high=1, open_high=True)
+    momentum: float = hyper(0.0, "of sgd", **FRACTION, source="0 in FedACG and FedSMOO")
+    beta1: float | None = hyper(None, "of adam and adamw; none: 0.9", **FRACTION)
     beta2: float | None = hyper(
-        None,
-        "of adam and adamw; none: 0.999",
-        low=0,
-        high=1,
-        open_high=True,
-        source="0.95 in FIARSE",
+        None, "of adam and adamw; none: 0.999", **FRACTION, source="0.95 in FIARSE"
     )
     weight_decay: float = hyper(
         0.0,
@@ -98,8 +88,7 @@ class Local:
     clip: float | None = hyper(
         None,
         "largest norm of all gradients together, before weight decay",
-        low=0,
-        open_low=True,
+        **POSITIVE,
         source="10 in FedACG's and FedSMOO's code",
     )
     sam: float | None = hyper(
@@ -124,7 +113,6 @@ class Local:
     drop_last: bool = hyper(
         False,
         "leave out an epoch's last batch where it is smaller",
-        choices=(False, True),
         source="False in all five papers' code",
     )
 

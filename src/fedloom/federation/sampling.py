@@ -34,9 +34,7 @@ class Turnover:
     replace: float | None = hyper(
         0.5, "probability with which each leaves then; none: all are drawn anew", low=0, high=1
     )
-    forget: bool = hyper(
-        False, "drop what a client remembers when it leaves", choices=(False, True)
-    )
+    forget: bool = hyper(False, "drop what a client remembers when it leaves")
 
     def __post_init__(self) -> None:
         check_settings(self)

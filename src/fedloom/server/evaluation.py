@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.hyper import check_settings, hyper
+from ..core.hyper import FRACTION, check_settings, hyper
 from ..errors import ConfigError
 from ..federation.capacities import share_of
 
@@ -32,22 +32,14 @@ class Evaluation:
     ema: float = hyper(
         0.9,
         "factor of the moving average on which targets are looked for",
-        low=0,
-        high=1,
-        open_high=True,
+        **FRACTION,
         source="FedACG, section 5.1",
     )
     target: float | None = hyper(None, "of the headline metric, in its unit: 0.8 is 80 %")
     validation: float = hyper(
-        0.0,
-        "share of each client's training examples held out for choices",
-        low=0,
-        high=1,
-        open_high=True,
+        0.0, "share of each client's training examples held out for choices", **FRACTION
     )
-    clients: bool = hyper(
-        True, "after the last round, the metric of each client too", choices=(False, True)
-    )
+    clients: bool = hyper(True, "after the last round, the metric of each client too")
     sizes: tuple[float | str, ...] = hyper(
         (),
         "of sub-models: more capacities to measure after the last round",
@@ -66,9 +58,7 @@ class Evaluation:
         choices=("static", "batch"),
         source="HeteroFL, section 3.2",
     )
-    explored: bool = hyper(
-        True, "of sub-models: note in every round which coordinates are held", choices=(False, True)
-    )
+    explored: bool = hyper(True, "of sub-models: note in every round which coordinates are held")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -15,12 +15,12 @@ class Checkpoint:
 
     title: ClassVar[str] = "checkpoint"
     every_rounds: int | None = hyper(
-        None, "rounds between two checkpoints, beside every_seconds", low=0, open_low=True
+        None, "rounds between two checkpoints, beside every_seconds", low=1
     )
     every_seconds: float | None = hyper(
         60.0, "seconds between two checkpoints; none: by rounds alone", low=0
     )
-    keep: int = hyper(2, "how many stay", low=0, open_low=True)
+    keep: int = hyper(2, "how many stay", low=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
