@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from click.testing import Result
 from torch import Tensor, nn
 
 import fedloom
@@ -24,6 +25,7 @@ from fedloom.objectives import Function
 from fedloom.server.rounds import Loop
 
 SOURCE = Path(fedloom.__file__).parent
+Fedloom = Callable[..., Result]  # the command line, called by the fixture of this name
 SIZES = (1, 3, 5, 8, 11, 2, 13)  # clients with one sample, short last batches, unequal K_i
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from click.testing import CliRunner, Result
 from crash_script import experiment
 
 from fedloom.cli.__main__ import cli
-
-Fedloom = Callable[..., Result]
+from tiny import Fedloom
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 import fedloom.checks
-
-Fedloom = Callable[..., Result]
+from tiny import Fedloom
 
 GOOD = """
 from __future__ import annotations

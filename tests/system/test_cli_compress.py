@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from fedloom.algorithms import CFedAvg
 from fedloom.compression.codecs import FedPAQ, Int8, TopK, make_codec
@@ -20,8 +18,8 @@ from fedloom.config import from_run, resolve
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy
 from fedloom.plan import Plan
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "engine=serial", "evaluate.every=1")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -16,8 +15,7 @@ from click.testing import Result
 from fedloom.data.published import text_classification as reviews
 from fedloom.data.published.verify import CATALOGUE, STATES, check, content
 from support.downloads import FromFiles
-
-Fedloom = Callable[..., Result]
+from tiny import Fedloom
 
 
 def put(path: Path, content: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
-Fedloom = Callable[..., Result]
+from tiny import Fedloom
+
 LABELS = ["FedAvg", "FedAvgM", "SCAFFOLD", "FedACG"]
 
 

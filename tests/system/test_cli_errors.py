@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
 
 from fedloom import Experiment, FedAvg
 from fedloom.data import digits, iid
 from fedloom.models import mlp
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1")
 
 

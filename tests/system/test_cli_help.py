@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import click
 import pytest
-from click.testing import Result
 from rich.cells import cell_len
 
 from fedloom import __version__
@@ -24,8 +22,8 @@ from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
 from fedloom.wrappers.registry import SERVERS
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 # Every hand-written flag. Options of algorithms, models and data are key=value, read off their
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from click.testing import Result
 
 from fedloom.config import resolve
 from fedloom.data import measure
-
-Fedloom = Callable[..., Result]
+from tiny import Fedloom
 
 
 def rows(result: Result) -> dict[str, str]:

@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_model
 
 from fedloom import Experiment, FedAvg
@@ -26,8 +25,8 @@ from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp
 from fedloom.storage.run_directory import RunDirectory
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=3", "local.epochs=1")
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
 from safetensors.torch import load_file, save_model
 from torch import nn
 
@@ -18,8 +16,8 @@ from fedloom.data import digits, iid
 from fedloom.models import MultiExit, resnet18
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.submodels import size_cells
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "--out", "a")
 BAD = [
     (["submodel=fiarse", "submodel.capacities=[0.5, 2.0]"], "must be in (0, 1], got 2.0"),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from fedloom.cli.__main__ import cli
 from fedloom.experiment.experiment import Experiment
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")
 SWEEP = ("sweep", "digits", *SMALL, "local.lr=0.01,0.3")
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
@@ -28,8 +27,8 @@ from fedloom.data import Images, digits, from_arrays, iid
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import MODELS, mlp
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1")
 
 EVIL = "'\"\"\"\n\\x41'''\nopen('harm','w')#\\"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 
 from fedloom import Local
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
@@ -22,9 +20,8 @@ from fedloom.errors import CompositionError
 from fedloom.objectives import MOON
 from fedloom.submodels import FIARSE, HeteroFL
 from fedloom.wrappers.registry import SERVERS, with_server
-from tiny import small, trace
+from tiny import Fedloom, small, trace
 
-Fedloom = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
 table = functools.cache(compatibility.table)
 

@@ -8,14 +8,12 @@ import hashlib
 import json
 import pickle
 import runpy
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from safetensors.torch import load_file
 
 from fedloom.config import from_run
@@ -23,9 +21,9 @@ from fedloom.data import SOURCES, data_root, iid
 from fedloom.data.published import images as published
 from fedloom.data.published.images import CIFAR10, CIFAR100, ImageSet
 from fedloom.data.published.verify import check
+from tiny import Fedloom
 
 pytestmark = pytest.mark.slow
-Fedloom = Callable[..., Result]
 ROOT = data_root()
 TRAIN, TEST = 100, 100  # images that are kept
 

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from fedloom import report
 from fedloom.errors import ConfigError
 from fedloom.experiment.experiment import Experiment
 from fedloom.storage.atomic import write_atomic
+from tiny import Fedloom
 
-Fedloom = Callable[..., Result]
 SMALL = ("rounds=2", "local.epochs=1")
 
 
