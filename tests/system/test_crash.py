@@ -218,7 +218,9 @@ def test_signals_while_it_saves_and_closes_change_nothing(whole, tmp_path, monke
     monkeypatch.setattr(Serial, "close", closed)
     with pytest.raises(KeyboardInterrupt) as caught:
         stop = lambda row: row["round"] == 7 and signal.raise_signal(signal.SIGHUP)
-        experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None), on_round=[stop]).run(tmp_path / "run")
+        experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None), on_round=[stop]).run(
+            tmp_path / "run"
+        )
     assert getattr(caught.value, "code", None) == 128 + signal.SIGHUP and len(came) == 2
     monkeypatch.undo()
     assert (tmp_path / "run" / "checkpoints" / "00000007").is_dir()
