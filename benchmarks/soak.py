@@ -120,7 +120,7 @@ def go(folder: Path, engine: str, kind: str) -> None:
     os.dup2(os.open(folder.with_suffix(".errors"), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     torch.set_num_threads(1)
     exp = experiment(engine, kind)
-    begun = (folder / "fingerprint.json").exists()
+    begun = (folder / "config.toml").exists()  # written last: before it there is nothing to resume
     result = exp.resume(folder) if begun else exp.run(folder)
     write_atomic(folder.with_suffix(".digest"), digest(result))
 
