@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
-from .core.hyper import check_ranges, hyper
+from .core.hyper import check_ranges, hyper, refuse_old
 from .core.vector import Num, Rec, Vec, rec
-from .errors import ConfigError
 
 Grad = Callable[
     [Vec], Vec
@@ -117,10 +116,7 @@ class Algorithm(ABC):
     traits: ClassVar[frozenset[Trait]] = frozenset()
 
     def __init_subclass__(cls) -> None:
-        for name in _OLD.keys() & vars(cls).keys():
-            raise ConfigError(
-                f"{cls.__name__}.{name} was a declaration of fedloom 0.1; {_OLD[name]}"
-            )
+        refuse_old(cls, _OLD)
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from .core.arithmetic import total
 from .core.vector import Rec, zeros
 from .errors import CompositionError, ConfigError
 from .federation.local import Local
-from .objectives import Objective
+from .objectives import Needs, Objective
 from .submodels.base import Rule
 from .wrappers import Clip, LocalOpt, Lookahead, PerStep, Prox, Sam, ServerOpt, WeightDecay, Wrapper
 
@@ -306,25 +306,25 @@ def whole_model(plan: Plan) -> str | None:
     """Some methods need every client to hold all coordinates."""
     if plan.rule is None or Trait.WHOLE_MODEL not in plan.algorithm.traits:
         return None
-    return (
-        f"{plan.rule.name} and {plan.algorithm.method}: the method needs every client to hold all "
-        "coordinates"
-    )
+    why = "the method needs every client to hold all coordinates"
+    return f"{plan.rule.name} and {plan.algorithm.method}: {why}"
 
 
 def exits(plan: Plan) -> str | None:
     """Who trains several exits needs a loss that asks them all."""
-    if plan.rule is None or not plan.rule.exits or plan.objective.exits:
+    rule = plan.rule
+    if rule is None or rule.trains is not Needs.EXITS or plan.objective.needs is Needs.EXITS:
         return None
     return (
-        f"{plan.rule.name} and {plan.objective.name}: a client trains every exit it has, which "
+        f"{rule.name} and {plan.objective.name}: a client trains every exit it has, which "
         "this loss does not ask; take objective = self_distillation"
     )
 
 
 def drawn_parts(plan: Plan) -> str | None:
     """A loss that distils into a drawn part needs a scheme that draws."""
-    if not plan.objective.drawn or (plan.rule is not None and plan.rule.ordered):
+    drawn = plan.rule is not None and plan.rule.trains is Needs.DRAWN_PARTS
+    if plan.objective.needs is not Needs.DRAWN_PARTS or drawn:
         return None
     other = "whole models" if plan.rule is None else plan.rule.name
     return (
@@ -335,7 +335,7 @@ def drawn_parts(plan: Plan) -> str | None:
 
 def text_order(plan: Plan) -> str | None:
     """A state that is carried along a text needs batches that follow each other."""
-    if not plan.objective.ordered or plan.setting.order == "text":
+    if plan.objective.needs is not Needs.TEXT_ORDER or plan.setting.order == "text":
         return None
     return (
         f"{plan.objective.name} and local.order = {plan.setting.order}: the objective needs "

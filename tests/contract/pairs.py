@@ -21,7 +21,7 @@ from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, To
 from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Via
 from fedloom.federation.schedules import Exponential
-from fedloom.objectives import OBJECTIVES
+from fedloom.objectives import OBJECTIVES, Needs
 from fedloom.plan import traced
 from fedloom.submodels import VIEWS
 from fedloom.wrappers import Adam, Lookahead, Momentum, PerStep, Prox, ServerOpt
@@ -49,14 +49,12 @@ AXES: dict[str, dict[str, Any]] = {
     },
     # one that needs a text in its order has tests of its own, test_text_order.py; what needs a
     # model with exits, or parts drawn in every step, is in test_submodel_engines.py
-    "objective": {
-        name: make()
-        for name, make in OBJECTIVES.items()
-        if not (make.exits or make.drawn or make.ordered)
-    },
+    "objective": {name: make() for name, make in OBJECTIVES.items() if not make.needs},
     "view": {
         "none": None,
-        **{name: rule for name, make in VIEWS.items() if not (rule := make()).exits},
+        **{
+            name: rule for name, make in VIEWS.items() if (rule := make()).trains is not Needs.EXITS
+        },
     },
     "codec": {
         "none": None,

@@ -30,7 +30,14 @@ from fedloom.compression.codecs import CODECS, Codec, TopK
 from fedloom.core.hyper import Hyper, hyper
 from fedloom.core.vector import rec
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.objectives import OBJECTIVES, CrossEntropy, LanguageModel, Objective, SquaredError
+from fedloom.objectives import (
+    OBJECTIVES,
+    CrossEntropy,
+    LanguageModel,
+    Needs,
+    Objective,
+    SquaredError,
+)
 from fedloom.submodels import VIEWS
 from fedloom.wrappers import LocalOpt, Prox, WeightDecay
 
@@ -244,7 +251,7 @@ class NextWord(CrossEntropy):
 class Series(Objective):
     """Of numbers that follow each other."""
 
-    ordered = True
+    needs = Needs.TEXT_ORDER
 
     def loss(self, net, x, batch, ref, mem):
         return self.score(net(x, batch[0]), batch)

@@ -30,7 +30,7 @@ from fedloom.core.hyper import Hyper
 from fedloom.data import from_clients
 from fedloom.federation.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule, STEMTheory
 from fedloom.models import lstm_language_model
-from fedloom.objectives import OBJECTIVES, Objective
+from fedloom.objectives import OBJECTIVES, Needs, Objective
 from fedloom.submodels import FIARSE, VIEWS, Rule
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
 
@@ -128,7 +128,7 @@ def trial(part: Any) -> Trial:
         return experiment(algorithm=ServerOpt(inner=LocalSGD(), opt=part), rounds=3)
     if isinstance(part, Algorithm):
         return experiment(algorithm=part, rounds=3)
-    if isinstance(part, Objective) and part.ordered:
+    if isinstance(part, Objective) and part.needs is Needs.TEXT_ORDER:
         return experiment(objective=part, rounds=3, **on_text())
     if isinstance(part, Objective):
         return experiment(objective=part, rounds=3)

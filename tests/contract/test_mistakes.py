@@ -340,18 +340,10 @@ class Number(CrossEntropy):
         return 3.0
 
 
-class NotWhole(CrossEntropy):
-    whole: ClassVar[bool] = True
-
-    def loss(self, net, x, batch, ref, mem):
-        return super().loss(net, x, batch, ref, mem)
-
-
 OF_THE_LOSS = {
     "Short": (Short(), r"Short.loss\(\) gives shape \[1\] for a batch of \d; return one value per"),
     "Outputs": (Outputs(), r"Outputs.loss\(\) gives shape \[\d, 3\] for a batch of \d; return"),
     "Number": (Number(), r"Number.loss\(\) gives a float, not a tensor"),
-    "NotWhole": (NotWhole(), r"NotWhole says whole = True, but its loss\(\) gives shape \[\d\]"),
     "a function": (
         lambda outputs, targets: outputs[:1].square(),
         r"<lambda>.loss\(\) gives shape \[1\] for a batch of \d; return one value per example",

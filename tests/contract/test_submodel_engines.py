@@ -122,7 +122,7 @@ def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
 class SelfTaught(OrderedDistillation):
     """The same loss, without a rule that draws parts."""
 
-    drawn = False
+    needs = None
 
 
 @pytest.mark.parametrize("case", EVERY)

@@ -29,7 +29,7 @@ from fedloom.core.vector import fields
 from fedloom.data import digits, dirichlet
 from fedloom.federation.schedules import Exponential
 from fedloom.models import mlp
-from fedloom.objectives import OBJECTIVES
+from fedloom.objectives import OBJECTIVES, Needs
 from fedloom.submodels import VIEWS
 
 FILE = Path(__file__).with_name("runs.json")
@@ -64,10 +64,10 @@ def runs() -> dict[str, Callable[[], Parts]]:
         out[f"algorithm {name}"] = lambda name=name: {"algorithm": make_algorithm(name)}
     for name, make in OBJECTIVES.items():
         # what is not for labels, or asks for a model or a rule of its own, is proven elsewhere
-        if name != "squared_error" and not (make.ordered or make.exits or make.drawn):
+        if name != "squared_error" and not make.needs:
             out[f"objective {name}"] = lambda make=make: {"objective": make()}
     for name, make in VIEWS.items():
-        if make().exits:
+        if make().trains is Needs.EXITS:
             continue
         out[f"view {name}"] = lambda make=make: {"submodel": make(), "capacities": [0.3, 1.0]}
     for name, via in {

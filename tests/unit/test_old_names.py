@@ -14,7 +14,8 @@ from fedloom import Checkpoint, Evaluation, FedAvg, LocalSGD
 from fedloom._old_names import MOVED, new_name
 from fedloom.config import from_run, resolve
 from fedloom.errors import ConfigError
-from fedloom.objectives import MOON
+from fedloom.objectives import MOON, CrossEntropy
+from fedloom.submodels import HeteroFL
 from tiny import small
 
 
@@ -82,7 +83,22 @@ def test_an_old_key_of_a_file_warns_and_works(tmp_path, caplog):
     assert caplog.text.count("memory.resident_bytes is now called resident_bytes") == 2
 
 
-@pytest.mark.parametrize("name, instead", [("linear", "sent"), ("partial", "WHOLE_MODEL")])
-def test_an_old_declaration_says_what_to_write(name, instead):
+OLD = [
+    (LocalSGD, "linear", "sent"),
+    (LocalSGD, "partial", "WHOLE_MODEL"),
+    (CrossEntropy, "whole", "leave the line out"),
+    (CrossEntropy, "carries", "leave the line out"),
+    (CrossEntropy, "named", "name="),
+    (CrossEntropy, "exits", "Needs.EXITS"),
+    (CrossEntropy, "drawn", "Needs.DRAWN_PARTS"),
+    (CrossEntropy, "ordered", "Needs.TEXT_ORDER"),
+    (HeteroFL, "title", "the class's name"),
+    (HeteroFL, "exits", "Needs.EXITS"),
+    (HeteroFL, "ordered", "Needs.DRAWN_PARTS"),
+]
+
+
+@pytest.mark.parametrize("base, name, instead", OLD)
+def test_an_old_declaration_says_what_to_write(base, name, instead):
     with pytest.raises(ConfigError, match=f"Own.{name} was a declaration.*{instead}"):
-        type("Own", (LocalSGD,), {name: ()})
+        type("Own", (base,), {name: ()})

@@ -58,12 +58,12 @@ class _Checks(PartChecks):
         """One value per example, or one number."""
         case = self.case
         self.part.check(case.net, case.batch[0])
-        self._scalar(case.loss(), "loss()", self.part.whole)
+        self._scalar(case.loss(), "loss()")
         with torch.no_grad():
             value = self.part.score(case.net(case.x, case.batch[0]), case.batch)
-        self._scalar(value, "score()", None)
+        self._scalar(value, "score()")
 
-    def _scalar(self, value: Any, name: str, whole: bool | None) -> None:
+    def _scalar(self, value: Any, name: str) -> None:
         if not isinstance(value, Tensor):
             raise BrokenError(
                 f"{name} must return a tensor, got {type(value).__name__}: it is differentiated, "
@@ -77,11 +77,6 @@ class _Checks(PartChecks):
                 f"{name} has the shape {shape} for a batch of {size}: it must give one value per "
                 f"example, [{size}], or one number for the batch, []; average over all axes but "
                 "the first, value.flatten(1).mean(1)"
-            )
-        if whole and shape:
-            raise BrokenError(
-                f"the class declares whole = True, one number for a batch, but {name} gives one "
-                "value per example: take the declaration out, or average"
             )
 
     def mean(self) -> None:
@@ -100,14 +95,14 @@ class _Checks(PartChecks):
     def alone(self) -> str | None:
         """An example's loss does not depend on the others, so that a batch may be padded."""
         case = self.case
-        if self.part.whole or not case.loss().ndim:
+        if not case.loss().ndim:
             return "its loss is one number for the batch, which is never padded"
         full, head = case.settled(), case.settled(2)
         if found := unlike(head, full[:2], TOLERANCE):
             raise BrokenError(
                 f"the loss of an example depends on the other examples of its batch: {found}. The "
                 "vectorised engine fills short batches up, so that such a loss would be another "
-                "one there: declare whole = True and return one number for the batch"
+                "one there: return one number for the batch"
             )
         return None
 
@@ -125,14 +120,8 @@ class _Checks(PartChecks):
             raise BrokenError("the gradient of the loss is not finite: a norm or a root of 0?")
 
     def fields(self) -> None:
-        """Memory keeps its fields, and `carries` says whether there is something to carry."""
+        """Memory keeps its fields."""
         case, part = self.case, self.part
-        overridden = type(part).carry is not Objective.carry
-        if overridden != part.carries:
-            raise BrokenError(
-                "carries and carry() do not go together: carry() is called after every step only "
-                "if the class declares carries = True"
-            )
         begin = case.first
         made: dict[str, Callable[[], Any]] = {
             "begin()": lambda: case.memory,

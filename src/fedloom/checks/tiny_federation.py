@@ -18,7 +18,7 @@ from ..experiment.experiment import Experiment
 from ..federation.local import Local
 from ..federation.schedules import Exponential
 from ..models import MultiExit
-from ..objectives import OBJECTIVES
+from ..objectives import OBJECTIVES, Needs
 from ..server.rounds import Loop
 from ..submodels import FjORD
 from .purity import Watch
@@ -55,9 +55,14 @@ def exits() -> nn.Module:
     return MultiExit(stages, {"first": nn.Linear(8, CLASSES), "second": nn.Linear(12, CLASSES)})
 
 
+def _of_exits(part: Any) -> bool:
+    """Whether an objective or a rule is for a model of several exits."""
+    return Needs.EXITS in (getattr(part, "needs", None), getattr(part, "trains", None))
+
+
 def network_for(part: Any) -> nn.Module:
     """The network that an objective or a rule of views can work with."""
-    return exits() if getattr(part, "exits", False) else network()
+    return exits() if _of_exits(part) else network()
 
 
 @functools.cache
@@ -80,7 +85,7 @@ def local_for(loss: Any) -> Local:
     number of steps, so that rounds end within a pass.
     """
     schedule = Exponential(decay=0.9, step_decay=0.97)
-    if getattr(loss, "ordered", False):
+    if getattr(loss, "needs", None) is Needs.TEXT_ORDER:
         return Local(steps=3, batch=4, lr=0.05, schedule=schedule, order="text")
     return Local(epochs=2, batch=4, lr=0.05, schedule=schedule)
 
@@ -120,11 +125,11 @@ def _needed(changes: dict[str, Any]) -> dict[str, Any]:
     """
     loss, rule = changes.get("objective"), changes.get("submodel")
     out: dict[str, Any] = {}
-    if getattr(rule, "exits", False) or getattr(loss, "exits", False):
+    if _of_exits(rule) or _of_exits(loss):
         out["model"] = exits
-    if getattr(rule, "exits", False):
+    if _of_exits(rule):
         out["objective"] = OBJECTIVES["self_distillation"]()
-    if getattr(loss, "drawn", False):
+    if getattr(loss, "needs", None) is Needs.DRAWN_PARTS:
         out |= {"submodel": FjORD(), "capacities": CAPACITIES}
     return out
 

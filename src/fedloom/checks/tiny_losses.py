@@ -16,7 +16,7 @@ from ..core.vector import Rec, Vec, rec
 from ..data import FederatedData, from_clients
 from ..federation.federation import Federation
 from ..models import lstm_language_model
-from ..objectives import Objective
+from ..objectives import Needs, Objective
 from ..submodels import FIARSE, FjORD, HeteroFL, Rule
 from .tiny_federation import SIZES, federation, local_for, network_for
 
@@ -63,12 +63,12 @@ class Problem(NamedTuple):
 def problems(part: Objective) -> tuple[Problem, ...]:
     """What a loss may be meant for, the likeliest first."""
     network = functools.partial(network_for, part)
-    rule: Rule = FjORD() if part.drawn else HeteroFL()
+    rule: Rule = FjORD() if part.needs is Needs.DRAWN_PARTS else HeteroFL()
     labels = Problem(network, federation, rule)
     numbers = Problem(network, functools.partial(federation, labels=False), rule)
     # recurrent layers cannot be cut, so a client trains them behind a mask
     text = Problem(language_network, texts, FIARSE())
-    return (text, labels, numbers) if part.ordered else (labels, numbers, text)
+    return (text, labels, numbers) if part.needs is Needs.TEXT_ORDER else (labels, numbers, text)
 
 
 class Case:

@@ -21,7 +21,7 @@ from ..core.net import Net
 from ..errors import CompositionError, ConfigError, unknown
 from ..federation.local import Local
 from ..models import MODELS
-from ..objectives import OBJECTIVES
+from ..objectives import OBJECTIVES, Needs
 from ..plan import Plan
 from ..submodels import VIEWS, Rule
 from ..wrappers.registry import SERVERS, with_server
@@ -62,7 +62,7 @@ AXES: dict[str, Axis] = {
         "Algorithm and objective",
         "algorithm",
         # one that needs a text needs a model and an order of its own: no question of two parts
-        tuple(name for name, make in OBJECTIVES.items() if not make.ordered),
+        tuple(name for name, make in OBJECTIVES.items() if make.needs is not Needs.TEXT_ORDER),
         "algorithm=ROW objective=COLUMN",
     ),
     "server": Axis(
@@ -143,16 +143,18 @@ def _plan(algorithm: Algorithm, net: Net, objective: str = "cross_entropy", **pa
 
 
 def _with_objective(row: str, column: str, net: Net) -> Any:
-    rule = VIEWS["fjord"]() if OBJECTIVES[column].drawn else None
+    rule = VIEWS["fjord"]() if OBJECTIVES[column].needs is Needs.DRAWN_PARTS else None
     plan = _plan(make_algorithm(row), net, column, rule=rule)
-    if not plan.objective.exits:  # those need another model
+    if plan.objective.needs is not Needs.EXITS:  # those need another model
         plan.objective.check(net, torch.zeros(2, 64))
     return plan
 
 
 def _objective_for(rule: Rule | None) -> str:
     """The loss that goes with a rule."""
-    return "self_distillation" if rule is not None and rule.exits else "cross_entropy"
+    return (
+        "self_distillation" if rule is not None and rule.trains is Needs.EXITS else "cross_entropy"
+    )
 
 
 def _with_server(row: str, column: str, net: Net) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..algorithms.registry import ALGORITHMS
-from ..objectives import OBJECTIVES
+from ..objectives import METHODS, OBJECTIVES
 from ..submodels import VIEWS
 
 
@@ -20,7 +20,7 @@ def method_label(values: Mapping[str, Any]) -> str:
     """
     name = values["algorithm"]["name"]
     words = [ALGORITHMS.label(name)]
-    if (objective := OBJECTIVES[values["objective"]["name"]]).named:
+    if issubclass(objective := OBJECTIVES[values["objective"]["name"]], METHODS):
         words.append(objective.__name__)
     if "server" in values:
         words.append(values["server"]["name"])

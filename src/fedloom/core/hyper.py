@@ -105,7 +105,7 @@ def check_ranges(owner: Any) -> None:
     for field in dataclasses.fields(owner):
         rule, value = field.metadata.get("hyper"), getattr(owner, field.name)
         if rule is not None and not rule.allows(value):
-            name = f"{getattr(owner, 'title', '') or type(owner).__name__}.{field.name}"
+            name = f"{type(owner).__name__}.{field.name}"
             raise ConfigError(f"{name} must be {rule.range_text()}, got {value!r}")
 
 
@@ -232,3 +232,11 @@ def renamed(**names: str) -> Callable[[type[T]], type[T]]:
 def _old_attribute(owner: str, old: str, new: str, part: Any) -> Any:
     warnings.warn(f"{owner}.{old} is now {owner}.{new}", DeprecationWarning, stacklevel=2)
     return getattr(part, new)
+
+
+def refuse_old(cls: type, old: Mapping[str, str]) -> None:
+    """Raise ConfigError for a declaration of fedloom 0.1 in a class. old: {its name: what to write
+    now}.
+    """
+    for name in old.keys() & vars(cls).keys():
+        raise ConfigError(f"{cls.__name__}.{name} was a declaration of fedloom 0.1; {old[name]}")

@@ -320,7 +320,8 @@ class Client:
         net.train()
         before = counters(msg, own)
         x, loc = alg.start(msg, own, job)
-        plain = alg.algorithm.plain and not objective.carries and view.fit is None
+        carries = objective.carries
+        plain = alg.algorithm.plain and not carries and view.fit is None
         plain = plain and (view.held is None or view.net is not None)
         if plain:
             x = self._points.take(x).copy_(x)
@@ -335,7 +336,7 @@ class Client:
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
             if view.fit is not None and self.plan.rule is not None:
                 d = self.plan.rule.move(d, x, view.fit)
-            if objective.carries:
+            if carries:
                 with seeded(step):
                     obj = objective.carry(net, view.seen(x), batch, obj)
             d = d.contiguous()  # one entry of x spread out would change while x is written to

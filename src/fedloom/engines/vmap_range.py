@@ -33,7 +33,7 @@ class Chunks:
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = Client(plan, fed, net)
         self.ahead: Ahead | None = None  # for who has a processor to spare
-        self._whole = plan.objective.whole or self._depends()
+        self._whole = self._depends()
 
     def _depends(self) -> bool:
         """Say whether an example's loss depends on the rest of its batch, as behind batch norm, or

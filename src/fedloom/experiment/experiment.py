@@ -31,7 +31,7 @@ from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts, Turnover
-from ..objectives import CrossEntropy, Objective, SquaredError, UserLoss
+from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan, Setting
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say
@@ -347,7 +347,7 @@ class Experiment(Settings):
         """A short name for progress bars and legends."""
         loss, rule = self.objective, self.submodel
         words = [label_of(self.algorithm)]
-        words += [loss.name] if isinstance(loss, Objective) and loss.named else []
+        words += [loss.name] if isinstance(loss, METHODS) else []
         words += [rule.name] if rule is not None else []
         return self.label or self.name or " + ".join(words)
 

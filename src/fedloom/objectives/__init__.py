@@ -1,7 +1,7 @@
 """The loss at a client: base.py has the protocol; every other file carries a paper's name."""
 
 from ..core.registry import Registry
-from .base import CrossEntropy, Function, Objective, SquaredError, UserLoss
+from .base import CrossEntropy, Function, Needs, Objective, SquaredError, UserLoss
 from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
@@ -29,7 +29,11 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     },
 )
 
+# methods of their own, which a run's label names beside the algorithm
+METHODS = (FedDecorr, FedLC, FedMLB, FedNTD, MOON)
+
 __all__ = [
+    "METHODS",
     "MOON",
     "OBJECTIVES",
     "CrossEntropy",
@@ -40,6 +44,7 @@ __all__ = [
     "Function",
     "LanguageModel",
     "MaskedCrossEntropy",
+    "Needs",
     "Objective",
     "OrderedDistillation",
     "SelfDistillation",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, dataclass_transform
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, hyper, refuse_old
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..errors import AuthorError, DataError
@@ -46,6 +47,25 @@ def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.movedim(-1, 1) if classes_last(outputs, targets) else outputs
 
 
+class Needs(Enum):
+    """What an objective has no meaning without; the rules in plan.py read it."""
+
+    EXITS = "a model of several exits, which it asks all"
+    DRAWN_PARTS = "a sub-model scheme that draws a part of the client's part for every step"
+    TEXT_ORDER = "batches that follow each other as a client's text does, see Local.order"
+
+
+# what classes declared in fedloom 0.1 -> what to write now
+_OLD = {
+    "whole": "a loss() that gives one number says it by itself: leave the line out",
+    "carries": "carry() says it by itself: leave the line out",
+    "named": "a run's own name says it: Experiment(name=...)",
+    "exits": "now needs = Needs.EXITS says it",
+    "drawn": "now needs = Needs.DRAWN_PARTS says it",
+    "ordered": "now needs = Needs.TEXT_ORDER says it",
+}
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Objective:
     """The loss at a client, on one minibatch.
@@ -55,20 +75,11 @@ class Objective:
     frozen dataclasses.
     """
 
-    # whole: loss() gives one number for a batch, not one per example; such a batch is never padded
-    # carries: carry() does something
-    # ordered: the batches of a client must follow each other as its data do, see Local.order
-    # exits: it asks all exits of a model that has several
-    # named: it is a method of its own, which a run's label names
-    # drawn: it sets a net's drawn part against all of it, see submodels.FjORD
-    whole: ClassVar[bool] = False
-    carries: ClassVar[bool] = False
-    exits: ClassVar[bool] = False
-    named: ClassVar[bool] = False
-    drawn: ClassVar[bool] = False
-    ordered: ClassVar[bool] = False
+    # needs: what it has no meaning without, beside what check() finds out
+    needs: ClassVar[Needs | None] = None
 
     def __init_subclass__(cls) -> None:
+        refuse_old(cls, _OLD)
         if "loss" in vars(cls) and "mean" not in vars(cls):
             cls.mean = Objective.mean  # type: ignore[method-assign]  # not an inherited fused one
         dataclass(frozen=True, kw_only=True)(cls)
@@ -80,6 +91,11 @@ class Objective:
     def name(self) -> str:
         """What reports and errors call it."""
         return type(self).__name__
+
+    @property
+    def carries(self) -> bool:
+        """carry() does something: the objective overrides it."""
+        return type(self).carry is not Objective.carry
 
     def init(self, info: Rec) -> Rec:
         """-> mem at the client's first participation. info: counts (C,) examples per class, d, net,
@@ -94,7 +110,7 @@ class Objective:
         return mem
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        """-> (B,), or a scalar if `whole`."""
+        """-> (B,), or a scalar where it is of the batch as a whole, which is then never padded."""
         raise NotImplementedError
 
     def check(self, net: Net, inputs: Any) -> None:
@@ -113,11 +129,6 @@ class Objective:
         if not isinstance(loss, Tensor):
             raise AuthorError(f"{self.name}.loss() gives a {type(loss).__name__}, not a tensor")
         count, got = len(batch[1]), list(loss.shape)
-        if self.whole and got:
-            raise AuthorError(
-                f"{self.name} says whole = True, but its loss() gives shape {got}; return one "
-                "number for the batch, or one per example and whole = False"
-            )
         if got not in ([], [count]):
             raise AuthorError(
                 f"{self.name}.loss() gives shape {got} for a batch of {count}; return one value "
@@ -255,7 +266,6 @@ class Function(Objective):
     net.Variables).
     """
 
-    whole: ClassVar[bool] = True
     f: Callable[..., Tensor] = dataclasses.field()
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:

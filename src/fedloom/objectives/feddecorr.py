@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from ..core.hyper import hyper
@@ -45,8 +43,6 @@ class FedDecorr(CrossEntropy):
     Reference: https://github.com/bytedance/FedDecorr
     """
 
-    whole: ClassVar[bool] = True
-    named: ClassVar[bool] = True
     beta: float = hyper(
         0.01,
         "weight of the decorrelation",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,7 +40,6 @@ class FedLC(CrossEntropy):
     Reference: https://arxiv.org/abs/2209.00189, https://github.com/geehokim/FedACG
     """
 
-    named: ClassVar[bool] = True
     tau: float = hyper(
         1.0,
         "strength of the calibration by class counts",

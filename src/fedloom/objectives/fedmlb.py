@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from ..core.hyper import hyper
@@ -40,7 +38,6 @@ class FedMLB(CrossEntropy):
     Reference: https://github.com/jinkyu032/FedMLB
     """
 
-    named: ClassVar[bool] = True
     lam1: float = hyper(
         1.0,
         "weight of the paths' cross-entropy",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -46,7 +44,6 @@ class FedNTD(CrossEntropy):
     Reference: https://github.com/Lee-Gihun/FedNTD
     """
 
-    named: ClassVar[bool] = True
     beta: float = hyper(
         0.3,
         "weight of the distillation",

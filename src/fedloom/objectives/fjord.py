@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from .base import Batch, CrossEntropy, Objective, by_class, example_mean
+from .base import Batch, CrossEntropy, Needs, Objective, by_class, example_mean
 
 
 class OrderedDistillation(CrossEntropy):
@@ -25,7 +23,7 @@ class OrderedDistillation(CrossEntropy):
     Reference: https://github.com/adap/flower/tree/main/baselines/fjord
     """
 
-    drawn: ClassVar[bool] = True
+    needs = Needs.DRAWN_PARTS
 
     alpha: float = hyper(
         1.0, "weight of the distillation", low=0, high=1, source="FjORD, section 4: 1 is best"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
-from .base import Batch, CrossEntropy
+from .base import Batch, CrossEntropy, Needs
 
 
 class LanguageModel(CrossEntropy):
@@ -27,12 +27,11 @@ class LanguageModel(CrossEntropy):
     The model must have zeros(B), the state (h, c) before a text, and on (tokens, state) return
     (outputs, state), as fedloom.models.RecurrentNet does. Evaluation begins every window of the
     test text from zeros, and so do batches of another size, such as a larger first batch. The
-    gradient over all data (SCAFFOLD's option I) begins its windows from the state of the moment.
+    gradient over all data (SCAFFOLD's option I) begins its windows from the state with which the
+    client's round began.
     """
 
-    whole: ClassVar[bool] = True
-    carries: ClassVar[bool] = True
-    ordered: ClassVar[bool] = True
+    needs = Needs.TEXT_ORDER
 
     def check(self, net: Net, inputs: Any) -> None:
         """Raise CompositionError if the model carries no state, or gives one row per text."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -40,7 +38,6 @@ class MOON(CrossEntropy):
     Reference: https://github.com/QinbinLi/MOON
     """
 
-    named: ClassVar[bool] = True
     mu: float = hyper(
         1.0,
         "weight of the contrastive term",

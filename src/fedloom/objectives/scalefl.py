@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from ..core.hyper import hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
-from .base import Batch, CrossEntropy, Objective, by_class, example_mean
+from .base import Batch, CrossEntropy, Needs, Objective, by_class, example_mean
 
 
 class SelfDistillation(CrossEntropy):
@@ -30,7 +30,7 @@ class SelfDistillation(CrossEntropy):
     Reference: https://github.com/git-disl/scale-fl
     """
 
-    exits: ClassVar[bool] = True
+    needs = Needs.EXITS
 
     beta: float = hyper(
         0.05,

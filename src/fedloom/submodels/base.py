@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Grad
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, hyper, refuse_old
 from ..core.layout import Layout
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
 from ..errors import ConfigError
+from ..objectives import Needs
 
 
 class View(NamedTuple):
@@ -115,6 +116,14 @@ def check_capacity(rule: Rule, capacity: float) -> None:
         )
 
 
+# what classes declared in fedloom 0.1 -> what to write now
+_OLD = {
+    "title": "reports and errors take the class's name: leave the line out, or override name",
+    "exits": "now trains = Needs.EXITS says it",
+    "ordered": "now trains = Needs.DRAWN_PARTS says it",
+}
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Rule:
     """Makes the views. A view is made beside the server, once per distinct capacity and round.
@@ -122,21 +131,19 @@ class Rule:
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
     pure. grad(), move() and covered() may run for many clients at once under vmap: no branch on
     tensor values, no shape that depends on them. The rest runs outside. Capacity 1 must give
-    whole(), so that the base algorithm stays as it is, bit for bit, unless the rule is `ordered`.
+    whole(), so that the base algorithm stays as it is, bit for bit, unless parts are drawn.
     """
 
     # cuts: the views have nets of their own, whose layers keep their shapes
     # fixed: held depends on the capacity alone, not on x or the round: a view may be kept
-    # exits: a client trains several exits of the model, so its loss must ask all of them
-    # ordered: a client trains on another part of its part in every step
-    # title: what reports and errors call it; the class's name if it has none
+    # trains: what a client trains of its part in a step, if that is not simply all of it: EXITS,
+    #   every exit that it has, which its loss must ask; DRAWN_PARTS, a part that the net draws
     cuts: ClassVar[bool] = False
     fixed: ClassVar[bool] = False
-    exits: ClassVar[bool] = False
-    ordered: ClassVar[bool] = False
-    title: ClassVar[str] = ""
+    trains: ClassVar[Needs | None] = None
 
     def __init_subclass__(cls) -> None:
+        refuse_old(cls, _OLD)
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -145,7 +152,7 @@ class Rule:
     @property
     def name(self) -> str:
         """What reports and errors call it."""
-        return self.title or type(self).__name__
+        return type(self).__name__
 
     @property
     def counts_values(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -22,13 +20,11 @@ class FedRolex(HeteroFL):
     window moves to lower channels, the mirror image.
     Reference: https://github.com/AIoT-MLSys-Lab/FedRolex
 
-    >>> from fedloom.algorithm import Round
     >>> FedRolex().chosen(5, 2, 4)
     tensor([0, 4])
     """
 
-    fixed: ClassVar[bool] = False
-    title: ClassVar[str] = "FedRolex"
+    fixed = False
 
     def chosen(self, units: int, keep: int, round: int) -> Tensor:
         return ((torch.arange(keep) + round) % units).sort().values

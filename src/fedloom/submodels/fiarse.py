@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fnmatch import fnmatch
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -62,7 +61,6 @@ class FIARSE(Rule):
     files have one per stage.
     Reference: https://github.com/HarliWu/FIARSE
 
-    >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Linear(4, 1, bias=False))
     >>> x = torch.tensor([0.1, -0.4, 0.3, -0.2])
     >>> view = FIARSE().view(x, net, 0.5, 0)
@@ -71,8 +69,6 @@ class FIARSE(Rule):
     >>> FIARSE().grad(torch.ones_like, view.take(x), view.fit)
     tensor([1.4898, 1.5000])
     """
-
-    title: ClassVar[str] = "FIARSE"
 
     group: str = hyper(
         default="model",
@@ -140,7 +136,7 @@ class FIARSE(Rule):
     @property
     def name(self) -> str:
         """FIARSE, or what its two switches make of it."""
-        return self.title if self.dynamic or self.biased else "Pruning-Greedy"
+        return super().name if self.dynamic or self.biased else "Pruning-Greedy"
 
     def counted(self, net: Net) -> tuple[bool, ...]:
         return tuple(place >= 0 for place in self._places(net))

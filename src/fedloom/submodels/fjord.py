@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from ..core.hyper import hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Vec
 from ..errors import ConfigError
+from ..objectives import Needs
 from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import cut_net
@@ -84,7 +85,6 @@ class FjORD(Rule):
     computed inside the client's own, at the client's cost.
     Reference: https://github.com/adap/flower/tree/main/baselines/fjord
 
-    >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Sequential(nn.Linear(1, 4, bias=False), nn.Linear(4, 1, bias=False)))
     >>> view = FjORD(widths=(0.25, 0.5, 1.0)).view(None, net, 0.25, 0)
     >>> view.held, view.net.parts.int()
@@ -92,10 +92,9 @@ class FjORD(Rule):
             [1, 1, 1, 1]], dtype=torch.int32))
     """
 
-    cuts: ClassVar[bool] = True
-    fixed: ClassVar[bool] = True
-    ordered: ClassVar[bool] = True
-    title: ClassVar[str] = "FjORD"
+    cuts = True
+    fixed = True
+    trains = Needs.DRAWN_PARTS
 
     widths: tuple[float, ...] = hyper(
         default=(),

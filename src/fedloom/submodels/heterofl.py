@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,15 +48,13 @@ class HeteroFL(Rule):
     Reference: https://github.com/diaoenmao/HeteroFL
 
     >>> from torch import nn
-    >>> from fedloom.algorithm import Round
     >>> net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)))
     >>> HeteroFL().view(None, net, 0.25, 0).net.layout.shapes
     ((2, 2), (2,), (1, 2), (1,))
     """
 
-    cuts: ClassVar[bool] = True
-    fixed: ClassVar[bool] = True
-    title: ClassVar[str] = "HeteroFL"
+    cuts = True
+    fixed = True
 
     exact: bool = hyper(
         default=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 
@@ -11,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Vec
 from ..errors import CompositionError
+from ..objectives import Needs
 from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import cut_net
@@ -38,17 +38,15 @@ class ScaleFL(Rule):
     convolutions deep, which do not fit into 1/64 of the model; ours are a mean and a linear layer.
     Reference: https://github.com/git-disl/scale-fl
 
-    >>> from fedloom.algorithm import Round
     >>> from fedloom.models import cnn_fafed_fashion
     >>> net = Net(cnn_fafed_fashion(widen=2, exits=True))
     >>> ScaleFL().view(None, net, 1 / 64, 0).net.module.stages
     ('conv1', 'conv2')
     """
 
-    cuts: ClassVar[bool] = True
-    fixed: ClassVar[bool] = True
-    exits: ClassVar[bool] = True
-    title: ClassVar[str] = "ScaleFL"
+    cuts = True
+    fixed = True
+    trains = Needs.EXITS
 
     least: float = hyper(
         default=0.5,

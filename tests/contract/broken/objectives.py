@@ -19,11 +19,6 @@ class PerLogit(CrossEntropy):
         return net(x, batch[0]).square()
 
 
-class OneForAll(CrossEntropy):
-    whole = True
-    mean = Objective.mean
-
-
 class LooksAround(CrossEntropy):
     mean = Objective.mean
 
@@ -59,11 +54,6 @@ class Forgets(CrossEntropy):
 
     def finish(self, x, ref, mem):
         return rec()
-
-
-class NeverCarries(CrossEntropy):
-    def carry(self, net, x, batch, mem):
-        return mem
 
 
 class WritesBatch(CrossEntropy):
@@ -138,14 +128,12 @@ class AsksWhetherItEnds(LanguageModel):
 
 OBJECTIVES = (
     (PerLogit, "shape of the loss", r"loss\(\) has the shape \[4, 3\] for a batch of 4"),
-    (OneForAll, "shape of the loss", "declares whole = True"),
     (NoNumber, "shape of the loss", "must return a tensor, got float"),
-    (LooksAround, "each example alone", "declare whole = True"),
+    (LooksAround, "each example alone", "return one number for the batch"),
     (Fused, "mean() is the mean of loss()", "`mean = Objective.mean`"),
     (Constant, "gradient", "does not depend on x"),
     (Infinite, "gradient", "not finite"),
     (Forgets, FIELDS, "with no field, but init.. began with prev"),
-    (NeverCarries, FIELDS, "declares carries = True"),
     (WritesBatch, ARGUMENTS, r"loss\(\) changes its argument batch"),
     (Noisy, REPEAT, r"loss\(\), called twice"),
     (LossBranches, VECTORISED, "branches on a tensor's value"),
