@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
-from .core.hyper import check_ranges, hyper, refuse_old
+from .core.hyper import Positive, check_ranges, frozen, hyper, refuse_old
 from .core.vector import Num, Rec, Vec, rec
 
 Grad = Callable[
@@ -117,7 +116,7 @@ class Algorithm(ABC):
 
     def __init_subclass__(cls) -> None:
         refuse_old(cls, _OLD)
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -242,13 +241,7 @@ class FedAvg(LocalSGD):
     Reference: https://arxiv.org/abs/1602.05629
     """
 
-    server_lr: float = hyper(
-        1.0,
-        "factor of the mean move at the server",
-        low=0,
-        open_low=True,
-        source="1 in McMahan et al. and FedACG",
-    )
+    server_lr: Positive = hyper(1.0, "factor of the mean move", "1 in McMahan et al. and FedACG")
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         return srv._replace(x=srv.x + self.server_lr * up.delta)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
-from fedloom import Local
-from fedloom.algorithm import Job
+from fedloom import Local, algorithms
+from fedloom.algorithm import Algorithm, Job
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.core import wire
 from fedloom.core.hyper import Hyper
@@ -222,6 +224,34 @@ def test_the_declared_fields_are_the_real_ones(name, watched):
     assert set(alg.sent) <= set(up._fields)
     job = Job(2.0, 3.0, 0.1, 0.3, 0.0, 2.0, -1.0)
     assert alg.uniform(up, job)._fields == traced(alg, len(up.delta)).averaged._fields
+
+
+# a paper's class is its algorithm: that is what a reader finds in it
+PAPERS = [
+    (path.stem, node)
+    for path in sorted(Path(algorithms.__file__).parent.glob("*.py"))
+    for node in ast.parse(path.read_text()).body
+    if isinstance(node, ast.ClassDef)
+    and issubclass(getattr(algorithms, node.name, type), Algorithm)
+]
+
+
+@pytest.mark.parametrize(("file", "kind"), PAPERS, ids=[node.name for _, node in PAPERS])
+def test_a_papers_class_is_short(file, kind):
+    """Bodies of 25 lines of code, a line for each hyper-parameter, three other declarations."""
+    methods = [n for n in kind.body if isinstance(n, ast.FunctionDef)]
+    options = [n for n in kind.body if isinstance(n, ast.AnnAssign)]
+    others = [n for n in kind.body if isinstance(n, ast.Assign)]
+    assert len(methods) + len(options) + len(others) == len(kind.body) - 1  # and a docstring
+    code = {n.lineno for m in methods for s in m.body for n in ast.walk(s) if hasattr(n, "lineno")}
+    code -= {n.lineno for m in methods for n in m.body if isinstance(n, ast.Expr)}
+    assert len(code) <= 25, f"{len(code)} lines of code in the bodies of {kind.name}, {file}.py"
+    assert all(n.lineno == n.end_lineno for n in options)
+    assert len(others) <= 3 and {n.targets[0].id for n in others} <= {
+        "sent",
+        "approximate",
+        "traits",
+    }
 
 
 # --------------------------------------------------------------------------------- hyper-parameters

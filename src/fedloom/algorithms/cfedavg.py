@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import FedAvg, Job
-from ..core.hyper import hyper
+from ..core.hyper import Positive, hyper
 from ..core.vector import Rec, Vec, rec
 
 
@@ -19,19 +19,8 @@ class CFedAvg(FedAvg):
     Reference: https://arxiv.org/abs/2106.07155
     """
 
-    server_lr: float = hyper(
-        1.0,
-        "factor of the mean move at the server",
-        low=0,
-        open_low=True,
-        source="1; theory: sqrt(K m)",
-    )
-    per_step: bool = hyper(
-        False,
-        "send the mean move per local step, for unequal K_i",
-        choices=(False, True),
-        source="False, line 10, for equal K_i; True, line 11, for any",
-    )
+    server_lr: Positive = hyper(1.0, "factor of the mean move", "1; theory: sqrt(K m)")
+    per_step: bool = hyper(False, "send the mean move per step", "line 10: False; line 11: True")
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import MEAN, Grad, Job, LocalSGD, Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import Decay, NonNegative, Positive, Share, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import own_previous
 
@@ -25,54 +25,13 @@ class FAFED(LocalSGD):
     approximate = ("x", "m")
     # m and v are everybody's means: a part of the model will not do
     traits = frozenset({Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE})
-    alpha: float = hyper(
-        0.1,
-        "weight of the newest gradient in the momentum",
-        low=0,
-        high=1,
-        source="experiments: {0.1, 0.9}; ours: 0.9 is steadier",
-    )
-    beta: float = hyper(
-        0.9,
-        "decay of the second moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="experiments: {0.1, 0.9}",
-    )
-    rho: float = hyper(
-        0.01,
-        "added to the root of the second moment",
-        low=0,
-        open_low=True,
-        source="experiments: 0.01",
-    )
-    c: float | None = hyper(
-        None,
-        "alpha = c eta^2 instead of a constant",
-        low=0,
-        optional=True,
-        source="Theorem 2; None: alpha is constant",
-    )
-    ext: float = hyper(
-        1.0,
-        "factor of the old gradient in the recursion",
-        low=0,
-        high=1,
-        source="1: the paper; 0.95: the authors' code",
-    )
-    precondition_first_step: bool = hyper(
-        False,
-        "divide the very first step by the matrix too",
-        choices=(False, True),
-        source="line 3 as printed has no A",
-    )
-    a_lag: bool = hyper(
-        False,
-        "the server's step uses the matrix of the round before",
-        choices=(False, True),
-        source="False: line 10 before 12; True: the authors' code",
-    )
+    alpha: Share = hyper(0.1, "weight of the newest gradient", "{0.1, 0.9}; ours: 0.9 is steadier")
+    beta: Decay = hyper(0.9, "decay of the second moment", "experiments: {0.1, 0.9}")
+    rho: Positive = hyper(0.01, "added to the root of the second moment", "experiments: 0.01")
+    c: NonNegative | None = hyper(None, "alpha = c eta^2 instead", "Theorem 2; None: constant")
+    ext: Share = hyper(1.0, "factor of the old gradient", "1: the paper; 0.95: its authors' code")
+    precondition_first_step: bool = hyper(False, "divide line 3 by A too", "as printed: no")
+    a_lag: bool = hyper(False, "the server steps by the old A", "line 10: False; the code: True")
 
     def probe(self, x: Vec, grad: Grad) -> Rec:
         g = grad(x)

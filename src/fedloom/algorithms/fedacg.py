@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import Grad, Job, LocalSGD, Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import Decay, NonNegative, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
@@ -20,20 +20,8 @@ class FedACG(LocalSGD):
     """
 
     traits = frozenset({Trait.STARTS_AHEAD})
-    lam: float = hyper(
-        0.85,
-        "momentum of the server, by which clients start ahead",
-        low=0,
-        high=1,
-        open_high=True,
-        source="Table 5a: {0.75, 0.8, 0.85, 0.9}, best 0.85",
-    )
-    beta: float = hyper(
-        0.01,
-        "pull of local steps towards the received point",
-        low=0,
-        source="Table 5b: {0.001, 0.01, 0.1, 1}, best 0.01",
-    )
+    lam: Decay = hyper(0.85, "server momentum, look-ahead", "Table 5a: {0.75, 0.8, 0.85, 0.9}")
+    beta: NonNegative = hyper(0.01, "pull to the received point", "Table 5b: {0.001, 0.01, 0.1, 1}")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, m=zeros(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import FedAvg, Grad, Job, Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import PositiveShare, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
@@ -23,14 +23,7 @@ class FedCM(FedAvg):
     approximate = ("x", "D")
     # D would fade where few clients hold a coordinate
     traits = frozenset({Trait.WHOLE_MODEL, Trait.READS_THE_MOVE})
-    alpha: float = hyper(
-        0.1,
-        "weight of the own gradient beside the last round's direction",
-        low=0,
-        high=1,
-        open_low=True,
-        source="FedSMOO: 0.1; FedACG: {0.1, 0.3, 0.5}",
-    )
+    alpha: PositiveShare = hyper(0.1, "weight of the gradient", "FedSMOO: 0.1; FedACG: 0.1 to 0.5")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, D=zeros(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import ACCUMULATED, CHANGE, Grad, Job, LocalSGD, Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
@@ -23,26 +23,9 @@ class FedDC(LocalSGD):
     sent = {"delta": ACCUMULATED, "dg": CHANGE}
     approximate = ("x", "g")
     traits = frozenset({Trait.READS_THE_MOVE})
-    alpha: float = hyper(
-        0.01,
-        "strength of the drift penalty",
-        low=0,
-        source="0.01: the authors' code for CIFAR; FedACG",
-    )
-    eta0: float | None = hyper(
-        None,
-        "rate by which the gradient correction divides",
-        low=0,
-        open_low=True,
-        optional=True,
-        source="None: the rates used; the first rate: the authors' code",
-    )
-    size_scaled: bool = hyper(
-        False,
-        "scale alpha by the client's share of examples",
-        choices=(False, True),
-        source="True: the authors' code; alike for equal clients",
-    )
+    alpha: NonNegative = hyper(0.01, "strength of the drift penalty", "the code for CIFAR; FedACG")
+    eta0: Positive | None = hyper(None, "divides g_i", "None: the rates used; the code: the first")
+    size_scaled: bool = hyper(False, "alpha and g over n_i / mean(n)", "True: the authors' code")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, h=zeros(x), g=zeros(x))

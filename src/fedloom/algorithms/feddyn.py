@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import ACCUMULATED, Grad, Job, LocalSGD, Round
-from ..core.hyper import hyper
+from ..core.hyper import Positive, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
@@ -20,19 +20,8 @@ class FedDyn(LocalSGD):
     """
 
     sent = {"delta": ACCUMULATED}
-    alpha: float = hyper(
-        0.1,
-        "strength of the dynamic regularisation",
-        low=0,
-        open_low=True,
-        source="Acar: {0.1, 0.01, 0.001}; 0.1 in FedACG, FedSMOO",
-    )
-    size_scaled: bool = hyper(
-        False,
-        "scale alpha by the client's share of examples",
-        choices=(False, True),
-        source="True: Acar's code; False: FedACG's, FedSMOO's",
-    )
+    alpha: Positive = hyper(0.1, "strength of the dual", "Acar: {0.1, 0.01, 0.001}; FedACG: 0.1")
+    size_scaled: bool = hyper(False, "alpha over n_i / mean(n)", "True: Acar's code; FedACG: False")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, h=zeros(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import ACCUMULATED, MEAN, Grad, Job, LocalSGD, Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, hyper
 from ..core.vector import Rec, Vec, rec, unit, zeros
 
 
@@ -23,31 +23,10 @@ class FedSMOO(LocalSGD):
     sent = {"delta": ACCUMULATED, "s": MEAN}
     approximate = ("x", "s")
     traits = frozenset({Trait.PERTURBS})
-    rho: float = hyper(
-        0.1,
-        "radius of the perturbation",
-        low=0,
-        source="Table 5: {0.01, 0.1, 1}; 0 is no perturbation",
-    )
-    beta: float = hyper(
-        10.0,
-        "inverse strength of the dynamic regularisation",
-        low=0,
-        open_low=True,
-        source="Table 5: 10 (CIFAR-10), 100 (CIFAR-100)",
-    )
-    dynamic: bool = hyper(
-        True,
-        "use the dynamic regularisation",
-        choices=(True, False),
-        source="Table 8: dynamic regularisation",
-    )
-    correction: bool = hyper(
-        True,
-        "correct the perturbation by its dual variable",
-        choices=(True, False),
-        source="Table 8: SAM correction",
-    )
+    rho: NonNegative = hyper(0.1, "radius of the perturbation", "Table 5: {0.01, 0.1, 1}; 0: none")
+    beta: Positive = hyper(10.0, "inverse strength of the dual", "Table 5: 10; CIFAR-100: 100")
+    dynamic: bool = hyper(True, "use the dynamic regularisation", "Table 8: dynamic regularisation")
+    correction: bool = hyper(True, "correct the perturbation", "Table 8: SAM correction")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, h=zeros(x), s=zeros(x))

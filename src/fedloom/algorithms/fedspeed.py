@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..algorithm import Algorithm
+from ..core.hyper import Hyper
 from ..wrappers import Sam
 from .feddyn import FedDyn
 
 
 def fedspeed(
-    alpha: Annotated[float, "FL-Simulator: 0.1 (its lambda; 1 / lambda in the paper)"] = 0.1,
-    rho: Annotated[float, "FL-Simulator: 0.1"] = 0.1,
+    alpha: Annotated[float, Hyper(source="FL-Simulator: 0.1, its lambda; paper: 1 / lambda")] = 0.1,
+    rho: Annotated[float, Hyper(source="FL-Simulator: 0.1")] = 0.1,
     mix: float = 1.0,
 ) -> Algorithm:
     """FedSpeed (Sun et al., ICLR 2023) as its authors run it: FedDyn on gradients at x + rho g /

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..algorithm import Algorithm
+from ..core.hyper import Hyper
 from ..wrappers import Sam
 from .fedcm import FedCM
 
 
 def mofedsam(
     alpha: float = 0.1,
-    rho: Annotated[float, "FedSMOO: 0.01, of {0.001, 0.01, 0.1}; its code: 0.1"] = 0.01,
+    rho: Annotated[float, Hyper(source="FedSMOO: {0.001, 0.01, 0.1}; its code: 0.1")] = 0.01,
     server_lr: float = 1.0,
 ) -> Algorithm:
     """MoFedSAM (Qu et al., ICML 2022): FedCM on gradients at x + rho g / ||g||.

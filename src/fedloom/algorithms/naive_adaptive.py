@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..algorithm import Grad, Job, LocalSGD
-from ..core.hyper import hyper
+from ..core.hyper import Decay, NonNegative, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
@@ -21,17 +21,8 @@ class NaiveAdaptive(LocalSGD):
     Reference: https://arxiv.org/abs/2212.00974
     """
 
-    beta: float = hyper(
-        0.9,
-        "decay of the second moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="Theorem 1: 0.5; section 6: {0.1, 0.9}",
-    )
-    eps: float = hyper(
-        0.0, "added to the root of the second moment", low=0, source="0: the paper has none"
-    )
+    beta: Decay = hyper(0.9, "decay of the second moment", "Theorem 1: 0.5; section 6: {0.1, 0.9}")
+    eps: NonNegative = hyper(0.0, "added to the root of the second moment", "0: the paper has none")
 
     def client_init(self, x: Vec) -> Rec:
         return rec(v=zeros(x))

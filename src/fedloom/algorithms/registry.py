@@ -74,7 +74,7 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
 def options(name: str) -> list[Option]:
     """The hyper-parameters of a method, with ranges and sources, read off what it is built of.
 
-    A constructor that says Annotated[float, "..."] of a parameter has a source of its own for it.
+    What a constructor's own Annotated[float, Hyper(...)] says of a parameter comes first.
     """
     make = ALGORITHMS.known(name)
     hints = typing.get_type_hints(make, include_extras=True)
@@ -83,16 +83,9 @@ def options(name: str) -> list[Option]:
     out = []
     for key, parameter in inspect.signature(make).parameters.items():
         rule: Hyper = rules.get(key) or rules.get(aliases.get(key, ""), Hyper())
-        own = getattr(hints.get(key), "__metadata__", ())
-        out.append(
-            Option(
-                key,
-                parameter.default,
-                rule.range_text(),
-                rule.meaning,
-                own[0] if own else rule.source,
-            )
-        )
+        own = Hyper().within(hints.get(key, Any))
+        told = (own.meaning or rule.meaning, own.source or rule.source)
+        out.append(Option(key, parameter.default, rule.range_text(), *told))
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..algorithm import CHANGE, MEAN, FedAvg, Grad, Job, Round, Trait
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, rec, zeros
@@ -20,12 +22,7 @@ class Scaffold(FedAvg):
     sent = {"delta": MEAN, "dc": CHANGE}
     approximate = ("x", "c")
     traits = frozenset({Trait.READS_THE_MOVE})
-    option: int = hyper(
-        2,
-        "how a client renews its control variate",
-        choices=(1, 2),
-        source="line 12: 1 = gradient at the received model, 2 = mean direction",
-    )
+    option: Literal[1, 2] = hyper(2, "renewal of c_i", "line 12: 1 gradient at x, 2 mean direction")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, c=zeros(x))

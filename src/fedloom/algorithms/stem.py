@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..algorithm import MEAN, Grad, Job, LocalSGD, Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Share, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import own_previous
 
@@ -24,20 +24,8 @@ class STEM(LocalSGD):
     approximate = ("x", "m")
     # m is everybody's mean: a part of the model will not do
     traits = frozenset({Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE})
-    alpha: float = hyper(
-        0.1,
-        "weight of the newest gradient in the momentum",
-        low=0,
-        high=1,
-        source="FAFED: {0.1, 0.9}; ours: 0.9 is steadier",
-    )
-    c: float | None = hyper(
-        None,
-        "alpha = c eta^2 instead of a constant",
-        low=0,
-        optional=True,
-        source="Theorem 3.1, local.schedule=stem_theory; None: constant alpha",
-    )
+    alpha: Share = hyper(0.1, "weight of the newest gradient", "FAFED: {0.1, 0.9}; 0.9 is steadier")
+    c: NonNegative | None = hyper(None, "alpha = c eta^2 instead", "Theorem 3.1; None: constant")
 
     def probe(self, x: Vec, grad: Grad) -> Rec:
         return rec(m=grad(x))

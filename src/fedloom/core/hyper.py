@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import math
 import numbers
+import sys
 import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 from ..errors import ConfigError
 
@@ -29,15 +30,37 @@ class Hyper:
     """
 
     meaning: str = ""
+    source: str = ""
     low: float | None = None
     high: float | None = None
     open_low: bool = False
     open_high: bool = False
     choices: tuple[Any, ...] = ()
     optional: bool = False
-    source: str = ""
     one_per: str = ""
     example: str = ""
+
+    def within(self, kind: Any) -> Hyper:
+        """The same with the range of a type, and its meaning and source where this has none.
+
+        >>> Hyper("step").within(Positive | None).range_text()
+        'in (0, inf) or none'
+        """
+        found: Hyper = self
+        if kind is bool:
+            found = dataclasses.replace(found, choices=(False, True))
+        elif typing.get_origin(kind) is Literal:
+            found = dataclasses.replace(found, choices=typing.get_args(kind))
+        elif typing.get_origin(kind) in (Union, types.UnionType):
+            found = dataclasses.replace(found, optional=type(None) in typing.get_args(kind))
+            for part in typing.get_args(kind):
+                found = found.within(part)
+        for rule in getattr(kind, "__metadata__", ()):
+            if isinstance(rule, Hyper):
+                mine, blank = vars(found), vars(Hyper())
+                new = {k: v for k, v in vars(rule).items() if mine[k] == blank[k]}
+                found = dataclasses.replace(found, **new)
+        return found
 
     def range_text(self) -> str:
         """The allowed values in words, as they stand in `fedloom show` and in errors."""
@@ -70,17 +93,48 @@ class Hyper:
         below = self.high is None or (number < self.high if self.open_high else number <= self.high)
         return above and below
 
+    one_per: str = ""
+    example: str = ""
 
-POSITIVE: Mapping[str, Any] = {"low": 0, "open_low": True}
-FRACTION: Mapping[str, Any] = {"low": 0, "high": 1, "open_high": True}  # [0, 1)
+
+# ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
+Positive = Annotated[float, Hyper(low=0, open_low=True)]
+NonNegative = Annotated[float, Hyper(low=0)]
+Share = Annotated[float, Hyper(low=0, high=1)]
+PositiveShare = Annotated[float, Hyper(low=0, high=1, open_low=True)]
+Decay = Annotated[float, Hyper(low=0, high=1, open_high=True)]  # of a moving average: 1 never moves
 
 
-def hyper(default: Any = dataclasses.MISSING, meaning: str = "", **ranges: Any) -> Any:
-    """A dataclass field with a meaning, a range and a source.
+def hyper(
+    default: Any = dataclasses.MISSING, meaning: str = "", source: str = "", **ranges: Any
+) -> Any:
+    """A dataclass field with a meaning, a source and a range: that of its type (Positive, Share,
+    ..., a Literal, bool, `| None`), or Hyper's fields.
 
-    `lam: float = hyper(0.85, "momentum of the server", low=0, high=1, source="Table 5")`
+    `lam: float = hyper(0.85, "momentum of the server", "Table 5", low=0, high=1)`
     """
-    return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, **ranges)})
+    return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, source, **ranges)})
+
+
+def frozen(cls: type) -> None:
+    """Make a class a frozen dataclass whose hyper-parameters have the ranges of their types."""
+    dataclass(frozen=True, kw_only=True)(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
+            rule = field.metadata["hyper"].within(_evaluated(field.type, cls.__module__))
+            field.metadata = types.MappingProxyType({"hyper": rule})
+
+
+def _evaluated(annotation: Any, module: str) -> Any:
+    """A type that may be written as text. What names something else than the module's is no range:
+    Any.
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, vars(sys.modules[module]))  # the text is the class's own source
+    except (NameError, KeyError, TypeError):
+        return Any
 
 
 def listed(given: Any) -> Any:

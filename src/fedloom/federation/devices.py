@@ -12,7 +12,7 @@ from typing import Any, dataclass_transform
 
 import torch
 
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, frozen, hyper
 from ..core.registry import Registry
 from ..core.rng import generator
 from ..errors import ConfigError
@@ -28,7 +28,7 @@ class Devices:
     down: float | None = hyper(None, low=0, open_low=True, optional=True, source="bytes a second")
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import dataclass_transform
 
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import check_ranges, frozen, hyper
 from ..core.registry import Registry
 
 
@@ -17,7 +16,7 @@ class Schedule:
     """
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, dataclass_transform
 
@@ -12,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.hyper import check_ranges, hyper, refuse_old
+from ..core.hyper import check_ranges, frozen, hyper, refuse_old
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..errors import AuthorError, DataError
@@ -82,7 +81,7 @@ class Objective:
         refuse_old(cls, _OLD)
         if "loss" in vars(cls) and "mean" not in vars(cls):
             cls.mean = Objective.mean  # type: ignore[method-assign]  # not an inherited fused one
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -176,9 +175,8 @@ class CrossEntropy(Objective):
     ignore: int | None = hyper(
         default=None,
         meaning="target that counts for nothing",
-        low=0,
-        optional=True,
         source="a target that is no token",
+        low=0,
     )
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:

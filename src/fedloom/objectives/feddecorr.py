@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from .base import Batch, CrossEntropy, Objective
@@ -43,11 +43,8 @@ class FedDecorr(CrossEntropy):
     Reference: https://github.com/bytedance/FedDecorr
     """
 
-    beta: float = hyper(
-        0.01,
-        "weight of the decorrelation",
-        low=0,
-        source="0.01 in FedACG's code, 0.1 in the authors'",
+    beta: NonNegative = hyper(
+        0.01, "weight of the decorrelation", "0.01 in FedACG's code, 0.1 in the authors'"
     )
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..errors import DataError
@@ -40,11 +40,8 @@ class FedLC(CrossEntropy):
     Reference: https://arxiv.org/abs/2209.00189, https://github.com/geehokim/FedACG
     """
 
-    tau: float = hyper(
-        1.0,
-        "strength of the calibration by class counts",
-        low=0,
-        source="1 in FedACG's code, 0.1 in FedDecorr's",
+    tau: NonNegative = hyper(
+        1.0, "strength of the calibration by class counts", "1 in FedACG's code, 0.1 in FedDecorr's"
     )
 
     mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits

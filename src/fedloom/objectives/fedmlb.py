@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
@@ -38,26 +38,11 @@ class FedMLB(CrossEntropy):
     Reference: https://github.com/jinkyu032/FedMLB
     """
 
-    lam1: float = hyper(
-        1.0,
-        "weight of the paths' cross-entropy",
-        low=0,
-        source="weight of the paths' cross-entropy, 1 in their code",
-    )
-    lam2: float = hyper(
-        1.0,
-        "weight of the paths' divergence",
-        low=0,
-        source="weight of the paths' divergence, 1 in their code",
-    )
-    tau: float = hyper(
-        1.0, "temperature", low=0, open_low=True, source="temperature, 1 in their code"
-    )
+    lam1: NonNegative = hyper(1.0, "weight of the paths' cross-entropy", "1 in their code")
+    lam2: NonNegative = hyper(1.0, "weight of the paths' divergence", "1 in their code")
+    tau: Positive = hyper(1.0, "temperature", "1 in their code")
     stop_gradient: bool = hyper(
-        False,
-        "no gradient through the main path in the divergence",
-        choices=(False, True),
-        source="False in their code",
+        False, "no gradient through the main path in the divergence", "False in their code"
     )
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the paths out

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..errors import ConfigError
@@ -44,16 +46,11 @@ class FedNTD(CrossEntropy):
     Reference: https://github.com/Lee-Gihun/FedNTD
     """
 
-    beta: float = hyper(
-        0.3,
-        "weight of the distillation",
-        low=0,
-        source="0.3 in FedACG's code, 1 in the authors' (official)",
+    beta: NonNegative = hyper(
+        0.3, "weight of the distillation", "0.3 in FedACG's code, 1 in the authors' (official)"
     )
-    tau: float = hyper(1.0, "temperature", low=0, open_low=True, source="temperature, 1 in both")
-    form: str = hyper(
-        "fedacg", "whose formula", choices=("fedacg", "official"), source="FedACG's code"
-    )
+    tau: Positive = hyper(1.0, "temperature", "1 in both")
+    form: Literal["fedacg", "official"] = hyper("fedacg", "whose formula", "FedACG's code")
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 

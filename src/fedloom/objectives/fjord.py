@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import Positive, Share, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from .base import Batch, CrossEntropy, Needs, Objective, by_class, example_mean
@@ -25,12 +25,8 @@ class OrderedDistillation(CrossEntropy):
 
     needs = Needs.DRAWN_PARTS
 
-    alpha: float = hyper(
-        1.0, "weight of the distillation", low=0, high=1, source="FjORD, section 4: 1 is best"
-    )
-    tau: float = hyper(
-        1.0, "temperature", low=0, open_low=True, source="temperature, FjORD, section 4: 1 is best"
-    )
+    alpha: Share = hyper(1.0, "weight of the distillation", "FjORD, section 4: 1 is best")
+    tau: Positive = hyper(1.0, "temperature", "FjORD, section 4: 1 is best")
 
     mean = Objective.mean  # the fused one of CrossEntropy asks the drawn part alone
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,11 +39,8 @@ class MaskedCrossEntropy(CrossEntropy):
     Reference: https://github.com/diaoenmao/HeteroFL
     """
 
-    absent: str = hyper(
-        "zero",
-        "what becomes of the logits of absent classes",
-        choices=("zero", "out"),
-        source="zero in HeteroFL's code",
+    absent: Literal["zero", "out"] = hyper(
+        "zero", "what becomes of the logits of absent classes", "zero in HeteroFL's code"
     )
 
     mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits

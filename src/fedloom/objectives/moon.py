@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from .base import Batch, CrossEntropy, Objective
@@ -38,15 +38,12 @@ class MOON(CrossEntropy):
     Reference: https://github.com/QinbinLi/MOON
     """
 
-    mu: float = hyper(
+    mu: NonNegative = hyper(
         1.0,
         "weight of the contrastive term",
-        low=0,
-        source="authors' code: {0.001, 0.01, 0.1, 1, 5, 10}, default 1",
+        "authors' code: {0.001, 0.01, 0.1, 1, 5, 10}, default 1",
     )
-    tau: float = hyper(
-        0.5, "temperature", low=0, open_low=True, source="temperature, 0.5 in Li et al."
-    )
+    tau: Positive = hyper(0.5, "temperature", "0.5 in Li et al.")
 
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
@@ -32,27 +32,14 @@ class SelfDistillation(CrossEntropy):
 
     needs = Needs.EXITS
 
-    beta: float = hyper(
-        0.05,
-        "weight of the distillation",
-        low=0,
-        source="0.05 in ScaleFL's README for texts; 0 in its code",
+    beta: NonNegative = hyper(
+        0.05, "weight of the distillation", "0.05 in ScaleFL's README for texts; 0 in its code"
     )
-    tau: float = hyper(
-        3.0, "temperature", low=0, open_low=True, source="temperature, 3 in ScaleFL's code"
-    )
+    tau: Positive = hyper(3.0, "temperature", "3 in ScaleFL's code")
     after: int = hyper(
-        0,
-        "round from which it distils",
-        low=0,
-        source="floor(T / 4) + 1 of T rounds in ScaleFL's code",
+        0, "round from which it distils", "floor(T / 4) + 1 of T rounds in ScaleFL's code", low=0
     )
-    code: bool = hyper(
-        False,
-        "scale the terms as the authors' code does",
-        choices=(False, True),
-        source="ScaleFL's code",
-    )
+    code: bool = hyper(False, "scale the terms as the authors' code does", "ScaleFL's code")
 
     mean = Objective.mean  # the fused one of CrossEntropy asks the last exit alone
 

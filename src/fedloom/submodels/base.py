@@ -7,7 +7,6 @@ view goes up, because the server made it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Grad
-from ..core.hyper import check_ranges, hyper, refuse_old
+from ..core.hyper import check_ranges, frozen, hyper, refuse_old
 from ..core.layout import Layout
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
@@ -144,7 +143,7 @@ class Rule:
 
     def __init_subclass__(cls) -> None:
         refuse_old(cls, _OLD)
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -73,8 +73,8 @@ class FIARSE(Rule):
     group: str = hyper(
         default="model",
         meaning="where one threshold holds",
-        choices=("model", "stage", "layer", "shard"),
         source="model in FIARSE D.1",
+        choices=("model", "stage", "layer", "shard"),
     )
     shards: tuple[str, ...] = hyper(
         default=(),
@@ -84,41 +84,27 @@ class FIARSE(Rule):
     count: str = hyper(
         default="holders",
         meaning="which clients count in a coordinate's mean",
-        choices=("holders", "nonzero"),
         source="FIARSE C.1; section 3",
+        choices=("holders", "nonzero"),
     )
     dynamic: bool = hyper(
-        default=True,
-        meaning="make the mask anew at every local step",
-        choices=(True, False),
-        source="FIARSE, Algorithm 1",
+        default=True, meaning="make the mask anew at every local step", source="FIARSE, Algorithm 1"
     )
     biased: bool = hyper(
-        default=True,
-        meaning="add the importance term to the gradient",
-        choices=(True, False),
-        source="FIARSE, Eq. 3",
+        default=True, meaning="add the importance term to the gradient", source="FIARSE, Eq. 3"
     )
     momentum_mask: str = hyper(
         default="grad",
         meaning="what is masked behind momentum and decay",
-        choices=("grad", "update"),
         source="grad: torch's SGD, FIARSE's code",
+        choices=("grad", "update"),
     )
-    mask_bias: bool = hyper(
-        default=True, meaning="biases are masked too", choices=(True, False), source="FIARSE's code"
-    )
+    mask_bias: bool = hyper(default=True, meaning="biases are masked too", source="FIARSE's code")
     mask_first: bool = hyper(
-        default=True,
-        meaning="the first layer is masked too",
-        choices=(True, False),
-        source="FIARSE's code",
+        default=True, meaning="the first layer is masked too", source="FIARSE's code"
     )
     mask_classifier: bool = hyper(
-        default=True,
-        meaning="the last layer is masked too",
-        choices=(True, False),
-        source="FIARSE's code for images",
+        default=True, meaning="the last layer is masked too", source="FIARSE's code for images"
     )
 
     def __post_init__(self) -> None:

@@ -57,27 +57,22 @@ class HeteroFL(Rule):
     fixed = True
 
     exact: bool = hyper(
-        default=True,
-        meaning="cut norms in whole groups",
-        choices=(True, False),
-        source="equality with the masked net",
+        default=True, meaning="cut norms in whole groups", source="equality with the masked net"
     )
     width: str = hyper(
         default="sqrt",
         meaning="what share of the width a capacity gives",
-        choices=("sqrt", "budget"),
         source="sqrt: a convolution has width^2 weights",
+        choices=("sqrt", "budget"),
     )
     scaler: bool = hyper(
         default=True,
         meaning="divide outputs by the share that is left",
-        choices=(True, False),
         source="HeteroFL, section 3.2",
     )
     owners: bool = hyper(
         default=False,
         meaning="average a class's rows over the clients that have the class",
-        choices=(False, True),
         source="True in HeteroFL's and FedRolex's code",
     )
 

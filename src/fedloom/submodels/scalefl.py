@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ..core.hyper import hyper
+from ..core.hyper import PositiveShare, hyper
 from ..core.net import Net
 from ..core.vector import Vec
 from ..errors import CompositionError
@@ -48,25 +48,16 @@ class ScaleFL(Rule):
     fixed = True
     trains = Needs.EXITS
 
-    least: float = hyper(
+    least: PositiveShare = hyper(
         default=0.5,
         meaning="smallest share of the width",
-        low=0,
-        high=1,
-        open_low=True,
         source="half the width; the papers give none",
     )
     exact: bool = hyper(
-        default=True,
-        meaning="cut norms in whole groups",
-        choices=(True, False),
-        source="equality with the masked net",
+        default=True, meaning="cut norms in whole groups", source="equality with the masked net"
     )
     scaler: bool = hyper(
-        default=True,
-        meaning="divide outputs by the share that is left",
-        choices=(True, False),
-        source="ScaleFL's code",
+        default=True, meaning="divide outputs by the share that is left", source="ScaleFL's code"
     )
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..algorithm import Algorithm, Grad, Job, Trait
-from ..core.hyper import hyper
+from ..core.hyper import NonNegative, Positive, Share, hyper
 from ..core.vector import Rec, Vec, clip, rec, unit, zeros
 from .base import Wrapper
 from .optimisers import Optimiser
@@ -27,11 +27,10 @@ class Prox(Wrapper):
     msg.x||^2.
     """
 
-    mu: float = hyper(
+    mu: NonNegative = hyper(
         0.001,
         "strength of the pull towards the received model",
-        low=0,
-        source="FedACG: 0.001 of {0.001, 0.01, 0.1}; Li et al.: {0.001, 0.01, 0.1, 1}",
+        "FedACG: 0.001 of {0.001, 0.01, 0.1}; Li et al.: {0.001, 0.01, 0.1, 1}",
     )
 
     def direction(
@@ -53,18 +52,11 @@ class Sam(Wrapper):
     mix: share of the perturbed gradient, the rest is g (FedSpeed).
     """
 
-    rho: float = hyper(
-        0.1,
-        "radius of the perturbation",
-        low=0,
-        source="FedSMOO: 0.01 for FedSAM, MoFedSAM; its code: 0.1",
+    rho: NonNegative = hyper(
+        0.1, "radius of the perturbation", "FedSMOO: 0.01 for FedSAM, MoFedSAM; its code: 0.1"
     )
-    mix: float = hyper(
-        1.0,
-        "share of the perturbed gradient",
-        low=0,
-        high=1,
-        source="FedSpeed's alpha; 1 in FL-Simulator",
+    mix: Share = hyper(
+        1.0, "share of the perturbed gradient", "FedSpeed's alpha; 1 in FL-Simulator"
     )
 
     traits = frozenset({Trait.PERTURBS})
@@ -101,9 +93,7 @@ class Sam(Wrapper):
 class Clip(Wrapper):
     """Limit the norm of the whole direction, everything of the method included."""
 
-    norm: float = hyper(
-        10.0, "largest norm", low=0, open_low=True, source="10 in FedACG's and FedSMOO's code"
-    )
+    norm: Positive = hyper(10.0, "largest norm", "10 in FedACG's and FedSMOO's code")
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
@@ -115,7 +105,7 @@ class Clip(Wrapper):
 class WeightDecay(Wrapper):
     """Add wd * x to the direction, after clipping and before the local optimiser."""
 
-    wd: float = hyper(meaning="weight decay", low=0, source="0.001 in FedACG and FedSMOO")
+    wd: NonNegative = hyper(meaning="weight decay", source="0.001 in FedACG and FedSMOO")
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
@@ -127,15 +117,8 @@ class WeightDecay(Wrapper):
 class ClipGrad(Wrapper):
     """Limit the norm of every gradient (None: do not), then add wd * y at its own point."""
 
-    norm: float | None = hyper(
-        None,
-        "largest norm",
-        low=0,
-        open_low=True,
-        optional=True,
-        source="10 in FedACG's and FedSMOO's code",
-    )
-    wd: float = hyper(0.0, "weight decay", low=0, source="0.001 in FedACG and FedSMOO")
+    norm: Positive | None = hyper(None, "largest norm", "10 in FedACG's and FedSMOO's code")
+    wd: NonNegative = hyper(0.0, "weight decay", "0.001 in FedACG and FedSMOO")
 
     def _clipped(self, grad: Grad, kept: Any = None) -> Grad:
         def clipped(y: Vec) -> Vec:

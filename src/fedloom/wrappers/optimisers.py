@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, dataclass_transform
 
-from ..core.hyper import check_ranges, hyper
+from ..core.hyper import Decay, Positive, check_ranges, frozen, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
@@ -21,7 +20,7 @@ class Optimiser:
     linear: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -39,9 +38,7 @@ class Average(Optimiser):
     """Plain averaging with a rate: move by lr d. It has no state."""
 
     linear = True
-    lr: float = hyper(
-        1.0, "factor of the move", low=0, open_low=True, source="1 in FedAvg, SCAFFOLD and FAFED"
-    )
+    lr: Positive = hyper(1.0, "factor of the move", "1 in FedAvg, SCAFFOLD and FAFED")
 
     def init(self, x: Vec) -> Rec:
         return rec()
@@ -56,17 +53,8 @@ class Momentum(Optimiser):
     """
 
     linear = True
-    lr: float = hyper(
-        1.0, "factor of the move", low=0, open_low=True, source="1: torch.optim.SGD; FedAvgM"
-    )
-    beta: float = hyper(
-        0.9,
-        "momentum",
-        low=0,
-        high=1,
-        open_high=True,
-        source="Hsu et al.: 0.9; FedACG: {0.4, 0.6, 0.8}",
-    )
+    lr: Positive = hyper(1.0, "factor of the move", "1: torch.optim.SGD; FedAvgM")
+    beta: Decay = hyper(0.9, "momentum", "Hsu et al.: 0.9; FedACG: {0.4, 0.6, 0.8}")
 
     def init(self, x: Vec) -> Rec:
         return rec(m=zeros(x))
@@ -82,27 +70,10 @@ class Adam(Optimiser):
     m = beta1 m + (1 - beta1) d and v alike with d^2; move by m^ / (sqrt(v^) + eps).
     """
 
-    lr: float = hyper(
-        1.0, "factor of the move", low=0, open_low=True, source="1: the local rate is job.lr"
-    )
-    beta1: float = hyper(
-        0.9, "decay of the first moment", low=0, high=1, open_high=True, source="torch.optim.Adam"
-    )
-    beta2: float = hyper(
-        0.999,
-        "decay of the second moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="torch.optim.Adam",
-    )
-    eps: float = hyper(
-        1e-8,
-        "added to the root of the second moment",
-        low=0,
-        open_low=True,
-        source="torch.optim.Adam",
-    )
+    lr: Positive = hyper(1.0, "factor of the move", "1: the local rate is job.lr")
+    beta1: Decay = hyper(0.9, "decay of the first moment", "torch.optim.Adam")
+    beta2: Decay = hyper(0.999, "decay of the second moment", "torch.optim.Adam")
+    eps: Positive = hyper(1e-08, "added to the root of the second moment", "torch.optim.Adam")
 
     def init(self, x: Vec) -> Rec:
         return rec(m=zeros(x), v=zeros(x), t=x.new_zeros(()))

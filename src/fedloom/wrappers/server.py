@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..algorithm import Round, Trait
-from ..core.hyper import hyper
+from ..core.hyper import Decay, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import Wrapper
 from .optimisers import Optimiser
@@ -62,13 +62,10 @@ class Lookahead(ServerWrapper):
     FedACG is Lookahead(Prox(LocalSGD)), bit for bit.
     """
 
-    lam: float = hyper(
+    lam: Decay = hyper(
         0.85,
         "momentum of the server, by which clients start ahead",
-        low=0,
-        high=1,
-        open_high=True,
-        source="FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}",
+        "FedACG, Table 5: {0.75, 0.8, 0.85, 0.9}",
     )
 
     traits = frozenset({Trait.STARTS_AHEAD})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from ..core.hyper import hyper
+from ..core.hyper import Decay, NonNegative, Positive, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from ..errors import ConfigError
 from .optimisers import Optimiser
@@ -19,29 +19,13 @@ class ServerAdagrad(Optimiser):
     v0: second moment before round 1; None is tau^2, the smallest that the paper allows.
     """
 
-    lr: float = hyper(
-        0.03,
-        "server learning rate",
-        low=0,
-        open_low=True,
-        source="FAFED, section 6: 10^{-1.5, -2, -2.5}",
+    lr: Positive = hyper(0.03, "server learning rate", "FAFED, section 6: 10^{-1.5, -2, -2.5}")
+    beta1: Decay = hyper(0.0, "decay of the first moment", "0 in Reddi et al.")
+    tau: Positive = hyper(
+        0.001, "added to the root of the second moment", "FedACG: 0.001; FAFED, section 6: 0.01"
     )
-    beta1: float = hyper(
-        0.0, "decay of the first moment", low=0, high=1, open_high=True, source="0 in Reddi et al."
-    )
-    tau: float = hyper(
-        1e-3,
-        "added to the root of the second moment",
-        low=0,
-        open_low=True,
-        source="FedACG: 0.001; FAFED, section 6: 0.01",
-    )
-    v0: float | None = hyper(
-        None,
-        "second moment before round 1",
-        low=0,
-        optional=True,
-        source="None: tau^2 (Reddi et al.); 0: FedSMOO's code",
+    v0: NonNegative | None = hyper(
+        None, "second moment before round 1", "None: tau^2 (Reddi et al.); 0: FedSMOO's code"
     )
 
     def init(self, x: Vec) -> Rec:
@@ -60,29 +44,11 @@ class ServerAdagrad(Optimiser):
 class ServerAdam(ServerAdagrad):
     """Adam at the server (Reddi et al., ICLR 2021, Algorithm 2): v = beta2 v + (1 - beta2) d^2."""
 
-    lr: float = hyper(
-        0.01,
-        "server learning rate",
-        low=0,
-        open_low=True,
-        source="FedACG: 0.01; FedSMOO: 0.1; FAFED: 10^{-1.5, -2, -2.5}",
+    lr: Positive = hyper(
+        0.01, "server learning rate", "FedACG: 0.01; FedSMOO: 0.1; FAFED: 10^{-1.5, -2, -2.5}"
     )
-    beta1: float = hyper(
-        0.9,
-        "decay of the first moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="0.9; FAFED: {0.1, 0.9}",
-    )
-    beta2: float = hyper(
-        0.99,
-        "decay of the second moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="0.99; FAFED: {0.1, 0.9}",
-    )
+    beta1: Decay = hyper(0.9, "decay of the first moment", "0.9; FAFED: {0.1, 0.9}")
+    beta2: Decay = hyper(0.99, "decay of the second moment", "0.99; FAFED: {0.1, 0.9}")
 
     def second(self, v: Vec, square: Vec) -> Vec:
         return self.beta2 * v + (1 - self.beta2) * square
@@ -106,49 +72,22 @@ class ServerAMSGrad(Optimiser):
     eps 0, start 0.001 and corrected. Raises ConfigError if nothing keeps vhat above 0.
     """
 
-    lr: float = hyper(
-        0.03,
-        "server learning rate",
-        low=0,
-        open_low=True,
-        source="FAFED, section 6: 10^{-1.5, -2, -2.5}",
-    )
-    beta1: float = hyper(
-        0.9,
-        "decay of the first moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="0.9; FAFED: {0.1, 0.9}",
-    )
-    beta2: float = hyper(
-        0.99,
-        "decay of the second moment",
-        low=0,
-        high=1,
-        open_high=True,
-        source="0.99; FAFED: {0.1, 0.9}",
-    )
-    eps: float = hyper(
-        1e-3,
-        "floor of the second moment",
-        low=0,
-        source="0.001; the authors' code: 0 and start = 0.001",
+    lr: Positive = hyper(0.03, "server learning rate", "FAFED, section 6: 10^{-1.5, -2, -2.5}")
+    beta1: Decay = hyper(0.9, "decay of the first moment", "0.9; FAFED: {0.1, 0.9}")
+    beta2: Decay = hyper(0.99, "decay of the second moment", "0.99; FAFED: {0.1, 0.9}")
+    eps: NonNegative = hyper(
+        0.001, "floor of the second moment", "0.001; the authors' code: 0 and start = 0.001"
     )
     option: int = hyper(
-        1, "where eps enters", choices=(1, 2), source="1 = eps inside the maximum, 2 = eps added"
+        1, "where eps enters", "1 = eps inside the maximum, 2 = eps added", choices=(1, 2)
     )
-    start: float = hyper(
-        0.0,
-        "running maximum before round 1",
-        low=0,
-        source="vhat before round 1; 0.001 in the authors' code",
+    start: NonNegative = hyper(
+        0.0, "running maximum before round 1", "vhat before round 1; 0.001 in the authors' code"
     )
     corrected: bool = hyper(
         False,
         "correct the moments for their start at zero",
-        choices=(False, True),
-        source="bias correction: not in the paper, in the code",
+        "bias correction: not in the paper, in the code",
     )
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import struct
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.hyper import check_ranges, hyper
+from ...core.hyper import check_ranges, frozen, hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
 from ...errors import AuthorError, DataError, NotFiniteError, WireError
@@ -174,7 +173,7 @@ class Codec(ABC):
     chooses: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        frozen(cls)
 
     def __post_init__(self) -> None:
         check_ranges(self)
