@@ -391,9 +391,8 @@ def two_means(plan: Plan) -> str | None:
     if not plan.setting.unequal or not mixes:
         return None
     return (
-        f"{alg.method} averages {' and '.join(plan.averaged)} plainly, as its paper does, and the "
-        "models by examples, of which clients have different numbers: it minimises neither mean; "
-        "take weighting=uniform"
+        f"{alg.method} averages {' and '.join(plan.averaged)} plainly, and the models by examples, "
+        "of which clients have different numbers: it minimises neither mean; take weighting=uniform"
     )
 
 

@@ -10,9 +10,11 @@ import broken.views
 import pytest
 import torch
 from broken.algorithms import AsksProcess
+from torch import nn
 
 import fedloom
 from fedloom import LocalSGD
+from fedloom.algorithm import Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks import parts_of
 from fedloom.checks.algorithms import algorithm_checks
@@ -29,6 +31,7 @@ from fedloom.checks.views import view_checks
 from fedloom.compression.codecs import CODECS, Codec, TopK
 from fedloom.core.hyper import Hyper, hyper
 from fedloom.core.vector import rec
+from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import (
     OBJECTIVES,
@@ -38,7 +41,7 @@ from fedloom.objectives import (
     Objective,
     SquaredError,
 )
-from fedloom.submodels import VIEWS
+from fedloom.submodels import FIARSE, VIEWS
 from fedloom.wrappers import LocalOpt, Prox, WeightDecay
 
 ENGINE = ("vectorised:3",)
@@ -130,6 +133,81 @@ def test_a_bill_that_is_wrong_is_found(monkeypatch):
     monkeypatch.setattr(client, "nbytes", lambda r: {k: n + 1 for k, n in nbytes(r).items()})
     (outcome,) = carried_out("algorithm", LocalSGD(), "bill is the messages").outcomes
     assert outcome.passed is False and "the bill has" in outcome.why
+
+
+class Matrix(LocalSGD):
+    """Keeps a matrix and a counter, sends a matrix, and averages it at the server."""
+
+    def server_init(self, x, up):
+        return rec(x=x, M=x.new_zeros(2, 3))
+
+    def client_init(self, x):
+        return rec(h=x.new_zeros(2, len(x)), n=x.new_zeros((), dtype=torch.int64))
+
+    def finish(self, x, loc, msg, mem, job):
+        d = x - msg.x
+        up = rec(delta=d, G=torch.ones_like(msg.M) * d.mean(), weight=job.weight)
+        return up, rec(h=torch.stack([x, mem.h[0]]), n=mem.n + 1)
+
+    def uniform(self, up, job):
+        return rec(G=up.G)
+
+    def server_step(self, srv, up, rnd):
+        noise = torch.randn_like(srv.M)  # from torch's generator, which begins anew in every round
+        return rec(x=srv.x + up.delta, M=srv.M + up.G + noise)
+
+
+def test_every_shape_that_engines_run_is_taken_and_a_draw_at_the_server(caplog):
+    class Own(Matrix):
+        traits = frozenset({Trait.WHOLE_MODEL})
+
+    report = fedloom.check(Own(), engines=ENGINE)
+    assert report.passed, str(report)
+    assert not caplog.records  # its sizes are not those of an experiment: no advice for one
+
+
+def convolutional():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.PReLU(), nn.Flatten(), nn.Linear(16, 3))
+
+
+def pictures():
+    draw = torch.Generator().manual_seed(4)
+    sample = lambda n: (
+        torch.randn(n, 1, 4, 4, generator=draw),
+        torch.randint(0, 3, (n,), generator=draw),
+    )
+    return from_clients([sample(n) for n in (5, 3, 9)], test=sample(6))
+
+
+class SeesPictures(LocalSGD):
+    """Fails where the model is another one than below, of 92 parameters."""
+
+    def client_init(self, x):
+        return rec(image=x.reshape(92).clone())
+
+
+class PictureLoss(CrossEntropy):
+    def loss(self, net, x, batch, ref, mem):
+        return self.score(net(x, batch[0].reshape(-1, 1, 4, 4)), batch)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [SeesPictures(), PictureLoss(), FIARSE(), TopK(ratio=0.5)],
+    ids=lambda p: type(p).__name__,
+)
+def test_a_part_is_tried_on_a_model_and_data_of_ones_own(part):
+    given = {"model": convolutional, "data": pictures()}
+    report = fedloom.check(part, engines=ENGINE, **given)
+    assert {o.name for o in report.failures} <= {"every option does something"}, str(
+        report
+    )  # some do nothing here
+    if isinstance(part, SeesPictures):
+        left = [o.why for o in report.outcomes if o.passed is None]
+        assert any("HeteroFL cannot cut PReLU" in why for why in left)
+        assert not fedloom.check(part, engines=()).passed
+        with pytest.raises(ConfigError, match="model and data are given together"):
+            fedloom.check(part, model=convolutional)
 
 
 def test_a_check_that_others_need_leaves_them_out():

@@ -47,7 +47,7 @@ class Steep(LocalSGD):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without processes, whose start takes seconds."""
-    monkeypatch.setattr(fedloom.checks.check, "__defaults__", (("vectorised:3",), ""))
+    monkeypatch.setattr(fedloom.checks.check, "__defaults__", (("vectorised:3",), "", None, None))
 
 
 def write(name: str, text: str) -> str:
@@ -66,10 +66,36 @@ def test_parts_that_are_right(fedloom: Fedloom, quick: None) -> None:
     assert all(line[2] == "ok" and float(line[3]) >= 0 for line in engines)
 
 
-def test_one_part_of_a_file(fedloom: Fedloom, quick: None) -> None:
+OWN = """
+import torch
+from fedloom import LocalSGD
+from fedloom.data import from_clients
+
+
+class Small(LocalSGD):
+    def client_init(self, x):
+        x.reshape(8)
+        return super().client_init(x)
+
+
+def net():
+    return torch.nn.Linear(3, 2)
+
+
+def clients():
+    return from_clients([(torch.randn(5, 3), torch.arange(5) % 2) for _ in range(3)])
+"""
+
+
+def test_one_part_of_a_file_and_a_model_and_data_of_it(fedloom: Fedloom, quick: None) -> None:
     write("helper.py", "factor = 1.5\n")
     output = fedloom("check", write("good.py", GOOD) + ":sparse").output
     assert "sparse (codec, good.py)" in output and "Damped" not in output
+    own = write("own.py", OWN)
+    output = fedloom("check", own, "--model", "net", "--data", "clients").output
+    assert "Small (algorithm, own.py)" in output and "FAILED" not in output
+    output = fedloom("check", own, "--model", "nett", "--data", "clients", code=2).output
+    assert "has no 'nett'; did you mean 'net'?" in output
 
 
 def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None) -> None:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..data import FederatedData
 from ..engines import make_engine
+from ..errors import ConfigError
 from .algorithms import algorithm_checks
 from .codecs import codec_checks
 from .discovery import built, kind_of, parts_of
 from .objectives import objective_checks
 from .outcome import Check, Outcome, Report, carry_out
+from .tiny_federation import Given
 from .views import view_checks
 
 __all__ = ["ENGINES", "Outcome", "Report", "check", "parts_of"]
@@ -24,11 +27,18 @@ __all__ = ["ENGINES", "Outcome", "Report", "check", "parts_of"]
 ENGINES = ("vectorised:3", "workers:2")
 
 
-def check(part: Any, engines: Sequence[str] = ENGINES, name: str = "") -> Report:
+def check(
+    part: Any,
+    engines: Sequence[str] = ENGINES,
+    name: str = "",
+    model: Any = None,
+    data: FederatedData | None = None,
+) -> Report:
     """Carry out the contract on an algorithm, objective, view or codec, or on its class.
 
     engines: those that must agree with the serial one. The runs take seconds; workers are
-    processes, whose start takes most of them. name: what the report calls the part. Raises
+    processes, whose start takes most of them. name: what the report calls the part. model, data: of
+    your own, as an Experiment takes them, for a part that the small ones do not suit. Raises
     ConfigError for what is no part, or a class that needs arguments.
 
     >>> from fedloom.compression.codecs import TopK
@@ -36,6 +46,8 @@ def check(part: Any, engines: Sequence[str] = ENGINES, name: str = "") -> Report
     >>> report.passed, report.kind
     (True, 'codec')
     """
+    if (model is None) != (data is None):
+        raise ConfigError("check: model and data are given together, or neither")
     for engine in engines:
         make_engine(engine)
     part = built(part)
@@ -46,5 +58,5 @@ def check(part: Any, engines: Sequence[str] = ENGINES, name: str = "") -> Report
         "view": view_checks,
         "codec": codec_checks,
     }
-    checks: list[Check] = make[kind](part, engines)
+    checks: list[Check] = make[kind](part, engines, Given(model, data))
     return carry_out(part, name or type(part).__name__, kind, checks)

@@ -15,13 +15,14 @@ from torch import Tensor
 from ..algorithm import Algorithm, Reaches, Trait
 from ..core.vector import Rec, fields, is_rec, rec, tree
 from ..core.wire import pack, unpack
+from ..errors import CompositionError
 from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import unequal, unlike
 from .engine_agreement import Runs, held_by_parts
 from .outcome import BrokenError, Check
 from .purity import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES, Watch, kept, look
-from .tiny_federation import End, Trial, experiment, finish
+from .tiny_federation import SMALL, End, Given, Trial, experiment, finish
 
 _METHODS = (
     "server_init",
@@ -37,9 +38,9 @@ _METHODS = (
 )
 
 
-def algorithm_checks(part: Algorithm, engines: Sequence[str]) -> list[Check]:
+def algorithm_checks(part: Algorithm, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
     """Every check of an algorithm, in order."""
-    own = _Checks(part)
+    own = _Checks(part, given)
     noted = [Check(name, functools.partial(own.noted, name)) for name in _NOTED]
     return [
         Check("methods and declarations", own.declarations),
@@ -60,19 +61,18 @@ _WHY = (
 _NOTED = (SHAPES, FIELDS, ARGUMENTS, REPEAT)
 
 
-def _make(part: Algorithm, dtype: torch.dtype, **changes: Any) -> Trial:
-    return experiment(dtype, algorithm=part, **changes)
-
-
 class _Checks:
-    def __init__(self, part: Algorithm) -> None:
-        self.part, self.runs = part, Runs(part, _make)
+    def __init__(self, part: Algorithm, given: Given) -> None:
+        self.part, self.given, self.runs = part, given, Runs(part, self._make)
+
+    def _make(self, part: Algorithm, dtype: torch.dtype, **changes: Any) -> Trial:
+        return experiment(dtype, algorithm=part, **(self.given.settings(dtype) | changes))
 
     @functools.cached_property
     def watched(self) -> tuple[Watch, End | None, str]:
         """One run under watch, its end if it came to one, and what has changed on the part."""
         watch, before = Watch(inner=self.part), look(self.part)
-        trial, end = _make(watch, torch.float32), None
+        trial, end = self._make(watch, torch.float32), None
         loop = trial.build()
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
@@ -175,9 +175,15 @@ class _Checks:
         """Clients that hold slices, and the largest weights."""
         if Trait.WHOLE_MODEL in self.part.traits:
             return "it declares Trait.WHOLE_MODEL"
+        make, other = functools.partial(self._make, self.part), []
         for rule in (HeteroFL(), FIARSE()):
-            held_by_parts(rule, functools.partial(_make, self.part), _WHY)
-        return None
+            try:
+                held_by_parts(rule, make, _WHY)
+            except CompositionError as error:
+                if self.given.data is None:
+                    raise
+                other.append(str(error))  # a model of the author's, which this rule cannot cut
+        return "; ".join(other) or None
 
 
 def _number(v: Any) -> Any:

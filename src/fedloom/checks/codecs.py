@@ -21,16 +21,16 @@ from .compare import unequal
 from .engine_agreement import PartChecks, Runs
 from .outcome import BrokenError, Check
 from .purity import ARGUMENTS, KEPT, REPEAT, Notes, twice
-from .tiny_federation import Trial, experiment
+from .tiny_federation import SMALL, Given, Trial, experiment
 
 LAYOUT = Layout(("w", "b", "head"), ((12, 10), (12,), (3, 12)))
 _ONE = Layout(("b",), ((1,),))
 _DRAWS = 300  # of the bound on the error: its mean is then known to a few per cent
 
 
-def codec_checks(part: Codec, engines: Sequence[str]) -> list[Check]:
+def codec_checks(part: Codec, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
     """Every check of a codec, in order."""
-    own = _Checks(part)
+    own = _Checks(part, given)
     return [
         Check("code on the wire", own.code),
         Check("messages", own.messages, needed=True),
@@ -53,10 +53,6 @@ def _via(part: Codec) -> Via:
     return Via(part, Forget() if part.unfit(200) else Residual())
 
 
-def _make(part: Codec, dtype: torch.dtype, **changes: Any) -> Trial:
-    return experiment(dtype, compress=_via(part), **changes)
-
-
 def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
     """(name, p, layout): what a field may look like."""
     for dtype in (torch.float32, torch.float64):
@@ -71,8 +67,12 @@ def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
 class _Checks(PartChecks):
     part: Codec
 
-    def __init__(self, part: Codec) -> None:
-        super().__init__(part, Runs(part, _make))
+    def __init__(self, part: Codec, given: Given) -> None:
+        super().__init__(part, Runs(part, self._make))
+        self.given = given
+
+    def _make(self, part: Codec, dtype: torch.dtype, **changes: Any) -> Trial:
+        return experiment(dtype, compress=_via(part), **(self.given.settings(dtype) | changes))
 
     def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
         """A first message, as the link asks for it."""

@@ -15,13 +15,13 @@ from .compare import unlike
 from .engine_agreement import TOLERANCE, PartChecks, Runs, held_by_parts
 from .outcome import BrokenError, Check
 from .purity import ARGUMENTS, FIELDS, KEPT, REPEAT, Notes, twice
-from .tiny_federation import Trial, experiment
+from .tiny_federation import SMALL, Given, Trial, experiment
 from .tiny_losses import Case, case_for
 
 
-def objective_checks(part: Objective, engines: Sequence[str]) -> list[Check]:
+def objective_checks(part: Objective, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
     """Every check of an objective, in order."""
-    own = _Checks(part)
+    own = _Checks(part, given)
     return [
         Check("shape of the loss", own.shape, needed=True),
         Check("mean() is the mean of loss()", own.mean),
@@ -40,18 +40,19 @@ def objective_checks(part: Objective, engines: Sequence[str]) -> list[Check]:
 class _Checks(PartChecks):
     part: Objective
 
-    def __init__(self, part: Objective) -> None:
+    def __init__(self, part: Objective, given: Given) -> None:
         super().__init__(part, Runs(part, self._make))
+        self.given = given
 
     def _make(self, part: Objective, dtype: torch.dtype, **changes: Any) -> Trial:
         problem = self.case.problem
         given = {"objective": part, "model": problem.network, "data": problem.data(dtype)}
-        return experiment(dtype, **(given | changes))
+        return experiment(dtype, **(given | self.given.settings(dtype) | changes))
 
     @functools.cached_property
     def case(self) -> Case:
         """A batch of what the loss is meant for."""
-        return case_for(self.part)
+        return case_for(self.part, self.given)
 
     # ------------------------------------------------------------------------------------- checks
     def shape(self) -> None:

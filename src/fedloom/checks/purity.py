@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..algorithm import Grad, Job, Round
@@ -20,6 +21,7 @@ from .compare import bits, changed, imprint
 
 ARGUMENTS, REPEAT = "arguments stay as they are", "the same answer twice"
 SHAPES, FIELDS = "lengths and types", "declared fields"
+AT_SERVER = ("server_init", "broadcast", "server_step", "model")
 _PAIRS = {"start": "x, loc", "direction": "d, loc", "finish": "up, mem"}
 
 
@@ -45,8 +47,10 @@ def twice(
     again: the arguments of the second call, where they may not be the same objects (a generator).
     """
     name = getattr(method, "__name__", "it")
-    before = [imprint(a) for a in arguments]
+    before, drawn = [imprint(a) for a in arguments], torch.get_rng_state()
     one = method(*arguments)
+    if name in AT_SERVER:  # where torch's generator begins anew for every method and round
+        torch.set_rng_state(drawn)
     given = list(inspect.signature(method).parameters)
     for label, a, was in zip(given, arguments, before, strict=False):
         if path := changed(was, imprint(a)):
@@ -182,8 +186,7 @@ def _measure(name: str, out: Any, x: Vec) -> str:
                 f"{str(x.dtype)[6:]}: make tensors like those that are given (zeros(x), "
                 "x.new_zeros(...)), and keep numpy and float64 out"
             )
-        long = path in ("x", "d", "delta", "the model")
-        if v.shape != x.shape and (long or v.ndim > 1):
+        if v.shape != x.shape and path in ("x", "d", "delta", "the model"):
             return (
                 f"{name}() gives {path} with the shape {list(v.shape)}; it must be "
                 f"{list(x.shape)}, one number per coordinate that the client holds"

@@ -90,6 +90,28 @@ def local_for(loss: Any) -> Local:
     return Local(epochs=2, batch=4, lr=0.05, schedule=schedule)
 
 
+class Given(NamedTuple):
+    """The author's own model and data, in the place of the small ones; None: these."""
+
+    model: Any = None
+    data: FederatedData | None = None
+
+    def settings(self, dtype: torch.dtype) -> dict[str, Any]:
+        """What an experiment takes from here: a few steps of some clients, whatever their sizes."""
+        if self.data is None:
+            return {}
+        schedule = Exponential(decay=0.9, step_decay=0.97)
+        return {
+            "model": self.model,
+            "data": self.data.astype(dtype),
+            "cohort": min(4, self.data.population),
+            "local": Local(steps=4, batch=4, lr=0.05, schedule=schedule),
+        }
+
+
+SMALL = Given()
+
+
 class Trial(Experiment):
     """An experiment that hands out the loop which it built last."""
 

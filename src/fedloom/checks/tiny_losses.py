@@ -18,10 +18,9 @@ from ..federation.federation import Federation
 from ..models import lstm_language_model
 from ..objectives import Needs, Objective
 from ..submodels import FIARSE, FjORD, HeteroFL, Rule
-from .tiny_federation import SIZES, federation, local_for, network_for
+from .tiny_federation import SIZES, SMALL, Given, federation, local_for, network_for
 
 WORDS, LENGTH = 7, 3  # a vocabulary of another size than a window, so that its axis is known
-_CLIENT = 3  # with several whole batches
 _SEED = 5  # of the model and of the dropout masks
 
 
@@ -80,6 +79,8 @@ class Case:
             torch.manual_seed(_SEED)
             self.net = Net(problem.network(), torch.float64)
         self.fed = Federation(problem.data(torch.float64), local_for(part))
+        # with the most examples, so that there are several whole batches
+        self.client = max(range(self.fed.population), key=self.fed.weight)
 
     # what a loss is given is made anew each time: one that writes into it fails one check, not all
     @property
@@ -95,20 +96,20 @@ class Case:
     @property
     def batch(self) -> tuple[Tensor, Tensor]:
         """The client's first batch."""
-        return self.fed.batch(self.fed.batches(_CLIENT, 0)[0])
+        return self.fed.batch(self.fed.batches(self.client, 0)[0])
 
     @property
     def info(self) -> Rec:
         """What init() is told."""
-        data, (examples, batches) = self.fed.data, self.fed.pass_of(_CLIENT)
+        data, (examples, batches) = self.fed.data, self.fed.pass_of(self.client)
         x = self.x
-        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(_CLIENT).to(x)
+        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(self.client).to(x)
         return rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
 
     @property
     def now(self) -> Rec:
         """What begin() is told in the first round."""
-        return rec(round=0, last=-1.0, first=self.fed.first(_CLIENT, 0))
+        return rec(round=0, last=-1.0, first=self.fed.first(self.client, 0))
 
     @property
     def first(self) -> Rec:
@@ -157,10 +158,13 @@ class Case:
         return True
 
 
-def case_for(part: Objective) -> Case:
-    """A batch of the first problem that the loss can be computed on; of the likeliest if there is
-    none: the check of its shape says what is wrong.
+def case_for(part: Objective, given: Given = SMALL) -> Case:
+    """A batch of what is given, else of the first problem that the loss can be computed on; of the
+    likeliest if there is none: the check of its shape says what is wrong.
     """
+    if given.data is not None:
+        make = given.model if not isinstance(given.model, nn.Module) else lambda: given.model
+        return Case(part, Problem(make, given.data.astype, FIARSE()))
     likeliest, *others = problems(part)
     first = Case(part, likeliest)
     if first.fits():

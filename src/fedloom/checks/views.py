@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.net import Net
 from ..core.vector import Vec, is_rec
@@ -20,14 +20,14 @@ from .compare import changed, imprint
 from .engine_agreement import PartChecks, Runs
 from .outcome import BrokenError, Check
 from .purity import ARGUMENTS, KEPT, REPEAT, Notes, twice
-from .tiny_federation import CAPACITIES, Trial, experiment, network_for
+from .tiny_federation import CAPACITIES, SMALL, Given, Trial, experiment, network_for
 
 _TRIED = (0.9, 0.5, 0.25, 0.05)
 
 
-def view_checks(part: Rule, engines: Sequence[str]) -> list[Check]:
+def view_checks(part: Rule, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
     """Every check of a rule, in order."""
-    own = _Checks(part)
+    own = _Checks(part, given)
     return [
         Check("held coordinates", own.held, needed=True),
         Check("smaller network", own.network),
@@ -45,25 +45,26 @@ def view_checks(part: Rule, engines: Sequence[str]) -> list[Check]:
     ]
 
 
-def _make(part: Rule, dtype: torch.dtype, **changes: Any) -> Trial:
-    # with momentum, which some rules treat in a way of their own
-    local = Local(epochs=2, batch=4, lr=0.05, momentum=0.5)
-    parts = {"submodel": part, "capacities": CAPACITIES, "local": local}
-    return experiment(dtype, **(parts | changes))
-
-
 class _Checks(PartChecks):
     part: Rule
 
-    def __init__(self, part: Rule) -> None:
-        super().__init__(part, Runs(part, _make))
+    def __init__(self, part: Rule, given: Given) -> None:
+        super().__init__(part, Runs(part, self._make))
+        self.given = given
+
+    def _make(self, part: Rule, dtype: torch.dtype, **changes: Any) -> Trial:
+        # with momentum, which some rules treat in a way of their own
+        local = Local(epochs=2, batch=4, lr=0.05, momentum=0.5)
+        parts = {"submodel": part, "capacities": CAPACITIES, "local": local}
+        return experiment(dtype, **(parts | self.given.settings(dtype) | changes))
 
     @functools.cached_property
     def net(self) -> Net:
         """The model."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            return Net(network_for(self.part))
+            made = self.given.model or network_for(self.part)
+            return Net(made if isinstance(made, nn.Module) else made())
 
     def view(self, capacity: float, round: int = 0, shift: float = 0.0) -> View:
         """A view, as an engine asks for it."""
@@ -199,7 +200,7 @@ class _Checks(PartChecks):
 
     def billed(self) -> None:
         """Down: the client's part of the message and what it is told; up: its coordinates."""
-        trial = _make(self.part, torch.float32)
+        trial = self._make(self.part, torch.float32)
         loop = trial.build()
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()

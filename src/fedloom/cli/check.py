@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import ConfigError
+from fedloom.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     import types
@@ -28,12 +28,19 @@ _STYLES = {True: "green", False: "bold red", None: "dim"}
 
 @click.command("check")
 @click.argument("target", metavar="FILE.py[:NAME]")
-def check_command(target: str) -> None:
+@click.option(
+    "--model", metavar="NAME", help="Try it on this model of the file: a module or a function."
+)
+@click.option(
+    "--data", metavar="NAME", help="And on these data of it: a FederatedData or a function."
+)
+def check_command(target: str, model: str | None, data: str | None) -> None:
     """Check an algorithm, objective, view or codec of your own.
 
     \b
     fedloom check my_algorithm.py            every part that the file defines
     fedloom check my_algorithm.py:Recall     one of them: a class, or an instance
+    fedloom check my_algorithm.py --model net --data clients
 
     Runs the contract that every part of fedloom keeps on a small problem: arguments stay as they
     are, nothing is kept on the part, all engines agree, a run that is stopped goes on, the bill is
@@ -44,8 +51,11 @@ def check_command(target: str) -> None:
     path, name = _split(target)
     failed = 0
     with _loaded(path) as module:
+        own = {"model": _own(module, model), "data": _own(module, data)}
+        if own["data"] is not None and not hasattr(own["data"], "clients"):
+            own["data"] = own["data"]()
         for label, part in _parts(module, name).items():
-            report = check(part, name=label)
+            report = check(part, name=label, **own)
             _print(report, path)
             failed += len(report.failures)
     if failed:
@@ -57,6 +67,17 @@ def _parts(module: types.ModuleType, name: str) -> dict[str, Any]:
     from fedloom.checks import parts_of
 
     return parts_of(module, name)
+
+
+def _own(module: types.ModuleType, name: str | None) -> Any:
+    """What a name of the file stands for; None if none is given. Raises ConfigError."""
+    if name is None:
+        return None
+    if not hasattr(module, name):
+        raise ConfigError(
+            f"'{module.__file__}' has no '{name}'; {did_you_mean(name, vars(module))}"
+        )
+    return getattr(module, name)
 
 
 def _split(target: str) -> tuple[Path, str]:

@@ -93,9 +93,10 @@ class Hyper:
         below = self.high is None or (number < self.high if self.open_high else number <= self.high)
         return above and below
 
-    one_per: str = ""
-    example: str = ""
 
+# ranges of settings, which have checks of their own: `hyper(None, "...", **POSITIVE)`
+POSITIVE: Mapping[str, Any] = {"low": 0, "open_low": True}
+FRACTION: Mapping[str, Any] = {"low": 0, "high": 1, "open_high": True}  # [0, 1)
 
 # ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
 Positive = Annotated[float, Hyper(low=0, open_low=True)]
