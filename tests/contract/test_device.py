@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import functools
 import json
+import sys
 
 import pairs
 import pytest
@@ -352,7 +353,7 @@ def test_export_needs_no_device(finished, rule, tmp_path, monkeypatch):
         with pytest.raises(LookupError):
             config.experiment(on_round=stop).run(out)
     gone = {"cpu": torch.device("cpu")}  # on a machine without it
-    monkeypatch.setattr("fedloom.config.settings.device_of", gone.__getitem__)
+    monkeypatch.setattr(sys.modules["fedloom.config.resolve"], "device_of", gone.__getitem__)
     monkeypatch.setattr("fedloom.experiment.experiment.device_of", gone.__getitem__)
     more = ["--capacity", "1/2"] if rule else []
     done = CliRunner().invoke(export_command, [str(out), *more])

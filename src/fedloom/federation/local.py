@@ -39,12 +39,14 @@ class Local:
         "passes over the client's data, which may be a fraction; 1 if neither epochs nor steps nor "
         "seconds is given",
         **POSITIVE,
+        source="E of FedAvg",
     )
     steps: int | Sequence[int] | None = hyper(
         None,
         "local steps K instead of epochs: of every client, or a list, one per client",
         low=1,
         one_per="client",
+        source="K of SCAFFOLD",
     )
     seconds: float | None = hyper(
         None,
@@ -75,7 +77,9 @@ class Local:
         source="AdamW in FIARSE",
     )
     momentum: float = hyper(0.0, "of sgd", **FRACTION, source="0 in FedACG and FedSMOO")
-    beta1: float | None = hyper(None, "of adam and adamw; none: 0.9", **FRACTION)
+    beta1: float | None = hyper(
+        None, "of adam and adamw; none: 0.9", **FRACTION, source="Adam's paper"
+    )
     beta2: float | None = hyper(
         None, "of adam and adamw; none: 0.999", **FRACTION, source="0.95 in FIARSE"
     )
