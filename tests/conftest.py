@@ -43,6 +43,12 @@ def _as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def seed_zero(_as_it_was: None) -> None:
+    """The same numbers whatever a test is called: for models that are made in it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def engine_of() -> Iterator[Callable[[str], Engine]]:
     """A function that gives a fresh engine by its name; those of workers share two processes, which

@@ -27,10 +27,7 @@ from fedloom.submodels.slicing.walk import count_left, cut_net
 from fedloom.submodels.width_budget import largest_share
 from tiny import trace
 
-
-@pytest.fixture(autouse=True)
-def _seeded(_as_it_was: None) -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seed_zero")
 
 
 def at(number: int = 0) -> int:

@@ -17,10 +17,7 @@ from fedloom.models.layers import Residual
 from fedloom.submodels import FIARSE, FedRolex, HeteroFL, behind_mask, greedy
 from resnet import resnet18
 
-
-@pytest.fixture(autouse=True)
-def _seeded(_as_it_was: None) -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seed_zero")
 
 
 def at(number: int = 0) -> int:

@@ -18,12 +18,9 @@ from fedloom.core.vector import rec
 from fedloom.submodels import FIARSE, behind_mask, greedy
 from resnet import resnet18
 
+pytestmark = pytest.mark.usefixtures("seed_zero")
+
 CAPACITIES = (1 / 64, 0.04, 1 / 16, 0.16, 1 / 4, 0.36, 0.64)
-
-
-@pytest.fixture(autouse=True)
-def _seeded(_as_it_was: None) -> None:
-    torch.manual_seed(0)
 
 
 def at(number: int = 0) -> int:

@@ -11,6 +11,8 @@ from torch import nn
 from fedloom.errors import ConfigError
 from fedloom.models import MODELS, cnn_fafed_fashion, cnn_fafed_mnist, logistic, mlp
 
+pytestmark = pytest.mark.usefixtures("seed_zero")
+
 # the published counts, each as the sum of its layers
 CONVOLUTIONAL = {
     "cnn_fafed_mnist": (431_080, (1, 28, 28), 10, 520 + 25_050 + 400_500 + 5_010),
@@ -21,11 +23,6 @@ CONVOLUTIONAL = {
 }
 SHAPES = {"logistic": (1, 28, 28), "mlp": (1, 8, 8)}
 SHAPES |= {name: shape for name, (_, shape, _, _) in CONVOLUTIONAL.items()}
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
 
 
 def count(net: nn.Module) -> int:

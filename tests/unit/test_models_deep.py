@@ -31,12 +31,9 @@ from fedloom.models import (
 from fedloom.submodels import HeteroFL
 from resnet import resnet18 as reference
 
+pytestmark = pytest.mark.usefixtures("seed_zero")
+
 close = lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
 
 
 def count(net: nn.Module) -> int:

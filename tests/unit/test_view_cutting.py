@@ -12,12 +12,9 @@ from fedloom.errors import CompositionError
 from fedloom.models.layers import Residual
 from fedloom.submodels import FedRolex, Flow, HeteroFL, Part
 
+pytestmark = pytest.mark.usefixtures("seed_zero")
+
 NOW = 1
-
-
-@pytest.fixture(autouse=True)
-def _seeded(_as_it_was: None) -> None:
-    torch.manual_seed(0)
 
 
 # --------------------------------------------------------------------------------------- cutting

@@ -32,6 +32,8 @@ from fedloom.submodels import (
 )
 from tiny import small
 
+pytestmark = pytest.mark.usefixtures("seed_zero")
+
 NOW = 1
 RULES = [
     FIARSE(),
@@ -43,11 +45,6 @@ RULES = [
     FedRolex(),
     FjORD(widths=(0.3, 0.8)),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _seeded(_as_it_was: None) -> None:
-    torch.manual_seed(0)
 
 
 def small_net() -> Net:
