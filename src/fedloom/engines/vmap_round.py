@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -182,8 +181,11 @@ class Together:
                 live=self.batches.live[:, k],
             )
             shared = k == 0 and self.at_msg
-            step = vmap(functools.partial(self._step, k), in_dims=(None if shared else 0, 0, 0))
-            x, loc, obj, loss = step(self.msg.x if shared else x, who, now)
+            # flat: vmap takes as long to look through records as through their fields again
+            each = (*who, *now)
+            dims = (None if shared else 0, *[0] * len(each))
+            step = vmap(lambda x, *each, k=k: self._step(k, x, each), in_dims=dims)
+            x, loc, obj, loss = step(self.msg.x if shared else x, *each)
             losses.append(loss)
         up, uniform, own = vmap(self._finish)(x, loc, who, obj, self.lr[:, -1])
         self.guard.unchanged(before, self.msg, self.own)
@@ -243,7 +245,8 @@ class Together:
         self.at_msg = x is self.msg.x
         return x if self.at_msg else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
-    def _step(self, k: int, x: Vec, who: _Clients, now: _Now) -> Any:
+    def _step(self, k: int, x: Vec, each: tuple[Any, ...]) -> Any:
+        who, now = _Clients(*each[: len(_Clients._fields)]), _Now(*each[len(_Clients._fields) :])
         found: list[Any] = []
         gradient = self._gradient(now.data, now.weight, now.seed, now.obj, found, (k, -1))
         job = self._job(who, now.obj, now.lr, k, k)
