@@ -125,25 +125,25 @@ def base(kind: type) -> Any:
 def trial(part: Any) -> Trial:
     """A run in which the part has its place."""
     if isinstance(part, Optimiser):
-        return experiment(algorithm=ServerOpt(inner=LocalSGD(), opt=part), rounds=3)
+        return experiment(algorithm=ServerOpt(inner=LocalSGD(), opt=part), rounds=2)
     if isinstance(part, Algorithm):
-        return experiment(algorithm=part, rounds=3)
+        return experiment(algorithm=part, rounds=2)
     if isinstance(part, Objective) and part.needs is Needs.TEXT_ORDER:
-        return experiment(objective=part, rounds=3, **on_text())
+        return experiment(objective=part, rounds=2, **on_text())
     if isinstance(part, Objective):
-        return experiment(objective=part, rounds=3)
+        return experiment(objective=part, rounds=2)
     if isinstance(part, Rule):
-        return experiment(submodel=part, capacities=CAPACITIES, rounds=3)
+        return experiment(submodel=part, capacities=CAPACITIES, rounds=2)
     if isinstance(part, Codec):
-        return experiment(compress=Via(part, Forget()), rounds=3)
+        return experiment(compress=Via(part, Forget()), rounds=2)
     if isinstance(part, FAFEDTheory | STEMTheory):
         local = Local(epochs=1, batch=4, lr=1.0, schedule=part)
         make = STEM if isinstance(part, STEMTheory) else FAFED
-        return experiment(algorithm=make(c=part.c), local=local, rounds=3)
+        return experiment(algorithm=make(c=part.c), local=local, rounds=2)
     if isinstance(part, Schedule):
         return experiment(local=Local(epochs=1, batch=4, lr=0.05, schedule=part), rounds=3)
     assert isinstance(part, Local)
-    return experiment(local=part, rounds=3)
+    return experiment(local=part, rounds=2)
 
 
 def on_text() -> dict[str, Any]:
@@ -230,7 +230,7 @@ def walk(part: Any) -> list[Any]:
 
 # -------------------------------------------------------------- what is chosen by its name or place
 def end_of(**changes: Any) -> End:
-    return run(experiment(**({"rounds": 3} | changes)))
+    return run(experiment(**({"rounds": 2} | changes)))
 
 
 def test_feedbacks_differ():
