@@ -402,6 +402,7 @@ def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
 def dry(monkeypatch):
     """A configuration of digits, on a machine where no worker may start."""
     monkeypatch.setattr(Workers, "_start", lambda self: pytest.fail("started"))
+    monkeypatch.setattr(auto, "MOST", auto.BUDGET)  # seconds for a candidate
     for module in (auto, workers):
         monkeypatch.setattr(module, "processors", lambda: 2)
     return lambda *changes: resolve("digits", ["local.epochs=1", *changes])

@@ -127,6 +127,7 @@ def test_engines_that_run_in_turn_do_not_disturb_each_other(monkeypatch):
     """Serial and vectorised share the net."""
     monkeypatch.setattr(auto, "processors", lambda: 1)
     monkeypatch.setattr(auto, "CLOSE", 1e9)
+    monkeypatch.setattr(auto, "MOST", auto.BUDGET)
     loop = small(FedAvg(), cohort=5).build()
     found = choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), 10**9)
     assert set(found.seconds) == {"serial", "vectorised:5"} and not found.left_out
