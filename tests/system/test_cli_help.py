@@ -38,7 +38,7 @@ FLAGS = {
     "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--test-set"},
     "partition": {"--plot", "--save"},
-    "check": set(),
+    "check": {"--data", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "demo": {"--seeds", "--out", "--rounds"},
 }
