@@ -7,6 +7,7 @@ import math
 import random
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -80,14 +81,14 @@ def wrong(codec: Codec, raw: bytes, dtype: torch.dtype) -> str | None:
 def wrong_packet(link: Link, like: Rec, raw: bytes, draw: random.Random) -> str | None:
     """The same of a whole answer, one of whose fields is hostile."""
     whole = bytes(4 * LAYOUT.d)
-    packet = {"delta": raw, "dc": whole, "weight": struct.pack("<d", 2.0)}
+    packet: dict[str, Any] = {"delta": raw, "dc": whole, "weight": struct.pack("<d", 2.0)}
     odd = draw.choice(list(packet))
-    packet[odd] = draw.choice([raw, raw[:8], whole, None, 3, "text", struct.pack("<d", -1.0)])  # type: ignore[assignment]
+    packet[odd] = draw.choice([raw, raw[:8], whole, None, 3, "text", struct.pack("<d", -1.0)])
     try:
         up = link.receive(packet, LAYOUT, like)
     except WireError:
         return None
-    except Exception as error:  # as above
+    except Exception as error:  # whatever else comes is what is looked for
         return repr(error)
     fine = bool(up.delta.isfinite().all() and up.dc.isfinite().all()) and up.weight > 0
     return "" if fine else f"it gave {up}"

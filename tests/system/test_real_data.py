@@ -57,6 +57,18 @@ def test_cifar10_is_what_its_report_says() -> None:
     assert data.class_names[6] == "frog" and data.targets[0] == 6
 
 
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_images_of_28_by_28_are_the_published_ones(name: str) -> None:
+    here(name)
+    data = SOURCES[name](iid(100), download=False)
+    assert data.inputs.shape == (60_000, 1, 28, 28) and data.test_inputs.shape[0] == 10_000
+    assert abs(data.inputs.mean()) < 1e-3 and abs(data.inputs.std() - 1) < 2e-3
+    assert data.classes == len(data.class_names) == 10
+    sizes = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # MNIST's classes
+    expected = sizes if name == "mnist" else [6000] * 10
+    assert data.label_counts().sum(0).tolist() == expected
+
+
 def test_mnist_was_written_by_539_people() -> None:
     here("mnist"), here("qmnist")
     data = mnist(writers(), data_dir=ROOT, download=False)

@@ -177,6 +177,12 @@ def test_dirichlet_has_the_statistics_of_the_published_cifar_split():
     assert present == pytest.approx(7.9, abs=0.3)
 
 
+def test_imbalance_falls_with_alpha():
+    largest = [shares(alpha, seeds=1)[0] for alpha in (0.03, 0.3, 3, 1000)]
+    assert largest == sorted(largest, reverse=True)
+    assert largest[0] > 0.7 and largest[-1] < 0.16
+
+
 def test_early_clients_follow_their_own_shares():
     # the first client draws from full pools: for large alpha nearly 1/C each, and for tiny alpha
     # one class, of which there are enough

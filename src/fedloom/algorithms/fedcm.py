@@ -23,7 +23,7 @@ class FedCM(FedAvg):
     approximate = ("x", "D")
     # D would fade where few clients hold a coordinate
     traits = frozenset({Trait.WHOLE_MODEL, Trait.READS_THE_MOVE})
-    alpha: PositiveShare = hyper(0.1, "weight of the gradient", "FedSMOO: 0.1; FedACG: 0.1 to 0.5")
+    alpha: PositiveShare = hyper(0.1, "weight of the gradient", "FedSMOO: .1; FedACG: {.1, .3, .5}")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, D=zeros(x))

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...core.hyper import hyper
+from ...core.hyper import PositiveShare, hyper
 from ...core.layout import Layout
 from ...core.vector import Vec
 from .buckets import Noise
@@ -32,21 +32,9 @@ class Proportion(Sparse):
     """
 
     code = 7
-    ratio: float = hyper(
-        0.01,
-        "share of the values that is sent",
-        low=0,
-        open_low=True,
-        high=1,
-        source="Aji & Heafield: 0.01",
-    )
-    sample: float = hyper(
-        0.001,
-        "share of the values by which the threshold is guessed",
-        low=0,
-        open_low=True,
-        high=1,
-        source="Aji & Heafield: 0.001",
+    ratio: PositiveShare = hyper(0.01, "share of the values that is sent", "Aji & Heafield: 0.01")
+    sample: PositiveShare = hyper(
+        0.001, "share of the values by which the threshold is guessed", "Aji & Heafield: 0.001"
     )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:

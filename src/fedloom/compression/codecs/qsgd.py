@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -55,17 +56,13 @@ class QSGD(Codec):
         high=2**32 - 1,
         source="Alistarh et al.: 512; 0 = whole vector",
     )
-    scope: str = hyper(
+    scope: Literal["global", "layer"] = hyper(
         "global",
         "buckets of the whole vector or of each layer",
-        choices=("global", "layer"),
-        source="buckets of the whole model, or of each layer",
+        "buckets of the whole model, or of each layer",
     )
     shrink: bool = hyper(
-        False,
-        "shrink by the variance bound: a contraction",
-        choices=(False, True),
-        source="False: unbiased, as in the paper",
+        False, "shrink by the variance bound: a contraction", "False: unbiased, as in the paper"
     )
 
     def __post_init__(self) -> None:
@@ -196,11 +193,10 @@ class FedPAQ(QSGD):
         high=127,
         source="FedPAQ does not say which in Table 6: 4 bit",
     )
-    scope: str = hyper(
+    scope: Literal["global", "layer"] = hyper(
         "layer",
         "buckets of the whole vector or of each layer",
-        choices=("global", "layer"),
-        source="a norm per layer and bucket; FedPAQ: global",
+        "a norm per layer and bucket; FedPAQ: global",
     )
 
 

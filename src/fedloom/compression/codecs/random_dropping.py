@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.hyper import hyper
+from ...core.hyper import PositiveShare, hyper
 from ...core.layout import Layout
 from ...core.rng import generator
 from ...core.vector import Rec, Vec, rec
@@ -39,19 +39,9 @@ class RandomDropping(Codec):
 
     code = 2
     chooses = True
-    ratio: float = hyper(
-        0.1,
-        "share of the values that is sent",
-        low=0,
-        open_low=True,
-        high=1,
-        source="CFedAvg: 0.1 and 0.01",
-    )
+    ratio: PositiveShare = hyper(0.1, "share of the values that is sent", "CFedAvg: 0.1 and 0.01")
     scaled: bool = hyper(
-        False,
-        "divide by the ratio: unbiased",
-        choices=(False, True),
-        source="CFedAvg's Definition 1: not scaled",
+        False, "divide by the ratio: unbiased", "CFedAvg's Definition 1: not scaled"
     )
 
     def mask(self, seed: int, d: int) -> Tensor:

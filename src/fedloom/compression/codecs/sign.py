@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,11 +31,8 @@ class Sign(Codec):
     """
 
     code = 8
-    scope: str = hyper(
-        "global",
-        "one scale for the whole vector or for each layer",
-        choices=("global", "layer"),
-        source="FedCAMS: the whole model",
+    scope: Literal["global", "layer"] = hyper(
+        "global", "one scale for the whole vector or for each layer", "FedCAMS: the whole model"
     )
 
     def _sizes(self, layout: Layout) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.hyper import hyper
+from ...core.hyper import NonNegative, Positive, hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
 from ...errors import WireError
@@ -34,11 +34,8 @@ class Threshold(Sparse):
     """
 
     code = 5
-    tau: float = hyper(
-        0.01,
-        "smallest magnitude that is sent",
-        low=0,
-        source="none that fits every model: a typical |p_j|",
+    tau: NonNegative = hyper(
+        0.01, "smallest magnitude that is sent", "none that fits every model: a typical |p_j|"
     )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
@@ -66,13 +63,7 @@ class Strom(Codec):
     """
 
     code = 6
-    tau: float = hyper(
-        0.01,
-        "smallest magnitude that is sent",
-        low=0,
-        open_low=True,
-        source="none that fits every model",
-    )
+    tau: Positive = hyper(0.01, "smallest magnitude that is sent", "none that fits every model")
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)

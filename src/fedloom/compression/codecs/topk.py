@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.hyper import hyper
+from ...core.hyper import PositiveShare, hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec
 from ...errors import WireError
@@ -38,19 +39,11 @@ class TopK(Sparse):
     """
 
     code = 1
-    ratio: float = hyper(
-        0.01,
-        "share of the values that is sent",
-        low=0,
-        open_low=True,
-        high=1,
-        source="CFedAvg: 0.1 and 0.01",
-    )
-    scope: str = hyper(
+    ratio: PositiveShare = hyper(0.01, "share of the values that is sent", "CFedAvg: 0.1 and 0.01")
+    scope: Literal["global", "layer"] = hyper(
         "global",
         "the largest of the whole vector or of each layer",
-        choices=("global", "layer"),
-        source="the largest of the whole model, as FedCAMS",
+        "the largest of the whole model, as FedCAMS",
     )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
