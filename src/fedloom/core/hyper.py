@@ -52,9 +52,11 @@ class Hyper:
         elif typing.get_origin(kind) is Literal:
             found = dataclasses.replace(found, choices=typing.get_args(kind))
         elif typing.get_origin(kind) in (Union, types.UnionType):
-            found = dataclasses.replace(found, optional=type(None) in typing.get_args(kind))
-            for part in typing.get_args(kind):
-                found = found.within(part)
+            parts = [p for p in typing.get_args(kind) if p is not types.NoneType]
+            found = dataclasses.replace(found, optional=len(parts) < len(typing.get_args(kind)))
+            for part in parts:  # beside another type a bool or a Literal is not the only choice
+                if len(parts) == 1 or typing.get_origin(part) is Annotated:
+                    found = found.within(part)
         for rule in getattr(kind, "__metadata__", ()):
             if isinstance(rule, Hyper):
                 mine, blank = vars(found), vars(Hyper())
@@ -65,7 +67,7 @@ class Hyper:
     def range_text(self) -> str:
         """The allowed values in words, as they stand in `fedloom show` and in errors."""
         if set(self.choices) == {True, False}:
-            return "true or false"
+            return f"true or false{' or none' if self.optional else ''}"
         listed = f", or a list of one per {self.one_per}" if self.one_per else ""
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices)) + listed
@@ -94,16 +96,15 @@ class Hyper:
         return above and below
 
 
-# ranges of settings, which have checks of their own: `hyper(None, "...", **POSITIVE)`
-POSITIVE: Mapping[str, Any] = {"low": 0, "open_low": True}
-FRACTION: Mapping[str, Any] = {"low": 0, "high": 1, "open_high": True}  # [0, 1)
-
 # ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
 Positive = Annotated[float, Hyper(low=0, open_low=True)]
 NonNegative = Annotated[float, Hyper(low=0)]
 Share = Annotated[float, Hyper(low=0, high=1)]
 PositiveShare = Annotated[float, Hyper(low=0, high=1, open_low=True)]
-Decay = Annotated[float, Hyper(low=0, high=1, open_high=True)]  # of a moving average: 1 never moves
+ShareBelow1 = Annotated[float, Hyper(low=0, high=1, open_high=True)]
+Decay = ShareBelow1  # of a moving average: 1 never moves
+PositiveInt = Annotated[int, Hyper(low=1)]
+NonNegativeInt = Annotated[int, Hyper(low=0)]
 
 
 def hyper(
@@ -119,11 +120,16 @@ def hyper(
 
 def frozen(cls: type) -> None:
     """Make a class a frozen dataclass whose hyper-parameters have the ranges of their types."""
-    dataclass(frozen=True, kw_only=True)(cls)
-    for field in dataclasses.fields(cls):
+    ranged(dataclass(frozen=True, kw_only=True)(cls))
+
+
+def ranged(cls: type[T]) -> type[T]:
+    """Give the fields of a dataclass the ranges of their types."""
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
             rule = field.metadata["hyper"].within(_evaluated(field.type, cls.__module__))
             field.metadata = types.MappingProxyType({"hyper": rule})
+    return cls
 
 
 def _evaluated(annotation: Any, module: str) -> Any:

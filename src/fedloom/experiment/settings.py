@@ -8,21 +8,22 @@ from typing import Literal
 
 import torch
 
-from ..core.hyper import check_settings, hyper
+from ..core.hyper import NonNegativeInt, PositiveInt, check_settings, hyper, ranged
 from ..engines.base import Engine
 from .arguments import type_of
 
 
+@ranged
 @dataclass(kw_only=True)
 class Settings:
     """The keys outside of all tables."""
 
     name: str = hyper("", "of the run's folder")
     label: str = hyper("", "of curves and tables")
-    rounds: int = hyper(
-        meaning="exchanges with the server, all counted; a finished run can be extended", low=1
+    rounds: PositiveInt = hyper(
+        meaning="exchanges with the server, all counted; a finished run can be extended"
     )
-    seed: int = hyper(0, "of everything random in the run: same seed, same bits", low=0)
+    seed: NonNegativeInt = hyper(0, "of everything random in the run: same seed, same bits")
     cohort: int | float | Sequence[Sequence[int]] = hyper(
         1.0,
         "who takes part in a round: a share of all clients (0.05; 1.0 is all), a number (5; 1 is "
@@ -57,11 +58,10 @@ class Settings:
         None, "of the model and the numbers sent", example="float32 or float64"
     )
     channels_last: bool | None = hyper(None, "memory order of pictures; none: where it is faster")
-    resident_bytes: int | None = hyper(
+    resident_bytes: PositiveInt | None = hyper(
         None,
         "most bytes of client state that stay in memory, the rest is on disk (runs with a folder); "
         "none: all of it",
-        low=1,
     )
 
     def __post_init__(self) -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, dataclass_transform
 
 import torch
 
-from ..core.hyper import check_ranges, frozen, hyper
+from ..core.hyper import NonNegative, Positive, check_ranges, frozen, hyper
 from ..core.registry import Registry
 from ..core.rng import generator
 from ..errors import ConfigError
@@ -24,8 +23,8 @@ class Devices:
     takes no time.
     """
 
-    up: float | None = hyper(None, low=0, open_low=True, optional=True, source="bytes a second")
-    down: float | None = hyper(None, low=0, open_low=True, optional=True, source="bytes a second")
+    up: Positive | None = hyper(None, source="bytes a second")
+    down: Positive | None = hyper(None, source="bytes a second")
 
     def __init_subclass__(cls) -> None:
         frozen(cls)
@@ -47,7 +46,7 @@ class Devices:
         return sum(count / rate for count, rate in ways if rate is not None)
 
 
-dataclass(frozen=True, kw_only=True)(Devices)
+frozen(Devices)
 
 
 class Levels(Devices):
@@ -76,8 +75,8 @@ class Levels(Devices):
 class LogNormal(Devices):
     """Speeds median exp(sigma z) in steps per second, z normal, drawn once from the run's seed."""
 
-    median: float = hyper(10.0, low=0, open_low=True, source="steps a second")
-    sigma: float = hyper(0.5, low=0, source="0.5: the fastest sixth is 2.7 times the slowest's")
+    median: Positive = hyper(10.0, source="steps a second")
+    sigma: NonNegative = hyper(0.5, source="0.5: the fastest sixth is 2.7 times the slowest's")
 
     def speeds(self, clients: int, seed: int) -> list[float]:
         z = torch.randn(clients, generator=generator(seed, "devices"), dtype=torch.float64)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..algorithm import Algorithm
-from ..core.hyper import FRACTION, POSITIVE, check_settings, hyper
+from ..core.hyper import Decay, NonNegative, Positive, PositiveInt, check_settings, hyper, ranged
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
 from .schedules import Constant
 
 
+@ranged
 @dataclass(frozen=True, kw_only=True)
 class Local:
     """What a client does between two exchanges. Give `epochs` or `steps`, not both; neither is one
@@ -34,38 +35,33 @@ class Local:
     """
 
     title: ClassVar[str] = "local"
-    epochs: float | None = hyper(
+    epochs: Positive | None = hyper(
         None,
         "passes over the client's data, which may be a fraction; 1 if neither epochs nor steps nor "
         "seconds is given",
-        **POSITIVE,
         source="E of FedAvg",
     )
-    steps: int | Sequence[int] | None = hyper(
+    steps: PositiveInt | Sequence[int] | None = hyper(
         None,
         "local steps K instead of epochs: of every client, or a list, one per client",
-        low=1,
         one_per="client",
         source="K of SCAFFOLD",
     )
-    seconds: float | None = hyper(
+    seconds: Positive | None = hyper(
         None,
         "simulated seconds after which the server calls time (needs [devices]); epochs or steps "
         "are then the most a client does",
-        **POSITIVE,
         source="CFedAvg, Remark 6",
     )
-    batch: int | None = hyper(
+    batch: PositiveInt | None = hyper(
         50,
         "examples of a step; none: all the client has",
-        low=1,
         source="50 in FedACG's and FedSMOO's main tables",
     )
-    lr: float | Sequence[float] = hyper(
+    lr: Positive | Sequence[float] = hyper(
         0.1,
         "the local learning rate, or a list of one per round (the last one holds from then on); "
         "local.schedule multiplies it",
-        **POSITIVE,
         one_per="round",
         source="0.1 in FedACG and FedSMOO",
     )
@@ -76,36 +72,28 @@ class Local:
         choices=("sgd", "adam", "adamw"),
         source="AdamW in FIARSE",
     )
-    momentum: float = hyper(0.0, "of sgd", **FRACTION, source="0 in FedACG and FedSMOO")
-    beta1: float | None = hyper(
-        None, "of adam and adamw; none: 0.9", **FRACTION, source="Adam's paper"
-    )
-    beta2: float | None = hyper(
-        None, "of adam and adamw; none: 0.999", **FRACTION, source="0.95 in FIARSE"
-    )
-    weight_decay: float = hyper(
+    momentum: Decay = hyper(0.0, "of sgd", source="0 in FedACG and FedSMOO")
+    beta1: Decay | None = hyper(None, "of adam and adamw; none: 0.9", source="Adam's paper")
+    beta2: Decay | None = hyper(None, "of adam and adamw; none: 0.999", source="0.95 in FIARSE")
+    weight_decay: NonNegative = hyper(
         0.0,
         "added to the gradient; with adamw outside of it",
-        low=0,
         source="0.001 in FedACG and FedSMOO",
     )
-    clip: float | None = hyper(
+    clip: Positive | None = hyper(
         None,
         "largest norm of all gradients together, before weight decay",
-        **POSITIVE,
         source="10 in FedACG's and FedSMOO's code",
     )
-    sam: float | None = hyper(
+    sam: NonNegative | None = hyper(
         None,
         "rho: gradients are taken at x + rho g / ||g||",
-        low=0,
         source="FedSMOO: 0.01, its code: 0.1",
     )
-    probe_batch: int | None = hyper(
+    probe_batch: PositiveInt | None = hyper(
         None,
         "examples of the one exchange before round 0, for methods that have it (FAFED, STEM); "
         "none: one batch",
-        low=1,
         source="FAFED's first batch B = b q",
     )
     order: str = hyper(

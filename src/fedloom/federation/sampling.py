@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..core.hyper import check_settings, hyper, listed
+from ..core.hyper import PositiveInt, Share, check_settings, hyper, listed, ranged
 from ..core.rng import generator
 from ..errors import ConfigError
 
 
+@ranged
 @dataclass(frozen=True, kw_only=True)
 class Turnover:
     """A set of clients that changes: `active` of all clients are there, and every `every` rounds
@@ -29,10 +30,10 @@ class Turnover:
     """
 
     title: ClassVar[str] = "turnover"
-    active: int = hyper(meaning="how many clients are there at a time", low=1)
-    every: int = hyper(100, "rounds between changes", low=1)
-    replace: float | None = hyper(
-        0.5, "probability with which each leaves then; none: all are drawn anew", low=0, high=1
+    active: PositiveInt = hyper(meaning="how many clients are there at a time")
+    every: PositiveInt = hyper(100, "rounds between changes")
+    replace: Share | None = hyper(
+        0.5, "probability with which each leaves then; none: all are drawn anew"
     )
     forget: bool = hyper(False, "drop what a client remembers when it leaves")
 

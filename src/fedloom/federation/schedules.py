@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import dataclass_transform
 
-from ..core.hyper import check_ranges, frozen, hyper
+from ..core.hyper import Positive, PositiveInt, Share, check_ranges, frozen, hyper
 from ..core.registry import Registry
 
 
@@ -39,8 +39,8 @@ class Exponential(Schedule):
     0.25
     """
 
-    decay: float = hyper(0.998, low=0, open_low=True, source="FedACG, FedSMOO: {0.995, 0.998, 1}")
-    step_decay: float = hyper(1.0, low=0, open_low=True, source="1: one rate per round")
+    decay: Positive = hyper(0.998, source="FedACG, FedSMOO: {0.995, 0.998, 1}")
+    step_decay: Positive = hyper(1.0, source="1: one rate per round")
 
     def __call__(self, round: int, step: int) -> float:
         return float(self.decay**round * self.step_decay**step)
@@ -51,8 +51,8 @@ class Cosine(Schedule):
     configuration `rounds` is the run's own unless it is given.
     """
 
-    rounds: int = hyper(100, low=1)
-    floor: float = hyper(0.0, low=0, high=1)
+    rounds: PositiveInt = hyper(100)
+    floor: Share = hyper(0.0)
 
     def __call__(self, round: int, step: int) -> float:
         share = min(round / self.rounds, 1.0)
@@ -67,7 +67,7 @@ class Milestones(Schedule):
     """
 
     at: tuple[int, ...] = hyper((50, 75))
-    factor: float = hyper(0.1, low=0, open_low=True)
+    factor: Positive = hyper(0.1)
 
     def __call__(self, round: int, step: int) -> float:
         return float(self.factor ** sum(round >= r for r in self.at))
@@ -78,12 +78,7 @@ class InverseSqrt(Schedule):
     and local.lr = 1 / (sqrt(a) K L).
     """
 
-    scale: float = hyper(
-        1.0,
-        low=0,
-        open_low=True,
-        source="CFedAvg's a > 0; its theorem asks for 64 and K m at least",
-    )
+    scale: Positive = hyper(1.0, source="CFedAvg's a > 0; its theorem asks for 64 and K m at least")
 
     def __call__(self, round: int, step: int) -> float:
         return 1.0 / math.sqrt(1.0 + round / self.scale)
@@ -101,11 +96,11 @@ class FAFEDTheory(Schedule):
     1.0
     """
 
-    N: int = hyper(20, low=1, source="number of clients")
-    q: int = hyper(10, low=1, source="local steps per round")
-    L: float = hyper(1.0, low=0, open_low=True, source="smoothness of the loss")
-    rho: float = hyper(0.01, low=0, open_low=True, source="FAFED, section 6")
-    b: int = hyper(50, low=1, source="batch size, in c only")
+    N: PositiveInt = hyper(20, source="number of clients")
+    q: PositiveInt = hyper(10, source="local steps per round")
+    L: Positive = hyper(1.0, source="smoothness of the loss")
+    rho: Positive = hyper(0.01, source="FAFED, section 6")
+    b: PositiveInt = hyper(50, source="batch size, in c only")
 
     def __call__(self, round: int, step: int) -> float:
         t = round * self.q + step + 1
@@ -134,10 +129,10 @@ class STEMTheory(Schedule):
     1.0
     """
 
-    N: int = hyper(20, low=1, source="number of clients")
-    q: int = hyper(10, low=1, source="local steps per round")
-    L: float = hyper(1.0, low=0, open_low=True, source="smoothness of the loss")
-    b: int = hyper(50, low=1, source="batch size")
+    N: PositiveInt = hyper(20, source="number of clients")
+    q: PositiveInt = hyper(10, source="local steps per round")
+    L: Positive = hyper(1.0, source="smoothness of the loss")
+    b: PositiveInt = hyper(50, source="batch size")
 
     def __call__(self, round: int, step: int) -> float:
         t, kappa = round * self.q + step + 1, (self.b * self.N) ** (2 / 3) / self.L
@@ -157,12 +152,12 @@ class CubeRoot(Schedule):
     `epoch` steps (the authors' text runs: FAFED with local.lr = 1, STEM with 20).
     """
 
-    w: float = hyper(1.0, low=0, open_low=True, source="FAFED, equation 11: 1, first step u = 1")
+    w: Positive = hyper(1.0, source="FAFED, equation 11: 1, first step u = 1")
     unit: str = hyper(
         "step", choices=("step", "round", "epoch"), source="step: the paper; epoch: its text runs"
     )
-    q: int = hyper(10, low=1, source="local steps per round, for units step and epoch")
-    epoch: int = hyper(100, low=1, source="local steps in a pass over the data, for unit epoch")
+    q: PositiveInt = hyper(10, source="local steps per round, for units step and epoch")
+    epoch: PositiveInt = hyper(100, source="local steps in a pass over the data, for unit epoch")
 
     def __call__(self, round: int, step: int) -> float:
         u = round

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.hyper import check_ranges, frozen, hyper, refuse_old
+from ..core.hyper import NonNegativeInt, check_ranges, frozen, hyper, refuse_old
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..errors import AuthorError, DataError
@@ -172,11 +172,10 @@ class CrossEntropy(Objective):
     loss 0. By default it is what the data call `target_padding` in `about`.
     """
 
-    ignore: int | None = hyper(
+    ignore: NonNegativeInt | None = hyper(
         default=None,
         meaning="target that counts for nothing",
         source="a target that is no token",
-        low=0,
     )
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.hyper import NonNegative, Positive, hyper
+from ..core.hyper import NonNegative, NonNegativeInt, Positive, hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
@@ -36,8 +36,8 @@ class SelfDistillation(CrossEntropy):
         0.05, "weight of the distillation", "0.05 in ScaleFL's README for texts; 0 in its code"
     )
     tau: Positive = hyper(3.0, "temperature", "3 in ScaleFL's code")
-    after: int = hyper(
-        0, "round from which it distils", "floor(T / 4) + 1 of T rounds in ScaleFL's code", low=0
+    after: NonNegativeInt = hyper(
+        0, "round from which it distils", "floor(T / 4) + 1 of T rounds in ScaleFL's code"
     )
     code: bool = hyper(False, "scale the terms as the authors' code does", "ScaleFL's code")
 

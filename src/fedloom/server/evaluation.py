@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.hyper import FRACTION, check_settings, hyper
+from ..core.hyper import Decay, NonNegativeInt, ShareBelow1, check_settings, hyper, ranged
 from ..errors import ConfigError
 from ..federation.capacities import share_of
 
 
+@ranged
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """When and how the server's model is measured.
@@ -26,18 +27,17 @@ class Evaluation:
     """
 
     title: ClassVar[str] = "evaluate"
-    every: int = hyper(
-        1, "rounds between evaluations (the last round always has one); 0: only there", low=0
+    every: NonNegativeInt = hyper(
+        1, "rounds between evaluations (the last round always has one); 0: only there"
     )
-    ema: float = hyper(
+    ema: Decay = hyper(
         0.9,
         "factor of the moving average on which targets are looked for",
-        **FRACTION,
         source="FedACG, section 5.1",
     )
     target: float | None = hyper(None, "of the headline metric, in its unit: 0.8 is 80 %")
-    validation: float = hyper(
-        0.0, "share of each client's training examples held out for choices", **FRACTION
+    validation: ShareBelow1 = hyper(
+        0.0, "share of each client's training examples held out for choices"
     )
     clients: bool = hyper(True, "after the last round, the metric of each client too")
     sizes: tuple[float | str, ...] = hyper(
@@ -45,10 +45,9 @@ class Evaluation:
         "of sub-models: more capacities to measure after the last round",
         source="19 sizes in FIARSE, Figure 4",
     )
-    sizes_every: int | None = hyper(
+    sizes_every: NonNegativeInt | None = hyper(
         None,
         "rounds between measuring every capacity; none: as every; 0: at the end",
-        low=0,
         source="20 in FIARSE's code",
     )
     statistics: str = hyper(

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.hyper import hyper
+from fedloom.core.hyper import Hyper, ranged
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Ragged
 from fedloom.errors import DataError
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Clients = Annotated[int, Hyper("number of clients", low=1)]
+Alpha = Annotated[float, Hyper("0.1 is very uneven, 100 nearly iid", low=1e-9, high=1e9)]
 Pools = list[Ints]  # per class, ascending, the shuffled indices of its samples
-
-
-def count_field(default: Any = MISSING, meaning: str = "", optional: bool = False) -> Any:
-    """A field for a whole number of at least 1."""
-    return hyper(default, meaning, low=1, optional=optional)
-
-
-def clients_field() -> Any:
-    """The field `clients`."""
-    return count_field(meaning="number of clients")
-
-
-def alpha_field() -> Any:
-    """The field `alpha` of a Dirichlet distribution."""
-    return hyper(meaning="0.1 is very uneven, 100 nearly iid", low=1e-9, high=1e9)
+T = TypeVar("T")
 
 
 # ------------------------------------------------------------------------------------------ values
+@dataclass_transform(frozen_default=True)
+def partition(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass whose options have the ranges of their types."""
+    return ranged(dataclass(frozen=True)(cls))
+
+
 @dataclass(frozen=True)
 class Dealing:
     """A partition: a frozen value whose fields are its options, in the ranges that they declare.
@@ -49,8 +43,9 @@ class Dealing:
             rule, value = field.metadata.get("hyper"), getattr(self, field.name)
             if rule is None or (value is None and rule.optional):
                 continue
-            whole = str(field.type).startswith("int")
-            if whole and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if rule.low == 1 and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
                 raise DataError(f"{field.name} must be a whole number of at least 1, got {value!r}")
             if not rule.allows(value):
                 raise DataError(

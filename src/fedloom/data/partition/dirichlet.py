@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
+from fedloom.core.hyper import PositiveInt, hyper
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
+    Alpha,
     ByLabel,
+    Clients,
     Floats,
     Ints,
     Pools,
-    alpha_field,
-    clients_field,
-    count_field,
     deal,
     even_sizes,
     in_order,
+    partition,
 )
 from fedloom.errors import DataError
 
 _LOOK, _HOPELESS = 10, 50  # tries, and clients that come short in each of them
 
 
-@dataclass(frozen=True)
+@partition
 class dirichlet(ByLabel):
     """Deal equal numbers of samples to clients whose label shares differ (FedACG's partition).
 
@@ -46,8 +46,8 @@ class dirichlet(ByLabel):
     ([5, 5, 5, 5], True)
     """
 
-    alpha: float = alpha_field()
-    clients: int = clients_field()
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for labels (n,)."""
@@ -91,7 +91,7 @@ class dirichlet(ByLabel):
         return in_order(order, sizes)
 
 
-@dataclass(frozen=True)
+@partition
 class dirichlet_unbalanced(ByLabel):
     """Deal every class by shares over the clients from Dir(alpha 1_N): sizes differ as well.
 
@@ -109,10 +109,10 @@ class dirichlet_unbalanced(ByLabel):
     (True, 30)
     """
 
-    alpha: float = alpha_field()
-    clients: int = clients_field()
-    min_size: int = count_field(1, "training samples that every client gets")
-    tries: int = count_field(1000, "draws before it is given up")
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
+    min_size: PositiveInt = hyper(1, "training samples that every client gets")
+    tries: PositiveInt = hyper(1000, "draws before it is given up")
     capped: bool = False
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:

@@ -7,30 +7,30 @@ differ in where p_i comes from and in what happens when a class has no sample le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from fedloom.core.hyper import PositiveInt, hyper
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
+    Alpha,
     ByLabel,
+    Clients,
     Floats,
     Ints,
     Pools,
-    alpha_field,
     check_classes,
-    clients_field,
-    count_field,
     even_sizes,
     in_order,
+    partition,
     ranks,
 )
 from fedloom.errors import DataError
 
 
-@dataclass(frozen=True)
+@partition
 class dirichlet_interleaved(ByLabel):
     """Deal sample by sample to clients whose label shares differ (FIARSE's partition).
 
@@ -47,8 +47,8 @@ class dirichlet_interleaved(ByLabel):
     ([5, 5, 5, 5], True)
     """
 
-    alpha: float = alpha_field()
-    clients: int = clients_field()
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
@@ -58,7 +58,7 @@ class dirichlet_interleaved(ByLabel):
         return _taken(pools, turns, _while_there_are(rng, turns, laws, totals), sizes)
 
 
-@dataclass(frozen=True)
+@partition
 class dirichlet_recycled(ByLabel):
     """Deal from pools per class that begin again when they are empty (FedSMOO's Dirichlet).
 
@@ -77,15 +77,15 @@ class dirichlet_recycled(ByLabel):
     ([6, 5, 5, 5], True)
     """
 
-    alpha: float = alpha_field()
-    clients: int = clients_field()
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
         return _recycle(pools, rng, laws)
 
 
-@dataclass(frozen=True)
+@partition
 class pathological(ByLabel):
     """Deal c random classes to each client, evenly, from pools that begin again (FedSMOO's).
 
@@ -102,8 +102,8 @@ class pathological(ByLabel):
     [2, 2, 2]
     """
 
-    classes: int = count_field(meaning="classes of each client")
-    clients: int = clients_field()
+    classes: PositiveInt = hyper(meaning="classes of each client")
+    clients: Clients = hyper()
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         check_classes(self.classes, len(pools))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.hyper import hyper
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
+    Clients,
     Dealing,
     check_enough,
-    clients_field,
     even_sizes,
     in_order,
+    partition,
     stream,
 )
 from fedloom.errors import DataError
@@ -22,7 +22,7 @@ from fedloom.errors import DataError
 _MOST = 200_000_000  # entries of replicated lists: 1.6 GB
 
 
-@dataclass(frozen=True)
+@partition
 class iid(Dealing):
     """Deal all samples at random; sizes differ by at most one. Fits any targets.
 
@@ -30,7 +30,7 @@ class iid(Dealing):
     [3, 2, 2]
     """
 
-    clients: int = clients_field()
+    clients: Clients = hyper()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type."""
@@ -57,7 +57,7 @@ class _Unshuffled(Dealing):
         return self.split(tests, seed)
 
 
-@dataclass(frozen=True)
+@partition
 class blocks(_Unshuffled):
     """Deal blocks of neighbouring samples in the order of the file. Fits any targets and text.
 
@@ -70,7 +70,7 @@ class blocks(_Unshuffled):
     [[0, 1, 2], [3, 4]]
     """
 
-    clients: int = clients_field()
+    clients: Clients = hyper()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
@@ -79,7 +79,7 @@ class blocks(_Unshuffled):
         return Ragged.from_sizes(sizes, torch.arange(len(targets)))
 
 
-@dataclass(frozen=True)
+@partition
 class replicated(_Unshuffled):
     """Give every client the whole training set: no heterogeneity at all. Fits any targets.
 
@@ -90,7 +90,7 @@ class replicated(_Unshuffled):
     [0, 1, 2]
     """
 
-    clients: int = clients_field()
+    clients: Clients = hyper()
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type; the seed changes nothing."""

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fedloom.core.hyper import hyper
+from fedloom.core.hyper import PositiveInt, Share, hyper
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
     ByLabel,
+    Clients,
     Pools,
     by_owner,
     check_classes,
-    clients_field,
-    count_field,
     deal,
     even_sizes,
+    partition,
 )
 from fedloom.errors import DataError
 
 
-@dataclass(frozen=True)
+@partition
 class classes_per_client(ByLabel):
     """Deal c classes to each client, every class to equally many clients (CFedAvg's partition).
 
@@ -46,8 +45,8 @@ class classes_per_client(ByLabel):
     ([2, 2, 2], [20, 20, 20])
     """
 
-    classes: int = count_field(meaning="classes of each client")
-    clients: int = clients_field()
+    classes: PositiveInt = hyper(meaning="classes of each client")
+    clients: Clients = hyper()
     equal: bool = True
 
     def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
@@ -96,7 +95,7 @@ def _least(pools: Pools, held: Any) -> int:
     return min(len(pool) // int(row.sum()) for pool, row in zip(pools, held, strict=True))
 
 
-@dataclass(frozen=True)
+@partition
 class shards(ByLabel):
     """Deal pieces of the sorted labels, some to each client (FedAvg's partition).
 
@@ -113,8 +112,8 @@ class shards(ByLabel):
     [2, 2, 2, 2, 2]
     """
 
-    clients: int = clients_field()
-    per_client: int = count_field(2, "shards of each client")
+    clients: Clients = hyper()
+    per_client: PositiveInt = hyper(2, "shards of each client")
 
     def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
         pieces, samples = self.clients * self.per_client, len(targets)
@@ -130,7 +129,7 @@ class shards(ByLabel):
         return by_owner(order, np.repeat(owners, even_sizes(len(order), pieces)), self.clients)
 
 
-@dataclass(frozen=True)
+@partition
 class class_groups(ByLabel):
     """Deal groups of classes to groups of clients: FAFED's "high" heterogeneity.
 
@@ -152,7 +151,7 @@ class class_groups(ByLabel):
     ([[0, 3], [0, 3], [1, 2], [1, 2]], [10, 10, 10, 10])
     """
 
-    clients: int = clients_field()
+    clients: Clients = hyper()
     groups: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
@@ -208,7 +207,7 @@ class class_groups(ByLabel):
         return super().about() | {"groups": [list(group) for group in self.groups]}
 
 
-@dataclass(frozen=True)
+@partition
 class stratified(ByLabel):
     """Deal every class evenly: each client has all labels in the shares of the whole.
 
@@ -224,7 +223,7 @@ class stratified(ByLabel):
     [[2, 2, 2], [2, 2, 2]]
     """
 
-    clients: int = clients_field()
+    clients: Clients = hyper()
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         return _striding([pools], self.clients)
@@ -240,7 +239,7 @@ def _striding(groups: Sequence[Pools], clients: int) -> Ragged:
     return by_owner(np.concatenate(orders), np.concatenate(owners), clients)
 
 
-@dataclass(frozen=True)
+@partition
 class similarity(ByLabel):
     """Deal a share of every client's samples at random, the rest sorted by label and in order.
 
@@ -258,10 +257,8 @@ class similarity(ByLabel):
     [0, 1, 2, 3]
     """
 
-    clients: int = clients_field()
-    share: float = hyper(
-        0.95, "0.95 is FAFED's low heterogeneity, 0 sorts everything by label", low=0, high=1
-    )
+    clients: Clients = hyper()
+    share: Share = hyper(0.95, "0.95 is FAFED's low heterogeneity, 0 sorts everything by label")
 
     def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         by_label = np.concatenate(pools)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.hyper import PositiveInt, hyper
 from fedloom.data.client_indices import Ragged
-from fedloom.data.partition.base import Dealing, count_field, stream
+from fedloom.data.partition.base import Dealing, partition, stream
 from fedloom.errors import DataError
 
 
-@dataclass(frozen=True)
+@partition
 class natural(Dealing):
     """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
     of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
@@ -30,10 +30,8 @@ class natural(Dealing):
     """
 
     by: ClassVar[str | None] = None  # what the makers must be
-    clients: int | None = count_field(
-        None, "clients to keep, drawn by the seed; none: all", optional=True
-    )
-    min_size: int = count_field(1, "fewest training samples of a client that is kept")
+    clients: PositiveInt | None = hyper(None, "clients to keep, drawn by the seed; none: all")
+    min_size: PositiveInt = hyper(1, "fewest training samples of a client that is kept")
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Refuse: labels do not say who made a sample. A data set that knows calls `choose`."""
@@ -79,7 +77,7 @@ class natural(Dealing):
         return out if self.clients is None else out | {"clients": self.clients}
 
 
-@dataclass(frozen=True)
+@partition
 class writers(natural):
     """Make a client of every writer of MNIST (539 by QMNIST's records) or FEMNIST: `natural`,
     refused where the makers are not writers.
