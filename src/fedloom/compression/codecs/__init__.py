@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,7 +64,8 @@ def make_codec(text: str) -> Codec:
     last = stages[-1].partition(":")
     if last[0] == ZSTD:
         level = {"level": _value(last[2].removeprefix("level="))} if last[2] else {}
-        return Zstd(inner=make_codec("|".join(stages[:-1]) or "dense"), **level)
+        inner = make_codec("|".join(stages[:-1]) or "dense")
+        return _checked(stages[-1], lambda: Zstd(inner=inner, **level))
     codec = _made(stages[-1])
     for stage in reversed(stages[:-1]):
         codec = Chain(first=_made(stage), then=codec)
@@ -118,7 +120,16 @@ def _made(text: str) -> Codec:
     if text.partition(":")[0] == ZSTD:
         raise ConfigError(f"codec '{text}': zstd compresses bytes, and stands last in a chain")
     name, options = named_codec(text)
-    return MAKERS[name](**options)
+    return _checked(text, lambda: MAKERS[name](**options))
+
+
+def _checked(text: str, make: Callable[[], Codec]) -> Codec:
+    """The codec of a stage; a refusal names the stage as it is written, not its class."""
+    try:
+        return make()
+    except ConfigError as error:
+        said = re.sub(r"^[A-Z]\w*\.", "", str(error))
+        raise ConfigError(f"codec '{text}': {said}") from None
 
 
 def _value(text: str) -> Any:
