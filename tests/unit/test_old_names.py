@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+import fedloom.algorithms.registry
 import fedloom.submodels
 from fedloom import Checkpoint, Evaluation, FedAvg, LocalSGD
 from fedloom._old_names import MOVED, new_name
+from fedloom.algorithms.registry import ALGORITHMS
 from fedloom.config import from_run, resolve
 from fedloom.errors import ConfigError
 from fedloom.objectives import MOON, CrossEntropy
@@ -56,6 +58,15 @@ def test_names_that_never_were_are_not_found():
 def test_an_old_class_is_the_new_one(old, new):
     with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
         assert getattr(fedloom.submodels, old) is getattr(fedloom.submodels, new)
+
+
+def test_the_labels_of_the_zoo():
+    with pytest.warns(DeprecationWarning) as said:
+        from fedloom.zoo import LABELS
+    assert str(said[-1].message) == "LABELS is now ALGORITHMS.label(name)"
+    assert (LABELS["scaffold"], len(LABELS)) == ("SCAFFOLD", len(ALGORITHMS))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = fedloom.algorithms.registry.Nothing
 
 
 def test_a_setting_has_the_name_that_it_has_in_a_file():

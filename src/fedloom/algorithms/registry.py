@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,6 +43,14 @@ ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
         "naive_adaptive": (papers.NaiveAdaptive, "naive adaptive FedAvg"),
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    """LABELS of fedloom 0.1, with a warning."""
+    if name != "LABELS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("LABELS is now ALGORITHMS.label(name)", DeprecationWarning, stacklevel=2)
+    return {known: ALGORITHMS.label(known) for known in ALGORITHMS}
 
 
 class Option(NamedTuple):
