@@ -250,7 +250,7 @@ def prose(text: str) -> list[str]:
     """A docstring as Markdown: paragraphs, the records as a list, the reference as a link."""
     out: list[str] = []
     for line in text.splitlines():
-        if re.match(r"(server|memory|up):", line):
+        if re.match(r"(server|client|up):", line):
             gap = [""] if out and out[-1] else []
             out += [*gap, *(f"- {part}" for part in re.split(r"\s{3,}", line.strip()))]
         elif line.startswith("Reference: "):

@@ -13,7 +13,7 @@ from fedloom.models import mlp
 class Recall(FedAvg):
     """Recall: mix the mean direction of the client's last round into every step.
 
-    server: x        memory: d (mean direction of the last round)        up: delta
+    server: x        client: d (mean direction of the last round)        up: delta
     """
 
     traits = frozenset({Trait.READS_THE_MOVE})  # delta / lr_sum is a mean direction

@@ -196,7 +196,7 @@ class Algorithm(ABC):
 class LocalSGD(Algorithm):
     """Plain local steps; the server goes to the mean. Every other algorithm is a change to it.
 
-    server: x        memory: -        up: delta
+    server: x        client: -        up: delta
     Reference: https://arxiv.org/abs/1602.05629
     """
 
@@ -236,7 +236,7 @@ class LocalSGD(Algorithm):
 class FedAvg(LocalSGD):
     """Federated averaging (McMahan et al., AISTATS 2017, Algorithm 1), with a server rate.
 
-    server: x        memory: -        up: delta
+    server: x        client: -        up: delta
     Differs from the paper: the server moves by server_lr times the mean move; 1 is the paper.
     Reference: https://arxiv.org/abs/1602.05629
     """

@@ -188,14 +188,14 @@ def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
 
 # --------------------------------------------------------------------------------- documentation
 def documented(make) -> dict[str, set[str]]:
-    """{"server": names, "memory": names, "up": names} as the docstring has them."""
+    """{"server": names, "client": names, "up": names} as the docstring has them."""
     text = inspect.getdoc(make) or ""
     while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
         text = shorter
-    found = re.search(r"server:(.*?)memory:(.*?)up:([^\n]*)", text, re.DOTALL)
-    assert found, f"the docstring of {make.__name__} has no line of server, memory and up"
+    found = re.search(r"server:(.*?)client:(.*?)up:([^\n]*)", text, re.DOTALL)
+    assert found, f"the docstring of {make.__name__} has no line of server, client and up"
     lists = [{w.strip() for w in part.split(",")} - {"-", ""} for part in found.groups()]
-    return dict(zip(("server", "memory", "up"), lists, strict=True))
+    return dict(zip(("server", "client", "up"), lists, strict=True))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -205,7 +205,7 @@ def test_the_docstring_lists_the_state(name, watched):
     assert set(fields(loop.srv)) == said["server"]
     assert set(fields(watch.seen["answers"][0])) - {"weight"} == said["up"]
     memory = next(iter(loop.memory.get(range(7)).values()))
-    assert set(fields(memory.alg)) == said["memory"]
+    assert set(fields(memory.alg)) == said["client"]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -10,7 +10,7 @@ from ..core.vector import Rec, Vec, rec
 class CFedAvg(FedAvg):
     """CFedAvg (Yang et al., Algorithm 1): clients send C(g_i + e_i) and keep what that leaves out.
 
-    server: x        memory: - (e_i is the link's)        up: delta (g_i, the move per step)
+    server: x        client: - (e_i is the link's)        up: delta (g_i, the move per step)
     Compression is the link's, compress=topk:0.01 with feedback residual: without it this is
     the uncompressed baseline. g_i = (x_i - x) / K_i with per_step, else x_i - x; the server moves
     by eta, server_lr, times the mean. per_step makes that move a mean number of steps smaller.

@@ -12,7 +12,7 @@ class FAFED(LocalSGD):
     """FAFED (Wu et al., AAAI 2023, Algorithm 2): STORM at every client, A = sqrt(v) + rho for all.
 
     server: x, m (momentum), v (second moment), lr (rate of the last step), first (1 before round 1)
-    memory: prev (own last but one point)        up: delta, m, v
+    client: prev (own last but one point)        up: delta, m, v
     Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
     Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
     last local move is the server's, so that it uses the new A (lines 10-12): a client sends its

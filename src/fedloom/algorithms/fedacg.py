@@ -11,7 +11,7 @@ class FedACG(LocalSGD):
     """FedACG (Kim, Kim & Han, CVPR 2024, Algorithm 1): broadcast x + lam m, pull local steps
     towards it.
 
-    server: x, m (the server's last move: m_t = x_t - x_(t-1))        memory: -        up: delta
+    server: x, m (the server's last move: m_t = x_t - x_(t-1))        client: -        up: delta
     Paper symbols: theta -> x, theta + lambda m -> msg.x, lambda -> lam, Delta -> delta.
     Differs from the authors' code: beta/2 ||.||^2 as in the paper (the code's weight 1e-3 is beta =
     2e-3); the rate falls once per round; delta is weighted as the experiment says (the code:

@@ -19,7 +19,7 @@ def fedams(
     largest second moment so far; option 1 puts eps inside the maximum.
 
     server: x, own.m (momentum), own.v (second moment), own.vhat (its maximum), own.t (rounds)
-    memory: -        up: delta
+    client: -        up: delta
     Differs from the authors' code: that one is option 2 with eps = 0, start = 0.001 and corrected.
     With compressed answers and error feedback it is FedCAMS: compress=topk, feedback residual.
     Reference: https://arxiv.org/abs/2205.02719

@@ -9,7 +9,7 @@ from ..wrappers import Momentum, ServerOpt
 def fedavgm(beta: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     """FedAvgM (Hsu, Qi & Brown, 2019): the server moves by m = beta m + delta.
 
-    server: x, own.m (momentum)        memory: -        up: delta
+    server: x, own.m (momentum)        client: -        up: delta
     Differs from FedACG's code: none; its beta is 0.4, of {0.4, 0.6, 0.8}.
     Reference: https://arxiv.org/abs/1909.06335
     """

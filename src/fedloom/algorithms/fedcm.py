@@ -11,7 +11,7 @@ class FedCM(FedAvg):
     """FedCM (Xu et al., 2021, Algorithm 1): step along alpha g + (1 - alpha) D, with D the last
     round's mean direction.
 
-    server: x, D (0 before round 1)        memory: -        up: delta
+    server: x, D (0 before round 1)        client: -        up: delta
     Paper symbols: Delta_t -> D. Differs from FL-Simulator: D is the plain mean of every client's
     own move over the sum of its own rates, not of the first client's number of steps. The authors'
     own code was not compared.

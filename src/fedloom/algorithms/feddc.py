@@ -11,7 +11,7 @@ class FedDC(LocalSGD):
     """FedDC (Gao et al., CVPR 2022): pull towards x - h_i, step along g - g_i + mean g_i.
 
     server: x, h (mean of all h_i), g (mean of all g_i)
-    memory: h (h_i, the drift: sum of the client's moves), g (g_i)        up: delta, dg
+    client: h (h_i, the drift: sum of the client's moves), g (g_i)        up: delta, dg
     Differs from the paper: the server adds the mean drift of all clients, as the authors' code
     does, not that of the participants. Differs from the authors' code: g_i is the move over the
     rates that were used (theirs: over K times round 1's, eta0), weights are as the experiment says.

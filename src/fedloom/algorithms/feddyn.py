@@ -11,7 +11,7 @@ class FedDyn(LocalSGD):
     """FedDyn (Acar et al., ICLR 2021, Algorithm 1); the dual is a sum of moves: g_i = -alpha h_i.
 
     server: x, h (mean of all h_i)
-    memory: h (h_i, sum of the client's moves)        up: delta
+    client: h (h_i, sum of the client's moves)        up: delta
     Paper symbols: theta -> x, the server's h -> -alpha h.
     Differs from the paper: K SGD steps stand for the exact minimiser of the local problem; delta is
     weighted as the experiment says (the paper: uniformly). size_scaled is the authors' code for

@@ -9,7 +9,7 @@ from ..core.vector import Rec, Vec, rec
 class FedNova(FedAvg):
     """FedNova (Wang et al., NeurIPS 2020): unequal local work does not pull the fixed point.
 
-    server: x        memory: -        up: delta (over tau), tau (||a_i||_1, a number)
+    server: x        client: -        up: delta (over tau), tau (||a_i||_1, a number)
     Paper symbols: a_i, the weights of the client's gradients in its move, in units of the round's
     first rate: of plain steps tau is K_i, of a rate that falls the sum of the rates, of momentum
     what every gradient adds up to. tau_eff is the weighted mean of the tau of those who answered.

@@ -12,7 +12,7 @@ def fedadagrad(
     """FedAdagrad (Reddi et al., ICLR 2021, Algorithm 2): the server divides by the root of the sum
     of all squared moves.
 
-    server: x, own.m (momentum), own.v (second moment)        memory: -        up: delta
+    server: x, own.m (momentum), own.v (second moment)        client: -        up: delta
     Paper symbols: eta -> server_lr, eta_l -> local.lr. v begins at tau^2, without bias correction;
     its first printing (arXiv version 1) squared the momentum, this squares the mean move.
     Reference: https://arxiv.org/abs/2003.00295
@@ -30,7 +30,7 @@ def fedadam(
 ) -> Algorithm:
     """FedAdam (Reddi et al., ICLR 2021, Algorithm 2): the server moves by m / (sqrt(v) + tau).
 
-    server: x, own.m (momentum), own.v (second moment)        memory: -        up: delta
+    server: x, own.m (momentum), own.v (second moment)        client: -        up: delta
     Paper symbols: eta -> server_lr, eta_l -> local.lr. v begins at tau^2, without bias correction.
     FedSMOO's code is v0 = 0, tau = 0.01, server_lr = 0.1; FedACG's is the default.
     Reference: https://arxiv.org/abs/2003.00295
@@ -49,7 +49,7 @@ def fedyogi(
     """FedYogi (Reddi et al., ICLR 2021, Algorithm 2): FedAdam whose second moment moves by (1 -
     beta2) delta^2 up or down.
 
-    server: x, own.m (momentum), own.v (second moment)        memory: -        up: delta
+    server: x, own.m (momentum), own.v (second moment)        client: -        up: delta
     Paper symbols: eta -> server_lr, eta_l -> local.lr. v begins at tau^2, without bias correction.
     Reference: https://arxiv.org/abs/2003.00295
     """

@@ -10,7 +10,7 @@ def fedprox(mu: float = 0.001, server_lr: float = 1.0) -> Algorithm:
     """FedProx (Li et al., MLSys 2020, Algorithm 2): FedAvg with mu/2 ||x - msg.x||^2 in the local
     loss.
 
-    server: x        memory: -        up: delta
+    server: x        client: -        up: delta
     Differs from the paper: K SGD steps stand for its gamma-inexact solution.
     Differs from FedACG's code: that one's weight is mu/2, 0.001 (mu = 0.002); its text says 0.001.
     Reference: https://arxiv.org/abs/1812.06127

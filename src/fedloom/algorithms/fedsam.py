@@ -14,7 +14,7 @@ def fedsam(
 ) -> Algorithm:
     """FedSAM (Qu et al., ICML 2022): FedAvg on gradients at x + rho g / ||g||.
 
-    server: x        memory: -        up: delta
+    server: x        client: -        up: delta
     As in FL-Simulator: one batch for both gradients, the norm over all parameters, neither clipping
     nor weight decay in the perturbation. The authors' own code was not compared.
     Reference: https://arxiv.org/abs/2206.02618

@@ -11,7 +11,7 @@ class FedSMOO(LocalSGD):
     """FedSMOO (Sun et al., ICML 2023, Algorithm 1): clients agree on model and perturbation.
 
     server: x, h (mean of all h_i), s (global perturbation)
-    memory: h (drift: -beta lambda_i), mu (dual of s_i = s)
+    client: h (drift: -beta lambda_i), mu (dual of s_i = s)
     up: delta, s (mu less the last s_i)
     Paper symbols: w -> x, lambda_i -> -h_i / beta, s_hat -> the local s; its second penalty is 1.
     Differs from the authors' code: the server's mean keeps the last perturbation (lines 13, 17);

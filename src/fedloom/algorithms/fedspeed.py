@@ -18,7 +18,7 @@ def fedspeed(
     """FedSpeed (Sun et al., ICLR 2023) as its authors run it: FedDyn on gradients at x + rho g /
     ||g||.
 
-    server: x, h (mean of all h_i)        memory: h (h_i, sum of the client's moves)
+    server: x, h (mean of all h_i)        client: h (h_i, sum of the client's moves)
     up: delta
     Paper symbols: its alpha -> mix. Differs from the paper, as the authors' FL-Simulator does: the
     dual is averaged over all clients, not over the participants, and mix is 1, so that no plain

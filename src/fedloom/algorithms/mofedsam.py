@@ -17,7 +17,7 @@ def mofedsam(
 ) -> Algorithm:
     """MoFedSAM (Qu et al., ICML 2022): FedCM on gradients at x + rho g / ||g||.
 
-    server: x, D (mean direction of the last round, 0 before round 1)        memory: -
+    server: x, D (mean direction of the last round, 0 before round 1)        client: -
     up: delta
     The perturbation is along the client's own gradient, without D, as in FL-Simulator. The authors'
     own code was not compared. As in FedCM, weight decay pulls as wd / alpha does in FedAvg.

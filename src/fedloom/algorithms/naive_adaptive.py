@@ -13,7 +13,7 @@ class NaiveAdaptive(LocalSGD):
     """Naive adaptive FedAvg (Wu et al., AAAI 2023, Algorithm 1): every client divides by its own
     sqrt(v), only x is averaged. It diverges; do not train with it.
 
-    server: x        memory: v (own second moment, 0 at first)        up: delta
+    server: x        client: v (own second moment, 0 at first)        up: delta
     By the paper's Theorem 1 it can move away from the minimum whatever its rate and beta: clients
     with large gradients divide by large roots, so that all count alike. Differs from the paper:
     line 8 prints v_(t,i) for v_(t,j), taken literally the theorem would be false; 0 / 0 is 0; eps

@@ -12,7 +12,7 @@ from ..core.vector import Rec, Vec, rec, zeros
 class Scaffold(FedAvg):
     """SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1): step along g - c_i + c.
 
-    server: x, c (mean of all c_i)        memory: c (c_i)        up: delta, dc
+    server: x, c (mean of all c_i)        client: c (c_i)        up: delta, dc
     Paper symbols: y_i -> x, eta_l -> job.lr, eta_g -> server_lr.
     Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used; delta is
     weighted as the experiment says (the paper: uniformly), c is the plain mean of the c_i.

@@ -12,7 +12,7 @@ class STEM(LocalSGD):
     """STEM (Khanduri et al., NeurIPS 2021, Algorithm 1): STORM at every client, m and x averaged.
 
     server: x, m (momentum), lr (rate of the last step), first (1 before round 1)
-    memory: prev (own last but one point)        up: delta, m
+    client: prev (own last but one point)        up: delta, m
     Paper symbols: d -> m, a_(t+1) = c eta_t^2 with c. It is FAFED with A = 1. Differs from the
     paper: partial cohorts and K_i steps of each client's own, as in FAFED. The last local move is
     the server's, from means: a client sends its last but one point. delta is weighted as the

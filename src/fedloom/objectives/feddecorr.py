@@ -37,7 +37,7 @@ class FedDecorr(CrossEntropy):
     gets, less its mean over the batch, over sqrt(1e-8 + unbiased variance). Gradients flow through
     mean and variance. The batch is seen as a whole: none is padded, and the term grows with B.
 
-    memory: -
+    client: -
     Differs from the paper: ||K||_F^2 / F^2 there, with the diagonal and without the factor
     (B - 1)^2 / B; here as in the authors' code, with FedACG's weight 0.01 (theirs is 0.1).
     Reference: https://github.com/bytedance/FedDecorr

@@ -34,7 +34,7 @@ class FedLC(CrossEntropy):
     n_c is how many examples of class c the client has. Classes that it does not have drop out of
     the softmax. Evaluation takes the raw logits.
 
-    memory: counts (n_c, one number per class)
+    client: counts (n_c, one number per class)
     Differs from the paper: its denominator leaves out the true class; here, as in FedACG's code
     and in FedDecorr's, it is the stable cross-entropy of the shifted logits.
     Reference: https://arxiv.org/abs/2209.00189, https://github.com/geehokim/FedACG

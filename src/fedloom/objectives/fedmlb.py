@@ -29,7 +29,7 @@ class FedMLB(CrossEntropy):
     logits are z_b. CE_b = CE(z_b, y), KL_b = KL(softmax(z_b / tau) || softmax(z / tau)), z the
     logits of x alone. Gradients pass through the received blocks into the local ones.
 
-    memory: -
+    client: -
     What the paper describes as a teacher gets a gradient too, as in the authors' code;
     stop_gradient holds softmax(z_b / tau) fixed in KL_b, an ablation. The local part of a path is
     run once for all of them; received blocks run in evaluation mode (dropout off, the statistics

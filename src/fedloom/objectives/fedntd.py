@@ -40,7 +40,7 @@ class FedNTD(CrossEntropy):
     NTD = KL(softmax(z_ref / tau) || softmax(z / tau)), the true class left out of both. The
     received model runs in evaluation mode, without gradient.
 
-    memory: -
+    client: -
     Differs from the authors' code by default: form "fedacg" with beta = 0.3, which also scales
     the cross-entropy to 0.7.
     Reference: https://github.com/Lee-Gihun/FedNTD

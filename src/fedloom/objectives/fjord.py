@@ -18,7 +18,7 @@ class OrderedDistillation(CrossEntropy):
     its step has drawn. With alpha = T = 1, which the paper found best, KL has the gradient of the
     cross-entropy against softmax(z) in the released code. Goes with submodel = fjord.
 
-    memory: -
+    client: -
     The paper prints no T^2; at its T = 1 there is no difference.
     Reference: https://github.com/adap/flower/tree/main/baselines/fjord
     """

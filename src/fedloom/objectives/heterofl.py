@@ -33,7 +33,7 @@ class MaskedCrossEntropy(CrossEntropy):
     classifier get no gradient. absent "zero": they are 0, as in the released code, so that such a
     class still takes e^0 of the softmax; "out": they take nothing. Evaluation takes the raw logits.
 
-    memory: counts (n_c, one number per class)
+    client: counts (n_c, one number per class)
     Differs from the released code: there the accuracy on a client's own test set has masked logits
     too, which helps this method alone.
     Reference: https://github.com/diaoenmao/HeteroFL

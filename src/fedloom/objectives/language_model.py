@@ -21,7 +21,7 @@ class LanguageModel(CrossEntropy):
     point where the step began, with the step's dropout. It is carried over the rounds, and is zero
     at the beginning of each pass over the text, and when a client comes back that missed a round.
 
-    memory: h, c (layers, B, H), at (batches of the pass that are done), batches (in a pass)
+    client: h, c (layers, B, H), at (batches of the pass that are done), batches (in a pass)
     Source: Wu et al., FAFED, AAAI 2023, does not say; this is what the authors' code does, but for
     a client that was away, which theirs does not have.
     The model must have zeros(B), the state (h, c) before a text, and on (tokens, state) return

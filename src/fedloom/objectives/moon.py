@@ -29,7 +29,7 @@ class MOON(CrossEntropy):
     l_con = -log(e^(cos(h, h_ref)/tau) / (e^(cos(h, h_ref)/tau) + e^(cos(h, h_prev)/tau))), h what
     the last block gets under x, under the received model and under this client's previous one.
 
-    memory: prev (the client's last local model), seen (1 once there is one, else 0)
+    client: prev (the client's last local model), seen (1 once there is one, else 0)
     Paper symbols: z -> h, w^t -> ref, w_i^(t-1) -> prev. The two other models run in evaluation
     mode, without gradient.
     Differs from the authors' code: no projection head (the features are the classifier's input);

@@ -26,7 +26,7 @@ class SelfDistillation(CrossEntropy):
     the number of classes as well, and a gradient through the teacher. There beta is 0 by default,
     and counts after a quarter of the T rounds only: after = floor(T / 4) + 1, so 201 of 800.
 
-    memory: on (one number, whether KL counts in this round; nothing if it always does)
+    client: on (one number, whether KL counts in this round; nothing if it always does)
     Reference: https://github.com/git-disl/scale-fl
     """
 
