@@ -1,4 +1,4 @@
-"""Engines: how the clients of a round are run. They know the protocols, never a concrete
+"""Engines run the clients of a round. They know the interfaces of the parts, never a concrete
 algorithm.
 """
 

@@ -1,4 +1,4 @@
-"""engine = "auto": measure the engines on the very model and data, and take the fastest."""
+"""engine = "auto": measure the engines on the real model and data, and choose the fastest."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ BUDGET = 0.2  # seconds that one candidate is measured for, at least
 SHARE, MOST = 0.003, 2.0  # of a long run's time, for one candidate; but never more seconds
 WORTH = 20.0  # seconds that a run must last before processes are started to see how fast they are
 WIDEST = 128  # clients at once that are tried
-CLOSE, FINALISTS, HEATS = 1.25, 3, 5  # so near to the best, so many, so often in turn
-MARGIN = 0.97  # a later candidate must be so much faster: it asks more of the machine
+CLOSE, FINALISTS, HEATS = 1.25, 3, 5  # how near to the best, how many candidates, how often in turn
+MARGIN = 0.97  # a later candidate must be this much faster, because it needs more of the machine
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The engine, the seconds a round would take with each candidate, and why others were not
-    tried.
-    """
+    """The chosen engine, the seconds per round of each candidate, and why others were not tried."""
 
     engine: str
     seconds: Mapping[str, float]
@@ -51,8 +49,7 @@ class Choice:
 
 class Auto:
     """Measure serial, vectorised and workers on the real model and data, for about a second in all
-    (for some more where the run is long), and take the fastest; what was chosen goes into the run's
-    configuration.
+    (longer if the run is long), and choose the fastest. The run's configuration gets its name.
     """
 
 
@@ -68,10 +65,10 @@ def choose(
     rounds: int,
     processes: bool = True,
 ) -> Choice:
-    """Measure the candidates on a typical cohort; rounds: how long the run will be.
+    """Measure the candidates on a typical cohort. rounds: how long the run will be.
 
     A candidate that cannot run the method is left out with its reason. Processes are started only
-    for a run that is long enough to pay for them, and not at all without `processes`.
+    if the run is long enough to pay for them, and never without `processes`.
     """
     trial = _Trial(plan, fed, net, cohort)
     trial.take("serial", Serial)
@@ -104,7 +101,7 @@ def choose(
 
 
 def _at_once(engine: Engine) -> int:
-    """How many clients an engine runs at the same time."""
+    """Number of clients that an engine runs at the same time."""
     chunk: int = getattr(engine, "chunk", None) or 1
     return chunk * getattr(engine, "workers", 1)
 
@@ -123,8 +120,8 @@ class _Trial:
         self._makes: dict[str, Callable[[], Engine]] = {}
 
     def allow(self, seconds: float) -> bool:
-        """Measure every candidate for so long from now on, at most MOST; say whether that is more
-        than before. A few clients tell little of a cohort whose messages are large.
+        """Allow every candidate so many seconds from now on, at most MOST. True if that is more
+        than before. A few clients tell little about a cohort whose messages are large.
         """
         before, self._budget = self._budget, min(max(seconds, BUDGET), MOST)
         if more := self._budget > before:
@@ -149,9 +146,9 @@ class _Trial:
             self.left_out[name] = str(error)
 
     def settle(self) -> None:
-        """Run those that are close in turn, a whole cohort each if there is time: what is measured
-        one after another meets a machine that has become faster or slower. Not where fewer clients
-        than engines run at once would take longer than MOST, or where one of them fails.
+        """Run the closest candidates in turn, a whole cohort each if there is time, because the
+        speed of the machine may change between two measurements. Skipped if a few clients would
+        take longer than MOST, or if a candidate fails.
         """
         best = min(self.seconds.values(), default=0.0)
         names = sorted(self.seconds, key=lambda name: self.seconds[name])[:FINALISTS]
@@ -172,12 +169,12 @@ class _Trial:
             for name in names * HEATS:
                 times[name].append(self._round(engines[name], members))
         if not all(times.values()):
-            return  # what fails here fails in the run, which says why
+            return  # a failure here will fail in the run too, which says why
         share = self.whole / sum(map(self._full.cost, members))
         self.seconds |= {name: share * statistics.median(found) for name, found in times.items()}
 
     def _prepare(self) -> None:
-        """A message to train on, and the time of a step."""
+        """Prepare a broadcast to train on, and measure the time of a step."""
         engine, x = Serial(), self.net.init()
         engine.open(self.plan, self._full, self.net)
         up: Any = None
@@ -192,7 +189,7 @@ class _Trial:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Fewer steps where a client takes long."""
+        """Use fewer local steps if a client takes long."""
         self._fed = self._full
         steps, most = int(self._budget / 2 / self._step), max(map(self._full.steps, self.cohort))
         if steps < most:
@@ -205,7 +202,7 @@ class _Trial:
         """
         budget, at_once = self._budget, _at_once(engine)
         members = self.cohort[:at_once]
-        self._round(engine, members)  # the first time costs what no other does
+        self._round(engine, members)  # the first time has costs that no later time has
         times = [self._round(engine, members)]
         count = int(budget / 3 / times[0] * len(members))  # see what a whole cohort takes
         if count > at_once and len(members) < len(self.cohort):

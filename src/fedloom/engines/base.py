@@ -1,4 +1,4 @@
-"""What an engine is, and what all of them do alike around a client."""
+"""The interface of engines, and settings of the process that all of them need."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ from .evaluation import (
 
 
 class Engine(Protocol):
-    """Runs the clients of a round, and the model on data. Same configuration and seed, same
-    bits.
+    """Runs the clients of a round, and evaluates the model. Same configuration and seed,
+    same bits.
     """
 
     name: str
 
     @property
     def text(self) -> str:
-        """As a configuration writes it: the name with its numbers."""
+        """The engine as a configuration writes it: its name with its numbers."""
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Make ready; called once."""
+        """Prepare the run; called once."""
 
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
-        """Train a cohort (sorted). memories: of those of its clients who took part before."""
+        """Train a cohort (sorted). memories: {client: its state}, for clients that took part
+        before.
+        """
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
         """Ask these clients (sorted) once before round 0, for algorithms that need it."""
@@ -49,7 +51,7 @@ class Engine(Protocol):
         """The loss and the metrics of a model on data."""
 
     def close(self) -> None:
-        """Let go of processes and shared memory; may be called twice."""
+        """Release processes and shared memory. It may be called twice."""
 
 
 def processors() -> int:
@@ -61,15 +63,15 @@ def processors() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread, and torch's own generator left as it was.
+    """Use one torch thread inside, and leave torch's own generator as it was.
 
-    With more threads, sums are cut differently: other bits. On a busy machine they are slower
-    besides.
+    More threads cut sums differently, which gives other bits. On a busy machine they are also
+    slower.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        # a run on the CPU does not wake a GPU up
+        # a run on the CPU must not initialise a GPU
         used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's is not
         with torch.random.fork_rng(devices=range(torch.cuda.device_count() if used else 0)):
             yield
@@ -79,10 +81,10 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def keep_memory() -> None:
-    """Ask the C library to keep freed memory for the next vector instead of giving it back to the
+    """Ask the C library to keep freed memory for the next vector instead of returning it to the
     system.
 
-    Otherwise every vector above 128 KiB is mapped anew and pays a page fault per 4 KiB.
+    Otherwise every vector above 128 KiB is mapped again and costs a page fault per 4 KiB.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Evaluation of nets whose batch norms keep no statistics of their own (HeteroFL's static batch
+"""Evaluation of models whose batch norms keep no running statistics (HeteroFL's static batch
 norm).
 """
 
@@ -19,17 +19,17 @@ from ..plan import Plan
 from .evaluation import EVALUATION_BATCH, Score, score_of
 from .prefetch import rows_of
 
-BATCH = 256  # the most examples of a batch whose statistics are gathered; halves are still 128
+BATCH = 256  # the largest batch for gathering statistics; half of it is still 128
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def keeps_no_statistics(module: nn.Module) -> bool:
-    """Say whether a batch norm of the module knows no statistics but its batch's."""
+    """True if a batch norm of the module has only the statistics of its batch."""
     return any(isinstance(m, _NORMS) and m.running_mean is None for m in module.modules())
 
 
 def samples(fed: Federation) -> Iterator[Tensor]:
-    """All training samples as the model gets them, shuffled over the clients, in even batches."""
+    """All training samples as model inputs, shuffled over the clients, in batches of equal size."""
     own = torch.from_numpy(np.unique(fed.data.clients.indices.numpy()))
     order = torch.randperm(len(own), generator=generator(fed.seed, "statistics"))
     for index in torch.chunk(own[order], -(-len(own) // BATCH)):
@@ -39,8 +39,8 @@ def samples(fed: Federation) -> Iterator[Tensor]:
 def evaluate_settled(
     plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor
 ) -> Score:
-    """The score of a net with statistics gathered over all training samples (HeteroFL, section
-    3.2); x (m,) is of this net.
+    """The score of a model with statistics over all training samples (HeteroFL, section 3.2); x
+    (m,) belongs to this model.
     """
     settled = Net(with_statistics(net.export(x), samples(fed)))
     return score_of(plan, fed, settled, settled.init(), [(inputs, targets)])
@@ -55,8 +55,8 @@ def evaluate_normed(
     statistics: str,
     own: bool,
 ) -> Score:
-    """The score of a net whose norms keep no statistics: by "static" ones or those of the test
-    "batch". own: on the federation's test samples.
+    """The score of a model without running statistics, with "static" statistics or those of the
+    test "batch". own: on the federation's test samples.
     """
     if statistics == "static":
         return evaluate_settled(plan, fed, net, x, *on)
@@ -66,10 +66,10 @@ def evaluate_normed(
 def evaluate_by_batches(
     plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor, own: bool
 ) -> Score:
-    """The score of a net that normalises by the test batch, as FIARSE's code has it: batches as
-    large as in training, each of one client's test set (own: these are the federation's test
-    samples), in order; what belongs to no client comes at the end. One example alone has no
-    statistics: it joins the batch before it.
+    """The score of a model that normalises with the test batch, as FIARSE's code does. Batches are
+    as large as in training, in order, each of one client's test set (own: these are the
+    federation's test samples). Samples that belong to no client come at the end. One example alone
+    has no statistics, so it joins the batch before it.
     """
     size = fed.local.batch or EVALUATION_BATCH
     batches = _batches(_test_sets(fed, len(inputs), own), size)
@@ -92,7 +92,7 @@ def _batches(parts: Sequence[Tensor], size: int) -> list[Tensor]:
 
 
 def _test_sets(fed: Federation, count: int, own: bool) -> list[Tensor]:
-    """The test samples client by client, each once, then those of nobody."""
+    """The test samples client by client, each once, then those of no client."""
     lists, free, out = fed.data.test_clients, torch.ones(count, dtype=torch.bool), []
     if own and lists is not None:
         for i in range(fed.population):

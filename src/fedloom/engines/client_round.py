@@ -1,7 +1,7 @@
-"""One client's round: the body of every engine, and of a node in a real federation.
+"""One client's round: the code that every engine runs, and later a node of a real federation.
 
-A client works on its view of the model: vectors of length m, a smaller net or a mask. Its answer
-goes through the link, and what the server makes of it is put back to length d, into the sums.
+A client trains its sub-model: vectors of length m, in a smaller net or behind a mask. Its update is
+compressed; the decoded update is scattered to length d and added to the sums.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .summation import Node, finite, numbers, push, spread, uniform_of
 
 
 class Stats(NamedTuple):
-    """What a client's round cost. bytes_down, bytes_up: {field: bytes} of its two messages.
-    squares: ||delta||^2, and ||e||^2 of what its feedback keeps of delta, where delta is coded.
-    passes: how many of the gradients belong to passes over all its data (Job.full).
+    """What a client's round cost. bytes_down, bytes_up: {field: bytes} of the two messages.
+    squares: ||delta||^2, and ||e||^2 of the error feedback of delta, if delta is compressed.
+    passes: how many of the gradients belong to passes over all data of the client (Job.full).
     """
 
     client: int
@@ -56,7 +56,7 @@ class Stats(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What all clients of one capacity are sent in a round."""
+    """What all clients of one capacity receive in a round."""
 
     view: View
     net: Net
@@ -65,8 +65,8 @@ class Share(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What local training gives. buffers: the module's own after training, empty if it has none.
-    gradients, passes: see Stats.
+    """The result of local training. buffers: the module's buffers after training, empty if it has
+    none. gradients, passes: see Stats.
     """
 
     up: Rec
@@ -79,9 +79,7 @@ class Done(NamedTuple):
 
 
 class RangeResult(NamedTuple):
-    """What a range of a cohort hands on: partial sums, its clients' new memories, their
-    statistics.
-    """
+    """The result of a range of a cohort: partial sums, new client states, statistics."""
 
     nodes: list[Node]
     memories: dict[int, Rec]
@@ -89,7 +87,7 @@ class RangeResult(NamedTuple):
 
 
 class Client:
-    """Runs clients, one after another, on one model instance."""
+    """Runs clients one after another on one instance of the model."""
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
@@ -100,10 +98,10 @@ class Client:
         self._whole = whole(net.layout)
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
-        self._later = False  # whether answers are looked through when they are summed
+        self._later = False  # whether client updates are checked when they are summed
         kind = type(plan.algorithm)
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
-        self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of nobody
+        self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of no client
 
     # ------------------------------------------------------------------------------------ a range
     def run_range(
@@ -117,10 +115,10 @@ class Client:
     ) -> RangeResult:
         """Train the clients of a range of the cohort, which begins at place `first`.
 
-        memories has those of the clients who took part before. Raises ClientError.
+        memories: {client: its state}, for clients that took part before. Raises ClientError.
         """
         shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
-        # a sum that is finite proves its terms, and saves a pass over each answer
+        # a finite sum has finite terms: this saves a pass over each client update
         self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
         while True:
             out = RangeResult([], {}, [])
@@ -136,12 +134,12 @@ class Client:
             sums = [part for _, _, part in out.nodes if part is not None]
             if not self._later or all(map(finite, sums)):
                 break
-            self._later = False  # again, each answer by itself: whose was it?
-        self._first = None  # this round's x and the memory of who began there
+            self._later = False  # once more with each update alone, to find the client
+        self._first = None  # this round's x, and the state of clients that begin there
         return out
 
     def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
-        """{capacity: what these clients are sent}: a view is made once per capacity and round."""
+        """{capacity: what these clients receive}. A view is made once per capacity and round."""
         rule, made = self.plan.rule, {}
         for capacity in dict.fromkeys(map(self.fed.capacity, cohort)):
             view = self._kept.get(capacity)
@@ -160,7 +158,9 @@ class Client:
         return made
 
     def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 0: their answers' sums, to be averaged plainly."""
+        """Ask clients once before round 0. Returns the sums of what they send, for plain
+        averages.
+        """
         out, down = RangeResult([], {}, []), nbytes(rec(x=x))
         for place, i in enumerate(clients, first):
             with self.explained(i, -1):
@@ -186,7 +186,7 @@ class Client:
     def take_in(
         self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
     ) -> None:
-        """Add a trained client's answer, memory and cost to a range's result."""
+        """Add a trained client's update, state and cost to the result of a range."""
         part, memory, cost = self.deliver(done, share, i, round)
         if memory is not None:
             out.memories[i] = memory
@@ -194,8 +194,8 @@ class Client:
         push(out.nodes, 0, place, part)
 
     def deliver(self, done: Done, share: Share, i: int, round: int) -> tuple[Rec, Rec, Stats]:
-        """Send an answer through the link -> the leaf of the sums and the client's new memory (None
-        if the answer is left out), and its cost.
+        """Encode and decode a client update. Returns the leaf of the sums and the new client state
+        (None if the update is left out), and the cost.
         """
         up, mine, why = numbers(done.up), done.buffers, "its answer is not finite"
         if not math.isfinite(done.loss):
@@ -203,14 +203,14 @@ class Client:
         elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
             try:
                 return self._sent(up, done, share, i, round)
-            except NotFiniteError as error:  # what is sent is not the answer alone: a residual is
+            except NotFiniteError as error:  # what is sent is more than the update: a residual is
                 why = str(error)  # added, and the sum may overflow
         if self.plan.nonfinite == "stop":
             raise ClientError(
                 f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
-        # a codec takes no such values: its client has nothing that it could send
+        # a codec takes finite values only: this client has nothing to send
         sent = {} if self.plan.link.codes else nbytes(up)
         return None, None, self._cost(i, done, share, sent, answered=False)
 
@@ -239,7 +239,7 @@ class Client:
         if self._rows is not None:
             counted = counted * self._owned(self._rows, share.view, i).to(up.delta.dtype)
         uniform = uniform_of(self.plan.algorithm, up, done.job)
-        # new memory, which the sums may write into; a plain answer's own is new already
+        # new memory, which the sums may write into; the delta of a plain update is new already
         mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
         part = rec(
             n=1.0,
@@ -261,7 +261,9 @@ class Client:
         return spread(part, share.view), memory, self._cost(i, done, share, sent, squares)
 
     def _owned(self, rows: Tensor, view: View, i: int) -> Tensor:
-        """(m,): whether a client has samples of the class that a coordinate is about, if any."""
+        """(m,): 1 where the client has samples of the class that a coordinate belongs to, or where
+        it belongs to none.
+        """
         mine = rows if view.held is None else rows.index_select(0, view.held)
         has = (self.fed.data.label_counts_of(i) > 0).to(rows.device)
         beyond = has.new_zeros(max(0, self._outputs - len(has)))  # outputs that stand for no class
@@ -269,14 +271,16 @@ class Client:
         return torch.cat([has, beyond, everybody])[mine]
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
-        """What a client remembers when it takes part for the first time: vectors of length d."""
+        """The state of a client that takes part for the first time: vectors of length d."""
         alg, link = self._common_memory(x, view or self._whole)
         seed_torch(key(self.fed.seed, "init", i), x)
         obj = self.plan.objective.init(_First(self.fed, i, x, self.net))
         return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
-        """What all who begin at x with this view have in common; nobody writes into a memory."""
+        """The state that all clients with this view have when they first take part at x. Nothing
+        writes into a state.
+        """
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             seed_torch(key(self.fed.seed, "init"), x)
             link = self.plan.link.init(x, view.layout, self.fed.seed)
@@ -287,8 +291,8 @@ class Client:
 
     # --------------------------------------------------------------------------------- one client
     def begun(self, view: View, memory: Rec, i: int, round: int, seed: int) -> Rec:
-        """The objective's memory as a client begins a round, at the length of the net that computes
-        the loss. Torch's generators begin at its seed.
+        """The objective's client state at the beginning of a round, with the length of the net that
+        computes the loss. Torch's generators begin at its seed.
         """
         seed_torch(seed, self.net.params[0])
         obj = view.take(memory.obj) if view.net is not None else memory.obj
@@ -296,7 +300,7 @@ class Client:
         return self.plan.objective.begin(obj, info)
 
     def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
-        """One client's local training. memory and what comes back of it have length d."""
+        """One client's local training. The client state has length d, before and after."""
         fed, alg, objective = self.fed, self.guard, self.plan.objective
         view, net, msg = share.view, share.net, share.msg
         seed = key(fed.seed, "step", round, i)
@@ -359,18 +363,18 @@ class Client:
         return Done(up, memory, job, _mean_loss(oracle.losses), calls, msg.x[:0], full.calls)
 
     def kept(self, view: View) -> Callable[[Vec], Vec] | None:
-        """What Job.kept is for clients with this view."""
+        """The value of Job.kept for clients with this view."""
         rule, fit = self.plan.rule, view.fit
         return None if rule is None or fit is None else lambda x: rule.kept(x, fit)
 
     def explained(self, i: int, round: int) -> Explained:
-        """Say of a failure which algorithm, client and round it was."""
+        """Name algorithm, client and round in an error that is raised inside."""
         return Explained(self.plan.algorithm.method, i, round)
 
 
 class _First:
-    """What an objective is told of a client that takes part for the first time, see
-    Objective.init. Labels are counted only if they are asked for.
+    """What Objective.init receives for a client that takes part for the first time. Labels are
+    counted only if they are asked for.
     """
 
     def __init__(self, fed: Federation, client: int, x: Vec, net: Net) -> None:
@@ -387,7 +391,7 @@ class _First:
 
 
 def _mean_loss(losses: Sequence[Tensor]) -> float:
-    """The mean of losses, 0-d each; 0.0 of none. Read from a GPU in one go."""
+    """The mean of losses (0-d each), 0.0 of none. They are read from a GPU at once."""
     if not losses:
         return 0.0
     here = losses[0].device.type == "cpu"

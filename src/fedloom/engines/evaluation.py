@@ -1,4 +1,4 @@
-"""Score a model on data, batch by batch: sums over examples, in ranges that add up."""
+"""Evaluation of a model on data, batch by batch: sums over examples, in ranges that add up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence n
 
 class Score(NamedTuple):
     """Sums over examples: the loss, and every metric with its weights. each, share: the first
-    metric and its weights, example by example; empty without one, or if it is of the whole set.
+    metric and its weights per example; empty without a metric, or if it needs the whole set.
     """
 
     examples: int
@@ -35,12 +35,12 @@ class Score(NamedTuple):
     share: Tensor
 
     def mean(self, name: str, metric: Any) -> float:
-        """The weighted mean of a metric, and what the metric makes of it."""
+        """The weighted mean of a metric, after the metric's own `final`."""
         return final(metric, self.values[name] / (self.weights[name] or 1.0))
 
 
 def per_example(value: Any, count: int, what: str) -> Tensor:
-    """A loss or metric as (B,), also where a user's function gives only the batch's mean."""
+    """A loss or metric as (B,), also if a user's function gives only the batch's mean."""
     if isinstance(value, Real):
         value = torch.tensor(float(value))
     if not isinstance(value, Tensor):
@@ -59,8 +59,8 @@ def per_example(value: Any, count: int, what: str) -> Tensor:
 
 
 def evaluation_batch(targets: Tensor) -> int:
-    """How many examples are evaluated at once: of texts fewer, since logits of 500 texts of 35
-    words and a vocabulary of 33,278 are more than two gigabytes.
+    """How many examples are evaluated at once. Texts have fewer, because logits of 500 texts of 35
+    words and a vocabulary of 33,278 need more than two gigabytes.
 
     >>> [evaluation_batch(torch.zeros(shape).long()) for shape in ((9,), (9, 35))]
     [500, 14]
@@ -70,7 +70,7 @@ def evaluation_batch(targets: Tensor) -> int:
 
 
 def final(metric: Any, mean: float) -> float:
-    """What a metric makes of its mean."""
+    """The value of a metric, from its mean."""
     make = getattr(metric, "final", None)
     return mean if make is None else float(make(mean))
 
@@ -85,8 +85,8 @@ def _weight(metric: Any, targets: Tensor) -> Tensor:
 def score_of(
     plan: Plan, fed: Federation, net: Net, x: Vec, parts: Iterable[tuple[Tensor, Tensor]]
 ) -> Score:
-    """The score of a model on inputs and targets, in parts, with the metrics that are measured on
-    the whole of it. The caller has loaded the buffers.
+    """The score of a model on inputs and targets, with the metrics that need the whole set. The
+    caller has loaded the buffers.
     """
     whole = Whole(fed.metrics)
     total = add([s for part in parts for s in evaluate_range(plan, fed, net, x, *part, whole)])
@@ -99,7 +99,7 @@ def score_of(
 
 @contextmanager
 def _told(plan: Plan) -> Iterator[None]:
-    """Whatever a user's metric raises, as an error of ours."""
+    """Turn any error of a user's metric into an error of fedloom."""
     try:
         yield
     except FedloomError:
@@ -123,8 +123,8 @@ def evaluate_range(
     targets: Tensor,
     whole: Whole | None = None,
 ) -> list[Score]:
-    """One Score per evaluation batch, in order, of the metrics that are functions; the others in
-    `whole` see every batch. The caller has loaded the buffers.
+    """One Score per evaluation batch, in order, for metrics that are functions. Metrics in `whole`
+    see every batch. The caller has loaded the buffers.
     """
     functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
     headline = next(iter(fed.metrics), "")
@@ -157,7 +157,9 @@ def evaluate_range(
 
 
 def add(scores: list[Score]) -> Score:
-    """The sum of scores, from left to right, so that its bits depend on no cut."""
+    """The sum of scores from left to right, so that its bits do not depend on where ranges
+    are cut.
+    """
 
     def total(values: Any) -> float:
         return functools.reduce(lambda a, b: a + b, values, 0.0)

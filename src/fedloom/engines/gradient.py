@@ -1,4 +1,4 @@
-"""The gradient as a value: what an algorithm calls, and the vectors that it is written into."""
+"""The gradient function that an algorithm calls, and the vectors that the engine reuses."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NOTHING: set[int] = set()
 
 
 class Buffers:
-    """Vectors that the engine may write into: those that no record of the author holds any more.
+    """Vectors that the engine may overwrite: no record of the author holds them any more.
 
-    Fresh memory for every vector of every step costs page faults that are felt from 30,000
-    parameters on.
+    New memory for every vector of every step costs page faults, which matter from 30,000 parameters
+    on.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Buffers:
         self._out: set[int] = set()
 
     def take(self, like: Vec) -> Vec:
-        """A vector like this one, ours until release()."""
+        """A vector like this one, which the engine owns until release()."""
         for buffer in self._mine:
             if id(buffer) not in self._out and buffer.shape == like.shape:
                 break
@@ -46,20 +46,22 @@ class Buffers:
         return buffer
 
     def settle(self, held: set[int]) -> None:
-        """What lies outside these storages is free again."""
+        """Everything outside these storages is free again."""
         if not held:
             self._out.clear()
         elif self._out:
             self._out = {id(b) for b in self._mine if id(b) in self._out and storage(b) in held}
 
     def next(self, x: Vec, held: set[int]) -> Vec:
-        """A vector to write the next x into: x itself, if it is ours and not in a held storage."""
+        """A vector to write the next x into: x itself, if the engine owns it and it is not in a
+        held storage.
+        """
         if any(x is b for b in self._mine) and (not held or storage(x) not in held):
             return x
         return self.take(x)
 
     def give_away(self, held: set[int]) -> None:
-        """Vectors in these storages are no longer ours; all others are free again."""
+        """The engine no longer owns vectors in these storages; all others are free again."""
         self._mine = [b for b in self._mine if storage(b) not in held]
         self._out.clear()
 
@@ -70,7 +72,7 @@ def storage(v: Tensor) -> int:
 
 
 def storages(*records: Any) -> set[int]:
-    """Where the tensors of these records lie."""
+    """The storages of the tensors in these records."""
     found = set()
     for value in leaves(*records):
         if isinstance(value, Tensor):
@@ -84,8 +86,8 @@ def storages(*records: Any) -> set[int]:
 
 
 class Gradient:
-    """The oracle of one step: x (d,) -> gradient (d,) of the minibatch's mean loss. All calls see
-    equal randomness.
+    """The gradient function of one step: x (d,) -> gradient (d,) of the minibatch's mean loss. All
+    calls of a step see the same randomness.
     """
 
     def __init__(self, plan: Plan, net: Net, view: View, ref: Vec, buffers: Buffers) -> None:
@@ -101,7 +103,9 @@ class Gradient:
         self.batch, self.memory, self.seed, self.fresh = batch, memory, seed, True
 
     def __call__(self, x: Vec) -> Vec:
-        """The gradient that the algorithm sees, at x (m,). Raises AuthorError for another shape."""
+        """The gradient at x (m,), as the algorithm sees it. Raises AuthorError for another
+        shape.
+        """
         check_point(x, self.view)
         if self.view.fit is None or self.plan.rule is None:
             return self._of_part(x)
@@ -115,7 +119,7 @@ class Gradient:
         return self._of_net(view.seen(x)).index_select(0, view.held)
 
     def _of_net(self, x: Vec) -> Vec:
-        """The plain gradient of everything that the net has, in a vector of the engine's."""
+        """The plain gradient of all parameters of the net, in a vector of the engine's."""
         parts, direct = self._pieces(x)
         g = self.buffers.take(x)
         flat = [
@@ -128,8 +132,8 @@ class Gradient:
     def descend(self, x: Vec, lr: float) -> None:
         """Move x, a vector of the engine's, by -lr times the gradient there, in place.
 
-        For directions that are the gradient itself: layer by layer, without a vector for it, which
-        would drive the model out of the processor's cache.
+        For directions that are the gradient itself. It works layer by layer, because a vector of
+        the whole gradient would push the model out of the processor's cache.
         """
         parts, direct = self._pieces(x)
         for piece, part in zip(self.net.pieces, parts, strict=True):
@@ -139,10 +143,10 @@ class Gradient:
             torch.sub(x, direct, alpha=lr, out=x)
 
     def _pieces(self, x: Vec) -> tuple[Sequence[Tensor | None], Tensor | None]:
-        """The gradient layer by layer, and that of x itself where the loss uses it directly."""
+        """The gradient layer by layer, and the gradient of x itself if the loss uses x directly."""
         beat()
         seed_torch(self.seed, x)
-        # the two contexts cost more than all else here: only those who need them pay
+        # the two contexts cost more than the rest, so they are used only if needed
         if self.net.draws or not torch.is_grad_enabled():
             with torch.enable_grad(), seeded(self.seed):
                 value, found = self._differentiated(x)
@@ -166,7 +170,7 @@ class Gradient:
 
 class FullGradient:
     """x (m,) -> the gradient of a client's mean loss over all its data, in chunks of its batch size
-    (Job.full). calls: gradients that this took so far.
+    (Job.full). calls: number of gradients so far.
     """
 
     def __init__(
@@ -227,7 +231,7 @@ def seed_torch(seed: int, like: Tensor) -> None:
 
 @contextmanager
 def own_draws(seed: int, like: Tensor) -> Iterator[None]:
-    """Let torch's generators begin at a seed, and leave them as they were."""
+    """Torch's generators begin at a seed inside, and are restored afterwards."""
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         seed_torch(seed, like)
         yield

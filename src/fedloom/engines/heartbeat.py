@@ -1,8 +1,8 @@
-"""Signs of life: a worker counts as it computes, and the process that started it reads the count.
+"""Heartbeats: a worker counts while it computes, and the process that started it reads the count.
 
-A worker beats at every client, gradient and batch of an evaluation; that is a number in shared
-memory, and costs a tenth of a microsecond. One that has not beaten for too long has been stopped,
-swapped out, or waits for what never comes.
+A worker beats at every client, gradient and batch of an evaluation. The count is a number in shared
+memory, and a beat costs a tenth of a microsecond. A worker without a beat for too long was stopped
+or swapped out, or waits for something that never comes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ POLL = 1.0  # seconds between two looks at the workers
 SILENCE = 60.0  # seconds without a beat that are always allowed,
 TIMES = 20  # and so many times the longest time between two beats that was seen
 COMPUTING = 10  # so many times longer for a worker that computes: a first step can be very long
-SHARE = 0.01  # of a processor, from which on a worker is taken to compute
-TICK = 0.5  # seconds after which a worker writes anew what it has spent
+SHARE = 0.01  # share of a processor above which a worker counts as computing
+TICK = 0.5  # seconds between two writes of the processor time
 
-_FORMAT = "QQQ"  # beats, task (0: none), milliseconds of processor that were spent
+_FORMAT = "QQQ"  # beats, task (0: none), milliseconds of processor time
 _NAME = "pulse"
 
 # ---------------------------------------------------------------------------------- in the worker
-_words: Any = [0, 0, 0]  # who is no worker counts for nobody
+_words: Any = [0, 0, 0]  # this process is no worker
 
 
 def begin(folder: Path) -> None:
-    """Let this process's signs of life be seen in a folder of shared memory."""
+    """Write this process's heartbeats to a folder of shared memory from now on."""
     global _words
     path = folder / f"{_NAME}.{os.getpid()}"
     path.write_bytes(bytes(struct.calcsize(_FORMAT)))
@@ -39,25 +39,25 @@ def begin(folder: Path) -> None:
 
 
 def beat() -> None:
-    """Show that this process goes on."""
+    """Count one heartbeat of this process."""
     _words[0] += 1
 
 
 def take(task: int) -> None:
-    """Show which task this process has taken up, 0 when it is done."""
+    """Write which task this process has begun; 0: none."""
     _words[1] = task
     beat()
 
 
 def tick() -> None:
-    """Show how much of a processor this process has had."""
+    """Write how much processor time this process has used."""
     _words[2] = int(1000 * time.process_time())
 
 
 # ---------------------------------------------------------------------------------- in the parent
 class Still(NamedTuple):
-    """A worker that stands still: its process, its task, and for how many seconds. worker None:
-    tasks are waiting, and nobody takes one up.
+    """A worker that hangs: its process, its task, and the seconds of silence. worker None: tasks
+    wait and no worker begins one.
     """
 
     worker: int | None
@@ -69,12 +69,12 @@ class Still(NamedTuple):
 class _Seen:
     beats: int
     task: int
-    spent: float  # seconds of processor when the silence began
+    spent: float  # processor seconds when the silence began
     silence: float  # seconds
 
 
 class Watch:
-    """Looks after workers who show their signs of life in a folder."""
+    """Watches the workers whose heartbeats are in a folder."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder, self.workers = folder, workers
@@ -82,16 +82,16 @@ class Watch:
         self.begin()
 
     def begin(self, anew: bool = False) -> None:
-        """Tasks are handed out now; anew: to new processes."""
+        """Tasks are handed out now. anew: to new processes."""
         self._seen: dict[int, _Seen] = {}
         self._idle, self._last = 0.0, time.monotonic()
         for path in self.folder.glob(f"{_NAME}.*") if anew else ():
             path.unlink(missing_ok=True)
 
     def look(self) -> Still | None:
-        """A worker that stands still, if there is one. Called while tasks are waited for."""
+        """A worker that hangs, or None. Called while the process waits for tasks."""
         now = time.monotonic()
-        # a stop of this process (Ctrl-Z) is no worker's silence
+        # if this process was stopped (Ctrl-Z), the workers were not silent
         passed, self._last = min(now - self._last, 2 * POLL), now
         moved, busy, still = False, False, None
         for worker, (beats, task, milliseconds) in self._pulses().items():
@@ -130,7 +130,7 @@ class Watch:
 
 
 def listed(clients: list[int]) -> str:
-    """Clients by their numbers, at most five of them.
+    """The numbers of some clients as text, at most five of them.
 
     >>> listed([4]), listed(list(range(9)))
     ('client 4', 'clients 0, 1, 2, 3, 4 and 4 more')

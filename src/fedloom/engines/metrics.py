@@ -1,10 +1,10 @@
-"""What is measured beside the loss; any function of outputs and targets will do.
+"""Metrics: any function of outputs and targets, measured beside the loss.
 
-A function is a mean over examples: it is asked batch by batch. It may also have `weight(targets) ->
-(B,)`, how much each example counts in the mean, and `final(mean) -> float`, what is made of the
-mean. An object with `update(outputs, targets)` and `compute()`, as those of torchmetrics, is
-measured on the whole set: a copy of it, reset() where it has that. Either may say whether it is
-better higher, by an attribute `higher_is_better`.
+A function is a mean over examples, and is called batch by batch. It may also have `weight(targets)
+-> (B,)`, how much each example counts in the mean, and `final(mean) -> float`, the value made from
+the mean. An object with `update(outputs, targets)` and `compute()`, as in torchmetrics, is measured
+on the whole set: on a copy of it, after reset() if it has that. Either may have an attribute
+`higher_is_better`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..objectives.base import by_class, example_mean
 
 
 def is_whole(metric: Any) -> bool:
-    """Say whether a metric is an object that is measured on a whole set."""
+    """True if a metric is an object that is measured on a whole set."""
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute"))
 
 
 class Whole:
-    """Those of some metrics that are measured on a whole set, about to begin with one."""
+    """Copies of the metrics that are measured on a whole set, for one set."""
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
         self._own = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
@@ -40,12 +40,12 @@ class Whole:
                 reset()
 
     def update(self, outputs: Any, targets: Tensor) -> None:
-        """One more batch; on the CPU, where such objects keep what they gather."""
+        """Add one batch, on the CPU, because such objects keep what they gather."""
         for metric in self._own.values():
             metric.update(outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu())
 
     def values(self) -> dict[str, float]:
-        """What they are, by name. Raises DataError for what is no number."""
+        """{name: value}. Raises DataError for a value that is no number."""
         return {name: _number(name, metric.compute()) for name, metric in self._own.items()}
 
 
@@ -72,12 +72,12 @@ def accuracy(outputs: Any, targets: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A mean over the tokens of all examples. ignore: a target that counts as no token."""
+    """A mean over the tokens of all examples. ignore: a target that is not counted."""
 
     ignore: int | None = None
 
     def told(self, targets: Tensor) -> Tensor | None:
-        """Which targets count, of their shape; None: all of them."""
+        """Mask of the targets that count, of their shape; None: all of them."""
         return None if self.ignore is None else targets != self.ignore
 
     def weight(self, targets: Tensor) -> Tensor:
@@ -98,8 +98,8 @@ class TokenAccuracy(Tokens):
 
 
 class Perplexity(Tokens):
-    """exp of the mean cross-entropy of a token, in nats: what a model that guesses among so many
-    equally likely tokens would have.
+    """exp of the mean cross-entropy of a token, in nats: the number of equally likely tokens that a
+    model with this loss would guess among.
 
     >>> import torch
     >>> each = Perplexity()(torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64))
@@ -119,8 +119,8 @@ class Perplexity(Tokens):
 
 
 def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
-    """What a run is judged by, fit for JSON: the kind of its first metric, or of its loss where it
-    has none; None for a function of the user's, which no file can hold.
+    """The kind of a run's first metric, or of its loss if it has none, fit for JSON. None for a
+    function of the user's, which no file can hold.
 
     >>> from fedloom.objectives import SquaredError
     >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
@@ -138,8 +138,8 @@ def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | N
 def default_metrics(
     objective: Objective, data: FederatedData
 ) -> dict[str, Callable[[Any, Any], Tensor]]:
-    """Accuracy where the targets are labels, perplexity and accuracy where they are a text's
-    tokens; for numbers the loss is the measure.
+    """Accuracy if the targets are labels, perplexity and accuracy if they are the tokens of a text,
+    none for numbers: there the loss is the measure.
     """
     if data.classes is None:
         return {}

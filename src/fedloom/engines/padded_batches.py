@@ -17,8 +17,9 @@ from .prefetch import Ahead, Rows, rows_of
 
 class Batches:
     """The batches of C clients in a round: K steps of B examples. like: a vector of the model's
-    type and device. whole: of a batch-level loss, which is never padded, so that all clients' k-th
-    batches have one size. ahead: fetches a step's samples while the one before it is computed.
+    type and device. whole: the loss is of a whole batch and is never padded, so that all clients'
+    k-th batches have one size. ahead: fetches the samples of the next step while this one is
+    computed.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class Batches:
         return self.index.shape[1]
 
     def __iter__(self) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
-        """Inputs and targets (C, B, ...), and the weights (C, B) of their examples, step by step:
-        never all of them at once.
+        """Inputs and targets (C, B, ...), and the weights (C, B) of their examples, one step at a
+        time: the batches of all steps are never in memory together.
         """
         rows, self._first = self._first or self._fetched(0), None
         for k in range(len(self)):
@@ -55,7 +56,7 @@ class Batches:
             yield data, self.weight[:, k, :size]
 
     def of_pass(self, r: int) -> int:
-        """How many batches a pass over all of a client's data has."""
+        """Number of batches in a pass over all of a client's data."""
         count = len(self.fed.data.clients.of(self.group[r]))
         return -(-count // (self.fed.local.batch or count))
 
@@ -84,9 +85,7 @@ class Batches:
         return self._sizes[0][k] if self.whole else self.index.shape[2]
 
     def _fetched(self, k: int) -> Rows:
-        """The stored samples of all clients' k-th batches, where possible fetched by the time that
-        they are asked for.
-        """
+        """The stored samples of all clients' k-th batches, fetched in advance if possible."""
         if k == len(self):
             return tuple
         index = self.index[:, k, : self._size(k)]
@@ -105,7 +104,7 @@ class Batches:
     def _data(
         self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Stored samples in a row -> inputs and targets with these leading axes; draws (C, B, ..)
+        """Stored samples in a row -> inputs and targets with these leading axes. draws (C, B, ..)
         augment the inputs.
         """
         inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
@@ -113,13 +112,15 @@ class Batches:
         return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])
 
     def _draws(self, k: int, size: int) -> Tensor | None:
-        """What augments all clients' k-th batches, (C, B, ...): of padding it matters to nobody."""
+        """The random numbers that augment all clients' k-th batches, (C, B, ...). Those of padding
+        have no effect.
+        """
         rows: list[Tensor] = []
         for r, i in enumerate(self.group):
             if self.fed.data.transform is None:
                 return None
             own = self._sizes[r]
-            count = own[min(k, len(own) - 1)]  # a list that is short is filled with its last batch
+            count = own[min(k, len(own) - 1)]  # a short list is padded with its last batch
             draws = self.fed.draws(i, self.round, k, count)
             if draws is None:
                 return None
@@ -132,8 +133,8 @@ def _tables(
 ) -> tuple[Tensor, Tensor]:
     """Indices per client, in batches of these sizes -> indices and weights (C, K, B).
 
-    A short batch is filled with its last index, a short list of batches with its last batch; what
-    fills a batch has weight 0.
+    A short batch is padded with its last index, a short list of batches with its last batch.
+    Padding has weight 0.
     """
     K, B = max(map(len, sizes)), max(width, max(map(max, sizes)))
     if len(set(sizes)) == 1:

@@ -1,4 +1,4 @@
-"""Batches that are fetched while the step before them is computed."""
+"""Fetching of batches while the step before them is computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-Rows = Callable[[], tuple[Tensor, ...]]  # waits, if need be
+Rows = Callable[[], tuple[Tensor, ...]]  # waits if necessary
 
 
 def rows_of(sources: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
@@ -19,16 +19,18 @@ def rows_of(sources: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
 
 
 class Ahead:
-    """Copies rows on a thread of its own. A cohort's batches lie all over the data, so that most of
-    a copy is waiting for the memory.
+    """Copies rows in a thread of its own. A cohort's batches are scattered over the data, so a copy
+    mostly waits for the memory.
     """
 
     def __init__(self) -> None:
-        # a copy cut among threads would wait for the slowest of them
+        # a copy shared by threads would wait for the slowest one
         self._pool = ThreadPoolExecutor(1, "fedloom-batches", torch.set_num_threads, (1,))
 
     def rows(self, sources: tuple[Tensor, ...], index: Tensor) -> Rows:
-        """Begin with rows_of() -> what waits for it. On a GPU it is done at once."""
+        """Begin rows_of(); returns a function that waits for the result. On a GPU it is done at
+        once.
+        """
         if sources[0].device.type != "cpu":
             found = rows_of(sources, index)
             return lambda: found

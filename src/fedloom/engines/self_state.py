@@ -1,4 +1,4 @@
-"""What an algorithm has on itself, and whether that stays as it was."""
+"""The attributes of an algorithm, and whether a method changed them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..algorithm import Algorithm
 
 
 def state(part: Any) -> dict[str, Any]:
-    """What a part and the parts inside it have as attributes now: fields and containers of the
-    class with their contents; other attributes, such as a log set up in __post_init__, by identity.
+    """The attributes of a part and of the parts inside it. Fields and containers of the class are
+    compared by content; other attributes, such as a log made in __post_init__, by identity.
     """
     out: dict[str, Any] = {}
     own = {f.name for f in dataclasses.fields(part)}
@@ -46,7 +46,7 @@ class _Same:
 
 
 def differs(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The name of an attribute that is new or another one; "" if there is none."""
+    """The name of an attribute that was added or replaced; "" if there is none."""
     for name, value in after.items():
         if name not in before or not _equal(before[name], value):
             return f"self.{name}"

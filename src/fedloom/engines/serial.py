@@ -19,7 +19,7 @@ class Serial:
     name = text = "serial"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Make ready."""
+        """Prepare the run."""
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
@@ -43,4 +43,4 @@ class Serial:
             return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to release."""

@@ -1,8 +1,8 @@
 """Objects for other processes of this machine: large tensors go through shared memory, the rest is
 pickled by value.
 
-cloudpickle takes lambdas and classes of the user's own script, so that no `if __name__ ==
-"__main__"` is needed.
+cloudpickle takes lambdas and classes of the user's own script, so a script needs no `if __name__ ==
+"__main__"`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Plain CPU tensors by their bytes, and large ones by the name of a file if there is a folder
-    for them.
+    """Pickles plain CPU tensors as bytes, and large ones as the name of a file if there is a
+    folder.
     """
 
     def __init__(self, out: io.BytesIO, folder: Path | None = None, stem: str = "") -> None:
@@ -75,19 +75,21 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _is_plain(obj: Any) -> bool:
-    """Say whether it is a tensor on the CPU, of no class of its own."""
+    """True for a CPU tensor that is of no subclass."""
     return type(obj) is Tensor and obj.device.type == "cpu"
 
 
 def _overlaps(t: Tensor) -> bool:
-    """Say whether entries share memory, as the windows of a text do: written out it would be many
-    times as large.
+    """True if entries share memory, as the windows of a text do. Written out, such a tensor would
+    be many times as large.
     """
     return t.untyped_storage().nbytes() < t.nbytes
 
 
 def _stored(t: Tensor) -> Tensor:
-    """What lies in memory of a tensor: itself, or all of its storage if its entries share it."""
+    """The part of a tensor that must be stored: itself, or its whole storage if entries share
+    memory.
+    """
     if not _overlaps(t):
         return t
     return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
@@ -105,19 +107,19 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle by value, tensors as their bytes."""
+    """Pickle by value, with tensors as bytes."""
     out = io.BytesIO()
     _Pickler(out).dump(value)
     return out.getvalue()
 
 
 def loads(raw: bytes) -> Any:
-    """What dumps() was given."""
+    """The object given to dumps()."""
     return pickle.loads(raw)
 
 
 def load(path: str) -> Any:
-    """What a Board posted under this path; large tensors are mapped, not read."""
+    """The object that a Board posted under this path. Large tensors are mapped, not read."""
     with open(path, "rb") as f:
         return _Unpickler(f, Path(path).parent).load()
 
@@ -125,9 +127,9 @@ def load(path: str) -> Any:
 class Board:
     """A folder in shared memory where one process posts objects that others load().
 
-    Its owner holds a lock on it, which ends with the owner however it ends: a folder that nobody
-    holds is left over, and the next board removes it. A process number would not do, since it means
-    another process, or none, in another container that shares the memory.
+    Its owner holds a lock on it, which the system releases however the owner ends. The next board
+    removes folders without a lock. A process number would not do: in another container that shares
+    the memory it means another process, or none.
     """
 
     def __init__(self) -> None:
@@ -138,9 +140,7 @@ class Board:
         self._posts = 0
 
     def post(self, value: Any) -> str:
-        """Write an object; -> the path to load() it from. Raises OSError when the memory is
-        full.
-        """
+        """Write an object; returns the path for load(). Raises OSError if the memory is full."""
         self._posts += 1
         name, out = f"post{self._posts}", io.BytesIO()
         _Pickler(out, self.folder, name).dump(value)
@@ -148,12 +148,12 @@ class Board:
         return str(self.folder / name)
 
     def remove(self, path: str) -> None:
-        """Take a post down; who has loaded it keeps it."""
+        """Delete a posted object. Processes that have already loaded it keep their copy."""
         for file in [Path(path), *self.folder.glob(f"{Path(path).name}.*")]:
             file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Take everything down; may be called twice."""
+        """Delete everything. It may be called twice."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -161,24 +161,24 @@ class Board:
 
 
 def _held(root: Path) -> tuple[Path, int | None]:
-    """A new folder and the descriptor that locks it, None where there are no such locks."""
+    """A new folder and the descriptor of its lock; None on systems without such locks."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
         if sys.platform == "win32":
             return folder, None
         try:
             opened = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # swept before it was locked
+        except FileNotFoundError:  # another process removed it before it was locked
             continue
-        _locked(opened, wait=True)  # a sweep may have been faster
+        _locked(opened, wait=True)  # another process may have removed it
         if folder.exists():
             return folder, opened
         os.close(opened)
 
 
 def _locked(folder: int, wait: bool) -> bool:
-    """Lock an open folder, and say whether it was done: not if somebody else holds it, or on a file
-    system without locks.
+    """Lock an open folder. False if another process holds the lock, or the file system has no
+    locks.
     """
     import fcntl
 
@@ -190,7 +190,7 @@ def _locked(folder: int, wait: bool) -> bool:
 
 
 def _sweep(root: Path) -> None:
-    """Remove this user's boards that nobody holds."""
+    """Remove this user's boards that no process holds."""
     if sys.platform == "win32":
         return
     for folder in root.glob(f"{_PREFIX}*"):

@@ -1,9 +1,9 @@
-"""Sums of answers as one binary tree over the places of a cohort, sorted by client.
+"""Sums of client updates along one binary tree over the places of a cohort, sorted by client.
 
-The tree's shape depends on the cohort's size only: wherever the cohort is cut into ranges, and
-whoever adds these up, the sum has the same bits. A node (level, index, total) is the sum of the
-places index * 2^level and the following, 2^level in all; total is None where nothing arrived. A
-range hands on a stack of nodes, left to right, at most 2 log2(cohort) of them.
+The shape of the tree depends only on the size of the cohort. So the sum has the same bits however
+the cohort is cut into ranges, and wherever these are added. A node (level, index, total) is the sum
+of the 2^level places from index * 2^level on; total is None if no update arrived. A range returns a
+stack of nodes, left to right, at most 2 log2(cohort) of them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Node = tuple[int, int, Any]
 
 
 def _plus(a: Rec, b: Rec, own: bool) -> Rec:
-    """a + b; into a's memory if the sums own it."""
+    """a + b; in place if the sums own a."""
     if a is None or b is None:
         return b if a is None else a
     return tree(_add_in_place if own else _add, a, b)
 
 
 def _plus_leaf(a: Rec, b: Rec) -> Rec:
-    """a + b, of a leaf a, whose delta alone the sums own."""
+    """a + b for a leaf a, of which the sums own only delta."""
     if a is None or b is None or "delta" not in a._fields:
         return _plus(a, b, False)
     rest = tree(_add, a._replace(delta=0.0), b._replace(delta=0.0))
@@ -48,23 +48,24 @@ def _add_in_place(a: Any, b: Any) -> Any:
 
 
 def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
-    """Add one more node, to the right of all others. Two siblings become their parent.
+    """Add one node to the right of all others. Two siblings become their parent.
 
-    A leaf's vectors may belong to a client's memory, but for its delta: only sums of at least two
-    are added to in place.
+    The vectors of a leaf, except delta, may belong to a client state, so only sums of two or more
+    leaves are changed in place.
     """
     while index % 2 and stack and stack[-1][:2] == (level, index - 1):
         left = stack.pop()[2]
-        owned = left is not None and left.n > 1  # made here, by adding
+        owned = left is not None and left.n > 1  # made here by adding
         total = _plus(left, total, True) if owned else _plus_leaf(left, total)
         level, index = level + 1, index // 2
     stack.append((level, index, total))
 
 
 def push_rows(stack: list[Node], first: int, rows: Rec) -> None:
-    """push() of the leaves first, first + 1, ... at once: fields of rows have an axis of leaves.
+    """push() the leaves first, first + 1, ... at once: fields of rows have an axis of leaves.
 
-    Fields (C,) are numbers, all others vectors. The same additions as one by one, level by level.
+    Fields (C,) are numbers, all others vectors. The additions are the same as one by one, level by
+    level.
     """
     left: list[Node] = []
     right: list[Node] = []
@@ -83,13 +84,13 @@ def push_rows(stack: list[Node], first: int, rows: Rec) -> None:
 
 
 def _row(rows: Rec, r: int) -> Rec:
-    """One leaf or sum, in memory of its own."""
+    """A copy of one leaf or sum."""
     return tree(lambda v: float(v[r]) if v.ndim == 1 else v[r].clone(), rows)
 
 
 def root(stack: Sequence[Node]) -> Rec:
-    """What is left when all leaves are in: complete trees, ever smaller; added from the smallest
-    on. None: nothing.
+    """The total of all leaves: complete trees of falling size, added from the smallest. None: no
+    update.
     """
     total = None
     for _, _, part in reversed(stack):
@@ -108,21 +109,21 @@ def ranges(costs: Sequence[float], pieces: int) -> list[tuple[int, int]]:
 
 
 def means(total: Rec) -> tuple[Rec, Tensor]:
-    """Sums -> what server_step sees, and the mean of the models' buffers.
+    """Sums -> the means that server_step receives, and the mean of the models' buffers.
 
-    delta and buffers are averaged by weight, the rest plainly: with sub-models, each coordinate
-    over those who hold it, as if nobody else were there. A number of uniform() is then a vector
-    too, its mean over a coordinate's holders, and over all where there are none.
+    delta and buffers are averaged by weight, the fields of uniform() plainly. With sub-models each
+    coordinate is averaged over the clients that hold it. A number of uniform() is then a vector
+    too: its mean over a coordinate's holders, or over all clients if it has none.
     """
     weight = total.weight
-    if isinstance(weight, Tensor):  # per coordinate: 0 where nobody who answered holds it
+    if isinstance(weight, Tensor):  # per coordinate: 0 where no update holds it
         covered = weight > 0
         delta = torch.where(covered, total.delta / torch.where(covered, weight, 1.0), 0.0)
     else:
         delta = total.delta / weight
     uniform = tree(lambda v: v / total.n, total.uniform)
     if "holders" in total._fields:
-        some = total.holders.clamp_min(1)  # where nobody holds it, the sum is 0
+        some = total.holders.clamp_min(1)  # where no client holds it, the sum is 0
         own = {k: v / some for k, v in total.uniform._asdict().items() if isinstance(v, Tensor)}
         for name, v in total.shares._asdict().items():
             own[name] = torch.where(total.holders > 0, v / some, getattr(uniform, name))
@@ -131,9 +132,9 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
 
 
 def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
-    """What a mean over the answers is multiplied by to become a part of the mean over all clients:
-    answers / N. With sub-models (d,): those who answered over all who hold a coordinate, `holding`;
-    where that changes from round to round (None), over N.
+    """The participation ratio, client updates / N: a mean times it is the sum over the cohort
+    divided by N. With sub-models (d,): the updates that hold a coordinate over all clients that
+    hold it, `holding`; over N if the holders change from round to round (None).
 
     >>> two = rec(n=2.0, holders=torch.tensor([2.0, 1.0, 0.0]))
     >>> rate(two, 8, torch.tensor([8.0, 4.0, 0.0]))
@@ -148,8 +149,8 @@ def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
 
 
 def rested(srv: Rec, before: Rec, total: Rec) -> Rec:
-    """srv, with all that it knows of a coordinate as before where nobody who answered holds it: a
-    federation of its holders would not have moved.
+    """srv, but with the server state before the round at coordinates that no update held: a
+    federation of the holders would not have moved them.
     """
     held = total.holders if "holders" in total._fields else total.weight
     if not isinstance(held, Tensor) or bool((held > 0).all()):
@@ -163,7 +164,7 @@ def rested(srv: Rec, before: Rec, total: Rec) -> Rec:
 
 
 def finite(part: Rec) -> bool:
-    """Say whether every number is finite; a finite sum proves it in one pass."""
+    """True if every number is finite; a finite sum proves it in one pass."""
     for v in leaves(part):
         if not isinstance(v, Tensor):
             if not math.isfinite(v):
@@ -174,7 +175,9 @@ def finite(part: Rec) -> bool:
 
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
-    """What enters the plain means of an answer. Raises ClientError if it is no record."""
+    """The fields of a client update that are averaged plainly. Raises ClientError if they are no
+    record.
+    """
     uniform = alg.uniform(up, job._replace(full=None))
     if not is_rec(uniform):
         raise ClientError(
@@ -184,8 +187,8 @@ def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
 
 
 def numbers(up: Rec) -> Rec:
-    """An answer whose single values are Python floats: they travel as doubles, also where an engine
-    computes numbers of the job as tensors.
+    """A client update whose single values are Python floats. They travel as doubles, also if an
+    engine computes them as tensors.
     """
     if not any(isinstance(v, Tensor) and not v.ndim for v in leaves(up)):
         return up
@@ -193,7 +196,7 @@ def numbers(up: Rec) -> Rec:
 
 
 def spread(part: Rec, view: View) -> Rec:
-    """One answer at the server's length d; 0 where the client holds nothing."""
+    """One client update at the server's length d; 0 where the client holds nothing."""
     held = view.held
     if held is None:
         return part

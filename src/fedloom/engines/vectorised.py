@@ -1,8 +1,8 @@
-"""The vectorised engine: many clients are one computation with a leading axis of clients.
+"""The vectorised engine computes many clients at once, with a leading axis of clients.
 
-Ragged numbers of steps are masked, short batches padded by weight 0; a batch-level loss is never
-padded. What needs torch's own randomness, or changes buffers, is refused by name: its draws would
-belong to no client.
+Clients with fewer steps are masked, short batches padded with weight 0; a batch-level loss is never
+padded. Modules that draw from torch's own generator, or change buffers, are refused by name: such
+draws would belong to no client.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def refuse_module(module: nn.Module) -> None:
 
 
 class Vectorised:
-    """Clients in chunks, each chunk one vmapped computation. chunk None: as many as fit into a
+    """Runs clients in chunks, each as one vmapped computation. chunk None: as many as fit into a
     gigabyte, at most 32.
     """
 
@@ -62,11 +62,11 @@ class Vectorised:
 
     @property
     def text(self) -> str:
-        """As a configuration writes it."""
+        """The engine as a configuration writes it."""
         return "vectorised" if self._asked is None else f"vectorised:{self._asked}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Make ready. Raises CompositionError for a module that cannot be vmapped."""
+        """Prepare the run. Raises CompositionError for a module that cannot be vmapped."""
         refuse_module(net.module)
         keep_memory()
         self.chunk = self._asked or default_chunk(plan, fed, net)
@@ -93,6 +93,6 @@ class Vectorised:
             return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
 
     def close(self) -> None:
-        """Let the thread that fetches batches end."""
+        """End the thread that fetches batches."""
         if self._ahead is not None:
             self._ahead.close()

@@ -23,21 +23,21 @@ from .vmap_round import NeedsFullError, Together, Trained
 
 LARGEST = 32  # clients at once, unless the configuration says otherwise
 BUDGET = 1 << 30  # bytes that a chunk may take by default
-VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, memories, sums
+VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
 
 
 class Chunks:
-    """Runs clients, `chunk` at a time, on one model instance."""
+    """Runs `chunk` clients at a time on one instance of the model."""
 
     def __init__(self, plan: Plan, fed: Federation, net: Net, chunk: int) -> None:
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = Client(plan, fed, net)
-        self.ahead: Ahead | None = None  # for who has a processor to spare
+        self.ahead: Ahead | None = None  # if there is a second processor
         self._whole = self._depends()
 
     def _depends(self) -> bool:
-        """Say whether an example's loss depends on the rest of its batch, as behind batch norm, or
-        is not given for every example at all. Such a batch must not be padded.
+        """True if an example's loss depends on the rest of its batch, as with batch norm, or if
+        there is no loss per example. Such a batch must not be padded.
         """
         index, x = self.fed.data.clients.indices[:8], self.net.init()
         with self.client.explained(0, 0), one_thread():
@@ -65,7 +65,7 @@ class Chunks:
     ) -> RangeResult:
         """Train the clients of a range of the cohort, which begins at place `first`.
 
-        memories has those of the clients who took part before. Raises ClientError.
+        memories: {client: its state}, for clients that took part before. Raises ClientError.
         """
         out, client = RangeResult([], {}, []), self.client
         shares = client.shares(msg, cohort, round)
@@ -113,8 +113,8 @@ class Chunks:
             return None
 
     def _groups(self, members: list[int]) -> list[list[int]]:
-        """Clients that can be one computation: of one view; with a batch-level loss, also of equal
-        batches.
+        """Clients that can be computed together: they share a view; with a batch-level loss, also
+        the sizes of their batches.
         """
         alike: dict[Any, list[int]] = {}
         for i in members:
@@ -124,7 +124,7 @@ class Chunks:
 
     # ---------------------------------------------------------------------- all answers of a chunk
     def _all_in(self, trained: Trained) -> bool:
-        """Say whether these answers can be added up as they are: whole, dense and finite."""
+        """True if these updates can be added as they are: whole, uncompressed and finite."""
         plan = self.plan
         plain = plan.rule is None and not plan.link.codes
         return plain and all(map(math.isfinite, trained.losses)) and finite(trained.up)
@@ -138,7 +138,7 @@ class Chunks:
         round: int,
         first: int,
     ) -> None:
-        """What Client.take_in does with each of them, for all at once."""
+        """Client.take_in for all of these clients at once."""
         up = trained.up
         weight = up.weight.cpu().double()
         rows = rec(
@@ -161,8 +161,8 @@ class Chunks:
 
 
 def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) -> int:
-    """How many clients fit into a gigabyte, at most 32 (or `most`): by the model's length, and by
-    what one batch of the first client keeps for its gradient.
+    """Number of clients that fit into a gigabyte, at most 32 (or `most`), from the model's length
+    and from the memory that the gradient of one batch of the first client needs.
     """
     kept = 0
 

@@ -1,4 +1,6 @@
-"""Some clients as one computation, with a leading axis of clients: the vectorised engine's work."""
+"""One computation for several clients, with a leading axis of clients: the core of the vectorised
+engine.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,18 @@ from .padded_batches import Batches
 from .prefetch import Ahead
 from .summation import uniform_of
 
-# what a job has of every client: the rest is of a step, or a function
+# the fields of a job that each client has; the others belong to a step, or are functions
 _NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size")
 
 
 class NeedsFullError(Exception):
-    """The algorithm asked for the gradient over all data, which is only prepared if it does."""
+    """The algorithm asked for the gradient over all data, which is prepared only on demand."""
 
 
 class _Clients(NamedTuple):
-    """What stays the same in all steps of a round; outside of vmap with an axis of clients."""
+    """Values that stay the same in all steps of a round; outside of vmap with an axis of
+    clients.
+    """
 
     own: Rec
     numbers: Tensor  # see _NUMBERS
@@ -39,8 +43,8 @@ class _Clients(NamedTuple):
 
 
 class _Now(NamedTuple):
-    """What a step begins with; outside of vmap with an axis of clients. live: whether a client
-    still has a step to do.
+    """Values at the beginning of a step; outside of vmap with an axis of clients. live: whether a
+    client still has a step to do.
     """
 
     loc: Rec
@@ -53,7 +57,7 @@ class _Now(NamedTuple):
 
 
 class Trained:
-    """What some clients have after training: records with a leading axis of clients."""
+    """The results of several clients after training: records with a leading axis of clients."""
 
     def __init__(self, work: Together, up: Rec, uniform: Rec, own: Rec, obj: Rec, losses: Any):
         self.up, self.uniform = up, uniform
@@ -64,7 +68,7 @@ class Trained:
         ]
 
     def memory(self, r: int) -> Rec:
-        """A client's memory, in memory of its own: a view would keep the whole chunk alive."""
+        """A copy of one client's state: a view would keep the whole chunk alive."""
         work = self._work
         old, view = work.old[work.group[r]], work.view
         if not self._own and not self._obj:
@@ -77,7 +81,7 @@ class Trained:
         )
 
     def done(self, r: int) -> Done:
-        """One client's part, as training it alone gives it."""
+        """One client's result, as training it alone gives it."""
         work = self._work
         up = tree(lambda v: v[r].clone() if isinstance(v, Tensor) else v, self.up)
         job = work.jobs[r].at(lr=work.rates[r][-1], step=float(work.steps[r] - 1))
@@ -87,8 +91,8 @@ class Trained:
         return Done(up, self.memory(r), job, self.losses[r], calls, empty, passes)
 
     def gradients(self, r: int) -> tuple[int, int]:
-        """A client's gradients in all, and those of passes over all its data: of what was computed
-        for everybody, its own steps and its own batches.
+        """The number of a client's gradients, and of those in passes over all its data. Padding is
+        not counted.
         """
         work, sums = self._work, [0, 0]
         for (step, batch), calls in work.calls.items():
@@ -98,7 +102,7 @@ class Trained:
 
 
 class Together:
-    """One round of some clients at once. Names in capitals are numbers: C clients, K steps, B
+    """One round of several clients at once. Capital names are numbers: C clients, K steps, B
     examples.
     """
 
@@ -154,7 +158,7 @@ class Together:
         self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
 
     def run(self) -> Trained:
-        """Train. The data of all steps of a client are never in memory at once."""
+        """Train the clients. The data of all steps are never in memory together."""
         self.net.train()
         try:
             return self._run()
@@ -204,8 +208,8 @@ class Together:
         found: list[Any],
         place: tuple[int, int],
     ) -> Any:
-        """x (d,) -> gradient (d,) of one client's minibatch; the first call's loss goes to
-        found. place: the step (-1: outside of the steps), and the batch in a pass over all data
+        """x (d,) -> gradient (d,) of one client's minibatch; the loss of the first call is stored
+        in found. place: the step (-1: outside of the steps), and the batch in a pass over all data
         (-1: the step's own).
         """
         objective = self.plan.objective

@@ -1,4 +1,6 @@
-"""Several worker processes, one torch thread each: any range of a cohort may run in any of them."""
+"""Several worker processes with one torch thread each. Any range of a cohort may run in any of
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,17 @@ from .vmap_range import Chunks, default_chunk
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3  # of a round in which workers die or stand still
-_PATIENCE = 5.0  # seconds for processes to end in good order
-_PIECES = 4  # ranges per worker: more balance better, and hand on more partial sums
+_ATTEMPTS = 3  # of a round in which workers die or hang
+_PATIENCE = 5.0  # seconds for processes to end on their own
+_PIECES = 4  # ranges per worker: more of them balance the load better, and return more partial sums
 
 
 class Workers:
-    """A pool of processes that lives as long as the run; data and messages lie in shared memory.
+    """A pool of processes that lives as long as the run. Data and messages are in shared memory.
 
-    A worker that dies or stands still (see pulse.py) is replaced, and what was lost is repeated.
-    vectorised: every worker computes its
-    clients in chunks, of this many clients (0: as many as fit, see Vectorised); the bits are those
-    of the vectorised engine with these chunks.
+    A worker that dies or hangs (see heartbeat.py) is replaced, and its work is repeated.
+    vectorised: every worker computes chunks of this many clients (0: as many as fit, see
+    Vectorised); the bits are those of the vectorised engine with these chunks.
     """
 
     name = "workers"
@@ -65,12 +66,12 @@ class Workers:
 
     @property
     def text(self) -> str:
-        """As a configuration writes it."""
+        """The engine as a configuration writes it."""
         first, chunk = f"workers:{self._number}", self._vectorised
         return first if chunk is None else f"{first}+vectorised" + (f":{chunk}" if chunk else "")
 
     def fit(self, clients: int) -> None:
-        """Take no more processes than cohorts of so many clients keep busy. Raises ConfigError for
+        """Use no more processes than cohorts of this many clients keep busy. Raises ConfigError for
         more than a machine of this size should run.
         """
         self._clients, most = clients, PER_PROCESSOR * processors()
@@ -81,8 +82,8 @@ class Workers:
             )
 
     def settle(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Find the numbers of processes and of clients at once; nothing is started. Raises
-        ConfigError for what this engine cannot run.
+        """Choose the number of processes and of clients at once; nothing is started. Raises
+        ConfigError for a plan that this engine cannot run.
         """
         self.fit(self._clients)
         if net.device.type != "cpu":
@@ -106,7 +107,7 @@ class Workers:
             self.workers = busy
 
     def alone(self) -> Serial | Vectorised:
-        """The engine that computes the same in this process."""
+        """An engine that computes the same in this process."""
         return Serial() if self._vectorised is None else Vectorised(self.chunk)
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
@@ -119,7 +120,7 @@ class Workers:
             self._post = self._board.post((plan, fed, module, chunk))
         except OSError:  # the memory is full
             raise
-        except Exception as error:  # whatever a user's part raises that is no copy of itself
+        except Exception as error:  # an exception of a user's part may not survive pickling
             why = str(error).partition("\n")[0]
             raise ConfigError(
                 f"engine workers sends method, data and model to other processes, and one of them "
@@ -146,7 +147,7 @@ class Workers:
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
-        """Train a cohort. Raises WorkerError when workers keep dying or standing still."""
+        """Train a cohort. Raises WorkerError if workers keep dying or hanging."""
         assert self._board is not None
         size = self.chunk  # ranges are whole chunks, so that their number changes no bit
         costs = [self._fed.cost(i) for i in cohort]
@@ -181,9 +182,9 @@ class Workers:
             self._board.remove(post)
 
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
-        """The loss and the metrics of a model on data; the batches are shared out, but for metrics
-        of the whole set: what an object has gathered cannot be put together by others, so all is
-        evaluated here.
+        """The loss and the metrics of a model on data. The batches are shared among the workers.
+        With metrics of the whole set everything is evaluated here, because what such objects gather
+        cannot be merged.
         """
         assert self._board is not None
         if any(map(is_whole, self._fed.metrics.values())):
@@ -208,8 +209,8 @@ class Workers:
         return add([score for part in parts for score in part])
 
     def _all(self, tasks: list[_Task]) -> list[Any]:
-        """The results of these tasks, in order. What is lost with a worker is computed again, in
-        new processes.
+        """The results of these tasks, in order. Work that is lost with a worker is repeated in new
+        processes.
         """
         from loky.process_executor import BrokenProcessPool
 
@@ -239,7 +240,7 @@ class Workers:
         )
 
     def _result(self, future: Any) -> bytes:
-        """What a task gives, once it is done. Raises _StillError."""
+        """The result of a task. Raises _StillError."""
         while not wait([future], pulse.POLL).done:
             if still := self._watch.look():
                 raise _StillError(still)
@@ -268,7 +269,7 @@ class Workers:
         self._posted.clear()
 
     def _end(self) -> None:
-        """End the processes, whatever they do."""
+        """End the processes, whatever they are doing."""
         executor = self._executor
         processes = list((executor._processes or {}).values())
         results, manager = executor._result_queue, executor._executor_manager_thread
@@ -276,7 +277,7 @@ class Workers:
         if manager is None:
             return
         manager.join(_PATIENCE)
-        if manager.is_alive():  # it reads a result of which a worker that stands still wrote half
+        if manager.is_alive():  # it reads a result that a hanging worker wrote only in part
             for process in processes:
                 if process.is_alive():
                     os.kill(process.pid, signal.SIGKILL)
@@ -285,7 +286,7 @@ class Workers:
 
 
 class _Task(NamedTuple):
-    """What a worker does: to be said, and done."""
+    """A function for a worker, and a text that says what it does."""
 
     what: str
     do: Callable[..., bytes]
@@ -293,7 +294,7 @@ class _Task(NamedTuple):
 
 
 class _StillError(Exception):
-    """A worker stands still; holds a pulse.Still."""
+    """A worker hangs; holds a heartbeat.Still."""
 
 
 def _said(still: Still, tasks: list[_Task]) -> str:
@@ -335,8 +336,8 @@ def _begin(post: str, parent: int) -> None:
 
 
 def _settle() -> None:
-    """Take what is here after the first task, torch's modules above all, out of the collector's
-    sight: loky collects garbage every second, and looking at all of it costs a tenth of that.
+    """Hide the objects that exist after the first task, above all torch's modules, from the garbage
+    collector: loky collects every second, and a look at all of them takes a tenth of that.
     """
     if not _HERE["settled"]:
         gc.freeze()
@@ -344,7 +345,7 @@ def _settle() -> None:
 
 
 def _follow(parent: int) -> None:
-    """End with the parent, also when it is killed. Writes what this process spends, meanwhile."""
+    """End with the parent process, also if it is killed. Meanwhile, write the processor time."""
     while os.getppid() == parent:
         pulse.tick()
         time.sleep(pulse.TICK)
@@ -352,14 +353,14 @@ def _follow(parent: int) -> None:
 
 
 def _loaded(kind: str, post: str) -> Any:
-    """What lies under a path; the last object of each kind is kept."""
+    """The object under a path; the last object of each kind is kept."""
     if _HERE["loaded"].get(kind, (None, None))[0] != post:
         _HERE["loaded"][kind] = (post, load(post))
     return _HERE["loaded"][kind][1]
 
 
 def _take(number: int, do: Callable[..., bytes], arguments: tuple[Any, ...]) -> bytes:
-    """Do a task, so that it is seen which one."""
+    """Do a task, and write which one."""
     pulse.take(number)
     try:
         return do(*arguments)
