@@ -1,1 +1,1 @@
-"""How updates and broadcasts travel: link, error feedback, downlink, and codecs/."""
+"""Compression of client updates and broadcasts: link, error feedback, downlink; codecs/."""

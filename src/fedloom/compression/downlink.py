@@ -1,9 +1,9 @@
-"""The way down through a codec: what every client of a round holds of the server's vectors.
+"""Compressed downlink: the server's copy of the vectors that every client holds.
 
-Each round the server codes v - seen once, for everybody, and adds what was decoded to `seen`, which
-is what all who got every message hold: clients start from it, and what was not sent stays in
-v - seen. No other memory is needed. A client that was away gets the messages that it missed, or
-`seen` as it is, whichever is smaller; one that is new gets `seen`.
+Each round the server encodes v - seen once for all clients and adds the decoded difference to
+`seen`. Every client that got all messages holds `seen` and starts from it; what was not sent stays
+in v - seen, so no other error feedback is needed. An absent client gets the messages that it
+missed, or `seen`, whichever is smaller; a new client gets `seen`.
 Source: the specification's section 8.2; Tang et al., DoubleSqueeze, ICML 2019.
 """
 
@@ -25,9 +25,9 @@ Codecs = Mapping[str, Codec]
 
 
 def spelled_out(down: Codecs | Codec | None, algorithm: Algorithm) -> dict[str, Codec]:
-    """The codec of every field that is coded; one codec is that of all the method declares.
+    """The codec of every compressed field; a single codec is used for all that the method declares.
 
-    Raises ConfigError for what is no codec.
+    Raises ConfigError for a value that is no codec.
     """
     if down is None:
         return {}
@@ -40,8 +40,9 @@ def spelled_out(down: Codecs | Codec | None, algorithm: Algorithm) -> dict[str, 
 
 
 def first_state(codecs: Codecs, msg: Rec, layout: Layout, seed: int) -> Rec:
-    """The server's memory before round 0: per field `seen` (d,), the codec's state `code`, and
-    `sizes` of its last messages in bytes, oldest first: as many as together are less than `seen`.
+    """The server's state of the downlink before round 0. Per field: `seen` (d,), the codec's state
+    `code`, and `sizes` of its last messages in bytes, oldest first, which together are less than
+    `seen`.
     """
     none = torch.zeros(0, dtype=torch.int64)
     return rec(
@@ -55,14 +56,16 @@ def first_state(codecs: Codecs, msg: Rec, layout: Layout, seed: int) -> Rec:
 def announce(
     codecs: Codecs, msg: Rec, state: Rec, layout: Layout, seed: int, round: int
 ) -> tuple[Rec, Rec]:
-    """A round's message -> what the clients hold after it, and the server's new memory."""
+    """A round's broadcast -> what the clients hold after it, and the server's new state of the
+    downlink.
+    """
     for name, codec in codecs.items():
         own, v = getattr(state, name), getattr(msg, name)
         draw = generator(seed, "downlink", round, name)
         raw, code = _coded(codec, v - own.seen, own.code, layout, draw)
         sent = codec.decode(codec.unpack(raw, layout), layout, v.dtype).to(v.device)
         seen = own.seen + sent
-        # on the CPU, also where a checkpoint was read to another device
+        # on the CPU, also if a checkpoint was read to another device
         sizes = _worth(torch.cat([own.sizes.cpu(), torch.tensor([len(raw)])]), seen.nbytes)
         state = state._replace(**{name: rec(seen=seen, code=code, sizes=sizes)})
         msg = msg._replace(**{name: seen})
@@ -70,9 +73,9 @@ def announce(
 
 
 def bill(state: Rec, down: Mapping[str, int], missed: int | None) -> dict[str, int]:
-    """{field: bytes} of a client's message, which `down` has as if nothing was coded.
+    """{field: bytes} of a client's broadcast. `down` has those of an uncompressed one.
 
-    missed: the messages since its last participation, this round's included; None: it is new.
+    missed: number of messages since its last participation, this round's included; None: it is new.
     """
     out = dict(down)
     for name, own in zip(state._fields, state, strict=True):
@@ -82,7 +85,9 @@ def bill(state: Rec, down: Mapping[str, int], missed: int | None) -> dict[str, i
 
 
 def sizes(codecs: Codecs, msg: Rec, state: Rec, layout: Layout) -> dict[str, int]:
-    """{field: bytes} of a typical coded message: that of the field itself. For estimates."""
+    """{field: bytes} of a typical encoded message, for estimates: the message of the field
+    itself.
+    """
     out = {}
     for name, codec in codecs.items():
         code, draw = getattr(state, name).code, generator(0, "downlink")
@@ -98,12 +103,12 @@ def _coded(
 
 
 def _worth(sizes: Tensor, whole: int) -> Tensor:
-    """The last sizes that are together less than sending the whole vector."""
+    """The sizes of the last messages that together are smaller than the whole vector."""
     kept = int((sizes.flip(0).cumsum(0) < whole).sum())
     return sizes[len(sizes) - kept :]
 
 
 def away(memories: Mapping[int, Rec], clients: Iterable[int], round: int) -> dict[int, int | None]:
-    """{client: messages since its last participation, this one included; None for a new one}."""
+    """{client: messages since its last participation, this one included; None for a new client}."""
     found = {i: memories.get(i) for i in clients}
     return {i: None if m is None else round - int(m.last) for i, m in found.items()}

@@ -1,4 +1,4 @@
-"""Feedback: what a client remembers of what its codec did not send."""
+"""Error feedback: a client keeps what its codec did not send."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from ..core.vector import Vec, zeros
 
 @dataclass(frozen=True)
 class Forget:
-    """Nothing is remembered; and the protocol of feedback.
+    """No error feedback; and the interface of it.
 
-    Of one field the client keeps e, the server h: both as long as the model, or empty.
+    For one field the client keeps e, the server h: both of the model's length, or empty.
     """
 
-    # remembers: has an e, and wants to know what was decoded
-    # leftover: its e is just that, p less what was decoded, which a codec may know without decoding
+    # remembers: it has an e, and needs the decoded vector
+    # leftover: its e is p minus the decoded vector, which a codec may know without decoding
     remembers: ClassVar[bool] = False
     leftover: ClassVar[bool] = False
 
     def init(self, x: Vec) -> tuple[Vec, Vec]:
-        """-> a client's first e, the server's first h, for a model x (d,)."""
+        """-> a client's first e and the server's first h, for a model x (d,)."""
         return x.new_empty(0), x.new_empty(0)
 
     def aim(self, v: Vec, e: Vec) -> Vec:
-        """-> p (m,), what is given to the codec instead of the field v (m,)."""
+        """-> p (m,), the vector to encode instead of the field v (m,)."""
         return v
 
     def keep(self, p: Vec, sent: Vec, e: Vec) -> Vec:
-        """-> the new e (m,), perhaps in p's memory, which nobody else has. sent: what the server
-        decodes; it is not written into.
+        """-> the new e (m,), perhaps in the memory of p, which the caller no longer needs. sent:
+        what the server decodes; it is not changed.
         """
         return e
 
     def lost(self, v: Vec, e: Vec) -> Vec:
-        """What the server still lacks of a field v (m,), by the client's new e; of what remembers
-        nothing (0,).
+        """What the server still lacks of a field v (m,), from the client's new e; (0,) without
+        error feedback.
         """
         return e
 
     def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:
-        """The mean of what arrived (d,) -> what the algorithm's server is given, the new h.
+        """The mean of the decoded updates (d,) -> the algorithm's mean, and the new h.
 
-        share: of all clients (or of all weights), how much the mean stands for.
+        share: the part of all clients (or of all weights) that the mean is over.
         """
         return mean, h
 
 
 @dataclass(frozen=True)
 class Residual(Forget):
-    """Classic error feedback: what was not sent is added to the client's next answer.
+    """Classic error feedback: what was not sent is added to the client's next update.
 
     sum(sent) + e = sum(computed) at any time. A client that is absent keeps its e.
     Source: CFedAvg (Yang et al.), Algorithm 1; Stich et al., NeurIPS 2018.
@@ -78,7 +78,7 @@ class Residual(Forget):
 
 @dataclass(frozen=True)
 class EF21(Forget):
-    """Send C(v - e) and add it to e; the round's mean is that of the e of all N clients, absent
+    """Send C(v - e) and add it to e. The round's mean is the mean of e over all N clients, absent
     ones included, which the server keeps as h.
 
     Source: Richtarik, Sokolov & Fatkhullin, NeurIPS 2021; all e and h begin at 0.

@@ -1,7 +1,7 @@
-"""The link: which fields of an answer travel through which codec, with what feedback.
+"""The link: the codec and the error feedback of each field of a client update.
 
-It runs after the local training, one client at a time, in every engine. What it is given and what
-the server reads differ only by what the codecs lose; feedback counts exactly what was decoded.
+It runs after the local training, one client at a time, in every engine. The server reads the update
+up to what the codecs lose; error feedback uses exactly what was decoded.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ LONGEST = (1 << 32) - 1  # the longest vector that a message holds
 
 
 class Part(Protocol):
-    """Which of the model's d coordinates a client holds; what a view is to the link."""
+    """The interface of a view for the link: which of the model's d coordinates a client holds."""
 
     @property
     def layout(self) -> Layout:
-        """Of the m coordinates that it holds."""
+        """The layout of the m coordinates that it holds."""
 
     def take(self, record: Rec) -> Rec:
-        """Its part (m,) of every vector (d,) of a record; a vector is a record of its own."""
+        """Gather: every vector (d,) of a record, or a single vector, as its part (m,)."""
 
     def put(self, part: Rec, record: Rec) -> Rec:
-        """The record (d,) with the part (m,) written back."""
+        """Scatter: the record (d,) with the part (m,) written into it."""
 
 
 class Whole(NamedTuple):
@@ -58,21 +58,21 @@ class Whole(NamedTuple):
 # -------------------------------------------------------------------------------------------- link
 @dataclass(frozen=True)
 class Via:
-    """How one field travels."""
+    """The codec and the error feedback of one field."""
 
     codec: Codec = field(default_factory=Dense)
     feedback: Forget = field(default_factory=Forget)
 
     def unfit(self, d: int | None) -> str:
-        """Why the feedback would grow without bound on d values (None: on any number); "" if it
-        would not.
+        """Why the error feedback would grow without bound on d values (None: on any number); "" if
+        it does not.
         """
         why = self.codec.unfit(LONGEST if d is None else d) if self.feedback.remembers else ""
         return f"{_name(self.feedback)} around {_name(self.codec)}: {why}" if why else ""
 
 
 def via(text: str) -> Via:
-    """A codec by its name, as in a configuration, with the feedback that goes with it.
+    """A codec by its name, as in a configuration, with its default error feedback.
 
     Raises ConfigError, CompositionError.
 
@@ -88,10 +88,9 @@ class Link:
     """up: {field: Via}, or one Via for every field in the algorithm's `sent`.
 
     down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
-    loses stays at the server (see downlink.py). Names are as good: Link("topk:0.01", "int8").
-    EF21 of a method's changes is a Residual: that is EF21 of what they add up to.
-    Fields that are not named travel dense and cost what `wire` says: these are not packed where
-    nothing needs their bytes.
+    loses stays at the server (see downlink.py). Names may be used too: Link("topk:0.01", "int8").
+    EF21 of a field of changes becomes a Residual, which is EF21 of their sum. Other fields are sent
+    dense and cost what `wire` says; they are packed only if their bytes are needed.
 
     >>> import torch
     >>> from fedloom import FedAvg
@@ -115,8 +114,8 @@ class Link:
             object.__setattr__(self, "down", make_codec(self.down))
 
     def spelled_out(self, algorithm: Algorithm) -> Link:
-        """-> the same link with its fields spelled out. Raises ConfigError for what is no Via or no
-        codec.
+        """-> the same link with one entry per field. Raises ConfigError for a value that is no Via
+        or no codec.
         """
         assert not isinstance(self.up, str) and not isinstance(self.down, str)  # see __post_init__
         sent = algorithm.sent
@@ -127,8 +126,8 @@ class Link:
         return replace(self, up=up, down=downlink.spelled_out(self.down, algorithm))
 
     def settled(self, algorithm: Algorithm) -> Link:
-        """-> the same link with its fields spelled out, and EF21 of changes as error feedback of
-        what they add up to. Whether its parts have a meaning together is asked in plan.py.
+        """-> the same link with one entry per field, and EF21 of changes as a Residual. plan.py
+        checks whether the parts go together.
         """
         link = self.spelled_out(algorithm)
         assert isinstance(link.up, dict)
@@ -140,7 +139,7 @@ class Link:
     # -------------------------------------------------------------------------------- the way down
     @property
     def codes_down(self) -> Mapping[str, Codec]:
-        """The codec of every field that is coded on its way down."""
+        """The codec of every field that is compressed on the downlink."""
         if isinstance(self.down, Codec | str):
             raise ConfigError("a Link with one codec down must be settled(algorithm) first")
         return self.down or {}
@@ -148,7 +147,8 @@ class Link:
     def announce(
         self, msg: Rec, state: Rec, layout: Layout, seed: int, round: int
     ) -> tuple[Rec, Rec]:
-        """A round's message -> as its clients read it, and the server's new memory of the way down.
+        """A round's broadcast -> as its clients read it, and the server's new state of the
+        downlink.
 
         Raises NotFiniteError.
         """
@@ -156,7 +156,7 @@ class Link:
 
     @property
     def codes(self) -> bool:
-        """Whether any field is coded."""
+        """True if any field is compressed."""
         return bool(self._vias)
 
     @property
@@ -167,7 +167,7 @@ class Link:
 
     @property
     def losing(self) -> tuple[str, ...]:
-        """The fields of which something may get lost for good: a codec, and no feedback."""
+        """The fields that may lose something for good: they have a codec and no error feedback."""
         return tuple(
             name
             for name, via in self._vias.items()
@@ -176,14 +176,14 @@ class Link:
 
     @property
     def mirrored(self) -> bool:
-        """Say whether the server keeps the mean of what the clients keep."""
+        """True if the server keeps the mean of the clients' e."""
         return any(isinstance(via.feedback, EF21) for via in self._vias.values())
 
     def init(self, x: Vec, layout: Layout, seed: int) -> Rec:
-        """A client's memory of the link, at its first participation: per field the codec's state
-        `code` and the feedback's e (d,) or (0,).
+        """The link's part of a client's first state. Per field: the codec's state `code`, and the
+        error feedback's e (d,) or (0,).
 
-        layout: of the client's part. Raises CompositionError where the feedback would grow
+        layout: of the client's sub-model. Raises CompositionError if the error feedback would grow
         on so few values.
         """
         for via in self._vias.values():
@@ -197,18 +197,17 @@ class Link:
         )
 
     def server_init(self, x: Vec) -> Rec:
-        """The server's memory of the link: per field the feedback's h, (d,) or (0,)."""
+        """The link's part of the server state: per field the error feedback's h, (d,) or (0,)."""
         return rec(**{name: via.feedback.init(x)[1] for name, via in self._vias.items()})
 
     # ------------------------------------------------------------------------------ at the client
     def send(
         self, up: Rec, state: Rec, view: Part, seed: int, *place: int | str
     ) -> tuple[dict[str, bytes], Rec]:
-        """An answer, vectors (m,) -> {field: bytes}, the client's new memory of the link.
+        """A client update, vectors (m,) -> {field: bytes}, and the link's new client state.
 
-        place: round, client: where the codecs' randomness comes from. The caller keeps the old
-        memory if the server does not take the answer. Raises DataError for values that are not
-        finite.
+        place: round, client, the source of the codecs' randomness. The caller keeps the old state
+        if the server does not accept the update. Raises DataError for values that are not finite.
         """
         packet: dict[str, bytes] = {}
         for name, value in _items(up, self._vias):
@@ -222,10 +221,10 @@ class Link:
     def deliver(
         self, up: Rec, state: Rec, view: Part, seed: int, *place: int | str
     ) -> tuple[Rec, dict[str, int], Rec]:
-        """send() and receive() in one process: -> the answer as the server reads it, {field: its
-        bytes}, the client's new memory of the link.
+        """send() and receive() in one process: -> the update as the server reads it, {field: its
+        bytes}, the link's new client state.
 
-        Coded fields are really packed and unpacked; dense ones are handed over and counted.
+        Compressed fields are really packed and unpacked; dense ones are passed on and counted.
         """
         if not self._vias:
             return up, nbytes(up), state
@@ -242,8 +241,8 @@ class Link:
         return rec(**read), bill, state
 
     def squares(self, up: Rec, state: Rec) -> tuple[float, float] | None:
-        """||delta||^2 of an answer, and the square of what the server still lacks of it, by the
-        client's feedback (of Residual its e); None where delta is not coded.
+        """||delta||^2 of a client update, and the square of what the server still lacks of it, from
+        the client's error feedback (of Residual its e); None if delta is not compressed.
         """
         if "delta" not in self._vias:
             return None
@@ -253,7 +252,7 @@ class Link:
     def _code(
         self, name: str, v: Vec, state: Rec, view: Part, draw: tuple[Any, ...], decode: bool
     ) -> tuple[bytes, Vec | None, Rec]:
-        """One coded field -> its bytes, what the server decodes (None where nobody asks), state."""
+        """One compressed field -> its bytes, the decoded vector (None if not needed), the state."""
         via, own = self._vias[name], getattr(state, name)
         codec, feedback = via.codec, via.feedback
         e = view.take(own.e) if feedback.remembers else own.e
@@ -261,7 +260,7 @@ class Link:
         message, code = codec.encode(p, own.code, view.layout, generator(*draw))
         raw, sent = codec.pack(message), None
         if feedback.remembers and any(_shares(p, other) for other in (v, own.e, *leaves(code))):
-            p = p.clone()  # what is kept is written into it
+            p = p.clone()  # the new e is written into it
         if decode or (feedback.remembers and not feedback.leftover):
             del message  # the codec's own arrays: as long as p in bytes, with some codecs
             sent = _read(codec, raw, view.layout, v)
@@ -275,12 +274,12 @@ class Link:
     def receive(
         self, packet: Mapping[str, bytes], layout: Layout, like: Rec, heaviest: float = LONGEST
     ) -> Rec:
-        """{field: bytes} -> the answer again. like: an answer's fields, for types and shapes.
+        """{field: bytes} -> the client update. like: the fields of an update, for types and shapes.
 
-        layout: of the client's part. heaviest: the most that this client may weigh, which a server
-        knows (Federation.weight: its announced number of examples, or its entry of a list); without
-        it 2^32 - 1. Everything that is read is finite, and a weight above 0 and at most that.
-        Raises WireError for bytes that are not such an answer, whatever they are.
+        layout: of the client's sub-model. heaviest: the largest weight that this client may have,
+        which a server knows (Federation.weight: its announced number of examples, or its entry of a
+        list); without it 2^32 - 1. All values are finite, and the weight is above 0 and at most
+        that. Raises WireError for any bytes that are no such update.
         """
         plain = rec(**{n: v for n, v in _items(like, self._vias) if n not in self._vias})
         same_fields(packet, [*fields(plain), *self._vias])
@@ -296,10 +295,11 @@ class Link:
         return tree(_beside, like, rec(**{name: read[name] for name in like._fields}))
 
     def arrive(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
-        """The means over a round's answers -> what server_step gets, the server's new memory.
+        """The means of a round's updates -> the means for server_step, and the server's new link
+        state.
 
-        up: delta, weighted, and the plain means of uniform(). share: of all clients' weights, those
-        that answered; rate: answers / N.
+        up: delta, weighted, and the plain means of uniform(). share: the share of all clients'
+        weights that sent an update; rate: client updates / N.
         """
         for name, via in self._vias.items():
             if name not in up._fields:
@@ -315,7 +315,7 @@ def _name(part: Any) -> str:
 
 
 def _items(up: Rec, coded: Mapping[str, Via]) -> list[tuple[str, Any]]:
-    """(name, value) of an answer's fields. Raises ConfigError if a coded one is missing."""
+    """(name, value) of an update's fields. Raises ConfigError if a compressed one is missing."""
     for name in coded:
         if name not in up._fields:
             raise ConfigError(f"an answer has no field '{name}'; {did_you_mean(name, up._fields)}")
@@ -325,19 +325,19 @@ def _items(up: Rec, coded: Mapping[str, Via]) -> list[tuple[str, Any]]:
 
 
 def _shares(p: Vec, other: Any) -> bool:
-    """Whether something of a record lies in p's memory."""
+    """True if a tensor of the record shares memory with p."""
     if not isinstance(other, Tensor):
         return False
     return other.untyped_storage().data_ptr() == p.untyped_storage().data_ptr()
 
 
 def _read(codec: Codec, raw: bytes, layout: Layout, like: Vec) -> Vec:
-    """What the server makes of a coded field that was packed here: as like, where like is."""
+    """A compressed field that was packed here, as the server decodes it, on the device of like."""
     return codec.decode(codec.unpack(raw, layout), layout, like.dtype).to(like.device)
 
 
 def _sound(path: str, value: Any, heaviest: float) -> None:
-    """Raise WireError for a plain field's value that no answer may have."""
+    """Raise WireError for a plain field's value that no client update may have."""
     numeric = not isinstance(value, Tensor) or value.is_floating_point()
     if numeric and not finite(torch.as_tensor(value)):
         raise WireError(f"field '{path}' holds values that are not finite")
@@ -354,5 +354,5 @@ def _sound(path: str, value: Any, heaviest: float) -> None:
 
 
 def _beside(like: Any, value: Any) -> Any:
-    """A value that was read, where the one like it is."""
+    """A decoded value, on the device of the one like it."""
     return value.to(like.device) if isinstance(like, Tensor) else value

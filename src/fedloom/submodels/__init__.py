@@ -1,4 +1,6 @@
-"""Which coordinates a client holds: base.py has the protocol, every other file a family."""
+"""Sub-model schemes: which coordinates a client holds. base.py has the interface, the other files
+the papers.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The protocol of views: a rule says which coordinates a client of some capacity holds in a round.
+"""The interface of sub-model schemes: a rule says which coordinates a client of some capacity holds
+in a round.
 
-The client's algorithm, memory and link all work on vectors of length m = len(held); nothing about a
-view goes up, because the server made it.
+The client's algorithm, state and link work on vectors of length m = len(held). A client sends
+nothing about its view, because the server made it.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class View(NamedTuple):
     d: int
 
     def take(self, record: Rec) -> Rec:
-        """The client's part of a record: every vector (d,) becomes (m,), the rest stays."""
+        """Gather the client's part of a record: every vector (d,) becomes (m,), the rest stays."""
         held = self.held
         if held is None:
             return record
         return tree(lambda v: v.index_select(0, held) if self._is_whole(v) else v, record)
 
     def put(self, part: Rec, record: Rec) -> Rec:
-        """The record with the client's part written into it, as a new record.
+        """Scatter the client's part into a record, as a new record.
 
-        What the client does not hold stays bit for bit as it was. Both records have the same
+        Coordinates that the client does not hold keep their bits. Both records have the same
         fields.
         """
         held = self.held
@@ -63,7 +64,9 @@ class View(NamedTuple):
         return tree(lambda p, v: v.index_copy(0, held, p) if self._is_whole(v) else p, part, record)
 
     def seen(self, x: Vec) -> Vec:
-        """x (m,) as the net that computes the loss wants it: (m,) if it is cut, else (d,)."""
+        """x (m,) in the form of the net that computes the loss: (m,) for a sliced net, else
+        embedded in (d,).
+        """
         if self.held is None or self.net is not None:
             return x
         return x.new_zeros(self.d).scatter(0, self.held, x)
@@ -84,7 +87,7 @@ def whole(layout: Layout) -> View:
 def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
     """The view of held (m,) without a net of its own: the full net runs, with zeros elsewhere.
 
-    What is left of a layer has no shape but its length.
+    In its layout the rest of a layer has no shape, only a length.
 
     >>> behind_mask(torch.tensor([0, 3, 4]), Layout(("w", "b"), ((2, 2), (2,)))).layout.shapes
     ((2,), (1,))
@@ -96,7 +99,7 @@ def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
 
 
 def off_its_size(rule: Rule, view: View, capacity: float, advice: str) -> list[str]:
-    """A remark on a part that is by half larger, or by a third smaller, than its capacity says."""
+    """A remark if a sub-model is larger by half, or smaller by a third, than its capacity."""
     share = view.layout.d / view.d
     if 2 / 3 <= share / capacity <= 3 / 2:
         return []
@@ -125,7 +128,8 @@ _OLD = {
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Rule:
-    """Makes the views. A view is made beside the server, once per distinct capacity and round.
+    """A sub-model scheme makes the views. A view is made at the server, once per distinct capacity
+    and round.
 
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
     pure. grad(), move() and covered() may run for many clients at once under vmap: no branch on
@@ -133,10 +137,10 @@ class Rule:
     whole(), so that the base algorithm stays as it is, bit for bit, unless parts are drawn.
     """
 
-    # cuts: the views have nets of their own, whose layers keep their shapes
+    # cuts: the views have smaller nets, whose layers keep their shapes
     # fixed: held depends on the capacity alone, not on x or the round: a view may be kept
-    # trains: what a client trains of its part in a step, if that is not simply all of it: EXITS,
-    #   every exit that it has, which its loss must ask; DRAWN_PARTS, a part that the net draws
+    # trains: what a client trains in a step, if not simply all that it holds: EXITS, every exit
+    #   that it has, which its loss must use; DRAWN_PARTS, a part that the net draws
     cuts: ClassVar[bool] = False
     fixed: ClassVar[bool] = False
     trains: ClassVar[Needs | None] = None
@@ -150,12 +154,12 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """What reports and errors call it."""
+        """The name in reports and errors."""
         return type(self).__name__
 
     @property
     def counts_values(self) -> bool:
-        """Whether covered() looks at the values of an answer: then no codec may change them."""
+        """True if covered() depends on the values of an update: then no codec may change them."""
         return False
 
     def settled(self, levels: Sequence[float]) -> Rule:
@@ -163,65 +167,66 @@ class Rule:
         return self
 
     def counted(self, net: Net) -> tuple[bool, ...]:
-        """Which pieces of net.layout a capacity is a share of, one answer for each: all, but for
-        what everybody holds anyway.
+        """Which pieces of net.layout a capacity is a share of, one truth value per piece: all,
+        except those that every client holds.
         """
         return (True,) * len(net.layout.names)
 
     def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         """-> the view of a client of this capacity in this round; x (d,) is the server's model.
 
-        A rule that needs no x must not look at it: again() passes None. Raises ConfigError for a
-        capacity outside (0, 1], CompositionError for a net that it can do nothing with.
+        A rule that needs no x must not use it: again() passes None. Raises ConfigError for a
+        capacity outside (0, 1], CompositionError for a net that it cannot handle.
         """
         raise NotImplementedError
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
-        """What a person should know of a view of the first model: warnings before a run."""
+        """Warnings about a view of the first model, before a run."""
         return []
 
     def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
-        """-> the gradient at x (m,) that the algorithm sees; grad is the plain one. Asked only if
-        the view has a fit.
+        """-> the gradient at x (m,) for the algorithm; grad is the plain one. Called only if the
+        view has a fit.
         """
         return grad(x)
 
     def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
-        """-> the direction (m,) in which x (m,) really moves, of the one that momentum and weight
-        decay have made. Asked only if the view has a fit.
+        """-> the direction (m,) in which x (m,) really moves, from the direction after momentum and
+        weight decay. Called only if the view has a fit.
         """
         return d
 
     def kept(self, x: Vec, fit: Rec) -> Vec:
-        """-> x (m,) with zeros where the mask drops it at this step: weight decay pulls at what is
-        left. Asked only if the view has a fit.
+        """-> x (m,) with zeros where the mask drops it at this step: weight decay acts on the rest.
+        Called only if the view has a fit.
         """
         return x
 
     def covered(self, delta: Vec) -> Vec:
         """-> (m,): 1 where this client's delta (m,) counts in the mean, else 0.
 
-        The server divides each coordinate's sum by the weights of those that count there; where
-        nobody does, it leaves the model alone.
+        The server divides each coordinate's sum by the weights of the updates that count there;
+        where none does, the model keeps its value.
         """
         return torch.ones_like(delta)
 
     def rows(self, net: Net) -> Tensor | None:
-        """-> (d,) int64: the class that each coordinate of the whole model is about, -1 where none.
+        """-> (d,) int64: the class that each coordinate of the whole model belongs to, -1 if none.
 
-        There a client's answer counts in the mean only if it has training samples of that class.
-        None: it counts everywhere. Asked once; the server knows a client's classes as it knows its
-        capacity. Raises CompositionError for a net without such rows.
+        There a client update counts in the mean only if the client has training samples of the
+        class. None: it counts everywhere. Called once; the server knows a client's classes as it
+        knows its capacity. Raises CompositionError for a net without such coordinates.
         """
         return None
 
     def told(self, view: View) -> Rec:
-        """What is sent down beside the message, as a record of tensors; its bytes are billed.
+        """What the client receives to rebuild its view, as a record of tensors; its bytes are
+        counted.
 
         A structured view follows from the capacity and the round, which a client knows: nothing.
         """
         return rec()
 
     def again(self, told: Rec, net: Net, capacity: float, round: int) -> View:
-        """The same view at the client, from what it was told."""
+        """The same view at the client, rebuilt from told()."""
         return self.view(None, net, capacity, round)

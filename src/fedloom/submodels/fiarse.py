@@ -1,4 +1,4 @@
-"""Unstructured parts: the largest weights, and the gradient through their mask."""
+"""Unstructured sub-models: the largest weights, and the gradient through their mask."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ class FIARSE(Rule):
 
     @property
     def name(self) -> str:
-        """FIARSE, or what its two switches make of it."""
+        """FIARSE, or the name of the variant that its two switches make."""
         return super().name if self.dynamic or self.biased else "Pruning-Greedy"
 
     def counted(self, net: Net) -> tuple[bool, ...]:
         return tuple(place >= 0 for place in self._places(net))
 
     def maskable(self, net: Net) -> tuple[bool, ...]:
-        """Which pieces of net.layout compete for a place in the mask, one answer for each."""
+        """Which pieces of net.layout may be masked, one truth value per piece."""
         owners = self._owners(net)
         pieces = list(zip(net.layout.names, net.layout.shapes, strict=True))
         matrices = [owners[n] for n, s in pieces if len(s) > 1 and _is_matrix(owners[n])]
@@ -190,8 +190,8 @@ class FIARSE(Rule):
         return torch.ones_like(delta)
 
     def told(self, view: View) -> Rec:
-        """mask: uint8, which of the coordinates that compete are held, by their cheapest coding;
-        tau: one threshold per group.
+        """mask: uint8, which of the maskable coordinates are held, in the cheapest coding; tau: one
+        threshold per group.
         """
         if view.held is None:
             return rec()
@@ -218,7 +218,7 @@ class FIARSE(Rule):
         return self._made(at, told.tau.to(net.device), places, net.layout)
 
     def _places(self, net: Net) -> list[int]:
-        """The group of every piece: 0, 1, ..., or -1 where it is exempt."""
+        """The group of every piece: 0, 1, ..., or -1 if it is exempt."""
         known: dict[str, int] = {}
         places = []
         for name, masked in zip(net.layout.names, self.maskable(net), strict=True):
@@ -238,13 +238,13 @@ class FIARSE(Rule):
         return places
 
     def _label(self, name: str) -> str | None:
-        """The group of a parameter; None where it belongs to none."""
+        """The group of a parameter; None if it belongs to none."""
         if self.group == "shard":
             return next((p for p in self.shards if fnmatch(name, p)), None)
         return {"model": "", "stage": name.split(".")[0], "layer": name}[self.group]
 
     def _names(self, net: Net) -> list[str]:
-        """What may be masked: a few names, to show."""
+        """A few names of parameters that may be masked, for messages."""
         both = zip(net.layout.names, self.maskable(net), strict=True)
         names = [name for name, masked in both if masked]
         return names if len(names) <= 8 else [*names[:4], "...", *names[-3:]]
@@ -265,7 +265,9 @@ class FIARSE(Rule):
         return behind_mask(held, layout, fit)
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
-        """Too many ties at the threshold; an end of the net, where every path goes, cut off."""
+        """Warnings: too many ties at the threshold; the first or last layer, which every path
+        needs, is masked completely.
+        """
         if view.held is None:
             return []
         places, names = self._places(net), net.layout.names
@@ -332,12 +334,12 @@ def greedy(
 
 
 def _is_matrix(owner: nn.Module) -> bool:
-    """Say whether this module's parameters of two or more axes are weights."""
+    """True if this module's parameters of two or more axes are weights."""
     return not isinstance(owner, NORMS)
 
 
 def _kept(capacity: float, n: int) -> int:
-    """floor(capacity * n), at least 1; rounded before, so that 0.29 of 100 is 29."""
+    """floor(capacity * n), at least 1; rounded first, so that 0.29 of 100 is 29."""
     return max(1, math.floor(round(capacity * n, 6)))
 
 

@@ -24,10 +24,10 @@ from .slicing.walk import cut_net
 
 
 class OrderedNet(Net):
-    """A net that in training runs with only some of its parameters, drawn anew for every step.
+    """A net that in training runs with only some of its parameters, drawn again for every step.
 
-    parts (P, m): 0/1, the nested parts that it draws from, each as likely; the last one is all of
-    it. All gradients of a step see the same part. In evaluation it is the whole net.
+    parts (P, m): 0/1, the nested parts that it draws from with equal probability; the last one is
+    all of it. All gradients of a step use the same part. In evaluation it is the whole net.
     """
 
     def __init__(self, module: nn.Module, parts: Tensor) -> None:
@@ -36,7 +36,7 @@ class OrderedNet(Net):
         self.draws = True
 
     def _left(self, x: Vec) -> list[Tensor] | None:
-        """What this step leaves of the parameters x, in pieces; None: all of it."""
+        """The parameters x that this step uses, in pieces; None: all of them."""
         drawn = choice(len(self.parts)) if self.module.training else None
         if drawn is None:
             return None
@@ -77,7 +77,7 @@ class FjORD(Rule):
     widths: shares of the width, such as [0.2, 0.4, 0.6, 0.8, 1.0]; none: the square roots of the
     capacities of the federation, so that equal capacities are the base algorithm. A client's own
     width is always one of those that it draws from. The objective ordered_distillation adds the
-    paper's self-distillation. Norms are cut in whole groups (see HeteroFL, exact), so that every
+    paper's self-distillation. Norms are sliced in whole groups (see HeteroFL, exact), so that every
     narrower slice computes what the whole net does with zeros outside.
 
     Differs from the paper: capacity is a share of the weights, not of the width. Its batch norm
@@ -111,7 +111,7 @@ class FjORD(Rule):
                 )
 
     def settled(self, levels: Sequence[float]) -> Rule:
-        """-> with widths, where none are given: those of the capacities."""
+        """-> with widths; if none are given, those of the capacities."""
         if self.widths:
             return self
         return dataclasses.replace(self, widths=tuple(sorted({math.sqrt(c) for c in levels})))

@@ -1,4 +1,4 @@
-"""Structured parts: really smaller nets whose hidden layers keep some of their channels."""
+"""Structured sub-models: smaller nets whose hidden layers keep some of their channels."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class HeteroFL(Rule):
     """HeteroFL (Diao, Ding and Tarokh, ICLR 2021, Algorithm 1): the first channels of every layer.
 
     A client of capacity p keeps the first ceil(sqrt(p) n) of the n channels of every hidden layer,
-    so about p of a convolutional net's weights, and of each layer the columns of what reaches it.
-    The input and the rows of the classifier are never cut. A layer's choice depends on its width
-    only, so that the branches of a residual block agree. A client trains a smaller network and
-    exchanges the slice; a coordinate's mean is over its holders.
+    so about p of a convolutional net's weights, and of each layer the columns of its inputs.
+    The input and the outputs of the classifier are never sliced. A layer's choice depends on its
+    width only, so that the branches of a residual block agree. A client trains a smaller network
+    and exchanges the slice; a coordinate's mean is over its holders.
 
     width: "sqrt" as above; "budget": the largest share of the width, in steps of 1/64, that holds
     at most p of all parameters. Take it for nets whose parameters do not fall with the square of
     the width, such as a net of one wide hidden layer; 1/64 is the least.
 
-    exact: a width that a GroupNorm normalises is cut in whole groups, so that the small net
+    exact: a width that a GroupNorm normalises is sliced in whole groups, so that the small net
     computes just what the whole one does with zeros outside. The part then cannot shrink below one
     group: two groups hold about 26 % at capacities 1/4, 1/16 and 1/64 alike. Not exact: the number
     of groups stays and the groups get smaller; the part shrinks with the capacity, but its
@@ -38,9 +38,9 @@ class HeteroFL(Rule):
     scaler: in training, the outputs of hidden layers are divided by the share of the width, so that
     they are as large as the whole net's (section 3.2). Right before a norm that changes nothing.
 
-    owners: a class's row of the classifier, and its bias, is averaged only over clients that have
-    training samples of the class, as in the released code (there also without the masked
-    cross-entropy); a class that no participant has keeps its row. Off, over all who hold it.
+    owners: a class's row of the classifier's weights, and its bias, is averaged only over clients
+    that have training samples of the class, as in the released code (there also without the masked
+    cross-entropy); a class that no participant has keeps its row. Off: over all holders.
 
     Differs from the paper: capacity is a share of the weights, not of the width. The scaler stands
     behind every hidden layer, also where no norm follows. The masked cross-entropy is an objective,
@@ -83,7 +83,9 @@ class HeteroFL(Rule):
         return off_its_size(self, view, capacity, advice)
 
     def chosen(self, units: int, keep: int, round: int) -> Tensor:
-        """Which `keep` of `units` channels, or whole groups of them, are kept: rising (keep,)."""
+        """The `keep` of `units` channels, or the whole groups, that are kept: increasing
+        (keep,).
+        """
         return torch.arange(keep)
 
     def rows(self, net: Net) -> Tensor | None:

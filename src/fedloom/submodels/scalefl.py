@@ -1,4 +1,4 @@
-"""Structured parts that are shallower as well as narrower, of models with several exits."""
+"""Structured sub-models that are shallower as well as narrower, of models with several exits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ScaleFL(Rule):
 
     def _solved(self, net: Net, how: Cut, capacity: float, exits: int) -> Cut:
         """The depth and the width of a capacity."""
-        best = how._replace(share=1 / GRAIN, exits=1)  # nothing fits: the least that there is
+        best = how._replace(share=1 / GRAIN, exits=1)  # nothing fits: the smallest possible
         widest = 0.0
         for depth in range(exits, 0, -1):
             tried = how._replace(exits=depth)

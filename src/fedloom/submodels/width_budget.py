@@ -1,4 +1,6 @@
-"""The largest slice that fits: widths in steps of 1/64, found by counting what each would keep."""
+"""The largest slice that fits: widths in steps of 1/64, found by counting the parameters of
+each.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ GRAIN = 64
 
 
 def largest_share(net: Net, how: Cut, capacity: float) -> float | None:
-    """The largest width k/64 whose slice holds at most `capacity` of all parameters; None if 1/64
-    of the width holds more already. how.share is left aside.
+    """The largest width k/64 whose slice holds at most `capacity` of all parameters; None if even
+    1/64 of the width holds more. how.share is ignored.
 
-    Raises CompositionError for a net that cannot be cut.
+    Raises CompositionError for a net that cannot be sliced.
 
     >>> import torch
     >>> from torch import nn

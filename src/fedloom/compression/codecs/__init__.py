@@ -1,4 +1,4 @@
-"""Codecs: how the fields of an answer are written, to the byte."""
+"""Codecs: they encode the fields of a client update as bytes."""
 
 from __future__ import annotations
 
@@ -103,8 +103,7 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def usual_feedback(codec: Mapping[str, Any]) -> str:
-    """The feedback that goes with a codec, given as its name and options, unless another one is
-    asked for.
+    """The default error feedback of a codec, which is given as its name and options.
 
     >>> usual_feedback({"name": "chain", "of": "fedpaq|zstd"}), usual_feedback({"name": "topk"})
     ('forget', 'residual')
@@ -124,7 +123,7 @@ def _made(text: str) -> Codec:
 
 
 def _checked(text: str, make: Callable[[], Codec]) -> Codec:
-    """The codec of a stage; a refusal names the stage as it is written, not its class."""
+    """The codec of a stage. An error names the stage as it is written, not its class."""
     try:
         return make()
     except ConfigError as error:
@@ -133,7 +132,7 @@ def _checked(text: str, make: Callable[[], Codec]) -> Codec:
 
 
 def _value(text: str) -> Any:
-    """A number or a truth value where a text is one."""
+    """The number or truth value that a text stands for, else the text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -148,8 +147,9 @@ def qsparse(
     """Qsparse: the largest coordinates, then their values in a few levels, or only their signs.
 
     topk:RATIO|qsgd:LEVELS, shrunk by 1 / (1 + b) with b the paper's bound on its excess, or
-    topk:RATIO|sign. Made for feedback: with one server and local steps it is Qsparse-local-SGD.
-    Differs from the paper in its levels' norms, which are those of buckets (0: of all values).
+    topk:RATIO|sign. Made for error feedback: with one server and local steps it is
+    Qsparse-local-SGD.
+    Differs from the paper: a norm belongs to a bucket of values (0: to all of them).
     Source: Basu et al., NeurIPS 2019.
 
     >>> qsparse(sign=True)
@@ -161,11 +161,11 @@ def qsparse(
 
 
 def chain(of: str = "topk:0.01|int8") -> Codec:
-    """One codec for the values that another one has chosen, written "topk:0.01|int8".
+    """One codec for the values that another one chooses, written "topk:0.01|int8".
 
     Begin with topk, threshold, proportion or dropping; go on with qsgd, int8, fp16, bf16, natural,
     sign or strom. Options follow a colon, in their order or by name:
-    "topk:0.01,layer|qsgd:levels=7". A last stage "zstd" compresses the bytes of what is before it.
+    "topk:0.01,layer|qsgd:levels=7". A last stage "zstd" compresses the bytes of the others.
 
     >>> chain("dropping:0.1|fp16")
     Chain(first=RandomDropping(ratio=0.1, scaled=False), then=FP16())
@@ -189,7 +189,7 @@ CODECS: dict[str, type[Codec]] = {
     "int8": Int8,
     "powersgd": PowerSGD,
 }
-# what a configuration may name: the codecs, and expressions of them
+# names in a configuration: the codecs, and combinations of them
 MAKERS: Registry[Callable[..., Codec]] = Registry(
     "codec", {**CODECS, "qsparse": qsparse, "chain": chain}
 )

@@ -1,8 +1,8 @@
-"""Codecs: how one field of an answer, a vector p (d,), is written. Read this file to write one.
+"""Codecs: one field of a client update, a vector p (d,), as bytes. Read this file to write one.
 
-Every message on the wire begins with the same twelve bytes, little-endian: codec u8, value type u8,
-index coding u8, flags u8 (0), d u32, k u32 (number of values). Behind it stand the codec's own
-parameters, the block of indices, the block of values; each is padded to a byte.
+Every encoded message begins with the same twelve bytes, little-endian: codec u8, value type u8,
+index coding u8, flags u8 (0), d u32, k u32 (number of values). The codec's own parameters, the
+block of indices and the block of values follow; each is padded to a byte.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Header(NamedTuple):
     k: int
 
     def bytes(self) -> bytes:
-        """As it stands on the wire."""
+        """The twelve bytes."""
         kind = _DTYPES.index(self.dtype)
         return _HEADER.pack(self.codec, kind, self.coding, 0, self.d, self.k)
 
 
 class Reader:
-    """Walks through the bytes of a message; nothing is copied or made before its length is known.
+    """Reads the bytes of a message. Nothing is copied or allocated before its length is known.
 
-    layout: what the receiver expects; a message for another length is refused before anything
-    else. Raises WireError.
+    layout: what the receiver expects; a message for another length is refused first. Raises
+    WireError.
     """
 
     def __init__(self, raw: bytes, codec: Codec, layout: Layout | None) -> None:
@@ -72,7 +72,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """Number of bytes that are not read yet."""
         return len(self._raw) - self._at
 
     def _cut(self, nbytes: int) -> memoryview:
@@ -99,7 +99,7 @@ class Reader:
         return torch.frombuffer(bytearray(part), dtype=dtype) if n else torch.empty(0, dtype=dtype)
 
     def rest(self) -> bytes:
-        """All bytes that were not read yet."""
+        """All bytes that are not read yet."""
         return bytes(self._cut(self.left))
 
     def bits(self, n: int) -> Tensor:
@@ -110,16 +110,14 @@ class Reader:
         return torch.from_numpy(np.unpackbits(block, count=n, bitorder="little").view(np.bool_))
 
     def end(self) -> None:
-        """Refuse what stands behind the message."""
+        """Raise WireError if bytes are left."""
         if self.left:
             raise WireError(f"a {self._name} message has {self.left} bytes too many")
 
 
 def checked(p: Vec, layout: Layout) -> Vec:
-    """p (d,) on the host, if it can be sent.
-
-    Raises DataError for another length, a type that no message holds, and values that are not
-    finite.
+    """p (d,) on the host. Raises DataError for another length, a type that messages do not have,
+    and values that are not finite.
     """
     if p.shape != (layout.d,):
         raise DataError(f"a codec got a vector of shape {list(p.shape)} for {layout.d} coordinates")
@@ -128,7 +126,7 @@ def checked(p: Vec, layout: Layout) -> Vec:
     if p.dtype not in _DTYPES:
         known = ", ".join(str(t)[6:] for t in _DTYPES)
         raise DataError(f"a codec got values of {p.dtype}; it sends {known}")
-    p = p.detach().cpu().contiguous()  # on the host before it is looked at: nobody waits twice
+    p = p.detach().cpu().contiguous()  # on the host before it is checked: one wait instead of two
     if not finite(p):
         bad = int(len(p) - torch.isfinite(p).sum())
         raise NotFiniteError(
@@ -143,7 +141,7 @@ def raw(values: Tensor) -> bytes:
 
 
 def finite(v: Tensor) -> bool:
-    """Whether all values of a tensor are finite; no second tensor is made."""
+    """True if all values of a tensor are finite; no second tensor is made."""
     return not v.numel() or all(map(math.isfinite, map(float, v.aminmax())))  # NaN shows in both
 
 
@@ -155,15 +153,15 @@ def expect(message: Rec, layout: Layout) -> None:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Codec(ABC):
-    """What a field is written by, and how it is read again.
+    """Encodes one field as bytes, and decodes it.
 
-    A message is a record of one-dimensional tensors; `size` (1,) is the length of what it stands
-    for. Codecs are frozen dataclasses of hyper-parameters and keep nothing else: what a client
-    must remember for the next message (PowerSGD's Q) is the `state`, a record.
+    A message is a record of one-dimensional tensors; `size` (1,) is the length d of the encoded
+    vector. Codecs are frozen dataclasses of hyper-parameters and keep nothing else: what a client
+    needs for its next message (PowerSGD's Q) is the `state`, a record.
     """
 
-    # feedback: what goes with it unless another one is asked for, by its name
-    # code: the codec's number on the wire; 128 and above are free for codecs of your own
+    # feedback: the name of its default error feedback
+    # code: the codec's number in the header; 128 and above are free for your own codecs
     # matrices: needs whole layers, not some of their coordinates
     # chooses: sends some coordinates, their values in the message's `value`; may begin a chain, and
     #   has where() and there()
@@ -179,33 +177,33 @@ class Codec(ABC):
         check_ranges(self)
 
     def init(self, layout: Layout, seed: int) -> Rec:
-        """-> state, what a client keeps between its messages. layout: of its part."""
+        """-> state, what a client keeps between two messages. layout: of its sub-model."""
         return rec()
 
     @abstractmethod
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        """p (d,) -> message, state. draw: fresh, for this client, round and field.
+        """p (d,) -> message, state. draw: a new generator for this client, round and field.
 
         Raises DataError if p cannot be sent: wrong length, not finite.
         """
 
     @abstractmethod
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
-        """Message -> what the receiver has instead of p, (d,). dtype None: as it was sent.
+        """Message -> the receiver's value of p, (d,). dtype None: as it was sent.
 
-        The sender calls this too: its feedback counts what was decoded. Raises WireError if the
-        message is not for this layout.
+        The sender calls this too, for its error feedback. Raises WireError if the message is not
+        for this layout.
         """
 
     @abstractmethod
     def pack(self, message: Rec) -> bytes:
-        """The bytes that travel."""
+        """The message as bytes."""
 
     @abstractmethod
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        """The message again. Raises WireError for any bytes that are not one.
+        """Bytes -> the message. Raises WireError for bytes that are no message.
 
-        With a layout, a message for another length is refused before memory is spent on it.
+        With a layout, a message for another length is refused before memory is allocated.
         """
 
     @abstractmethod
@@ -213,18 +211,18 @@ class Codec(ABC):
         """len(pack(message)), without packing."""
 
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
-        """What the receiver will lack of p (d,): p - decode(message), perhaps in p's memory: the
-        caller needs p no more, and the message neither.
+        """What the receiver lacks of p (d,): p - decode(message). It may overwrite p and the
+        message, which the caller no longer needs.
         """
         return torch.sub(p, self.decode(message, layout, p.dtype), out=p)
 
     def read(self, raw: bytes, layout: Layout, dtype: torch.dtype) -> Vec:
-        """Bytes from elsewhere -> what they stand for, (d,) of this type, every value finite.
+        """Untrusted bytes -> the decoded vector (d,) of this type, every value finite.
 
-        dtype: that of the vector that was to be sent. Raises WireError for all that encode() and
-        pack() cannot have made of such a vector; nothing is allocated for what a message claims
-        before the claim is held against the layout. A run that packs its own messages calls
-        unpack() and decode(), which look at the form alone.
+        dtype: the type of the vector that was sent. Raises WireError for bytes that encode() and
+        pack() cannot have made of such a vector. Lengths in a message are checked against the
+        layout before memory is allocated. A run that packs its own messages calls unpack() and
+        decode(), which check the form only.
         """
         message = self.unpack(raw, layout)
         if not self.canonical(message, raw, dtype):
@@ -241,26 +239,26 @@ class Codec(ABC):
         return out
 
     def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        """Whether encode() and pack() can have made these bytes, which unpack() read as this
-        message, of a vector of this type.
+        """True if encode() and pack() can have made these bytes, which unpack() read as this
+        message, from a vector of this type.
         """
         return self.pack(message) == raw
 
     def where(self, message: Rec) -> tuple[int, bytes]:
-        """The places of the values of a codec that `chooses`: an index coding, and its block.
+        """The indices of the values of a codec that `chooses`: an index coding, and its block.
 
-        Raises AuthorError unless it is overridden: only codecs that choose are asked.
+        Raises AuthorError unless overridden: only codecs that choose are asked.
         """
         raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a where()")
 
     def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
         """The message of where() without its values. Raises WireError for a damaged block,
-        AuthorError unless it is overridden.
+        AuthorError unless overridden.
         """
         raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a there()")
 
     def most(self, d: int) -> int:
-        """The largest number of values that a message about d coordinates holds."""
+        """The largest number of values in a message about d coordinates."""
         return d
 
     def omega(self, d: int) -> float | None:
@@ -275,7 +273,7 @@ class Codec(ABC):
         return omega if omega is not None and omega < 1 else None
 
     def unfit(self, d: int) -> str:
-        """Say why feedback around this codec would grow without bound; "" where it does not.
+        """Why error feedback around this codec would grow without bound; "" if it does not.
 
         An unbiased codec is a contraction only if its variance factor is below 1.
         """
@@ -286,7 +284,7 @@ class Codec(ABC):
 
 
 class Dense(Codec):
-    """Everything as it is, in its own type.
+    """Send the vector as it is, in its own type.
 
     >>> from fedloom.core.rng import generator
     >>> codec, layout = Dense(), Layout(("w",), ((3,),))

@@ -1,4 +1,4 @@
-"""What codecs share whose values have one scale per bucket of coordinates: cutting, and noise."""
+"""Cutting into buckets, and random numbers, for codecs with one scale per bucket of coordinates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from ...core.vector import Vec
 
-CHUNK = 1 << 17  # values that are worked on together: they stay in the processor's cache
+CHUNK = 1 << 17  # values computed together: they stay in the processor's cache
 LARGEST = torch.finfo(torch.float32).max
 
 
 class Piece(NamedTuple):
-    """n values from `at` on: some whole buckets of `size`, or a part of one; own: which ones."""
+    """n values from `at` on: some whole buckets of `size`, or a part of one; own: the range of
+    these buckets.
+    """
 
     at: int
     n: int
@@ -25,7 +27,7 @@ class Piece(NamedTuple):
 
 
 def count(sizes: Sequence[int], bucket: int) -> int:
-    """How many buckets there are; each layer of these sizes begins one. bucket 0: one a layer."""
+    """Number of buckets; each layer of these sizes begins one. bucket 0: one per layer."""
     return sum(-(-n // _size(n, bucket)) for n in sizes)
 
 
@@ -52,13 +54,13 @@ def _size(length: int, bucket: int) -> int:
 
 
 def spread(scale: Tensor, piece: Piece) -> Tensor:
-    """One value per bucket -> one per coordinate (n,); a single one stays as it is."""
+    """One value per bucket -> one per coordinate (n,); a single value stays as it is."""
     own = scale[piece.own]
     return own if len(own) == 1 else own.repeat_interleave(piece.size)[: piece.n]
 
 
 def work(p: Tensor) -> torch.dtype:
-    """What is computed in: half types have too few digits for levels."""
+    """The type for computations: half types have too few digits for levels."""
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 
@@ -70,10 +72,10 @@ def round_up(exact: Tensor) -> Tensor:
 
 
 class Noise:
-    """Uniform numbers of a fresh generator, drawn anew from its seed.
+    """Uniform numbers of a new generator, from its seed.
 
     float32 multiples of 2^-16, at the middle of each step, in (0, 1): a rounding has its
-    probability to 2^-17. A third of the time that torch's own take.
+    probability to 2^-17. They take a third of the time of torch's own.
 
     >>> float(Noise(torch.Generator().manual_seed(1)).uniform(100).min()) > 0
     True

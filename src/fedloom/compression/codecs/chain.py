@@ -1,4 +1,4 @@
-"""Chains: a codec for the values that another one has chosen, and zstandard for any bytes."""
+"""Chains: one codec for the values that another one chooses, and zstandard for any bytes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...core.vector import Rec, Vec, rec
 from ...errors import CompositionError, ConfigError, WireError
 from .base import HEADER_BYTES, Codec, Dense, Header, Reader, expect
 
-_STAGES = struct.Struct("<BBI")  # codes of the two, bytes of the places
+_STAGES = struct.Struct("<BBI")  # codes of the two, bytes of the index block
 _PACKED = struct.Struct("<BI")  # code of the inner one, its bytes
-_ROOM = 9  # bytes a coordinate that no message exceeds, beside
+_ROOM = 9  # no message has more bytes per coordinate, plus _MORE
 _MORE = 4096
 _WINDOW = 1024  # the smallest one of a frame
 
@@ -25,11 +25,12 @@ _WINDOW = 1024  # the smallest one of a frame
 class Chain(Codec):
     """`first` chooses coordinates, `then` codes their values: topk|int8, topk|sign, dropping|fp16.
 
-    What first keeps travels as then's message of k values. If first keeps p_j unscaled with
+    The k chosen values are encoded as a message of `then`. If first keeps p_j unscaled with
     Definition 1's 1 / gamma = a, and then has b, the chain has 1 - (1 - a)(1 - b). Its randomness
     is a stream of its own.
     state: those of both
-    On the wire: header, the codes of both u8, length of the places u32, places, then's message.
+    On the wire: header, the codes of both u8, length of the index block u32, indices, then's
+    message.
     Source: Qsparse-local-SGD (Basu et al., NeurIPS 2019) is topk|qsgd or topk|sign.
     """
 
@@ -97,7 +98,7 @@ class Chain(Codec):
                 f"and {self.then.code}"
             )
         block = reader.block(length)
-        values = self.then.unpack(reader.rest(), _values(k))  # first: they are there, or are not
+        values = self.then.unpack(reader.rest(), _values(k))  # first, because they may be missing
         found = self.first.there(coding, block, d, k)
         places = {f"first_{n}": v for n, v in found._asdict().items() if n != "size"}
         inner = {f"then_{n}": v for n, v in values._asdict().items()}
@@ -122,7 +123,7 @@ class Chain(Codec):
     def delta(self, d: int) -> float | None:
         if self.omega(d) is not None:
             return super().delta(d)
-        if self.first.omega(d):  # what it scales does not stand at right angles to what it drops
+        if self.first.omega(d):  # scaled values are not orthogonal to the dropped ones
             return None
         one, two = self.first.delta(d), self.then.delta(self.first.most(d))
         return None if one is None or two is None else 1 - (1 - one) * (1 - two)
@@ -132,10 +133,10 @@ class Chain(Codec):
 
 
 class Zstd(Codec):
-    """The bytes of any codec's message, compressed by zstandard: nothing more is lost.
+    """Compress the bytes of any codec's message by zstandard, which is lossless.
 
-    Pays for messages whose bits are not all random, such as few levels; top-k's are close to their
-    entropy already. Needs the zstandard package: pip install "fedloom[zstd]".
+    Useful if the bits of a message are not all random, such as few levels; those of top-k are close
+    to their entropy already. Needs the zstandard package: pip install "fedloom[zstd]".
     state: inner's
     On the wire: header, code of inner u8, length of its message u32, a zstandard frame.
     Source: RFC 8878.
@@ -149,7 +150,7 @@ class Zstd(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # nothing more is lost, so nothing more is remembered
+        # lossless, so the error feedback is inner's
         object.__setattr__(self, "feedback", self.inner.feedback)
         if not isinstance(self.level, int):
             raise ConfigError(f"Zstd.level must be a whole number, got {self.level!r}")
@@ -194,7 +195,7 @@ class Zstd(Codec):
         return self.inner.canonical(message, self._whole(raw, None), dtype)
 
     def _whole(self, raw: bytes, layout: Layout | None) -> bytes:
-        """inner's message."""
+        """The bytes of inner's message."""
         import zstandard
 
         reader = Reader(raw, self, layout)

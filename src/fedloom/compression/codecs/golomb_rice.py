@@ -1,7 +1,7 @@
 """Golomb-Rice codes of whole numbers, most significant bit first.
 
 The code of n with parameter r: n >> r ones, a zero (its stop), then the r low bits of n. A block
-is the codes one behind the other, padded to a byte with zeros.
+is the codes one after the other, padded to a byte with zeros.
 Source: Rice and Plaunt, IEEE Transactions on Communications 1971; Golomb 1966.
 """
 
@@ -41,7 +41,7 @@ def length(numbers: Numbers) -> tuple[int, int]:
 
 
 def _sum(numbers: Numbers, r: int) -> int:
-    """The sum of all numbers >> r, of which no second copy is made."""
+    """The sum of all numbers >> r, without a second copy of them."""
     parts = (numbers[a : a + _CHUNK] for a in range(0, len(numbers), _CHUNK))
     return sum(int((part >> r).sum()) for part in parts)
 
@@ -62,7 +62,7 @@ def write(numbers: Numbers, r: int) -> bytes:
 
 
 def _bits(numbers: Numbers, r: int, before: Bytes) -> Bytes:
-    """The codes of numbers behind the bits `before`, one bit a byte."""
+    """The codes of numbers after the bits `before`, one bit per byte."""
     ends = np.cumsum((numbers >> r) + 1 + r)
     ends += len(before)
     stop = ends - (1 + r)
@@ -75,7 +75,7 @@ def _bits(numbers: Numbers, r: int, before: Bytes) -> Bytes:
 
 
 def read(block: Bytes, r: int, k: int, most: int) -> Numbers:
-    """The k numbers of a block, all of them below `most`.
+    """The k numbers of a block, all below `most`.
 
     Raises WireError for anything that write() cannot have written. Allocates the numbers, and a few
     megabytes for a window of the block.
@@ -119,9 +119,10 @@ def read(block: Bytes, r: int, k: int, most: int) -> Numbers:
 
 
 def _codes(bits: Bytes, start: int, r: int, most: int) -> tuple[Numbers, int]:
-    """The whole codes from bit `start` on, at most `most` -> their numbers, the bit behind them.
+    """The complete codes from bit `start` on, at most `most` -> their numbers, and the bit after
+    them.
 
-    bits (n,): one a byte.
+    bits (n,): one per byte.
     """
     zero = np.equal(bits, 0).view(np.uint8)
     ends = max(0, len(bits) - r)  # a stop beyond has its low bits in the next window

@@ -1,10 +1,10 @@
-"""How a set of coordinates is written: the cheapest of five codings, chosen for every message.
+"""Encoding of a set of coordinates: the cheapest of five codings, chosen for every message.
 
-The set is a strictly increasing array j_1 < ... < j_k of numbers below d; its gaps are
-g_1 = j_1 + 1, g_l = j_l - j_(l-1) >= 1. Codings (`Coding`): nothing at all when k is 0 or d; four
-bytes an index; one bit a coordinate; g - 1 in bytes of seven bits (LEB128); g - 1 in Golomb-Rice
-codes, whose parameter r is the block's first byte. Rice bits stand most significant first, bitmap
-bits least significant first; every block is padded to a byte with zeros.
+The set is a strictly increasing array j_1 < ... < j_k of numbers below d; its gaps are g_1 = j_1 +
+1, g_l = j_l - j_(l-1) >= 1. Codings (`Coding`): nothing if k is 0 or d; four bytes per index; one
+bit per coordinate; g - 1 in bytes of seven bits (LEB128); g - 1 in Golomb-Rice codes, whose
+parameter r is the block's first byte. Rice bits are stored most significant first, bitmap bits
+least significant first; every block is padded to a byte with zeros.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _VARINT = 5  # bytes of the longest gap that fits u32
 
 
 class Coding(enum.IntEnum):
-    """The codings by their number on the wire. At equal length the first one is taken."""
+    """The codings by their number in a message. Of codings of equal length the first one is
+    taken.
+    """
 
     IMPLIED = 0
     RAW = 1
@@ -36,7 +38,7 @@ class Coding(enum.IntEnum):
 
 
 class Plan(NamedTuple):
-    """What was chosen for a set: the coding, Rice's r (else 0), the block's length in bytes."""
+    """The choice for a set: the coding, Rice's r (else 0), the block's length in bytes."""
 
     coding: Coding
     r: int
@@ -80,8 +82,8 @@ def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
 
 
 def bound(block: Bytes, d: int) -> None:
-    """Raise WireError for a block that is longer than a bitmap, before anything is made of it:
-    plan() would have taken the bitmap.
+    """Raise WireError for a block that is longer than a bitmap: plan() would have chosen the
+    bitmap.
     """
     _need(len(block) <= -(-d // 8), f"at most {-(-d // 8)} bytes", len(block))
 

@@ -63,8 +63,8 @@ class _Half(Codec):
 class FP16(_Half):
     """Send every value as IEEE half, rounded to the nearest, ties to even.
 
-    11 significant bits; what is beyond 65,504 becomes 65,504, and below 6e-8 zero: feedback makes
-    up for both.
+    11 significant bits. Values beyond 65,504 become 65,504, values below 6e-8 zero; error feedback
+    makes up for both.
     On the wire: header, values.
 
     >>> codec, layout = FP16(), Layout(("w",), ((2,),))
@@ -80,7 +80,7 @@ class FP16(_Half):
 class BF16(_Half):
     """Send every value as bfloat16, rounded to the nearest, ties to even.
 
-    8 significant bits, and the range of float32, at whose end it stays.
+    8 significant bits and the range of float32; larger values become the largest one.
     On the wire: header, values.
 
     >>> codec, layout = BF16(), Layout(("w",), ((2,),))

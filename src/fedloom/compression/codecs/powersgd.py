@@ -29,9 +29,9 @@ class PowerSGD(Codec):
 
     One step of the power method from the Q that the client had before: P = orthonormal columns of
     M Q, Q = M^T P. A matrix whose factors would not be smaller, r (n + m) >= n m, and every vector
-    travels dense. Exact for matrices of rank r or less; for others use feedback.
+    travels dense. Exact for matrices of rank r or less; for others use error feedback.
     state: Q (sum of m r), the last ones; at first N(0, 1) from (seed, layer name). A client whose
-    part has other shapes than before starts anew, from `draw`.
+    sub-model has other shapes than before starts again, from `draw`.
     On the wire: header, rank u16, then layer by layer P and Q, or the dense values.
     Differs from the paper: every client factorises its own matrix, so that one exchange is enough;
     where a column of Q becomes zero, the old one is kept, so that the layer can come back.
@@ -114,7 +114,7 @@ class PowerSGD(Codec):
         old = old.to(work.dtype)
         product = work @ old
         left, upper = torch.linalg.qr(product)
-        left = torch.where(upper.diagonal() == 0, 0.0, left)  # QR makes something up for zeros
+        left = torch.where(upper.diagonal() == 0, 0.0, left)  # QR gives arbitrary columns for zeros
         right = work.T @ left
         start = torch.where((right == 0).all(0), old, right)
         kept = matrix.dtype

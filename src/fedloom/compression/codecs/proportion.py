@@ -18,7 +18,7 @@ class Proportion(Sparse):
     """Keep about ratio d coordinates: those with |p_j| >= the threshold that keeps this share of a
     random sample.
 
-    Of n = ceil(sample d) places, drawn with repetition, the threshold is the max(1,
+    Of n = ceil(sample d) coordinates, drawn with repetition, the threshold is the max(1,
     round(ratio n))-th largest magnitude. sample 1 looks at all, and keeps exactly that many, and
     those that are equal to the last one. How many are kept is random otherwise, and no share of
     ||p||^2 is certain.

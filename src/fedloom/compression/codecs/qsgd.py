@@ -32,7 +32,7 @@ class QSGD(Codec):
     for its largest values. levels = 2^(w-1) - 1 uses w bits a value fully: 127 is 8 bit, 7 is 4.
     scope "layer": every layer begins a bucket, so that none shares a norm with its neighbour.
     shrink: send 1 / (1 + w) of it, w = min(b / levels^2, sqrt(b) / levels) for buckets of b:
-    biased, and a contraction for any number of levels, as feedback needs it.
+    biased, and a contraction for any number of levels, as error feedback needs it.
     On the wire: header, levels u16, bucket u32, norms, symbols l + levels in w bits each, most
     significant first.
     Source: Alistarh et al., NeurIPS 2017; the bound is `omega`.
@@ -174,7 +174,7 @@ class QSGD(Codec):
 
 
 class FedPAQ(QSGD):
-    """FedPAQ's quantiser: QSGD of a client's whole move, unbiased, without feedback.
+    """FedPAQ's quantiser: QSGD of a client's whole move, unbiased, without error feedback.
 
     Differs from the paper, whose norm is that of the whole vector (bucket=0, scope="global"): one
     norm per bucket of a layer, without which nothing of a network of 11 million values is left.
@@ -239,7 +239,7 @@ def _norms(p: Vec, sizes: list[int], bucket: int) -> Tensor:
 
 # ------------------------------------------------------------------------------------------- bits
 def _squeeze(symbols: npt.NDArray[np.uint8], width: int) -> bytes:
-    """Symbols of `width` bits, one behind the other."""
+    """Symbols of `width` bits, packed one after the other."""
     if width == 8:
         return symbols.tobytes()
     parts = (symbols[at : at + _CHUNK, None] for at in range(0, len(symbols), _CHUNK))

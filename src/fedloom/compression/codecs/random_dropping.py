@@ -25,10 +25,10 @@ class RandomDropping(Codec):
 
     The message holds the seed of the mask instead of indices: uniform[0, 1) < ratio in float32 for
     j = 0 .. d - 1, drawn from generator(seed, "dropping"). On the wire: header, seed, values in
-    increasing order of their places. ratio 1 sends everything, bit for bit.
+    increasing order of their indices. ratio 1 sends everything, bit for bit.
     scaled=False is CFedAvg's operator: E||C(p) - p||^2 = (1 - ratio) ||p||^2, biased, made for
     error feedback. scaled=True sends p_j / ratio: unbiased with variance factor 1 / ratio - 1, for
-    use without feedback, around which errors grow with every round.
+    use without error feedback, which would grow with every round.
     Source: CFedAvg (Yang et al.), whose `comp` is the dropped share, 1 - ratio.
 
     >>> codec, layout = RandomDropping(ratio=0.5), Layout(("w",), ((4,),))

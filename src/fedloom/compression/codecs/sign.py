@@ -19,7 +19,7 @@ class Sign(Codec):
     """Send sign(p_j), one bit, and the mean magnitude ||p||_1 / d that the receiver gives them all.
 
     sign(0) is +1. ||C(p) - p||^2 = ||p||^2 - ||p||_1^2 / d <= (1 - 1/d) ||p||^2: biased, made for
-    feedback. scope "layer": one mean magnitude for each layer.
+    error feedback. scope "layer": one mean magnitude for each layer.
     On the wire: header, magnitudes (f64 of an f64 p, else f32), signs (1: negative), least
     significant bit first.
     Source: Karimireddy et al., ICML 2019; signSGD is Bernstein et al., ICML 2018.

@@ -1,4 +1,4 @@
-"""What codecs have in common that send some coordinates, with their places and their values."""
+"""The common part of codecs that send some coordinates: indices and values."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
 class Sparse(Codec):
     """Send the coordinates that choose() takes, unscaled.
 
-    On the wire: header, places in the cheapest of several codings (index_coding.py), values.
+    On the wire: header, indices in the cheapest of several codings (index_coding.py), values.
     """
 
     chooses = True
 
     @abstractmethod
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
-        """The places (k,) to send of p (d,), rising. draw: fresh."""
+        """The indices (k,) to send of p (d,), increasing. draw: a new generator."""
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)

@@ -1,4 +1,4 @@
-"""Thresholds: what is larger than tau is sent, with its value (hard) or with its sign (Strom)."""
+"""Thresholds: values larger than tau are sent, as they are (hard) or by their signs (Strom)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TAU = struct.Struct("<d")
 
 
 class Threshold(Sparse):
-    """Keep every |p_j| > tau, unscaled; how many these are is left to p.
+    """Keep every |p_j| > tau, unscaled; their number depends on p.
 
-    With feedback no residual is larger than tau. ||C(p) - p||^2 <= d tau^2, and there is no share
-    of ||p||^2 that always arrives: of a small p nothing is sent.
+    With error feedback no residual is larger than tau. ||C(p) - p||^2 <= d tau^2, and there is no
+    share of ||p||^2 that always arrives: of a small p nothing is sent.
     On the wire: header, indices, values, as of top-k.
 
     >>> codec, layout = Threshold(tau=1.0), Layout(("w",), ((4,),))
@@ -47,10 +47,10 @@ class Threshold(Sparse):
 
 
 class Strom(Codec):
-    """Send tau sign(p_j) for every |p_j| > tau: one bit beside its place.
+    """Send tau sign(p_j) for every |p_j| > tau: one bit beside its index.
 
-    Made for feedback, which keeps p_j - tau sign(p_j): it stays bounded where answers are smaller
-    than tau in the mean.
+    Made for error feedback, which keeps p_j - tau sign(p_j): it stays bounded if updates are
+    smaller than tau in the mean.
     On the wire: header, tau f64, indices in the cheapest coding, signs (1: negative), least
     significant bit first.
     Source: Strom, Interspeech 2015, which spends 31 bits on an index.

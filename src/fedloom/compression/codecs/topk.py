@@ -1,4 +1,4 @@
-"""Top-k sparsification: the largest magnitudes, with their places."""
+"""Top-k sparsification: the largest magnitudes, with their indices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from .base import expect
 from .sparse import Sparse
 
 _SMALL = 1 << 17  # below this many values a sample does not pay
-_CHUNK = 1 << 18  # values that are looked at together: they stay in the processor's cache
-_STRIDE = 97  # one value in so many is looked at first; a prime, as layers are rarely of its width
+_CHUNK = 1 << 18  # values examined together: they stay in the processor's cache
+_STRIDE = (
+    97  # one value in this many is examined first; a prime, because few layers have such a width
+)
 
 
 class TopK(Sparse):
@@ -110,9 +112,9 @@ def _size(p: Vec) -> Tensor:
 
 
 def _candidates(p: Vec, k: int) -> Tensor | None:
-    """Places, rising, that surely hold the k largest |p_j|; None: all.
+    """Indices, increasing, that include the k largest |p_j|; None: all.
 
-    They are what lies above a bound from a sample; if the bound was too high, all are candidates.
+    They lie above a bound from a sample; if the bound was too high, all are candidates.
     """
     rank = round(1.2 * k / _STRIDE) + 64
     if len(p) < _SMALL or rank >= len(p) // _STRIDE:
@@ -124,6 +126,8 @@ def _candidates(p: Vec, k: int) -> Tensor | None:
 
 
 def _above(p: Vec, bound: float) -> Iterator[npt.NDArray[np.int64]]:
-    """Where |p_j| >= bound, piece by piece: numpy finds that thrice as fast as torch."""
+    """The indices where |p_j| >= bound, piece by piece: numpy finds them three times as fast as
+    torch.
+    """
     for n, part in enumerate(torch.split(p, _CHUNK)):
         yield np.flatnonzero(_size(part).numpy() >= bound) + n * _CHUNK

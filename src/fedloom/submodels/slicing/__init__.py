@@ -1,1 +1,1 @@
-"""Cut a smaller network out of a module, and move values between the two."""
+"""Slice a smaller network out of a module, and move values between the two."""

@@ -1,4 +1,4 @@
-"""What a module is given to cut itself, and what flows between modules."""
+"""What a module needs to slice itself: its place in the net, and the channels that reach it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Choose = Callable[[int, int], Tensor]
 
 
 class Cut(NamedTuple):
-    """How a net is cut to a share of every hidden width.
+    """How a net is sliced to a share of every hidden width.
 
-    rule is named in errors. choose(units, keep) -> which `keep` of `units` are kept, in rising
-    order. exact: widths that a GroupNorm normalises are cut in whole groups; otherwise the number
-    of groups stays. scaler: layers divide their outputs by the share in "training", "always", or
-    never (""). exits: how many exits a net of several keeps; None: all.
+    rule is named in errors. choose(units, keep) -> which `keep` of `units` are kept, increasing.
+    exact: widths that a GroupNorm normalises are sliced in whole groups; otherwise the number of
+    groups stays. scaler: layers divide their outputs by the share in "training", "always", or never
+    (""). exits: how many exits a net of several keeps; None: all.
     """
 
     rule: str
@@ -49,13 +49,13 @@ class Flow(NamedTuple):
     kind: Literal["input", "maps", "rows", "flat"] = "input"
 
     def same(self, other: Flow) -> bool:
-        """Say whether two branches carry the same channels, so that they may be added."""
+        """True if two branches carry the same channels, so that they may be added."""
         if self.ids is None or other.ids is None:
             return self.all_left() and other.all_left()
         return self.total == other.total and torch.equal(self.ids, other.ids)
 
     def all_left(self) -> bool:
-        """Say whether no channel is missing."""
+        """True if no channel is missing."""
         return self.ids is None or len(self.ids) == self.total
 
 
@@ -69,11 +69,11 @@ class Cuttable(Protocol):
     """
 
     def cut(self, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
-        """-> the smaller module, and the flow behind it."""
+        """-> the smaller module, and its output flow."""
 
 
 class Walk(Protocol):
-    """The walk through a net that Part reports to, see walk.py."""
+    """The walk through a net that Part reports to; see walk.py."""
 
     how: Cut
     kept: dict[str, tuple[Tensor | None, ...]]
@@ -91,7 +91,9 @@ class Walk(Protocol):
 
 
 class Part:
-    """What a module is given to cut itself: its place in the net and what it may ask for."""
+    """What a module needs to slice itself: its place in the net, and methods that slice its
+    parts.
+    """
 
     def __init__(self, walk: Walk, module: nn.Module, path: str) -> None:
         self._walk, self._module, self.path = walk, module, path
@@ -106,7 +108,7 @@ class Part:
         return self._walk.module(module, flow, self._at(name))
 
     def leave_out(self, name: str) -> None:
-        """Drop the submodule of this name: the smaller module is without it."""
+        """Drop the submodule of this name from the smaller module."""
         inner = self._module.get_submodule(name).named_parameters(prefix=self._at(name))
         self._walk.left_out.update(full for full, _ in inner)
 
@@ -138,14 +140,14 @@ class Part:
         )
 
     def is_head(self) -> bool:
-        """Say whether this is the last layer with weights before outputs of the net: it keeps all
-        its rows.
+        """True if this is the last layer with weights before outputs of the net: it keeps all its
+        rows.
         """
         return id(self._module) in self._walk.heads
 
     @property
     def how(self) -> Cut:
-        """What the net is cut to."""
+        """How the net is sliced."""
         return self._walk.how
 
     def _at(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""How the modules of torch.nn are cut."""
+"""How the modules of torch.nn are sliced."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _PLAIN: dict[type[nn.Module], type[nn.Module]] = {ScaledLinear: nn.Linear, Scale
 
 
 def unscaled(module: nn.Module) -> nn.Module:
-    """Make plain layers of those with a scaler, in place -> the module, which evaluates alike.
+    """Replace layers with a scaler by plain ones, in place -> the module, which evaluates alike.
 
-    A scaler that is always on goes into the weights, and into the bias.
+    A scaler that is always on is multiplied into the weights and the bias.
 
     >>> layer = ScaledLinear(1, 1)
     >>> layer.share = 0.5
@@ -141,7 +141,7 @@ def _batch_norm(
 
 
 def _normalised(width: int, part: Part, flow: Flow) -> int:
-    """How many channels are left of a norm's."""
+    """How many channels of a norm are left."""
     if flow.ids is None:
         return width
     if flow.total != width:

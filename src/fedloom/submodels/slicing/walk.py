@@ -1,9 +1,9 @@
-"""Cutting modules: one walk through a net makes a smaller one and notes what it kept.
+"""Slicing: one walk through a net makes a smaller one and notes what it kept.
 
-What flows between the layers is a Flow: which channels are left of how many. A layer with weights
-keeps the columns of the channels that reach it, and chooses its rows; every other layer passes the
-flow on. Only modules whose forward is known are cut, by their exact type: a subclass may compute
-something else. A module of your own is cut by a method `cut`, see Cuttable; models/layers.py has
+A Flow between two layers says which channels are left of how many. A layer with weights keeps the
+columns of the channels that reach it, and chooses its rows; every other layer passes the flow on.
+Only modules whose forward is known are sliced, by their exact type: a subclass may compute
+something else. A module of your own is sliced by a method `cut`, see Cuttable; models/layers.py has
 one.
 """
 
@@ -74,7 +74,7 @@ class CuttingWalk:
         return small, out
 
     def left(self, net: Net) -> tuple[str, ...]:
-        """The names of the trained parameters of which something is left, in order."""
+        """The names of the trained parameters that are not left out, in order."""
         return tuple(name for name in net.layout.names if name not in self.left_out)
 
 
@@ -93,7 +93,8 @@ def _walked(module: nn.Module, how: Cut) -> tuple[CuttingWalk, nn.Module]:
 
 
 def cut_net(net: Net, how: Cut) -> tuple[Net, Tensor]:
-    """Cut a net -> the smaller Net, held (m,). Raises CompositionError for one that cannot be cut.
+    """Slice a net -> the smaller Net, held (m,). Raises CompositionError for one that cannot be
+    sliced.
 
     >>> net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)))
     >>> small, held = cut_net(net, Cut("HeteroFL", 0.5, lambda units, keep: torch.arange(keep)))
@@ -119,9 +120,9 @@ def cut_net(net: Net, how: Cut) -> tuple[Net, Tensor]:
 
 def rows_of_heads(net: Net, rule: str) -> Tensor:
     """(d,) int64: for weights and biases of the layers that give outputs of the net, the number of
-    the output that they belong to; -1 for all other coordinates.
+    their output; -1 for all other coordinates.
 
-    Raises CompositionError for a net that cannot be cut.
+    Raises CompositionError for a net that cannot be sliced.
 
     >>> net = Net(nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2)))
     >>> rows_of_heads(net, "HeteroFL").tolist()
@@ -141,7 +142,7 @@ def rows_of_heads(net: Net, rule: str) -> Tensor:
 
 
 def count_left(net: Net, how: Cut) -> int:
-    """m, the number of coordinates that cut_net() would keep, without copying one of them."""
+    """m, the number of coordinates that cut_net() would keep, without copying any."""
     walk, _ = _walked(copy.deepcopy(net.module).to("meta"), how)
     total = 0
     for name, shape in zip(net.layout.names, net.layout.shapes, strict=True):
@@ -153,7 +154,7 @@ def count_left(net: Net, how: Cut) -> int:
 
 
 def _positions(shape: tuple[int, ...], ids: tuple[Tensor | None, ...]) -> Tensor:
-    """Where the kept entries of a tensor stand in its flattened form, in rising order."""
+    """The positions of the kept entries of a tensor in its flattened form, increasing."""
     place = torch.zeros((), dtype=torch.int64)
     for axis, n in enumerate(shape):
         some = ids[axis] if axis < len(ids) else None
