@@ -46,14 +46,16 @@ class Round(NamedTuple):
     """What the engine tells the server about a round."""
 
     round: int  # 0, 1, ...
-    # answers / N, so that rate * (mean over the answers) = (their sum) / N; with sub-models (d,),
+    # client updates / N, so that rate * mean = sum over the cohort / N; with sub-models (d,),
     # of a coordinate's holders
     rate: Num
     lr: float  # local rate of the round's last step
 
 
 class Reaches(Enum):
-    """How a field of a client update reaches the server, for what may stand in for it."""
+    """How a field of a client update reaches the server, which decides what may replace its exact
+    value.
+    """
 
     MEAN = "as a mean over the cohort, and in no other way"
     ACCUMULATED = "as a mean; the client adds it to its own state as well"
@@ -95,7 +97,7 @@ _OLD = {
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Algorithm(ABC):
-    """What is sent, which direction a client moves in, what the server does with the mean answer.
+    """What is sent, which direction a client moves in, what the server does with the mean update.
 
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
     pure: they see only their arguments, return new values, and never branch on tensor values,
@@ -108,7 +110,7 @@ class Algorithm(ABC):
     # sent: how each compressible field of `up` reaches the server; a field that is not named
     #   travels exactly
     # approximate: vectors of broadcast() of which clients may hold an approximation: these may be
-    #   compressed on their way down
+    #   compressed on the downlink
     # traits: what else the rules for combinations must know of the method
     sent: ClassVar[Mapping[str, Reaches]] = {"delta": MEAN}
     approximate: ClassVar[tuple[str, ...]] = ("x",)
@@ -123,14 +125,14 @@ class Algorithm(ABC):
 
     @property
     def plain(self) -> bool:
-        """The direction is the gradient itself; an engine may then move without making it one
-        vector.
-        """
+        """True if the direction is the gradient itself; an engine may then move layer by layer."""
         return type(self).direction is LocalSGD.direction
 
     @property
     def probes(self) -> bool:
-        """Every client sends once, before round 0, what probe() gives: the method overrides it."""
+        """True if the method overrides probe(): every client sends its result once, before
+        round 0.
+        """
         return type(self).probe is not LocalSGD.probe
 
     @property
@@ -146,11 +148,15 @@ class Algorithm(ABC):
 
     @abstractmethod
     def broadcast(self, srv: Rec) -> Rec:
-        """-> msg, what every client of the round is sent (and what that costs). Always has x."""
+        """-> msg, the broadcast to every client of the round, whose bytes are counted. Always has
+        x.
+        """
 
     @abstractmethod
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        """-> srv. up: delta and the fields of uniform(), each a mean over the round's answers."""
+        """-> srv. up: delta and the fields of uniform(), each a mean over the round's client
+        updates.
+        """
 
     @abstractmethod
     def model(self, srv: Rec) -> Vec:
@@ -163,7 +169,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def client_init(self, x: Vec) -> Rec:
-        """-> mem, what this client remembers between rounds; made at its first participation.
+        """-> mem, the client state, made at the client's first participation.
 
         x: the model that it receives then, in whatever round that is; with Trait.INITIAL_MODEL the
         one that the run began with, for which no bytes are counted.
@@ -186,8 +192,8 @@ class Algorithm(ABC):
     # --------------------------------------------------------------- where the answers are summed
     @abstractmethod
     def uniform(self, up: Rec, job: Job) -> Rec:
-        """What is averaged plainly over the answers, computed beside the server from what was sent;
-        with sub-models, each coordinate over those who hold it.
+        """The fields whose mean over the client updates is unweighted, computed at the server from
+        what was sent; with sub-models, each coordinate's mean is over its holders.
 
         delta is averaged with `weight`; server_step gets both.
         """

@@ -11,7 +11,7 @@ allowed, what to do.
     |-- ClientError (RuntimeError)       one client's round failed; names algorithm, client, round
     |-- AuthorError (RuntimeError)       a user's own part breaks a rule; engines add where
     |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be used
-    `-- WorkerError (RuntimeError)       worker processes that keep dying or standing still
+    `-- WorkerError (RuntimeError)       worker processes that keep dying or hanging
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class CheckpointError(FedloomError, RuntimeError):
 
 
 class WorkerError(FedloomError, RuntimeError):
-    """Worker processes died or stood still again and again."""
+    """Worker processes died or hung again and again."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """What every part says of a name that is none of the known ones."""
+    """The message about a name that is none of the known ones."""
     return f"unknown {kind} '{name}'; {did_you_mean(name, known)}"
 
 

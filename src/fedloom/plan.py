@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What one client's round gives, traced on zeros without any data."""
+    """The records of one client's round, traced on zeros without any data."""
 
     msg: Rec  # the broadcast
     mem: Rec  # the client state
@@ -82,7 +82,7 @@ class Plan:
         """
         try:
             return traced(_method(self.algorithm), self.d or 2)
-        except Exception:  # whatever an author's code raises on zeros
+        except Exception:  # an author's code may raise anything on zeros
             return None
 
     @property
@@ -93,7 +93,7 @@ class Plan:
         return self.trace.averaged._fields if self.trace is not None else ()
 
     def warnings(self) -> list[str]:
-        """Settings under which the method does not go where its paper says, a sentence each."""
+        """One sentence for each setting under which the method does not do what its paper says."""
         return [said for rule in WARNINGS if (said := rule(self))]
 
     def rates(self, local: Local, round: int, steps: int) -> list[float]:
@@ -209,7 +209,9 @@ AROUND: tuple[tuple[type[Wrapper], Around], ...] = (
 
 # ----------------------------------------------------------------------------- compression, uplink
 def _ways(plan: Plan) -> Iterator[tuple[str, Via, str]]:
-    """Every field that has a codec on its way up: its name, how it travels, the codec's name."""
+    """Every compressed field of an update: its name, how it reaches the server, the codec's
+    name.
+    """
     assert not isinstance(plan.link.up, Via | str)  # spelled out
     for name, via in plan.link.up.items():
         yield name, via, type(via.codec).__name__

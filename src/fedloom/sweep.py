@@ -1,5 +1,5 @@
-"""Try values of settings against each other: every combination is a run of its own, in a folder
-that its configuration names, so that a stopped sweep goes on where it was.
+"""Sweeps: every combination of values is a run of its own, in a folder that its configuration
+names, so that a stopped sweep can continue.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def split_values(text: str) -> list[str]:
 
 
 def split_grid(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """-> the changes that all runs share, and {key: values} of what is tried.
+    """-> the changes that all runs share, and {key: values} to try.
 
-    Raises ConfigError for a key that is tried twice, for an empty or a repeated value, and for
+    Raises ConfigError for a key that is given twice, for an empty or a repeated value, and for
     seeds, which are not a setting to choose.
     """
     shared, axes = [], {}
@@ -135,8 +135,8 @@ def plan(
 
 
 def check_all(trials: Sequence[Trial]) -> None:
-    """Build every combination that has not begun, with its data and its model, and train nothing:
-    what would be refused hours later is refused now.
+    """Build every combination that has not begun, with its data and its model, and train nothing,
+    so that errors come now and not hours later.
 
     Raises ConfigError, naming the combination.
     """
@@ -156,7 +156,7 @@ def check_all(trials: Sequence[Trial]) -> None:
 
 
 def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
-    """A folder's name: what is tried, for people, and the hash of all that decides the numbers."""
+    """A folder's name: the tried values, and the hash of all settings that decide the numbers."""
     words = [re.sub(r"[^\w.=+-]+", "-", f"{k.split('.')[-1]}={v}") for k, v in choice.items()]
     return f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{run_digest(config.values)[:8]}"
 
@@ -172,11 +172,11 @@ def state_of(folder: Path) -> str:
 
 
 def run_trial(trial: Trial, progress: bool = False) -> str:
-    """Run a trial, go on with it, or leave it if it is finished or failed -> its state.
+    """Run a trial, continue it, or skip it if it is finished or failed -> its state.
 
-    A run whose client fails, as with a rate that is too high, is a result too: the reason stays in
-    its folder, and the sweep goes on. One that has begun goes on in the engine it began with.
-    Raises whatever else a run raises.
+    A run whose client fails, as with a learning rate that is too high, is a result too: the reason
+    stays in its folder, and the sweep goes on. A run that has begun continues in the engine it
+    began with. Raises any other error of a run.
     """
     state = state_of(trial.folder)
     if state in ("finished", "failed"):

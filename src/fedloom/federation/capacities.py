@@ -1,4 +1,4 @@
-"""How much of the model every client can hold: levels, a distribution over levels, or a list."""
+"""How much of the model each client can hold: levels, a distribution over levels, or a list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Capacities = Sequence[float | str] | Mapping[Any, float] | str | Path
 
 
 def share_of(value: Any, what: str = "a capacity") -> float:
-    """A share in (0, 1], given as a number or as a fraction in words. Raises ConfigError.
+    """A share in (0, 1], from a number or from the text of a fraction. Raises ConfigError.
 
     >>> share_of("1/64"), share_of(1)
     (0.015625, 1.0)
@@ -35,7 +35,7 @@ def share_of(value: Any, what: str = "a capacity") -> float:
 
 
 def _number(text: str) -> float:
-    """A number or a fraction; no power of ten is ever written out. Raises ValueError,
+    """A number, or the text of a fraction; no power of ten is ever written out. Raises ValueError,
     ArithmeticError.
     """
     top, slash, below = text.partition("/")
@@ -43,8 +43,8 @@ def _number(text: str) -> float:
 
 
 def levels_of(given: Capacities) -> tuple[float, ...]:
-    """The capacities in what a user gives: a list, "1/64, 1/4, 1", a mapping {level: share of the
-    clients}, or a file's name. Raises ConfigError.
+    """The capacities of a setting: a list, "1/64, 1/4, 1", a mapping {level: share of the clients},
+    or a file's name. Raises ConfigError.
 
     >>> levels_of("1/64, 1/4, 1")
     (0.015625, 0.25, 1.0)
@@ -73,7 +73,7 @@ def _is_share(text: str) -> bool:
 
 
 def _read(path: Path) -> tuple[float, ...]:
-    """One capacity a line, or a JSON list; what follows a # is a remark."""
+    """One capacity per line, or a JSON list; text after a # is a comment."""
     try:
         text = decoded(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -101,9 +101,9 @@ def _read(path: Path) -> tuple[float, ...]:
 def deal(given: Capacities, clients: int, seed: int = 0) -> tuple[float, ...]:
     """One capacity for each client.
 
-    As many as there are clients are theirs, one by one; other levels are dealt out in turn, so that
-    groups are equal. A mapping {level: share} gives each level so many clients, rounded by largest
-    remainders, at random. A file has one for each client. Raises ConfigError.
+    A list with one entry per client is used as it is; other levels are assigned to the clients in
+    turn, so that groups are equal. A mapping {level: share} assigns levels at random, with numbers
+    of clients rounded by largest remainders. A file has one entry per client. Raises ConfigError.
 
     >>> deal([0.25, 1.0], 3)
     (0.25, 1.0, 0.25)

@@ -1,4 +1,4 @@
-"""How fast clients are: what simulated time is counted by, and what a time-out leaves them.
+"""How fast clients are: the source of simulated time and time-outs.
 
 Nothing waits: seconds are computed from steps and bytes, and real hardware changes no number.
 """
@@ -50,7 +50,7 @@ frozen(Devices)
 
 
 class Levels(Devices):
-    """Speeds in steps per second, dealt to the clients in turn, or one for every client.
+    """Speeds in steps per second, assigned to the clients in turn, or one for every client.
 
     >>> Levels(steps_per_second=(1.0, 4.0)).speeds(5, seed=0)
     [1.0, 4.0, 1.0, 4.0, 1.0]

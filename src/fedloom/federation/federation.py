@@ -1,4 +1,4 @@
-"""Who trains on what, how much, and with which randomness."""
+"""The federation: which client trains on which data, how much, and with which randomness."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ Metric = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Who trains on what, how much, and with which randomness. Batches are made when asked for.
+    """Which client trains on which data, how much, and with which randomness. Batches are made on
+    demand.
 
-    channels_last: images go to the model in that memory format, which convolutions and pooling
-    like better (a quarter off a step of FAFED's small network on a CPU). weighting: of the updates
-    in the mean, "examples", "uniform", or a tuple of a weight per client. devices: how fast the
-    clients are; None: time is not simulated.
+    channels_last: images go to the model in that memory format, which is faster for convolutions
+    and pooling (a quarter off a step of FAFED's small network on a CPU). weighting: of client
+    updates in the mean, "examples", "uniform", or a tuple of one weight per client. devices: how
+    fast the clients are; None: time is not simulated.
     """
 
     data: FederatedData
@@ -108,11 +109,11 @@ class Federation:
 
     @functools.cached_property
     def parted(self) -> bool:
-        """Whether some clients hold a part of the model only."""
+        """True if some clients hold only a part of the model."""
         return any(capacity != 1 for capacity in self.capacities)
 
     def weight(self, client: int) -> float:
-        """The aggregation weight of a client's answer."""
+        """The aggregation weight of a client update."""
         if isinstance(self.weighting, str):
             return float(self._sizes[client]) if self.weighting == "examples" else 1.0
         return float(self.weighting[client])
@@ -130,7 +131,7 @@ class Federation:
         return {}
 
     def _work(self, client: int) -> _Work:
-        """What a client does in every round; worked out when it is first asked for."""
+        """A client's work in every round, computed on first use."""
         found = self._works.get(client)
         if found is None:
             n = int(self._sizes[client])
@@ -154,13 +155,13 @@ class Federation:
         return done if steps is None else min(steps, done)
 
     def steps(self, client: int) -> int:
-        """K_i: whole steps, at least one; a fraction of an epoch is rounded to the nearest, and
-        what a device has not done in local.seconds is not done.
+        """K_i: whole steps, at least one. A fraction of an epoch is rounded to the nearest number
+        of steps, and local.seconds limits it to what the device can do.
         """
         return self._work(client).steps
 
     def duration(self, client: int, steps: int, bytes_down: int, bytes_up: int) -> float:
-        """Simulated seconds of a client's round: its steps, and its messages on their way."""
+        """Simulated seconds of a client's round: its steps and its messages."""
         assert self.devices is not None
         return steps / self._speeds[client] + self.devices.travel(bytes_down, bytes_up)
 
@@ -170,7 +171,7 @@ class Federation:
 
     def order(self, client: int, round: int) -> Tensor:
         """The indices (sum of the sizes,) of a client's batches of a round in a row, on the CPU:
-        shuffled anew in each pass over its data, or read on where the round before left off.
+        shuffled again in each pass over its data, or (order "text") continued from the last round.
         """
         first, end = int(self._offsets[client]), int(self._offsets[client + 1])
         own, source = (
@@ -190,18 +191,22 @@ class Federation:
         return out[0] if len(out) == 1 else torch.cat(out)
 
     def first(self, client: int, round: int) -> int:
-        """The place in its pass of a client's first batch of a round, if batches are read on."""
+        """The place of a client's first batch of a round in its pass, with order "text"."""
         work = self._work(client)
         return round * work.steps % work.per_epoch
 
     def pass_of(self, client: int) -> tuple[int, int]:
-        """The size of a whole batch of a client, and how many batches a pass over its data has."""
+        """The size of a client's full batch, and the number of batches in a pass over its data."""
         work = self._work(client)
         return work.size, work.per_epoch
 
     def batches(self, client: int, round: int) -> Sequence[Tensor]:
-        """The indices (B,) of every local step of a client in a round, where the data are."""
-        order = self.order(client, round).to(self.data.inputs.device)  # at once, not step by step
+        """The indices (B,) of every local step of a client in a round, on the device of the
+        data.
+        """
+        order = self.order(client, round).to(
+            self.data.inputs.device
+        )  # all at once, not step by step
         sizes = self._work(client).sizes
         return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
@@ -212,16 +217,16 @@ class Federation:
         return own[order[: size or len(own)]]
 
     def batch(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with
-        draws (of `draws`) as it is trained on them. The indices may be on the CPU.
+        """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with draws
+        (of `draws`) the inputs are augmented. The indices may be on the CPU.
         """
         index = index.to(self.data.inputs.device)
         inputs = self.data.ready(self.data.inputs.index_select(0, index), draws)
         return self.formatted(inputs), self.data.targets.index_select(0, index)
 
     def draws(self, client: int, round: int, step: int, count: int) -> Tensor | None:
-        """What augments the batch of a local step, (count, numbers per sample) in [0, 1), float64;
-        None where nothing is random.
+        """Random numbers that augment the batch of a local step, (count, numbers per sample) in [0,
+        1), float64; None if nothing is random.
         """
         transform = self.data.transform
         if transform is None or not transform.draws:
@@ -236,14 +241,16 @@ class Federation:
         return inputs.to(memory_format=torch.channels_last) if self.channels_last else inputs
 
     def cost(self, client: int) -> float:
-        """Examples a client will see in a round: what ranges of a cohort are balanced by."""
+        """Number of examples that a client trains on in a round; ranges of a cohort are balanced by
+        it.
+        """
         work = self._work(client)
         return float(work.steps * work.size)
 
 
 class _Work(NamedTuple):
-    """What a client does in a round: size of a whole batch, batches in a pass, steps, and the size
-    of every step's batch.
+    """A client's work in a round: size of a full batch, batches in a pass, steps, and the size of
+    every step's batch.
     """
 
     size: int
@@ -254,6 +261,8 @@ class _Work(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _sizes(n: int, size: int, per_epoch: int, steps: int) -> tuple[int, ...]:
-    """Batch sizes of so many steps: full ones, and in every pass a shorter last one if there is."""
+    """Batch sizes of this many steps: full ones, and in every pass a shorter last one if there is
+    one.
+    """
     one = [min(size, n - k * size) for k in range(per_epoch)]
     return tuple((one * (-(-steps // per_epoch)))[:steps])

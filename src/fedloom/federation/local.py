@@ -1,4 +1,4 @@
-"""How clients train between two exchanges: amount of work, batches, rates, and the parts around the
+"""The local training of a client: amount of work, batches, learning rates, and the parts around the
 method.
 """
 
@@ -18,17 +18,17 @@ from .schedules import Constant
 @ranged
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """What a client does between two exchanges. Give `epochs` or `steps`, not both; neither is one
-    epoch. steps may be a list, one number per client; lr a list, one rate per round, whose last one
-    holds from then on.
+    """The local training of a client. Give `epochs` or `steps`, not both; neither means one epoch.
+    steps may be a list, one number per client; lr a list, one rate per round, whose last one holds
+    from then on.
 
-    With `seconds` every client answers with the steps that its device has done by then, one at
-    least; without `epochs` or `steps` there is no other bound. schedule(round, step) multiplies lr.
-    order "text": batches are not drawn but read on: the client's data, in their order, are cut into
-    `batch` streams of equal length side by side, and every batch has the next example of each; what
-    is left over at the end is not used. Order of the parts of a step: gradient (with sam: the
-    perturbed one), the method's corrections, joint clip, weight decay, momentum, move (as
-    torch.optim.SGD after clip_grad_norm_). Raises ConfigError for a value out of range.
+    With `seconds` every client sends its update after the steps that its device can do by then, at
+    least one; without `epochs` or `steps` there is no other bound. schedule(round, step) multiplies
+    lr. order "text": batches are not drawn. The client's data, in their order, are cut into `batch`
+    streams of equal length, and every batch has the next example of each stream; the remainder is
+    not used. Order within a step: gradient (with sam: the perturbed one), the method's corrections,
+    joint clip, weight decay, momentum, move (as torch.optim.SGD after clip_grad_norm_). Raises
+    ConfigError for a value out of range.
 
     >>> Local(epochs=5, batch=50, lr=0.1).work
     (5, None)
@@ -49,8 +49,8 @@ class Local:
     )
     seconds: Positive | None = hyper(
         None,
-        "simulated seconds after which the server calls time (needs [devices]); epochs or steps "
-        "are then the most a client does",
+        "simulated seconds after which the server waits no longer (needs [devices]); epochs or "
+        "steps are then an upper bound",
         source="CFedAvg, Remark 6",
     )
     batch: PositiveInt | None = hyper(
@@ -98,7 +98,7 @@ class Local:
     )
     order: str = hyper(
         "shuffled",
-        "shuffled: drawn anew in every epoch; text: read on, for language models",
+        "shuffled: drawn again in every epoch; text: in the order of the text, for language models",
         choices=("shuffled", "text"),
         source="text: FAFED's language model",
     )
@@ -128,7 +128,7 @@ class Local:
 
     @property
     def work(self) -> tuple[float | None, int | Sequence[int] | None]:
-        """(epochs, steps), one of which is None; both, where only `seconds` is a bound."""
+        """(epochs, steps), one of which is None; both if only `seconds` is a bound."""
         if self.steps is None and self.epochs is None:
             return (1, None) if self.seconds is None else (None, None)
         return self.epochs, self.steps

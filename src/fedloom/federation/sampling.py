@@ -1,4 +1,6 @@
-"""Who is there, and who of them takes part in a round."""
+"""Client availability and sampling: which clients are available, and which of them form a round's
+cohort.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +18,39 @@ from ..errors import ConfigError
 @ranged
 @dataclass(frozen=True, kw_only=True)
 class Turnover:
-    """A set of clients that changes: `active` of all clients are there, and every `every` rounds
-    some of them are replaced.
+    """Client availability that changes: `active` of all clients are available, and every `every`
+    rounds some of them are replaced.
 
-    replace: each leaves with this probability, and its place is taken by one of those that were not
-    there, drawn without replacement; where more leave than there are outside, the surplus stays.
-    None: the whole set is drawn anew. With half of all clients and replace = 0.5 the two replace
-    equally many on average. forget: what a client remembers is dropped when it leaves; otherwise it
-    is kept for its return. What the server has learnt from it stays in either case.
+    replace: each available client leaves with this probability, and an absent client, drawn without
+    replacement, takes its place; if more leave than are absent, the surplus stays. None: the whole
+    set is drawn again. With half of all clients and replace = 0.5 the two replace equally many on
+    average. forget: the state of a client is deleted when it leaves; otherwise it is kept for its
+    return. The server state keeps what came from it in either case.
 
     Source: Kim, Kim and Han, FedACG, CVPR 2024, Table 3: 250 of 500, every 100 rounds, 0.5 in the
-    text, drawn anew in the appendix's Figure F. What becomes of memories is not said there.
+    text, drawn again in the appendix's Figure F. It does not say what happens to client states.
     """
 
     title: ClassVar[str] = "turnover"
-    active: PositiveInt = hyper(meaning="how many clients are there at a time")
+    active: PositiveInt = hyper(meaning="how many clients are available at a time")
     every: PositiveInt = hyper(100, "rounds between changes")
     replace: Share | None = hyper(
-        0.5, "probability with which each leaves then; none: all are drawn anew"
+        0.5, "probability with which each leaves then; none: all are drawn again"
     )
-    forget: bool = hyper(False, "drop what a client remembers when it leaves")
+    forget: bool = hyper(False, "delete a client's state when it leaves")
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def first(self, population: int, seed: int) -> list[int]:
-        """Who is there at the beginning, sorted."""
+        """The clients available at the beginning, sorted."""
         order = torch.randperm(population, generator=generator(seed, "turnover", 0))
         return sorted(order[: self.active].tolist())
 
     def after(self, there: list[int], stage: int, population: int, seed: int) -> list[int]:
-        """Who is there in a stage (counted from 0) after those who were there in the one before."""
+        """The clients available in a stage (counted from 0), from those of the stage before;
+        sorted.
+        """
         source = generator(seed, "turnover", stage)
         if self.replace is None:
             return sorted(torch.randperm(population, generator=source)[: self.active].tolist())
@@ -67,11 +71,10 @@ class Cohorts:
     """The cohort of every round, sorted by client.
 
     size: a share of all clients as a float in (0, 1], a number of clients as an int, or an explicit
-    schedule: one list of clients per round, begun again when it ends. sampling: "fixed" draws
+    schedule: one list of clients per round, which restarts at its end. sampling: "fixed" draws
     exactly that many without replacement; "bernoulli" lets every client take part with that
-    probability, and draws again if nobody does. turnover: who of the population is there at all; a
-    share or number is then of those. Raises ConfigError for a cohort that the population does not
-    have.
+    probability, and draws again if nobody does. turnover: which clients are available; a share or
+    number is then of those. Raises ConfigError for a cohort that the population does not have.
 
     >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
     True
@@ -82,7 +85,7 @@ class Cohorts:
     seed: int = 0
     sampling: str = "fixed"
     turnover: Turnover | None = None
-    # the last two stages and who is there in them
+    # the last two stages and their clients
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -138,12 +141,12 @@ class Cohorts:
 
     @property
     def there(self) -> int:
-        """How many clients are there at a time."""
+        """How many clients are available at a time."""
         return self.population if self.turnover is None else self.turnover.active
 
     @property
     def words(self) -> str:
-        """How many take part, in words.
+        """How many clients take part, as text.
 
         >>> Cohorts(1, 50).words, Cohorts(1.0, 50).words
         ('1 of 50 clients', '50 of 50 clients')
@@ -156,7 +159,7 @@ class Cohorts:
 
     @property
     def alone(self) -> str:
-        """Why a cohort of one client may be meant as all of them; empty where it cannot."""
+        """Why a cohort of one client may be a mistake for all clients; empty if it cannot."""
         if self.size != 1 or not isinstance(self.size, int) or self.there == 1:
             return ""
         return (
@@ -166,14 +169,14 @@ class Cohorts:
 
     @property
     def _count(self) -> int:
-        """How many of those who are there, of a share or number."""
+        """A share or number as a number of available clients."""
         assert isinstance(self.size, int | float)
         n = self.there
         return self.size if isinstance(self.size, int) else max(round_half_up(self.size * n), 1)
 
     @property
     def share(self) -> float:
-        """The expected share of those who are there that take part."""
+        """The expected share of the available clients that take part."""
         if isinstance(self.size, Sequence):
             return sum(map(len, self.size)) / len(self.size) / self.population
         return self.size if isinstance(self.size, float) else self.size / self.there
@@ -192,13 +195,13 @@ class Cohorts:
         return self._count
 
     def present(self, round: int) -> list[int]:
-        """Who is there in a round (counted from 0), sorted."""
+        """Clients available in a round (counted from 0), sorted."""
         if self.turnover is None:
             return list(range(self.population))
         return self._present(round // self.turnover.every)
 
     def _present(self, stage: int) -> list[int]:
-        """Who is there in a stage: stage after stage from the beginning, or from a known one."""
+        """Clients available in a stage, computed stage by stage from the last known one."""
         assert self.turnover is not None
         known = [at for at in self._stages if at <= stage]
         at = max(known, default=0)
@@ -213,8 +216,8 @@ class Cohorts:
         return there
 
     def forgotten(self, round: int) -> list[int]:
-        """Whose memory is dropped before a round (counted from 0): those who have just left, if the
-        turnover forgets them; sorted.
+        """Clients whose state is deleted before a round (counted from 0): those that have just
+        left, if the turnover forgets them; sorted.
         """
         change = self.turnover
         if change is None or not change.forget or not round or round % change.every:

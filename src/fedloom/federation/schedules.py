@@ -1,4 +1,4 @@
-"""Local learning rates as factors of (round, step); a user's own is any such function."""
+"""Learning rate schedules: factors of (round, step). A user's own is any such function."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Exponential(Schedule):
 
 
 class Cosine(Schedule):
-    """From 1 down to `floor` over `rounds` rounds along half a cosine, then `floor`. In a
+    """From 1 down to `floor` along half a cosine over `rounds` rounds, then `floor`. In a
     configuration `rounds` is the run's own unless it is given.
     """
 
@@ -121,8 +121,8 @@ class STEMTheory(Schedule):
 
     It is the rate itself: use it with local.lr = 1, and STEM(c=...) with `c`. t = round q + step +
     1; the first batch is b q. The theorem's sigma^2, a factor of kappa^3, w_t and t, cancels. Its
-    constants are as the house's specification remembers them; the third term, which is missing
-    there, is what keeps c eta_t^2 from exceeding 1.
+    constants are those of our specification; the third term, which is missing there, keeps
+    c eta_t^2 at most 1.
 
     >>> schedule = STEMTheory(N=20, q=10, L=1.0, b=50)
     >>> round(schedule(0, 0) * 16 * 10, 9)  # 1 / (16 L q), for ages

@@ -1,4 +1,4 @@
-"""The loss at a client: base.py has the protocol; every other file carries a paper's name."""
+"""The loss at a client: base.py has the interface, the other files the papers."""
 
 from ..core.registry import Registry
 from .base import CrossEntropy, Function, Needs, Objective, SquaredError, UserLoss
@@ -29,7 +29,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     },
 )
 
-# methods of their own, which a run's label names beside the algorithm
+# published methods, which a run's label names beside the algorithm
 METHODS = (FedDecorr, FedLC, FedMLB, FedNTD, MOON)
 
 __all__ = [

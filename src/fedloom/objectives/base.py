@@ -1,4 +1,4 @@
-"""The protocol of objectives, and the plain ones."""
+"""The interface of objectives, and the plain ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ IGNORED = -100  # the target that F.cross_entropy gives the loss 0
 
 
 def classes_last(outputs: Tensor, targets: Tensor) -> bool:
-    """Say whether logits of sequences are (B, T, C), as language models give them, rather than (B,
-    C, T), as torch's cross-entropy takes them. Raises DataError where C = T leaves it open.
+    """True if logits of sequences are (B, T, C), as of language models; False if they are (B, C,
+    T), as for torch's cross-entropy. Raises DataError if C = T, which leaves it open.
     """
     if outputs.ndim < 3 or outputs.shape[:-1] != targets.shape:
         return False
@@ -47,7 +47,7 @@ def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Needs(Enum):
-    """What an objective has no meaning without; the rules in plan.py read it."""
+    """What an objective needs from the rest of the method; the rules in plan.py read it."""
 
     EXITS = "a model of several exits, which it asks all"
     DRAWN_PARTS = "a sub-model scheme that draws a part of the client's part for every step"
@@ -70,11 +70,11 @@ class Objective:
     """The loss at a client, on one minibatch.
 
     net(x, inputs) gives the model's outputs; batch = (inputs (B, ...), targets (B, ...)); ref (d,)
-    is the model as it was received; mem is this client's memory of the objective. Subclasses become
-    frozen dataclasses.
+    is the model as it was received; mem is the objective's part of the client state. Subclasses
+    become frozen dataclasses.
     """
 
-    # needs: what it has no meaning without, beside what check() finds out
+    # needs: what it needs from the rest of the method, beside what check() finds out
     needs: ClassVar[Needs | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -88,12 +88,12 @@ class Objective:
 
     @property
     def name(self) -> str:
-        """What reports and errors call it."""
+        """The name in reports and errors."""
         return type(self).__name__
 
     @property
     def carries(self) -> bool:
-        """carry() does something: the objective overrides it."""
+        """True if the objective overrides carry()."""
         return type(self).carry is not Objective.carry
 
     def init(self, info: Rec) -> Rec:
@@ -109,14 +109,16 @@ class Objective:
         return mem
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        """-> (B,), or a scalar where it is of the batch as a whole, which is then never padded."""
+        """-> (B,), or a scalar if it is the loss of a batch as a whole, which is then never
+        padded.
+        """
         raise NotImplementedError
 
     def check(self, net: Net, inputs: Any) -> None:
         """Raise CompositionError if the model lacks what this loss needs. inputs: a small batch."""
 
     def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        """The batch's mean loss, a scalar; override where a fused function gives it faster.
+        """The batch's mean loss, a scalar; override it if a fused function is faster.
 
         A subclass that overrides loss() and not mean() gets this one, whatever it inherits.
         """
@@ -124,7 +126,7 @@ class Objective:
         return loss if loss.ndim == 0 else loss.mean()
 
     def checked(self, loss: Any, batch: Batch) -> Tensor:
-        """What loss() gave, if it is (B,) or a scalar, as promised. Raises AuthorError."""
+        """The result of loss(), which must be (B,) or a scalar. Raises AuthorError."""
         if not isinstance(loss, Tensor):
             raise AuthorError(f"{self.name}.loss() gives a {type(loss).__name__}, not a tensor")
         count, got = len(batch[1]), list(loss.shape)
@@ -136,8 +138,8 @@ class Objective:
         return loss
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
-        """The loss that evaluation reports: (B,), or the mean as a scalar. Terms that only training
-        has are left out.
+        """The loss that evaluation reports: (B,), or the mean as a scalar. It has no terms that
+        belong to training only.
         """
         raise NotImplementedError
 
@@ -151,7 +153,8 @@ class Objective:
 
 
 def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
-    """The mean over an example's tokens (B, ...), or over those that are told (B, ...) -> (B,).
+    """The mean over an example's tokens (B, ...), or over the tokens with told (B, ...) true ->
+    (B,).
 
     >>> import torch
     >>> example_mean(torch.tensor([[1.0, 9.0]]), torch.tensor([[True, False]]))
@@ -165,17 +168,17 @@ def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
 
 
 class CrossEntropy(Objective):
-    """Softmax cross-entropy of class labels (B,) and logits (B, C); of an example's tokens (B, T)
-    the mean, with logits (B, T, C) or (B, C, T).
+    """Softmax cross-entropy of class labels (B,) and logits (B, C). For sequences (B, T) it is the
+    mean over an example's tokens, with logits (B, T, C) or (B, C, T).
 
-    ignore: a target that counts as no token, such as padding. An example of nothing else has the
-    loss 0. By default it is what the data call `target_padding` in `about`.
+    ignore: a target that is not counted, such as padding. An example without any other target has
+    the loss 0. By default it is what the data call `target_padding` in `about`.
     """
 
     ignore: NonNegativeInt | None = hyper(
         default=None,
-        meaning="target that counts for nothing",
-        source="a target that is no token",
+        meaning="target that is not counted",
+        source="such as padding",
     )
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
@@ -190,18 +193,18 @@ class CrossEntropy(Objective):
         return example_mean(each, self.told(targets))
 
     def told(self, targets: Tensor) -> Tensor | None:
-        """Which targets count, of their shape; None: all of them."""
+        """Mask of the targets that count, of their shape; None: all of them."""
         return None if self.ignore is None else targets != self.ignore
 
     def mean_score(self, outputs: Any, batch: Batch) -> Tensor:
-        """The mean of score(), by a fused function where no token is left out."""
+        """The mean of score(), by a fused function if no token is left out."""
         if self.ignore is None:
             return _losses(outputs, batch[1], "mean")
         return self.score(outputs, batch).mean()
 
 
 def _losses(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-    if classes_last(outputs, targets):  # turned around, a large vocabulary would be copied
+    if classes_last(outputs, targets):  # a transposed view would copy a large vocabulary
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
     few = outputs.ndim == 2 and outputs.shape[1] <= FEW and targets.shape == outputs.shape[:1]
     if few and reduction == "none" and targets.dtype == torch.int64:
@@ -210,7 +213,7 @@ def _losses(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
 
 
 def _each_of_few(outputs: Tensor, targets: Tensor) -> Tensor:
-    """F.cross_entropy of every example (B, C), (B,), whose kernel takes up to three times as long
+    """F.cross_entropy of every example (B, C), (B,): torch's kernel takes up to three times as long
     for rows that are shorter than the processor's vectors.
     """
     told = targets != IGNORED
@@ -239,8 +242,8 @@ class SquaredError(Objective):
 
 
 class UserLoss(Objective):
-    """Any callable loss(outputs, targets), which returns (B,), (B, ...), whose other axes are
-    averaged, or the batch's mean as a scalar.
+    """Any callable loss(outputs, targets). It returns (B,), (B, ...), which is averaged over the
+    other axes, or the batch's mean as a scalar.
     """
 
     call: Callable[[Any, Any], Tensor] = dataclasses.field()

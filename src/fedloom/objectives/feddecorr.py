@@ -24,7 +24,7 @@ def decorrelation(h: Tensor) -> Tensor:
     n, f = h.shape
     centred = h - h.mean(0)
     z = centred / (EPS + centred.square().sum(0) / max(n - 1, 1)).sqrt()
-    # Z Z^T has the entries' squares of Z^T Z in sum; the smaller of the two is made
+    # Z Z^T and Z^T Z have the same sum of squares; the smaller one is computed
     gram = z @ z.T if n < f else z.T @ z
     off_diagonal = gram.square().sum() - z.square().sum(0).square().sum()
     return off_diagonal / (max(f * (f - 1), 1) * n)
@@ -34,8 +34,9 @@ class FedDecorr(CrossEntropy):
     """FedDecorr (Shi et al., ICLR 2023): CE + beta l_dec, so that features do not collapse.
 
     l_dec = mean over i != j of (Z^T Z)_ij^2 over the batch's size B; Z (B, F) what the last block
-    gets, less its mean over the batch, over sqrt(1e-8 + unbiased variance). Gradients flow through
-    mean and variance. The batch is seen as a whole: none is padded, and the term grows with B.
+    gets, minus its mean over the batch, divided by sqrt(1e-8 + unbiased variance). Gradients flow
+    through mean and variance. It is the loss of a whole batch: none is padded, and the term grows
+    with B.
 
     client: -
     Differs from the paper: ||K||_F^2 / F^2 there, with the diagonal and without the factor

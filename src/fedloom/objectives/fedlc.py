@@ -31,7 +31,7 @@ def calibrated(z: Tensor, counts: Tensor, tau: float) -> Tensor:
 class FedLC(CrossEntropy):
     """FedLC (Zhang et al., ICML 2022): cross-entropy of z_c - tau n_c^(-1/4).
 
-    n_c is how many examples of class c the client has. Classes that it does not have drop out of
+    n_c is the client's number of examples of class c. Classes that it does not have drop out of
     the softmax. Evaluation takes the raw logits.
 
     client: counts (n_c, one number per class)

@@ -12,7 +12,7 @@ from .base import Batch, CrossEntropy, Objective, by_class, example_mean
 
 def divergence(log_p: Tensor, log_q: Tensor, told: Tensor | None = None) -> Tensor:
     """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,); told (B, T):
-    the tokens that count.
+    mask of the tokens that count.
 
     >>> import torch
     >>> p = torch.tensor([[0.5, 0.5]]).log()

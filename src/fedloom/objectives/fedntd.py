@@ -1,4 +1,4 @@
-"""FedNTD: distil from the received model what it says of the classes that are not true."""
+"""FedNTD: distillation from the received model over the classes that are not the true one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float, told: Tensor | Non
     """KL(softmax(z_ref / tau) || softmax(z / tau)) over the classes other than y -> (B,).
 
     z, z_ref: logits (B, C), or (B, C, T) for sequences; y: labels (B,) or (B, T). told
-    (B, T): the tokens that count.
+    (B, T): mask of the tokens that count.
 
     >>> z, z_ref = torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[0.0, 0.0, -7.0]])
     >>> not_true(z, z_ref, torch.tensor([2]), tau=1.0)

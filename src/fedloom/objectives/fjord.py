@@ -1,4 +1,6 @@
-"""FjORD's loss with distillation: the part of a step learns from all that the client has."""
+"""FjORD's loss with distillation: the narrower part of a step learns from all that the client
+holds.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class OrderedDistillation(CrossEntropy):
     alpha: Share = hyper(1.0, "weight of the distillation", "FjORD, section 4: 1 is best")
     tau: Positive = hyper(1.0, "temperature", "FjORD, section 4: 1 is best")
 
-    mean = Objective.mean  # the fused one of CrossEntropy asks the drawn part alone
+    mean = Objective.mean  # the fused one of CrossEntropy uses the drawn part alone
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         inputs, targets = batch

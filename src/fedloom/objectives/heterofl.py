@@ -1,4 +1,4 @@
-"""HeteroFL's loss: a client's cross-entropy leaves the classes alone that it does not have."""
+"""HeteroFL's loss: a client's cross-entropy without the classes that it does not have."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .base import Batch, CrossEntropy, Needs
 
 
 class LanguageModel(CrossEntropy):
-    """Cross-entropy of the next word, from the recurrent state behind the words before the batch.
+    """Cross-entropy of the next word, from the recurrent state after the words before the batch.
 
     The batches of a client are the next windows of several streams of its text (local.order =
     "text"). All gradients of a step begin from the same state; it moves on by the network at the
@@ -22,8 +22,8 @@ class LanguageModel(CrossEntropy):
     at the beginning of each pass over the text, and when a client comes back that missed a round.
 
     client: h, c (layers, B, H), at (batches of the pass that are done), batches (in a pass)
-    Source: Wu et al., FAFED, AAAI 2023, does not say; this is what the authors' code does, but for
-    a client that was away, which theirs does not have.
+    Source: Wu et al., FAFED, AAAI 2023, does not say; this is what the authors' code does, which
+    has no absent clients.
     The model must have zeros(B), the state (h, c) before a text, and on (tokens, state) return
     (outputs, state), as fedloom.models.RecurrentNet does. Evaluation begins every window of the
     test text from zeros, and so do batches of another size, such as a larger first batch. The

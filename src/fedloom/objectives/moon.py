@@ -1,4 +1,6 @@
-"""MOON: features stay close to the received model's, and away from the client's previous one's."""
+"""MOON: features stay close to the received model's and away from those of the client's last
+model.
+"""
 
 from __future__ import annotations
 

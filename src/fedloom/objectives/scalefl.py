@@ -1,4 +1,4 @@
-"""ScaleFL's loss: all exits of a model learn the labels, the earlier ones from the last one too."""
+"""ScaleFL's loss: all exits learn the labels, and the earlier ones also from the last one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SelfDistillation(CrossEntropy):
     the teacher and gets no gradient from KL. One exit alone: its cross-entropy. Needs a model with
     exits.
 
-    after: how many rounds pass before KL counts. code: as the released code has it, a KL divided by
-    the number of classes as well, and a gradient through the teacher. There beta is 0 by default,
-    and counts after a quarter of the T rounds only: after = floor(T / 4) + 1, so 201 of 800.
+    after: the round from which KL counts. code: as in the released code, KL is also divided by the
+    number of classes, and the teacher gets a gradient. There beta is 0 by default, and KL counts
+    after a quarter of the T rounds only: after = floor(T / 4) + 1, so 201 of 800.
 
     client: on (one number, whether KL counts in this round; nothing if it always does)
     Reference: https://github.com/git-disl/scale-fl

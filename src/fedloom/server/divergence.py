@@ -1,4 +1,6 @@
-"""Whether a run goes anywhere, judged by its rows; said once, and only where there is no doubt."""
+"""Warnings about a run that diverges or does not learn, from its rows; each once, and only if there
+is no doubt.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ from ..core.arithmetic import average
 from ..engines.metrics import accuracy, is_whole
 from ..federation.federation import Federation
 
-WORSE = 1000.0  # times the loss at the start: this far, and
-ROUNDS = 3  # for so many rounds on end, a run diverges
-EVALUATIONS = 20  # on end with the accuracy of a guess, and in them the mean loss not below
+WORSE = 1000.0  # times the loss at the start: above that,
+ROUNDS = 3  # for this many rounds in a row, a run diverges
+EVALUATIONS = 20  # rounds in a row with the accuracy of a guess, and a mean loss not below
 FALLEN = 0.9  # of the first loss
 
 
 class Watch:
-    """Looks at every row of a run, in order. What it says changes no number."""
+    """Reads every row of a run, in order. It changes no number."""
 
     def __init__(self, fed: Federation) -> None:
         tests, classes = fed.data.test_targets, fed.data.classes
-        self._guess = 0.0  # no accuracy up to here is better than a guess
+        self._guess = 0.0  # an accuracy up to this is no better than a guess
         ours = fed.metrics.get("accuracy") is accuracy
         if ours and classes is not None and classes > 1 and tests is not None and len(tests):
             share = 1 / classes
@@ -33,7 +35,7 @@ class Watch:
         self._said: set[str] = set()
 
     def see(self, row: Mapping[str, Any]) -> list[str]:
-        """-> what is to be said after this row."""
+        """-> the warnings after this row."""
         out = []
         loss, measured = row["train_loss"], row.get("test_accuracy")
         if loss is not None:

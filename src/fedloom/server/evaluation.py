@@ -1,5 +1,5 @@
-"""When and what to evaluate, and what is read off the curve: moving average, best, last, rounds to
-a target.
+"""When and what to evaluate, and what the curve gives: moving average, best, last, rounds to a
+target.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..federation.capacities import share_of
 @ranged
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When and how the server's model is measured.
+    """When and how the server's model is evaluated.
 
-    The moving average is a~_t = a a~_(t-1) + (1 - a) a_t per round with a = `ema`, debiased; the
-    target is looked for on it. Of sub-models, every capacity among the clients is evaluated too,
-    and more of them after the last round, such as ones that nobody trained. A model whose batch
-    norm keeps no statistics is evaluated, whole too, by "static" ones, gathered for each size over
-    all training samples, or by those of the test "batch": as many examples as in training, of one
-    client's test set.
+    The moving average is a~_t = a a~_(t-1) + (1 - a) a_t per round with a = `ema`, debiased; rounds
+    to a target are read from it. With sub-models, every capacity among the clients is evaluated
+    too, and after the last round also `sizes`, such as capacities that no client has. A model whose
+    batch norm keeps no running statistics is evaluated with "static" ones, gathered for each size
+    over all training samples, or with those of the test "batch": as many examples as in training,
+    of one client's test set.
     """
 
     title: ClassVar[str] = "evaluate"
@@ -57,24 +57,24 @@ class Evaluation:
         choices=("static", "batch"),
         source="HeteroFL, section 3.2",
     )
-    explored: bool = hyper(True, "of sub-models: note in every round which coordinates are held")
+    explored: bool = hyper(True, "of sub-models: record in every round which coordinates are held")
 
     def __post_init__(self) -> None:
         check_settings(self)
         object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
 
     def due(self, round: int) -> bool:
-        """Say whether the schedule has an evaluation after this round (counted from 1)."""
+        """True if the schedule has an evaluation after this round (counted from 1)."""
         return self.every > 0 and round % self.every == 0
 
     def sizes_due(self, round: int) -> bool:
-        """Say whether the sizes of sub-models are evaluated after this round (counted from 1)."""
+        """True if the sizes of sub-models are evaluated after this round (counted from 1)."""
         every = self.every if self.sizes_every is None else self.sizes_every
         return every > 0 and round % every == 0
 
 
 def check_share(value: float, name: str) -> None:
-    """Raise ConfigError for a target that no accuracy reaches, or all do."""
+    """Raise ConfigError for a target that no accuracy reaches, or every one does."""
     if not 0 <= value <= 1:
         hint = f"; give {value / 100:g} for {value:g} %" if 1 < value <= 100 else ""
         raise ConfigError(f"{name}: accuracy is a share between 0 and 1{hint}")
@@ -91,7 +91,7 @@ class Curve:
 
     ema: float
     target: float | None = None
-    higher_is_better: bool | None = True  # None: nobody knows, and nothing is better
+    higher_is_better: bool | None = True  # None: unknown, so nothing is better
     total: float = 0.0
     weight: float = 0.0
     at: int = 0
@@ -114,7 +114,7 @@ class Curve:
 
     def aim(self, target: float | None, means: Iterable[tuple[int, float, int, float]]) -> None:
         """Take another target. means: of every evaluation so far its round, moving average, bytes
-        and seconds in all, as add() had and gave them.
+        and seconds in all, as add() returned them.
         """
         self.target, self.reached = target, None
         for round, mean, bytes_total, seconds in means if target is not None else ():
@@ -125,15 +125,15 @@ class Curve:
         return value >= target if self.higher_is_better else value <= target
 
     def better(self, a: float, b: float) -> bool:
-        """Say whether a is better than b."""
+        """True if a is better than b."""
         if self.higher_is_better is None:
             return False
         return a > b if self.higher_is_better else a < b
 
     def rounds_to_target(self, rounds: int) -> str:
-        """As the papers write it: the round, or "1000+" if it was not reached within 1000
-        rounds.
+        """The round, or "1000+" if the target was not reached within 1000 rounds, as the papers
+        write it.
         """
-        if self.target is None or not self.at:  # nobody has looked for it
+        if self.target is None or not self.at:  # no target was set
             return ""
         return str(self.reached["round"]) if self.reached else f"{rounds}+"

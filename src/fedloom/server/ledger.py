@@ -1,4 +1,4 @@
-"""What a run has cost: bytes by message field, steps, gradients, seconds."""
+"""The costs of a run: bytes by message field, steps, gradients, seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ledger:
     steps: int = 0
     gradients: int = 0
     seconds: float = 0.0
-    simulated: float = 0.0  # seconds of the clients' devices, 0 if these are not described
+    simulated: float = 0.0  # simulated seconds, 0 without a device profile
 
     def add(self, stats: Iterable[Stats], seconds: float, simulated: float = 0.0) -> None:
         """One more round."""
@@ -59,7 +59,7 @@ Row = dict[str, Any]
 
 
 def skipped(stats: list[Stats], round: int) -> Row:
-    """Whose answers were not finite, and left out; said aloud too."""
+    """The clients whose updates were not finite and are left out; with a warning."""
     out = [s.client for s in stats if not s.answered]
     if not out:
         return {}
@@ -69,15 +69,15 @@ def skipped(stats: list[Stats], round: int) -> Row:
 
 
 def bytes_of(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """A round's bytes: in all, and of every field that was sent."""
+    """A round's bytes: in all, and by field."""
     moved = {name: count - before.get(name, 0) for name, count in now.items()}
     fields = {f"bytes_{way}.{name}": count for name, count in moved.items() if count}
     return {f"bytes_{way}": sum(moved.values()), **fields}
 
 
 def squares(stats: list[Stats]) -> dict[str, float]:
-    """The means over the answers of ||delta||^2 and ||e||^2, where delta is coded: CFedAvg's
-    figures of error norms.
+    """The means over the updates of ||delta||^2 and ||e||^2, if delta is compressed: the error
+    norms of CFedAvg's figures.
     """
     found = [s.squares for s in stats if s.squares is not None]
     if not found:
@@ -87,6 +87,6 @@ def squares(stats: list[Stats]) -> dict[str, float]:
 
 
 def put(row: Row, part: str, score: Score, metrics: dict[str, Any]) -> None:
-    """The loss and the metrics of a score, as columns."""
+    """Write the loss and the metrics of a score as columns."""
     row[f"{part}_loss"] = score.loss / max(score.examples, 1)
     row.update({f"{part}_{k}": score.mean(k, metrics[k]) for k in score.values})

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def say(line: str) -> None:
-    """Write one line where progress is shown; nothing where that terminal is gone."""
+    """Write one line to where progress is shown; nothing if that terminal is closed."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -70,7 +70,7 @@ class Progress:
     def stop(self) -> None:
         """Stop showing."""
         if self._bar is not None:
-            with contextlib.suppress(OSError):  # the terminal is gone, which stops the run
+            with contextlib.suppress(OSError):  # the terminal was closed, which stops the run
                 self._bar.stop()
             self._bar = None
 

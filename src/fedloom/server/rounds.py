@@ -1,4 +1,4 @@
-"""The rounds: who takes part, the engine's work, the server's step, evaluation, checkpoints."""
+"""The rounds: cohort, the engine's work, the server's step, evaluation, checkpoints."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Saving = Checkpoint  # what it was called in fedloom 0.1
 
 @dataclass
 class Loop:
-    """Everything of a run that changes from round to round, and the step from one round to the
-    next.
+    """The state of a run that changes from round to round, and the step from one round to
+    the next.
     """
 
     plan: Plan
@@ -66,18 +66,18 @@ class Loop:
     logged: int = 0  # rows of the history that are evaluated and written
     ledger: Ledger = field(default_factory=Ledger)
     srv: Rec = None
-    at_link: Rec = None  # the server's memory of the link
-    at_down: Rec = None  # and of the way down
+    at_link: Rec = None  # the server's state of the link
+    at_down: Rec = None  # and of the downlink
     buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
     saved: int = -1
 
     @property
     def headline(self) -> str:
-        """The name of the metric that curves and targets are about."""
+        """The name of the metric for curves and targets."""
         return next(iter(self.fed.metrics), "loss")
 
     def begin(self) -> None:
-        """Round 0: nothing has been learnt yet."""
+        """Start at round 0: nothing is learnt yet."""
         x, self.buffers = self.net.init(), self.net.init_buffers()
         self.at_link = self.plan.link.server_init(x)
         up = self._probe(x)
@@ -90,34 +90,34 @@ class Loop:
             self.sizes.begin(self._sent(), 0)
 
     def message(self) -> tuple[Rec, Rec]:
-        """The message of the next round as its clients read it, and what the server remembers of
-        the way down once it is sent.
+        """The broadcast of the next round as its clients read it, and the server's new state of the
+        downlink.
         """
         msg = self._asked("broadcast", self.srv)
         layout = self.net.layout
         return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
 
     def coded_down(self) -> dict[str, int]:
-        """{field: bytes} of what the message of a typical round takes where it is coded."""
+        """{field: bytes} of a typical compressed broadcast."""
         msg, codecs = self._asked("broadcast", self.srv), self.plan.link.codes_down
         return downlink.sizes(codecs, msg, self.at_down, self.net.layout)
 
     def _sent(self) -> Vec:
-        """The model that the next cohort gets."""
+        """The model that the next cohort receives."""
         sent: Vec = self._asked("broadcast", self.srv).x
         return sent
 
     def model(self) -> Vec:
-        """The model of now, which is evaluated and exported."""
+        """The current model, which is evaluated and exported."""
         x: Vec = self._asked("model", self.srv)
         return x
 
     def _asked(self, name: str, *arguments: Any) -> Any:
-        """What a method of the server's side gives in this round."""
+        """Call a server-side method of the algorithm, and name the round in its errors."""
         return at_server(self.plan, self.fed.seed, name, self.round, *arguments)
 
     def _probe(self, x: Vec) -> Rec:
-        """The exchange before round 1 with everybody who is there, if the algorithm has it: the
+        """The exchange before round 1 with all available clients, if the algorithm has it: the
         plain mean.
         """
         if not self.plan.algorithm.probes:
@@ -131,8 +131,8 @@ class Loop:
     # --------------------------------------------------------------------------------- the rounds
     @stoppable()
     def run(self, rounds: int) -> None:
-        """Go on until this many rounds are done in all. KeyboardInterrupt (Ctrl-C, SIGTERM, SIGHUP)
-        abandons the round under way, saves, and is raised again.
+        """Continue until this many rounds are done in all. KeyboardInterrupt (Ctrl-C, SIGTERM,
+        SIGHUP) abandons the current round, saves, and is raised again.
         """
         last_save = time.monotonic()
         try:
@@ -149,7 +149,7 @@ class Loop:
                     answers = self.engine.round(*asked)
                     answers, learnt = self._step.checked(self.engine, now, asked, answers)
                 except FedloomError:
-                    self.save()  # what the rounds before this one have learnt is not lost
+                    self.save()  # what earlier rounds have learnt is not lost
                     raise
                 missed = downlink.away(memories, cohort, self.round)
                 with undisturbed():
@@ -164,13 +164,13 @@ class Loop:
             with undisturbed():
                 try:
                     self._finish_row(rounds)
-                finally:  # who is told of the row may fail: a terminal that is gone
+                finally:  # the caller's callback may fail: a terminal that is gone
                     self.save()
             raise
         self.save(final=True)
 
     def _commit(self, answers: RangeResult, learnt: Learnt, started: float) -> None:
-        """The only place where what is learnt changes."""
+        """The only place where the state of the run changes."""
         t, local = self.round, self.fed.local
         if not any(s.answered for s in answers.stats):
             _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
@@ -205,8 +205,8 @@ class Loop:
             self.history[-1].update(self.sizes.explored())
 
     def _simulated(self, stats: list[Stats]) -> float | None:
-        """Seconds until the slowest client has answered, if the devices are described. A batch of a
-        pass over all its data takes as long as a step.
+        """Simulated seconds until the slowest client's update arrives, if the devices are
+        described. A batch of a pass over all its data takes as long as a step.
         """
         if self.fed.devices is None:
             return None
@@ -217,9 +217,7 @@ class Loop:
         return seconds
 
     def _finish_row(self, rounds: int) -> None:
-        """Evaluate and log the last round if that has not been done; an interruption may have come
-        between.
-        """
+        """Evaluate and log the last round, if an interruption came before that."""
         if len(self.history) == self.logged:
             return
         due, scores = self.evaluation.due(self.round), {}
@@ -248,7 +246,7 @@ class Loop:
             call(row)
 
     def scores(self) -> dict[str, Score]:
-        """The model of now on the test set and on what is held out for validation."""
+        """The current model on the test set and on the validation split."""
         data = self.fed.data
         out = {} if self._held_out is None else {"validation": self.score(*self._held_out)}
         if data.test_inputs is not None and data.test_targets is not None:
@@ -256,7 +254,7 @@ class Loop:
         return out
 
     def score(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
-        """The model of now on data; own: on the common test set."""
+        """The current model on data; own: on the common test set."""
         x, on = self.model(), (inputs, targets)
         if not keeps_no_statistics(self.net.module):
             return self.engine.evaluate(x, self.buffers, *on)
@@ -266,7 +264,7 @@ class Loop:
             return evaluate_normed(self.plan, self.fed, self.net, x, on, *by)
 
     def size_scores(self, whole: Score | None = None) -> dict[float, Score]:
-        """The sub-models of now on the test set, by capacity; nothing without sub-models."""
+        """The current sub-models on the test set, by capacity; nothing without sub-models."""
         if self.sizes is None:
             return {}
         return self.sizes.scores(self.engine, self.model(), self.buffers, self.round, whole)
@@ -300,7 +298,7 @@ class Loop:
         end it is an error.
         """
         if self.folder is None or self.round == self.saved or self.logged < len(self.history):
-            return  # a checkpoint whose last row is not written could not be gone on from
+            return  # a checkpoint whose last row is not written could not be resumed
         extra = {
             "ledger": self.ledger.as_dict(),
             "curve": asdict(self.curve),
@@ -354,14 +352,14 @@ class Loop:
         if asked.target != self.curve.target:
             self.curve.aim(asked.target, self._means())
         self.logged = len(self.history)
-        for row in self.history:  # what was said is not said again
+        for row in self.history:  # no warning twice
             self._watch.see(row)
 
     def _means(self) -> Iterator[tuple[int, float, int, float]]:
-        """Of every evaluation so far: round, moving average, bytes and seconds until then."""
+        """For every evaluation so far: round, moving average, bytes and seconds until then."""
         name = f"test_{self.headline}_ema"
         sums = [(row["bytes_down"] + row["bytes_up"], row["seconds"]) for row in self.history]
-        # what came before round 1 is in no row
+        # the costs before round 1 are in no row
         sent = self.ledger.bytes_down + self.ledger.bytes_up - sum(n for n, _ in sums)
         seconds = self.ledger.seconds - math.fsum(s for _, s in sums)
         for row, (more, longer) in zip(self.history, sums, strict=True):
@@ -371,7 +369,7 @@ class Loop:
 
 
 def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]) -> RangeResult:
-    """The answers with what their clients were really sent."""
+    """The results with the bytes that their clients were really sent."""
     if not at_down:
         return answers
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))

@@ -1,8 +1,8 @@
-"""The server's step of a round, looked at before it replaces what the server knows.
+"""The server's step of a round, checked before it replaces the server state.
 
-Finite answers may have a sum that is not finite, and a finite mean a square that is none. Who did
-it is found by asking every client of the round by itself: a round is a function of its message and
-its clients' memories, so that it can be asked again.
+Finite client updates may have a sum that is not finite, and a finite mean a square that is none.
+The client that caused it is found by repeating each client of the round alone: a round is a
+function of its broadcast and its client states, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HINT = "lower local.lr, set local.clip"
 
 
 class Learnt(NamedTuple):
-    """What a round may change at the server: its record, its memory of the link, the buffers."""
+    """What a round may change at the server: its record, its state of the link, the buffers."""
 
     srv: Rec
     link: Rec
@@ -41,7 +41,7 @@ class Learnt(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What an engine was asked in a round: the arguments of Engine.round."""
+    """The arguments of Engine.round in a round."""
 
     msg: Rec
     buffers: Vec
@@ -59,12 +59,12 @@ class Step:
     def checked(
         self, engine: Engine, now: Learnt, asked: Asked, answers: RangeResult
     ) -> tuple[RangeResult, Learnt]:
-        """-> the answers that count, and what the server makes of them.
+        """-> the results that count, and the new server state made from them.
 
-        Where that is not finite, nonfinite = "stop" raises ClientError, which names the client
-        whose answer is the largest part of the sum. "skip" leaves out all clients whose answers
-        stand out and repeats the round without them, as if they had not been asked, until the
-        server is finite; if it never is, nobody's answer counts.
+        If that is not finite, nonfinite = "stop" raises ClientError, which names the client whose
+        update is the largest part of the sum. "skip" leaves out all clients whose updates stand out
+        and repeats the round without them, as if they were not in the cohort, until the server is
+        finite; if it never is, no update counts.
         """
         new = self._made(now, asked.round, answers)
         where = _spoilt(new, now)
@@ -93,8 +93,8 @@ class Step:
         return _without(answers, RangeResult([], {}, [])), now
 
     def probed(self, engine: Engine, x: Vec, buffers: Vec, answers: RangeResult) -> Rec:
-        """The plain mean of the answers before round 1. Raises ClientError where that is not
-        finite, as finite ones may have none.
+        """The plain mean of what clients sent before round 1. Raises ClientError if it is not
+        finite.
         """
         added = root(answers.nodes)
         up = tree(lambda v: v / added.n, added.up)
@@ -110,7 +110,7 @@ class Step:
         )
 
     def _made(self, now: Learnt, t: int, answers: RangeResult) -> Learnt:
-        """The server after a round; as it was if nobody answered."""
+        """The server after a round; unchanged if no update arrived."""
         added = root(answers.nodes)
         if added is None:
             return now
@@ -129,11 +129,13 @@ class Step:
 
     @functools.cached_property
     def _holding(self) -> Vec | None:
-        needed = self.plan.averaged  # else nobody asks
+        needed = self.plan.averaged  # else not needed
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
     def _sizes(self, engine: Engine, asked: Asked, answers: RangeResult) -> dict[int, float]:
-        """How large each answer is in the sum: {client: its largest entry}, by asking it alone."""
+        """{client: the largest entry of its update in the sum}, from repeating each client
+        alone.
+        """
         sizes = {}
         for i in (s.client for s in answers.stats if s.answered):
             added = root(engine.round(*asked._replace(cohort=[i])).nodes)
@@ -141,7 +143,7 @@ class Step:
         return sizes
 
     def _named(self, sizes: dict[int, float], where: str, t: int) -> str:
-        """Who made the server's record not finite."""
+        """The client that made the server state not finite."""
         i = max(sizes, key=lambda i: sizes[i])
         return (
             f"{self.plan.algorithm.method}: client {i}, round {t}: its answer is "
@@ -151,7 +153,7 @@ class Step:
 
 
 def largest(*records: Rec) -> float:
-    """The largest entry of records, by its absolute value; inf where one is not finite."""
+    """The largest absolute entry of records; inf if one is not finite."""
     found = 0.0
     for v in leaves(*records):
         value = float(v.abs().max()) if isinstance(v, Tensor) and v.numel() else 0.0
@@ -161,8 +163,8 @@ def largest(*records: Rec) -> float:
 
 
 def _sets(sizes: dict[int, float]) -> Iterator[list[int]]:
-    """Ever more clients to leave out, the largest first, with all who come near: within a factor of
-    the number of those who are left. Never all of them, but for one who is alone.
+    """Growing sets of clients to leave out, the largest first, with all that come near: within a
+    factor of the number of those that are left. Never all of them, unless there is only one.
 
     >>> list(_sets({3: 1.0, 4: 1e38, 5: 2.0})), list(_sets({3: 1.0, 5: 2.0})), list(_sets({4: 1.0}))
     ([[4]], [], [[4]])
@@ -176,7 +178,7 @@ def _sets(sizes: dict[int, float]) -> Iterator[list[int]]:
 
 
 def _percent(sizes: dict[int, float], i: int) -> str:
-    """The part of the largest in the sum of sizes, in words; infinite ones have the same."""
+    """The largest one's share of the sum of sizes, as text; infinite ones share equally."""
     if math.isinf(sizes[i]):
         part = 1 / sum(map(math.isinf, sizes.values()))
     else:
@@ -185,7 +187,7 @@ def _percent(sizes: dict[int, float], i: int) -> str:
 
 
 def _spoilt(new: Learnt, now: Learnt) -> str | None:
-    """The first field that is not finite and was so before, or was not there."""
+    """The first field that is not finite now and was finite before, or is new."""
     if finite(new):
         return None
     before = fields(now)
@@ -196,7 +198,7 @@ def _spoilt(new: Learnt, now: Learnt) -> str | None:
 
 
 def _without(first: RangeResult, again: RangeResult) -> RangeResult:
-    """What was asked again of those who count, with the others' costs of the first time."""
+    """The repeated results of the clients that count, with the others' costs of the first time."""
     own = {s.client: s for s in again.stats}
     stats = [own.get(s.client, s._replace(answered=False)) for s in first.stats]
     return again._replace(stats=stats)

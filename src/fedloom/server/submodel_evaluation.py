@@ -1,5 +1,5 @@
-"""Sub-models evaluated as the papers do it: every size on the common test set and at the clients of
-that size, and which coordinates the sizes have explored.
+"""Evaluation of sub-models as in the papers: every size on the common test set and at the clients
+of that size, and which coordinates each size has explored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .evaluation import Evaluation
 
 
 def text(capacity: float) -> str:
-    """A capacity as columns and tables name it.
+    """A capacity as text, for columns and tables.
 
     >>> text(1 / 64), text(0.25)
     ('0.015625', '0.25')
@@ -35,22 +35,22 @@ def text(capacity: float) -> str:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of what is known; None of nothing."""
+    """The mean of the known values; None if there are none."""
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
 
 
 def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[View, nn.Module]:
     """A view of this capacity after so many rounds, and its module with these weights: a smaller
-    one, or the whole one with zeros; in evaluation mode, of plain layers.
+    one, or the whole one with zeros; in evaluation mode, without scalers.
     """
     view = rule.view(x, net, capacity, round)
     return view, unscaled((view.net or net).export(view.seen(view.take(x))))
 
 
 def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
-    """How many of all clients hold each coordinate, (d,); None where it is not the same in all
-    rounds, or where everybody holds everything.
+    """How many of all clients hold each coordinate, (d,); None if that changes from round to round,
+    or if every client holds everything.
     """
     if rule is None or not (rule.fixed and fed.parted):
         return None
@@ -64,7 +64,7 @@ def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
 
 
 def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[float | None], str]:
-    """A metric per client from one pass over the common test set, and on what.
+    """{client: metric} from one pass over the common test set, and a text that says on what.
 
     Clients with test sets of their own are measured on these. Otherwise a client's value is the
     test set's value per class, weighted by the client's label shares: what a test set with its own
@@ -90,7 +90,9 @@ def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[
 
 
 class _Explored:
-    """What one size has held, as 0/1 vectors over the coordinates that count (n,)."""
+    """The coordinates that one size has held, as 0/1 vectors over the coordinates that count
+    (n,).
+    """
 
     def __init__(self, now: Tensor) -> None:
         self.now, self.ever, self.trained = now, now.clone(), torch.zeros_like(now)
@@ -114,7 +116,7 @@ def _unpacked(bits: Tensor, n: int) -> Tensor:
 
 
 class Sizes:
-    """Evaluates a run's sub-models. levels: the capacities among the clients, in rising order."""
+    """Evaluates a run's sub-models. levels: the capacities among the clients, increasing."""
 
     def __init__(self, plan: Plan, fed: Federation, net: Net, evaluation: Evaluation) -> None:
         assert plan.rule is not None
@@ -131,12 +133,12 @@ class Sizes:
 
     # ---------------------------------------------------------------------------- what was explored
     def begin(self, x: Vec, round: int) -> None:
-        """The model x (d,) before a round (counted from 0): nothing was trained yet."""
+        """Take the model x (d,) before a round (counted from 0); nothing is trained yet."""
         if self.evaluation.explored:
             self._explored = [_Explored(self._held(x, c, round)) for c in self.levels]
 
     def moved(self, x: Vec, round: int, cohort: Sequence[int]) -> None:
-        """The model x (d,) before a round; who took part in the one before it."""
+        """Take the model x (d,) before a round, and the cohort of the round before it."""
         present = set(map(self.fed.capacity, cohort))
         for level, one in zip(self.levels, self._explored, strict=False):
             one.move(self._held(x, level, round), level in present)
@@ -157,7 +159,7 @@ class Sizes:
         return marks[self._counts].cpu()
 
     def state(self) -> Rec:
-        """What a checkpoint must remember: bits."""
+        """The state for a checkpoint, as bits."""
         return rec(
             **{
                 f"size{i}": rec(
@@ -169,7 +171,7 @@ class Sizes:
         )
 
     def restore(self, state: Rec, x: Vec, round: int) -> None:
-        """Become what the state says; without one, begin here."""
+        """Take over such a state; without one, begin here."""
         self.begin(x, round)
         if state is None or len(state) != len(self._explored):
             return
@@ -182,10 +184,11 @@ class Sizes:
 
     def explored(self) -> dict[str, float]:
         """The columns of a round. explored@p: the share of the coordinates that count which size p
-        has held so far; trained@p: which a client of that size really trained; replaced@p: the
-        share of its part that the last round replaced; untrained: held by no size so far.
+        has held so far; trained@p: the same in rounds in which a client of that size took part;
+        replaced@p: the share of its coordinates that the last round replaced; untrained: held by no
+        size so far.
 
-        Definitions of ours: FIARSE shows these curves (Figures 7 and 8) without formulas.
+        The definitions are ours: FIARSE shows these curves (Figures 7 and 8) without formulas.
         """
         out: dict[str, float] = {}
         for level, one in zip(self.levels, self._explored, strict=False):
@@ -199,7 +202,9 @@ class Sizes:
         return out
 
     def held(self, x: Vec, capacity: float, round: int) -> dict[str, int]:
-        """How many coordinates a size holds of those its capacity is a share of, and of all."""
+        """How many coordinates a size holds: of those that its capacity is a share of, and
+        of all.
+        """
         marks = self._held(x, capacity, round)
         exempt = len(self._counts) - len(marks)
         count = int(marks.sum())
@@ -237,7 +242,7 @@ class Sizes:
             return evaluate_normed(self.plan, self.fed, inner, part, on, *by)
 
     def value(self, score: Score) -> float:
-        """The headline metric of a score, or its loss where there is none."""
+        """The headline metric of a score, or its loss if there is no metric."""
         if self.metric not in self.fed.metrics:
             return score.loss / max(score.examples, 1)
         return score.mean(self.metric, self.fed.metrics[self.metric])
@@ -246,7 +251,7 @@ class Sizes:
         self, engine: Engine, x: Vec, buffers: Vec, round: int, whole: Score | None = None
     ) -> dict[float, Score]:
         """Every size among the clients on the common test set; nothing without one. whole: the
-        score of the whole model, where it is known.
+        score of the whole model, if it is known.
         """
         if self.fed.data.test_inputs is None:
             return {}
@@ -259,7 +264,9 @@ class Sizes:
         return self._scored[1]
 
     def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
-        """The metric per client, each with the sub-model of its own size, and on what."""
+        """The metric per client, each with the sub-model of its own size, and a text that says on
+        what.
+        """
         if self.metric not in self.fed.metrics or not scores:
             return [None] * self.fed.population, "not measured"
         metric = self.fed.metrics[self.metric]
@@ -294,8 +301,8 @@ class Sizes:
         known: Mapping[float, Score],
     ) -> list[dict[str, Any]]:
         """One row for every size of evaluate.sizes: on the common test set, and the mean over the
-        clients outside, who never took part, each with that size; None without such clients. known:
-        scores of some sizes.
+        clients that never took part, each with that size; None without such clients. known: scores
+        of some sizes.
         """
         rows = []
         for capacity in sorted({float(s) for s in self.evaluation.sizes}):

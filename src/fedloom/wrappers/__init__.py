@@ -1,4 +1,4 @@
-"""Algorithms that change another one: gradient.py a client's step, server.py the server's move."""
+"""Algorithms that change another one: client.py a client's step, server.py the server's move."""
 
 from .base import Wrapper
 from .client import Clip, ClipGrad, LocalOpt, PerStep, Prox, Sam, WeightDecay, build

@@ -3,8 +3,8 @@
 The parts of a local step run in this order, and build() puts them so:
     gradient -> SAM -> prox and the method's corrections -> joint clip -> weight decay
     -> local optimiser -> move
-That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_, with everything of the method
-inside the clip. A recursion over gradients is clipped and decayed one gradient at a time instead
+That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_; the method's corrections are
+clipped too. A recursion over gradients is clipped and decayed one gradient at a time instead
 (ClipGrad).
 """
 
@@ -23,9 +23,7 @@ from .optimisers import Optimiser
 
 
 class Prox(Wrapper):
-    """Pull every local step towards the model that was received: gradient of mu/2 ||x -
-    msg.x||^2.
-    """
+    """Pull every local step towards the received model: gradient of mu/2 ||x - msg.x||^2."""
 
     mu: NonNegative = hyper(
         0.001,
@@ -44,11 +42,11 @@ class Prox(Wrapper):
 
 
 class Sam(Wrapper):
-    """Sharpness-aware minimisation (Foret et al., ICLR 2021): wherever the method asks for a
-    gradient at y it gets the one at y + rho g / ||g||, with g the gradient at y.
+    """Sharpness-aware minimisation (Foret et al., ICLR 2021): where the method asks for a gradient
+    at y it gets the gradient at y + rho g / ||g||, with g the gradient at y.
 
-    Both are of the same batch; the norm is that of all coordinates together. Outermost, so that
-    neither clipping, weight decay nor a pull enters the perturbation, as in FL-Simulator.
+    Both use the same batch; the norm is that of all coordinates together. It is outermost, so that
+    clipping, weight decay and proximal terms do not enter the perturbation, as in FL-Simulator.
     mix: share of the perturbed gradient, the rest is g (FedSpeed).
     """
 
@@ -138,12 +136,11 @@ class ClipGrad(Wrapper):
 
 
 class LocalOpt(Wrapper):
-    """Run the local directions, clipped and decayed, through an optimiser that is new in every
-    round.
+    """Run the local directions, clipped and decayed, through an optimiser that starts again in
+    every round.
 
-    A method that divides by the rates is told the sum of the weights of its gradients in the move
-    instead of the sum of the rates: what as many directions of 1 would have moved (FedNova's
-    ||a_i||_1).
+    A method that divides by the learning rates gets the sum of the weights of its gradients in the
+    move instead of the sum of the rates: the move of as many directions of 1 (FedNova's ||a_i||_1).
     """
 
     opt: Optimiser = dataclasses.field()
@@ -188,8 +185,7 @@ def build(
     decoupled: bool = False,
     sam: float | None = None,
 ) -> Algorithm:
-    """Put the local parts around a method in the documented order; what is not asked for is left
-    out.
+    """Put the local parts around a method in the documented order.
 
     decoupled: weight decay outside of the optimiser, as in AdamW. sam: rho of Sam.
     """

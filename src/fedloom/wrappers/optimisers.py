@@ -12,8 +12,8 @@ from ..core.vector import Rec, Vec, rec, zeros
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 class Optimiser:
-    """init(x) -> state; move(d, state) -> (what replaces d, state). Local ones get no rate of their
-    own.
+    """init(x) -> state; move(d, state) -> (a new direction or move, state). Local ones have no rate
+    of their own.
     """
 
     # linear: moves by a sum of the directions so far, each with a weight that depends on none
@@ -30,12 +30,12 @@ class Optimiser:
         raise NotImplementedError
 
     def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
-        """A direction, or a server's move, -> what is to be used in its place."""
+        """A direction, or a server's move, -> the one to use instead."""
         raise NotImplementedError
 
 
 class Average(Optimiser):
-    """Plain averaging with a rate: move by lr d. It has no state."""
+    """Plain averaging with a learning rate: move by lr d. It has no state."""
 
     linear = True
     lr: Positive = hyper(1.0, "factor of the move", "1 in FedAvg, SCAFFOLD and FAFED")

@@ -1,4 +1,4 @@
-"""Names -> what the server may do with a method's mean move, by hand."""
+"""Names of what the server may do with a method's mean move."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ _PAPERS = {  # the method whose server runs it
 def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Algorithm:
     """A method whose server runs its move through this optimiser, or looks ahead.
 
-    Raises ConfigError for an unknown name and for a value out of range, CompositionError for a
-    method that has no meaning with it.
+    Raises ConfigError for an unknown name and for a value out of range, CompositionError if the two
+    have no meaning together.
 
     >>> from fedloom import FedAvg
     >>> with_server(FedAvg(), "lookahead", {"lam": 0.8})
@@ -74,8 +74,8 @@ def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Alg
 
 
 def warn_of_two(algorithm: Algorithm, name: str) -> None:
-    """Say it where a server's optimiser would run on what the method's own one gives, and both are
-    the same, or both divide by the root of squares.
+    """Warn if a server optimiser runs on the output of the method's own one, and both are the same,
+    or both divide by the root of squares.
     """
     names, made = {make: name for name, make in SERVERS.items()}, SERVERS[name]
     if not (isinstance(made, type) and issubclass(made, Optimiser)):

@@ -1,7 +1,7 @@
-"""Wrappers that change what the server does with the inner algorithm's move.
+"""Wrappers that change how the server uses the inner algorithm's move.
 
-An inner server steps at the origin: its new x is its move, exactly, because a server's move never
-depends on x.
+An inner server steps at the origin: its new x is then exactly its move, because a server's move
+never depends on x.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .optimisers import Optimiser
 
 
 class ServerWrapper(Wrapper):
-    """srv: x, inner (everything of the inner server but x), own (this wrapper's state)."""
+    """srv: x, inner (the inner server's state without x), own (this wrapper's state)."""
 
     def own(self, x: Vec) -> Rec:
         """-> this wrapper's state before round 0."""
