@@ -109,7 +109,7 @@ def test_a_picture_is_drawn(fedloom: Fedloom) -> None:
         (["partition=class_groups", "partition.groups=[0,1]"], ["partition.groups must be a list"]),
         (["partition=class_groups", "partition.groups=x"], ["partition.groups must be a list"]),
         (["tests=match"], ["unknown data.tests 'match'", "did you mean 'matched'"]),
-        (["tests=matched", "data.test_share=0"], ["[data]", "has no test set to deal"]),
+        (["tests=matched", "data.test_share=0"], ["[data]", "has no test set to divide"]),
         (["--plot", "a.jpg"], ["'a.jpg' must end in .png"]),
         (["--save", "a.csv"], ["'a.csv' must end in .npz"]),
         (["nosuch"], ["unknown recipe 'nosuch'"]),

@@ -206,7 +206,7 @@ def test_a_client_whose_classes_have_no_test_samples_is_named():
 def test_what_cannot_be_done_is_refused():
     partition = iid(2)
     data = from_arrays(torch.zeros(4, 1), torch.arange(4), partition)
-    with pytest.raises(DataError, match="has no test set to deal"):
+    with pytest.raises(DataError, match="has no test set to divide"):
         with_client_tests(data, partition)
     with pytest.raises(DataError, match="did you mean 'matched'"):
         with_client_tests(data, partition, "match")

@@ -81,14 +81,14 @@ def test_clients_take_their_own_tests_along():
         owners=torch.tensor([4, 2, 4, 9, 2, 4]),
         test_owners=torch.tensor([9, 4, 7, 4, 9]),
     )
-    data = arrays.deal(natural(min_size=2), seed=0)
+    data = arrays.divided(natural(min_size=2), seed=0)
     assert data.sizes.tolist() == [2, 3], "2 and 4; 9 has one sample only"
     assert data.test_inputs.flatten().tolist() == [11, 13]
     assert [data.test_clients.of(i).tolist() for i in range(2)] == [[], [0, 1]]
-    everyone = arrays.deal(natural(), seed=0)
+    everyone = arrays.divided(natural(), seed=0)
     tests = [everyone.test_inputs[everyone.test_clients.of(i)] for i in range(3)]
     assert [t.flatten().tolist() for t in tests] == [[], [11, 13], [10, 14]]
-    assert len(arrays.deal(iid(2), seed=0).test_inputs) == 5
+    assert len(arrays.divided(iid(2), seed=0).test_inputs) == 5
 
 
 def test_natural_is_refused_where_nobody_made_the_samples():
@@ -96,7 +96,7 @@ def test_natural_is_refused_where_nobody_made_the_samples():
     refused(lambda: natural(clients=0), "clients must be")
     refused(lambda: natural(min_size=0), "min_size must be")
     plain = Arrays(name="a", inputs=torch.zeros(2, 1), targets=torch.zeros(2))
-    refused(lambda: plain.deal(natural(), 0), "who made each sample")
+    refused(lambda: plain.divided(natural(), 0), "who made each sample")
     refused(
         lambda: writers().choose(torch.tensor([1]), "roles", 0), "are roles, not writers", "natural"
     )

@@ -63,7 +63,7 @@ def test_unbalanced_deals_everything_once_or_says_why_not(labels, clients, alpha
     assert everything_once(lists, len(labels)) and lists.sizes.min() >= 1
 
 
-# the first digits of the digests of what seed 1 deals, for training and for tests, since 0.1
+# the first digits of the digests of what seed 1 gives, for training and for tests, since 0.1
 PINNED = [
     (iid(7), "731398b8", "d87853ab"),
     (blocks(7), "31adbddb", "e9b331f4"),
@@ -211,7 +211,7 @@ def test_capped_clients_get_no_more_once_they_hold_their_part():
         lists = dirichlet_unbalanced(0.3, clients, capped=True).split(labels, seed)
         assert everything_once(lists, 6000)
         counts = counts_of(lists, labels)
-        before = counts.cumsum(1) - counts  # held before each class was dealt
+        before = counts.cumsum(1) - counts  # held before each class was assigned
         # one sample more where a sum of shares is rounded at the last client
         assert (counts[before >= 300] <= 1).all()
         assert (before >= 300).any()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw labels and sizes: a PNG file.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the index lists: a .npz file.")
 def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path | None) -> None:
-    """Deal the data of a recipe (digits if none is named) or a TOML file; train nothing.
+    """Divide the data of a recipe (default: digits) or a TOML file among clients; train nothing.
 
     \b
     fedloom partition digits partition.alpha=0.1 --plot split.png

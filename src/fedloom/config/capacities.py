@@ -12,7 +12,7 @@ from .validation import Origin
 _LEVELS = ["1/64", "1/16", "1/4", 1]  # FIARSE's main tables
 
 
-def dealing(table: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+def checked_capacities(table: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """Check submodel.capacities (a list of shares, "1/64,1/4,1", or a file with one per client) and
     submodel.shares (of the clients, one for each level) -> both, with numbers for fractions.
 

@@ -52,7 +52,7 @@ EXTRA: dict[str, tuple[Setting, ...]] = {
             "data.tests",
             "none",
             "matched, independent",
-            "test sets of the clients' own: with the labels of their training data, or dealt anew",
+            "client test sets: with the labels of the training data, or independent of them",
         ),
     ),
     "local.schedule": (
@@ -63,7 +63,7 @@ EXTRA: dict[str, tuple[Setting, ...]] = {
             "submodel.capacities",
             "[1/64, 1/16, 1/4, 1]",
             "shares in (0, 1], or a file",
-            "levels, dealt out in turn; one per client; or a file that has one per client",
+            "levels, assigned in turn; one per client; or a file that has one per client",
         ),
         Setting("submodel.shares", "none", "shares", "of the clients, one for each level"),
     ),

@@ -27,7 +27,7 @@ from ..recipes import RECIPES
 from ..storage.identity import CHANGEABLE, differing
 from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
-from .capacities import capacities_of, dealing
+from .capacities import capacities_of, checked_capacities
 from .compression import link_of, settings_of
 from .labels import method_label
 from .overrides import (
@@ -150,7 +150,7 @@ class Config:
             return make_model(self.values["model"]["name"], **options)
 
     def data(self) -> FederatedData:
-        """The data, dealt to the clients.
+        """The data, divided among the clients.
 
         Raises ConfigError or DataError as experiment() does.
         """
@@ -266,7 +266,7 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         if table and table.get("name") != NOTHING:
             found[path] = _named(raw, path, origin)
     if "submodel" in found:
-        found["submodel"] |= dealing(named_table(raw, "submodel"), origin)
+        found["submodel"] |= checked_capacities(named_table(raw, "submodel"), origin)
     if "turnover" in raw:
         found["turnover"] = _plain(raw, "turnover", origin)
     if compress := settings_of(raw, _named, origin):

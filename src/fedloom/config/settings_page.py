@@ -18,7 +18,7 @@ _TITLES = {
     "server": "what the server does with the mean answer",
     "model": "the network",
     "data": "the examples",
-    "data.partition": "how examples are dealt to clients",
+    "data.partition": "which examples belong to which client",
     "local.schedule": "what the local rate is multiplied by",
     "objective": "the loss at the clients",
     "submodel": "which part of the model a weak client holds",

@@ -1,4 +1,4 @@
-"""Data of a federation: sources, partitions, and your own arrays.
+"""The data of a federation: sources, partitions, and your own arrays.
 
 >>> from fedloom.data import from_arrays, iid
 """

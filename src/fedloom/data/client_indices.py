@@ -1,4 +1,4 @@
-"""Index lists of all clients as two arrays, and what a partition is."""
+"""Index lists of all clients as two arrays, and the interface of partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedloom.errors import DataError
 
 
 class Ragged(NamedTuple):
-    """Hold one list of indices per client in two arrays: a million clients need no million objects.
+    """One list of indices per client in two arrays: a million clients need no million objects.
 
     offsets: (N+1,) int64, from 0 upwards; indices: (sum of the sizes,) int64. Client i owns
     indices[offsets[i] : offsets[i+1]].
@@ -64,11 +64,11 @@ class Ragged(NamedTuple):
         return self.indices[int(self.offsets[i]) : int(self.offsets[i + 1])]
 
     def owners(self) -> Tensor:
-        """Name the owner of every entry of indices, (total,) int64."""
+        """The owner of every entry of indices, (total,) int64."""
         return torch.repeat_interleave(torch.arange(self.count), self.sizes)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the lists: equal digests mean the very same split."""
+        """The SHA-256 of the lists: equal digests mean the same split."""
         state = hashlib.sha256(np.array([self.count, len(self.indices)], dtype="<i8").tobytes())
         for part in self:
             state.update(np.ascontiguousarray(part.numpy(), dtype="<i8").data)
@@ -77,7 +77,7 @@ class Ragged(NamedTuple):
 
 @runtime_checkable
 class Partition(Protocol):
-    """Deal samples to clients; anything with these two methods can stand in for ours."""
+    """Assigns samples to clients; any object with these two methods is a partition."""
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the indices of every client into targets (n, ...)."""
@@ -90,7 +90,7 @@ class Partition(Protocol):
 
 @runtime_checkable
 class MatchedPartition(Partition, Protocol):
-    """Deal test samples as well, so that a client's test set is like its training samples."""
+    """Assigns test samples too, so that a client's test set resembles its training samples."""
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
         """Return the indices of every client into test targets (m, ...), for the clients that
@@ -100,8 +100,8 @@ class MatchedPartition(Partition, Protocol):
 
 
 class Split(NamedTuple):
-    """A file of index lists: of training and perhaps of tests and validation; samples: how many
-    training samples they were made for, if that is known.
+    """A file of index lists: of training and perhaps of tests and validation. samples: how many
+    training samples they were made for, if known.
     """
 
     clients: Ragged
@@ -111,7 +111,7 @@ class Split(NamedTuple):
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Split:
-        """Of a .npz file, as `read_arrays` reads it. Raises DataError."""
+        """Read a .npz file as `read_arrays` does. Raises DataError."""
         arrays, tests = read_arrays(path), None
         if "test_offsets" in arrays and "test_indices" in arrays:
             tests = Ragged(arrays["test_offsets"], arrays["test_indices"])
@@ -121,7 +121,7 @@ class Split(NamedTuple):
 
 
 def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
-    """Read the int64 arrays of a .npz file of index lists: offsets, indices, and what else it has.
+    """The int64 arrays of a .npz file of index lists: offsets, indices, and any others.
 
     Raises DataError for a file that cannot be read or lacks these two.
     """

@@ -1,4 +1,4 @@
-"""Test sets of the clients' own, cut from the common test set."""
+"""Client test sets, cut from the common test set."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def with_client_tests(
 ) -> FederatedData:
     """Return a copy in which every client has a part of the test set; the whole stays common.
 
-    partition and seed are those of the training samples. "matched" deals the test samples by the
+    partition and seed are those of the training samples. "matched" divides the test samples by the
     same procedure with the same draws of the clients: its p_i, its classes, its pieces. A partition
-    of your own without `split_tests` gets `proportional` parts. "independent" deals them by the
+    of your own without `split_tests` gets `proportional` parts. "independent" divides them by the
     same partition with another seed, so that a client's test labels have nothing to do with its
     training labels (FIARSE's release).
 
     Source: FIARSE (Wu et al., NeurIPS 2024), section 5, "Local"; matched is our reading. Raises
     DataError for data without a test set or with client test sets of their own, and for partitions
-    that cannot deal the test samples.
+    that cannot divide the test samples.
 
     >>> from fedloom.data import dirichlet, from_arrays
     >>> labels, split = torch.arange(200) % 4, dirichlet(0.1, clients=4)
@@ -44,7 +44,7 @@ def with_client_tests(
         raise DataError(unknown("kind of test sets", kind, TESTS))
     if data.test_targets is None:
         raise DataError(
-            f"'{data.name}' has no test set to deal to the clients; give one, or no client tests"
+            f"'{data.name}' has no test set to divide among clients; give one, or no client tests"
         )
     if data.test_clients is not None:
         raise DataError(
@@ -65,12 +65,12 @@ def _independent(partition: Partition, tests: Tensor, seed: int) -> Ragged:
     try:
         return partition.split(tests, key(seed, "client tests"))
     except DataError as error:
-        raise DataError(f"the test samples cannot be dealt independently: {error}") from error
+        raise DataError(f"the test samples cannot be divided independently: {error}") from error
 
 
 def proportional(targets: Tensor, clients: Ragged, tests: Tensor, seed: int) -> Ragged:
-    """Deal every class of the test set by the clients' shares in that class: their training labels
-    decide how many test samples they get, and of which classes.
+    """Divide every class of the test set by the clients' shares of that class: their training
+    labels decide how many test samples they get, and of which classes.
 
     A count is the exact share rounded up or down, at random and right on average. Classes that no
     client holds are left out; a client may get none. Targets that are no labels (n,) count as one
@@ -86,7 +86,7 @@ def proportional(targets: Tensor, clients: Ragged, tests: Tensor, seed: int) -> 
         if not held.sum():
             continue
         pool = rng.permutation((theirs == label).nonzero()[0])
-        line = rng.permutation(clients.count)  # rounding favours nobody's place
+        line = rng.permutation(clients.count)  # rounding favours no client
         ends = np.cumsum(held[line]) / held.sum() * len(pool)
         cuts = np.floor(ends + rng.random()).astype(np.int64)
         cuts[-1] = max(len(pool), int(cuts[-1]))

@@ -1,4 +1,4 @@
-"""From the arrays of a data set, and who made what, to a federation."""
+"""From the arrays of a data set, and the owners of the samples, to a federation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedloom.errors import DataError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrays:
-    """A data set before it is dealt to clients.
+    """A data set before it is divided among clients.
 
-    owners, test_owners: (n,) int64, who made each sample; -1: nobody may hold it (a window of text
-    that runs over two speakers). by: what the owners are, in the plural. details: what `about` says
-    besides.
+    owners, test_owners: (n,) int64, the maker of each sample; -1: no client may have it (a window
+    of text with two speakers). by: what the owners are, in the plural. details: further entries of
+    `about`.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Arrays:
     raw: Raw | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
-    def deal(self, partition: Partition, seed: int) -> FederatedData:
-        """Deal the samples by a partition. Raises DataError for one that does not fit."""
+    def divided(self, partition: Partition, seed: int) -> FederatedData:
+        """Divide the samples by a partition. Raises DataError for one that does not fit."""
         if isinstance(partition, natural):
             if self.owners is None:
                 partition.split(self.targets, seed)  # refuses, and says what to do
@@ -77,7 +77,7 @@ class Arrays:
         return Ragged(lists.offsets, usable[lists.indices])
 
     def _test_samples(self) -> Tensor | None:
-        """Which test samples count; None: all."""
+        """The test samples that count; None: all."""
         if self.test_owners is None or bool((self.test_owners >= 0).all()):
             return None
         return (self.test_owners >= 0).nonzero().flatten()
@@ -101,8 +101,8 @@ def _pick(values: Tensor | None, rows: Tensor | None) -> Tensor | None:
 
 
 def check_labels(labels: Tensor, classes: int, where: object) -> Tensor:
-    """Return labels (n,) if all are in 0 .. classes - 1; else raise DataError naming the first
-    wrong one and where it is from.
+    """Labels (n,) if all are in 0 .. classes - 1; else DataError, naming the first wrong one and
+    its source.
     """
     wrong = ((labels < 0) | (labels >= classes)).nonzero()
     if len(wrong):

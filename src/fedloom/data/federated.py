@@ -1,4 +1,4 @@
-"""The data of a federation: arrays once, and for every client a list of indices into them."""
+"""The data of a federation: arrays, and for every client a list of indices into them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ LARGEST_TABLE = 1 << 28  # cells of label_counts()
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Hold training and test arrays, and who owns which sample.
+    """Training and test arrays, and the owner of every sample.
 
-    inputs: (n, ...) float32 or float64, int64 tokens, or anything with a transform, which makes the
-    model's inputs of them batch by batch: uint8 images stay a quarter of the size. targets: (n,)
+    inputs: (n, ...) float32 or float64, int64 tokens, or any stored type with a transform, which
+    makes the model's inputs batch by batch: uint8 images stay a quarter of the size. targets: (n,)
     int64 labels from 0, (n, T) int64 tokens, or floating (n, ...) for regression. clients: training
-    indices per client; lists may overlap.
-    test_clients: indices into the test arrays per client (a list may be empty).
-    validation: indices into inputs that no client holds. about: source, partition and seed, fit
-    for JSON, which go into the run directory. raw: how the inputs were made of what is published;
-    an exported model brings it along. Tensors are shared, never copied: treat them as constants.
-    Raises DataError for anything that does not fit (`validate`).
+    indices per client; lists may overlap. test_clients: indices into the test arrays per client (a
+    list may be empty). validation: indices into inputs that no client holds. about: source,
+    partition and seed, fit for JSON, for the run directory. raw: how the inputs were made from
+    published samples; an exported model includes it. Tensors are shared, never copied: treat them
+    as constants. Raises DataError for anything that does not fit (`validate`).
 
     >>> data = FederatedData(
     ...     name="two", inputs=torch.rand(5, 2), targets=torch.tensor([0, 1, 1, 0, 2]),
@@ -108,8 +107,8 @@ class FederatedData:
         return self.classes
 
     def ready(self, inputs: Tensor, draws: Tensor | None = None) -> Tensor:
-        """Stored inputs (n, ...) as the model gets them; with draws (n, k) as it is trained on
-        them.
+        """Stored inputs (n, ...) as model inputs; with draws (n, k) they are augmented as in
+        training.
         """
         if self.transform is None:
             return inputs
@@ -118,7 +117,7 @@ class FederatedData:
         return self.transform.augmented(inputs, draws)
 
     def astype(self, dtype: torch.dtype) -> FederatedData:
-        """Return a copy whose floating inputs reach the model in this type; tokens stay tokens."""
+        """A copy with floating model inputs of this type; tokens stay tokens."""
         if self.transform is not None:
             return replace(self, transform=self.transform.astype(dtype))
         if not self.inputs.is_floating_point():
@@ -132,7 +131,7 @@ class FederatedData:
         return self.inputs[own], self.targets[own]
 
     def describe(self) -> dict[str, Any]:
-        """Summarise the data in plain numbers, fit for JSON; `split` is the digest of the lists."""
+        """The data in plain numbers, fit for JSON; `split` is the digest of the lists."""
         sizes = self.sizes
         return {
             "name": self.name,
@@ -154,11 +153,11 @@ class FederatedData:
         }
 
     def with_validation(self, share: float, seed: int) -> FederatedData:
-        """Return a copy in which every client gave floor(share n_i) random samples to validation.
+        """A copy in which floor(share n_i) random samples of every client are moved to validation.
 
         share is in [0, 1): every client keeps at least one sample; 0 changes nothing. Raises
-        DataError where clients share samples (one would hold what another gave away), where there
-        already is a validation set, and where no client has enough samples to give one.
+        DataError if clients share samples (one would hold what another gave away), if there is a
+        validation set already, and if no client has enough samples to give one.
         """
         if not 0 <= share < 1:
             raise DataError(f"share must be in [0, 1), got {share}; 0.1 holds out a tenth")
@@ -189,8 +188,8 @@ class FederatedData:
         return replace(self, clients=rest, validation=validation, about=about)
 
     def save_indices(self, path: str | PathLike[str]) -> None:
-        """Write the split (not the samples) as .npz: samples, offsets, indices, and where there
-        are any test_offsets, test_indices, validation. Raises DataError if it cannot be written.
+        """Write the split (not the samples) as .npz: samples, offsets, indices, and if there are
+        any test_offsets, test_indices, validation. Raises DataError if it cannot be written.
         """
         arrays: dict[str, Any] = {"samples": np.int64(len(self.inputs))}
         arrays |= {"offsets": self.clients.offsets.numpy(), "indices": self.clients.indices.numpy()}
@@ -206,10 +205,10 @@ class FederatedData:
             raise DataError(f"the split cannot be written to {path}: {error.strerror}") from error
 
     def load_indices(self, path: str | PathLike[str]) -> FederatedData:
-        """Return a copy with the whole split of a file of `save_indices` in place of this one.
+        """A copy with the whole split of a file of `save_indices` instead of this one.
 
-        Only offsets and indices must be there: a split that somebody published needs no more.
-        Raises DataError for a file that cannot be read or was made for other data.
+        Only offsets and indices are required: a published split needs no more. Raises DataError for
+        a file that cannot be read or was made for other data.
         """
         clients, tests, validation, made_for = Split.read(path)
         if made_for not in (None, len(self.inputs)):

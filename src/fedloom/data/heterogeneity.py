@@ -1,4 +1,4 @@
-"""How unlike the clients are: numbers about their labels and sizes."""
+"""Measures of heterogeneity: numbers about the clients' labels and sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Spread:
-    """The least, the middle and the largest of some numbers, and their mean."""
+    """Minimum, median, maximum and mean of some numbers."""
 
     min: float
     median: float
@@ -24,7 +24,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Any) -> Spread:
-        """Of numbers (N,).
+        """The spread of numbers (N,).
 
         >>> Spread.of([4, 1, 1])
         Spread(min=1.0, median=1.0, max=4.0, mean=2.0)
@@ -35,13 +35,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Labels:
-    """About label distributions p_i of the clients and g of all that they hold together.
+    """Measures of the label distributions p_i of the clients and g of all clients together.
 
     held: classes with at least one sample at a client. effective: exp of the entropy of p_i, the
-    number of classes that would be as mixed if they were equally frequent. largest: max_c p_ic.
-    pairs: total variation sum_c |p_ic - p_jc| / 2 between two clients, mean over all pairs, in [0,
-    1]. from_all: total variation between p_i and g. divergence: KL(p_i || g) in nats.
-    jensen_shannon: between p_i and g in bits, in [0, 1].
+    number of equally frequent classes with the same entropy. largest: max_c p_ic. pairs: total
+    variation sum_c |p_ic - p_jc| / 2 between two clients, mean over all pairs, in [0, 1]. from_all:
+    total variation between p_i and g. divergence: KL(p_i || g) in nats. jensen_shannon: between p_i
+    and g in bits, in [0, 1].
     """
 
     classes: int
@@ -56,9 +56,9 @@ class Labels:
 
 @dataclass(frozen=True)
 class Tests:
-    """About the clients' own test sets. sizes: test samples per client; without: clients that have
-    none; distance: total variation between a client's labels in training and in test, mean over
-    those who have test samples; None for regression.
+    """Measures of the client test sets. sizes: test samples per client; without: clients that have
+    none; distance: total variation between a client's labels in training and in test, mean over the
+    clients with test samples; None for regression.
     """
 
     sizes: Spread
@@ -68,8 +68,8 @@ class Tests:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """sizes: samples per client; gini: of the sizes, 0 where they are equal. unused: samples that
-    nobody holds; shared: samples that are held more than once. labels: None for regression; tests:
+    """sizes: samples per client; gini: of the sizes, 0 if they are equal. unused: samples that no
+    client holds; shared: samples that several clients hold. labels: None for regression; tests:
     None without client test sets.
     """
 
@@ -84,7 +84,7 @@ class Heterogeneity:
 
 
 def measure(data: FederatedData) -> Heterogeneity:
-    """Measure a federation.
+    """The measures of a federation.
 
     >>> import torch
     >>> from fedloom.data import by_lists, from_arrays
@@ -126,7 +126,7 @@ def gini(values: Any) -> float:
 
 
 def _labels(counts: Ints) -> Labels:
-    """Of label counts (N, C), every client having a sample."""
+    """The measures of label counts (N, C), every client having a sample."""
     p = counts / counts.sum(axis=1, keepdims=True)
     g = counts.sum(axis=0) / counts.sum()
     middle = (p + g) / 2
@@ -173,8 +173,8 @@ def _relative(p: Floats, q: Any) -> Floats:
 def _between_pairs(p: Floats) -> float:
     """Mean of sum_c |p_ic - p_jc| / 2 over the pairs i < j; 0 for one client.
 
-    Sorted, the k-th of N values of a class is subtracted N - k times and added k - 1 times: no pair
-    is looked at, and 10,000 clients take milliseconds.
+    In sorted order the k-th of N values of a class is subtracted N - k times and added k - 1 times,
+    so no loop over pairs is needed: 10,000 clients take milliseconds.
     """
     n = len(p)
     if n < 2:

@@ -1,4 +1,4 @@
-"""Picture files (JPEG, PNG, ...) through pillow."""
+"""Image files (JPEG, PNG, ...) through pillow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Samples as a data set publishes them, and the tensors that are stored of them.
+"""Samples as they are published, and the tensors that are stored of them.
 
-A loader makes its inputs by one of these, and an exported model brings it along: who has the model
-has pictures and texts, not our tensors.
+A loader makes its inputs by one of these, and an exported model includes it: a user of the model
+has images and texts, not our tensors.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from fedloom.data.published.vocabulary import PADDING, UNKNOWN, numbers, padded
 from fedloom.data.transforms import Images, Tokens, Transform
 
-# stands for a word that the vocabulary lacks: one sign, and no text has it
+# stands for an unknown word: one sign that no text has
 _STRANGE = "\x01"
 
 
 @runtime_checkable
 class Raw(Protocol):
-    """From samples as they are published to those that are stored."""
+    """Converts published samples to stored ones."""
 
     def about(self) -> dict[str, Any]:
-        """What it does, fit for JSON: `kind`, and what that kind needs."""
+        """A description, fit for JSON: `kind`, and what that kind needs."""
         ...
 
     def back(self, stored: Tensor) -> Any:
-        """Samples that are stored as these: an array, or a list of texts."""
+        """Published samples from stored ones: an array, or a list of texts."""
         return stored.numpy()
 
 
@@ -65,7 +65,7 @@ class Pixels:
 @dataclass(frozen=True)
 class Words:
     """The first `length` words of a text by their numbers (n, length) int64; 0 is padding, 1 any
-    word that the vocabulary lacks.
+    unknown word.
     """
 
     vocabulary: Mapping[str, int]
@@ -89,8 +89,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Subwords(Raw):
-    """The first `length` tokens of a text by a Hugging Face tokeniser; what they were made of is
-    not kept.
+    """The first `length` tokens of a text by a Hugging Face tokeniser; the texts themselves are not
+    kept.
     """
 
     source: str
@@ -103,8 +103,8 @@ class Subwords(Raw):
 
 @dataclass(frozen=True)
 class Characters:
-    """Texts of one length by the places of their characters in an alphabet; a character that is not
-    in it counts as the last one.
+    """Texts of one length by the positions of their characters in an alphabet; an unknown character
+    counts as the last one.
     """
 
     alphabet: str
@@ -152,8 +152,8 @@ class Columns(Raw):
 def recipe(raw: Raw | None, transform: Transform | None, inputs: Tensor) -> dict[str, Any]:
     """How samples become the model's inputs in evaluation, fit for JSON.
 
-    kind: of the Raw, or "pixels" for `Images`, "numbers" where nothing happens, "own" for a
-    transform of the user's, which no file can hold. shape: of an input; dtype: of numbers.
+    kind: of the Raw, or "pixels" for `Images`, "numbers" for no conversion, "own" for a transform
+    of the user's, which no file can hold. shape: of an input; dtype: of numbers.
     """
     shape = {"shape": list(inputs.shape[1:])}
     if type(transform) is Images:

@@ -1,4 +1,4 @@
-"""From whatever a user has (lists, numpy arrays, tensors) to the tensors the engines read."""
+"""From lists, numpy arrays or tensors of a user to tensors for engines."""
 
 from __future__ import annotations
 

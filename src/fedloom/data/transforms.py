@@ -1,7 +1,7 @@
-"""What happens to stored samples on the way to the model, batch by batch, where the model is.
+"""Transforms of stored samples to model inputs, batch by batch, on the model's device.
 
-A transform is a frozen value: it travels to worker processes, and says what it does. What is random
-in it comes from numbers that it is handed, so that every engine augments a sample alike.
+A transform is a frozen value, which is sent to worker processes and describes itself. Its
+randomness comes from numbers that it receives, so that every engine augments a sample alike.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedloom.errors import DataError
 
 @runtime_checkable
 class Transform(Protocol):
-    """From stored samples (n, ...) to the model's inputs. A subclass needs `out` and `plain` only,
-    if nothing in it is random.
+    """From stored samples (n, ...) to the model's inputs. A subclass without randomness needs `out`
+    and `plain` only.
     """
 
     @property
     def draws(self) -> int:
-        """How many numbers in [0, 1) augmenting a sample takes; 0: nothing is random."""
+        """How many numbers in [0, 1) the augmentation of a sample needs; 0: nothing is random."""
         return 0
 
     @property
@@ -35,11 +35,11 @@ class Transform(Protocol):
         ...
 
     def plain(self, inputs: Tensor) -> Tensor:
-        """The inputs as evaluation sees them."""
+        """The inputs in evaluation."""
         ...
 
     def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
-        """The inputs as training sees them; draws (n, self.draws) float64."""
+        """The inputs in training; draws (n, self.draws) float64."""
         return self.plain(inputs)
 
     def astype(self, dtype: torch.dtype) -> Transform:
@@ -47,13 +47,13 @@ class Transform(Protocol):
         return self
 
     def about(self) -> dict[str, Any]:
-        """What it does, fit for JSON."""
+        """A description, fit for JSON."""
         return {}
 
 
 @dataclass(frozen=True)
 class Tokens(Transform):
-    """Numbers of tokens that are stored in few bytes, as the int64 that embeddings take.
+    """Token numbers that are stored in few bytes, converted to the int64 that embeddings take.
 
     >>> Tokens().plain(torch.tensor([[1, 79]], dtype=torch.uint8)).dtype
     torch.int64
@@ -132,10 +132,10 @@ class Images:
         return inputs.to(self.dtype).div_(255).sub_(mean).div_(std)
 
     def augmented(self, inputs: Tensor, draws: Tensor) -> Tensor:
-        """The images moved as the draws say, and normalised.
+        """The images moved according to the draws, and normalised.
 
-        All moves are one look-up: every output pixel asks where it comes from. So the values stay
-        those of pixels, exactly, on every device.
+        All moves are one look-up of a source pixel for every output pixel. So the values stay
+        exactly those of pixels, on every device.
         """
         if not self.draws:
             return self.plain(inputs)
@@ -150,7 +150,7 @@ class Images:
         return self.plain(moved).masked_fill_(outside[:, None], 0)
 
     def _sources(self, draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Where every output pixel comes from: rows and columns (n, H, W) int64, perhaps outside.
+        """The source of every output pixel: rows and columns (n, H, W) int64, perhaps outside.
 
         The moves are undone in reverse: mirrored, then shifted, then turned about the centre.
         """
@@ -167,7 +167,7 @@ class Images:
         i, j = (v.expand(len(draws), height, width) for v in (i, j))
         if not self.rotate:
             return i, j
-        # what is outside the image now is padding, whatever turning would make of it
+        # positions outside the image are padding, whatever the rotation makes of them
         padding = (i < 0) | (i >= height) | (j < 0) | (j >= width)
         turn = ((2 * angle - 1) * (self.rotate * math.pi / 180)).view(-1, 1, 1)
         cosine, sine = turn.cos(), turn.sin()
@@ -181,7 +181,7 @@ class Images:
         return replace(self, dtype=dtype)
 
     def about(self) -> dict[str, Any]:
-        """Normalisation, and what is done in training."""
+        """Normalisation, and the augmentation in training."""
         out: dict[str, Any] = {"mean": list(self.mean), "std": list(self.std)}
         if self.crop:
             out |= {"crop": self.crop, "crop_chance": self.crop_chance}
@@ -196,11 +196,11 @@ class Images:
 
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers (n,) on a device, brought there once and not for every batch."""
+    """Numbers (n,) on a device, moved there once and not for every batch."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _shift(draw: Tensor, offsets: int, padding: int, cut: Tensor) -> Tensor:
-    """How far a window lies off the image's corner, (n, 1, 1): 0 where it is not cut."""
+    """The distance of a window from the image's corner, (n, 1, 1): 0 if it is not cut."""
     shift = (draw * offsets).long() - padding
     return torch.where(cut, shift, torch.zeros_like(shift)).view(-1, 1, 1)

@@ -1,4 +1,4 @@
-"""What arrays and index lists must be; every error names the row, sample or client."""
+"""Checks of arrays and index lists; every error names the row, sample or client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MOST = 1 << 24  # classes, or tokens
 
 
 def kind(array: Tensor) -> str:
-    """Shape and type of one sample, in words."""
+    """Shape and type of one sample, as text."""
     return f"{tuple(array.shape[1:])} {str(array.dtype).removeprefix('torch.')}"
 
 
 def check_arrays(which: str, inputs: Tensor, targets: Tensor, transform: Transform | None) -> None:
-    """Raise DataError for inputs and targets that are of no use; which: "" or "test "."""
+    """Raise DataError for unusable inputs and targets; which: "" or "test "."""
     for what, array in (("inputs", inputs), ("targets", targets)):
         if array.device.type != "cpu":
             raise DataError(
@@ -79,7 +79,7 @@ def check_finite(what: str, array: Tensor) -> None:
 
 
 def check_lists(what: str, lists: Ragged, samples: int, which: str) -> None:
-    """Raise DataError for lists that are not whole or name more samples than there are."""
+    """Raise DataError for lists that are not complete or name more samples than there are."""
     offsets, indices = lists
     rising = offsets.ndim == 1 and offsets.dtype == torch.int64 and len(offsets) > 1
     rising = rising and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
@@ -92,7 +92,7 @@ def check_lists(what: str, lists: Ragged, samples: int, which: str) -> None:
 
 
 def check_indices(what: str, indices: Tensor, samples: int, which: str) -> None:
-    """Raise DataError for indices that are no indices into that many samples."""
+    """Raise DataError for values that are no indices into that many samples."""
     if indices.dtype != torch.int64 or indices.ndim != 1:
         raise DataError(
             f"{what} indices have type {indices.dtype} and shape {tuple(indices.shape)}; int64 in "

@@ -26,7 +26,7 @@ from ..engines import Choice, Workers, choose, make_engine, on_processes
 from ..engines.base import Engine
 from ..engines.metrics import default_metrics
 from ..errors import ConfigError
-from ..federation.capacities import Capacities, deal, levels_of
+from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
@@ -77,7 +77,7 @@ class Experiment(Settings):
     or one function; f gives a value per example, or the batch's mean, and is averaged over
     examples; an object with update() and compute() is measured on the whole set. higher_is_better:
     of the headline, where nobody knows. submodel, capacities: which part of the model a client
-    holds: a rule, and levels dealt out in turn, one per client, {level: share of the clients}, or a
+    holds: a rule, and levels assigned in turn, one per client, {level: share of the clients}, or a
     file with one per client; "1/4" is as good as 0.25. compress: how answers travel, and messages
     (Link.down); "topk:0.01" is short. devices: how fast clients are. weights: what to start from,
     {name: tensor} or a safetensors file. on_round, on_evaluation: called with the round's row.
@@ -195,7 +195,7 @@ class Experiment(Settings):
         for level in levels:
             try_capacity(rule, level, self.net())
         check_rows(rule, self.net(), self.data)
-        return deal(self.capacities, self.data.population, self.seed)
+        return assign_capacities(self.capacities, self.data.population, self.seed)
 
     def net(self) -> Net:
         """The model, checked against the data on one small batch. Raises DataError if they do not

@@ -98,16 +98,16 @@ def _read(path: Path) -> tuple[float, ...]:
     )
 
 
-def deal(given: Capacities, clients: int, seed: int = 0) -> tuple[float, ...]:
+def assign_capacities(given: Capacities, clients: int, seed: int = 0) -> tuple[float, ...]:
     """One capacity for each client.
 
     A list with one entry per client is used as it is; other levels are assigned to the clients in
     turn, so that groups are equal. A mapping {level: share} assigns levels at random, with numbers
     of clients rounded by largest remainders. A file has one entry per client. Raises ConfigError.
 
-    >>> deal([0.25, 1.0], 3)
+    >>> assign_capacities([0.25, 1.0], 3)
     (0.25, 1.0, 0.25)
-    >>> sorted(deal({"1/4": 0.75, 1: 0.25}, 4))
+    >>> sorted(assign_capacities({"1/4": 0.75, 1: 0.25}, 4))
     [0.25, 0.25, 0.25, 1.0]
     """
     levels = levels_of(given)

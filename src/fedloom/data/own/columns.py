@@ -1,4 +1,4 @@
-"""Columns of a table as the tensors that engines read: numbers, labels, texts, pictures, owners."""
+"""Columns of a table as tensors for engines: numbers, labels, texts, images, owners."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
     import pandas
 
     text = io.StringIO(read_text(path))
-    try:  # the header is read as a row: pandas would rename what is there twice
+    try:  # the header is read as a row, because pandas would rename duplicates
         frame = pandas.read_csv(text, header=None, dtype=object, keep_default_na=False)
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
         raise DataError(f"{path} is no whole CSV file: {_first(error)}; get it again") from error
@@ -85,7 +85,7 @@ def _parquet(path: Path) -> tuple[list[str], list[list[Any]]]:
 
 
 def _first(error: Exception) -> str:
-    """The first line of what an error says."""
+    """The first line of an error."""
     return str(error).partition("\n")[0]
 
 
@@ -148,7 +148,7 @@ def _lists(table: Table, name: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Codes:
-    """Names and their numbers, in order; of classes or of clients."""
+    """Names and their numbers, in order, of classes or of clients."""
 
     names: tuple[str, ...]
 
@@ -160,7 +160,7 @@ class Codes:
         return cls(tuple(sorted(distinct, key=int if whole else str)))
 
     def numbers(self, values: Sequence[Any], where: str) -> Tensor:
-        """Their places, (n,) int64; -1 for a name that is none."""
+        """The numbers of names, (n,) int64; -1 for an unknown name."""
         place = {name: i for i, name in enumerate(self.names)}
         return torch.tensor([place.get(_name(value), -1) for value in values], dtype=torch.int64)
 
@@ -172,7 +172,7 @@ def _name(value: Any) -> str:
 
 
 def present(table: Table, name: str) -> Sequence[Any]:
-    """A column of labels or clients. Raises DataError naming the row where a value is missing."""
+    """A column of labels or clients. Raises DataError naming the row of a missing value."""
     for row, value in enumerate(values := table.of(name), start=1):
         if value is None or value == "" or value != value:
             raise DataError(
@@ -214,7 +214,7 @@ def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Te
 
 
 def _numeric(values: Sequence[Any]) -> bool:
-    """Say whether the first value is a number; a later one that is not is an error."""
+    """True if the first value is a number; a later one that is not is an error."""
     try:
         float(values[0])
     except (TypeError, ValueError):
@@ -239,7 +239,7 @@ def texts_of(
 
 
 def holds_pictures(values: Sequence[Any]) -> bool:
-    """Say whether a column that is not empty begins with a pillow picture, whole or damaged."""
+    """True if a column begins with a pillow image, whole or damaged."""
     try:
         return hasattr(values[0], "convert")
     except (OSError, SyntaxError, ValueError):  # as pillow refuses one
@@ -247,7 +247,7 @@ def holds_pictures(values: Sequence[Any]) -> bool:
 
 
 def pictures_of(table: Table, name: str) -> Tensor:
-    """A column of pillow pictures of one size, (n, 3 or 1, H, W) uint8; each is only decoded as it
+    """A column of pillow images of one size, (n, 3 or 1, H, W) uint8; each is decoded only when it
     is read. Raises DataError naming the row.
     """
     values, size, grey = table.of(name), None, None

@@ -83,7 +83,7 @@ def folders(
         class_names=classes,
         transform=transform,
         details={"client_names": names} if len(names) <= 1000 else {},
-    ).deal(natural() if partition is None else partition, seed)
+    ).divided(natural() if partition is None else partition, seed)
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -168,7 +168,7 @@ def _pictures(client: Path, classes: tuple[str, ...], size: int | None) -> dict[
 def _joined(
     names: Sequence[str], found: Sequence[dict[str, Part]], split: str, transform: Images | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The samples of all clients, one after the other, and whose they are. Raises DataError."""
+    """The samples of all clients, one after the other, and their owners. Raises DataError."""
     there = [i for i, parts in enumerate(found) if split in parts]
     who = [f"client {names[i]}" for i in there]
     inputs, targets, lists = join([found[i][split] for i in there], who, transform=transform)

@@ -80,11 +80,11 @@ def from_arrays(
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
 ) -> FederatedData:
-    """Make a federation of one data set, dealt to clients by a partition with this seed.
+    """Make a federation of one data set, divided among clients by a partition with this seed.
 
-    Inputs are (n, ...), targets (n,) integer labels or (n, ...) floats for regression (`iid` and
-    `by_lists` deal those). Types are converted as by `from_clients`; arrays that need no
-    conversion are shared. Raises DataError for data or partitions that do not fit.
+    Inputs are (n, ...), targets (n,) integer labels or (n, ...) floats for regression (for `iid`
+    and `by_lists`). Types are converted as by `from_clients`; arrays that need no conversion are
+    shared. Raises DataError for data or partitions that do not fit.
 
     >>> from fedloom.data.partition import iid
     >>> data = from_arrays(torch.rand(10, 3), torch.rand(10), iid(clients=4))
@@ -104,7 +104,7 @@ def from_arrays(
         test_targets=test_targets,
         class_names=tuple(class_names),
         transform=transform,
-    ).deal(partition, seed)
+    ).divided(partition, seed)
 
 
 def from_datasets(
@@ -193,9 +193,9 @@ def join(
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
 ) -> tuple[Tensor, Tensor, Ragged]:
-    """Convert pairs of (inputs, targets) and put them behind each other; -> also whose they are.
+    """Convert pairs of (inputs, targets) and concatenate them -> also the owner of each sample.
 
-    names: what an error calls the owner of each pair. Raises DataError for pairs that do not fit.
+    names: the names of the pairs in errors. Raises DataError for pairs that do not fit.
     """
     check_dtype(dtype)
     if not len(pairs):
@@ -209,7 +209,7 @@ def join(
         if len(rows) != len(labels):
             raise DataError(f"{name} has {len(rows)} inputs, but {len(labels)} targets")
         parts.append((rows, labels))
-        if not len(rows):  # [] in Python: it says nothing about shape or type
+        if not len(rows):  # [] in Python has no shape and no type
             continue
         like = like or (rows, labels, name)
         for kind, mine, first in (("inputs", rows, like[0]), ("targets", labels, like[1])):

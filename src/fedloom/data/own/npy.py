@@ -1,4 +1,4 @@
-"""Arrays of .npy and .npz files of a user: numbers, as many as the file really holds."""
+"""Arrays of .npy and .npz files of a user: numbers only, and as many as the file holds."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def read_npz(path: str | PathLike[str]) -> dict[str, npt.NDArray[Any]]:
 
 
 def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
-    """The array of an open file of `size` bytes; memory is only asked for once the header's shape
-    was held against them.
+    """The array of an open file of `size` bytes; memory is allocated only after the header's shape
+    was compared with them.
     """
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
@@ -80,7 +80,7 @@ def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """An error's text, on one line."""
     if isinstance(error, MemoryError):
         return "it does not fit into memory"
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -45,7 +45,7 @@ def table(
     """Load a CSV or Parquet file of yours, a row per sample.
 
     client: the column that says whose a row is; partition natural (the default then) makes a client
-    of each, any other partition deals the rows without it. target: whole numbers are labels from 0,
+    of each, any other partition ignores it. target: whole numbers are labels from 0,
     texts are classes, other numbers are for regression. inputs: columns of numbers, by default all
     others; or text: one column of texts, as numbers of words (n, length) with a vocabulary made of
     the training rows, as in `ag_news`. test: a file with the same columns; where it has the client
@@ -86,7 +86,7 @@ def _texts(
 def _check_columns(
     table: Table, target: str, client: str | None, partition: Partition | None
 ) -> None:
-    """Raise DataError for columns that are not there, and if nothing says who the clients are."""
+    """Raise DataError for missing columns, and if no column names the clients."""
     if client is None and partition is None:
         raise DataError("give client=, the column that says whose a row is, or a partition")
     for name in (target, *([] if client is None else [client])):
@@ -105,7 +105,7 @@ def _dealt(
     transform: Images | None = None,
     raw: Raw | None = None,
 ) -> FederatedData:
-    """Deal the rows of a training table and perhaps a test table."""
+    """Divide the rows of a training table and perhaps a test table among clients."""
     targets, classes = labels_of(tables[0], target)
     test_targets = None
     if len(tables) > 1:
@@ -136,7 +136,7 @@ def _dealt(
         raw=raw,
         details=details,
     )
-    return arrays.deal(natural() if partition is None else partition, seed)
+    return arrays.divided(natural() if partition is None else partition, seed)
 
 
 def hugging_face(
@@ -206,7 +206,7 @@ def _from_hub(path: str, config: str | None) -> Any:
         if _saved(path):
             return datasets.load_from_disk(path)
         return datasets.load_dataset(path, config)
-    except Exception as error:  # the library raises of every kind, for a missing network too
+    except Exception as error:  # the library raises all kinds of errors, also without a network
         said = str(error).splitlines()
         raise DataError(
             f"data set '{path}' cannot be loaded ({type(error).__name__}: "
@@ -233,5 +233,5 @@ def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Tab
         raise DataError(f"data set '{path}', split '{split}' is empty")
     where = f"data set '{path}', split '{split}'"
     found = {n: part[n] for n in part.column_names if n in columns}
-    # the library reads row by row what is not asked for at once
+    # otherwise the library reads row by row
     return Table(where, {n: v if holds_pictures(v) else v[:] for n, v in found.items()})

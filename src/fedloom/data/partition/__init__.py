@@ -1,6 +1,6 @@
-"""Deal the samples of one data set to clients. A partition is a frozen value; the seed comes later.
+"""Partitions of one data set among clients. A partition is a frozen value; the seed comes later.
 
-`docs/partitions.md` says of each what it promises and where it comes from.
+`docs/partitions.md` lists the properties and the source of each.
 """
 
 from __future__ import annotations

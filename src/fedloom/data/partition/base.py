@@ -1,4 +1,6 @@
-"""What the partitions share: checks, pools of shuffled indices per class, lists cut from them."""
+"""The common part of the partitions: checks, pools of shuffled indices per class, cutting into
+lists.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ def partition(cls: type[T]) -> type[T]:
 
 
 @dataclass(frozen=True)
-class Dealing:
-    """A partition: a frozen value whose fields are its options, in the ranges that they declare.
+class NamedPartition:
+    """A partition: a frozen value whose fields are its options, with their ranges.
 
-    Its class is written like a function (`dirichlet(0.3, clients=100)`) and has the name that a
-    file gives it.
+    Its class is written like a function (`dirichlet(0.3, clients=100)`) and has its name in a
+    configuration.
     """
 
     def __post_init__(self) -> None:
@@ -58,8 +60,8 @@ class Dealing:
         return {"kind": type(self).__name__, **options}
 
 
-class ByLabel(Dealing):
-    """A partition of labels (n,): `_deal` gives the samples of each class to clients."""
+class ByLabel(NamedPartition):
+    """A partition of labels (n,): `_assign` assigns the samples of each class to clients."""
 
     clients: int
 
@@ -67,18 +69,18 @@ class ByLabel(Dealing):
         """Return the lists for labels (n,)."""
         pools, rng = self._pools(targets, seed)
         self._check(pools, targets, seed)
-        return self._deal(pools, rng, targets, seed)
+        return self._assign(pools, rng, targets, seed)
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
         """Return test lists by the same procedure, with what each client drew for training."""
         pools, rng = self._test_pools(targets, tests, seed)
-        return self._deal(pools, rng, targets, seed)
+        return self._assign(pools, rng, targets, seed)
 
     def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
-        """Raise DataError for training samples that cannot be dealt."""
+        """Raise DataError for training samples that cannot be divided."""
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
-        """Deal pools of training or of test samples; targets: of training."""
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        """Assign pools of training or of test samples; targets: of training."""
         raise NotImplementedError
 
     def _stream(self, seed: int, *place: str) -> np.random.Generator:
@@ -127,7 +129,7 @@ class ByLabel(Dealing):
 
 # ------------------------------------------------------------------------------------------ checks
 def check_enough(clients: int, samples: int) -> None:
-    """Raise DataError where somebody would get nothing."""
+    """Raise DataError if a client would get nothing."""
     if clients > samples:
         raise DataError(
             f"{clients} clients cannot share {samples} samples; take at most {samples} clients"
@@ -168,7 +170,7 @@ def even_sizes(samples: int, parts: int) -> Ints:
 
 
 def ranks(values: Ints) -> Ints:
-    """How often each value has come before.
+    """For each value, how often it occurred before.
 
     >>> ranks(np.array([5, 2, 5, 5, 2])).tolist()
     [0, 0, 1, 2, 1]
@@ -187,8 +189,8 @@ def in_order(order: Ints, sizes: Ints) -> Ragged:
     return Ragged.from_sizes(torch.from_numpy(sizes), torch.from_numpy(indices))
 
 
-def deal(pools: Pools, counts: Ints) -> Ragged:
-    """Give client i the next counts[c, i] samples of every pool c; what is over is left out."""
+def assign(pools: Pools, counts: Ints) -> Ragged:
+    """Give client i the next counts[c, i] samples of every pool c; the rest is left out."""
     clients = np.arange(counts.shape[1])
     owners = np.concatenate([np.repeat(clients, row) for row in counts])
     totals = counts.sum(axis=1).tolist()

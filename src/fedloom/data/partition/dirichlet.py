@@ -16,7 +16,7 @@ from fedloom.data.partition.base import (
     Floats,
     Ints,
     Pools,
-    deal,
+    assign,
     even_sizes,
     in_order,
     partition,
@@ -28,13 +28,13 @@ _LOOK, _HOPELESS = 10, 50  # tries, and clients that come short in each of them
 
 @partition
 class dirichlet(ByLabel):
-    """Deal equal numbers of samples to clients whose label shares differ (FedACG's partition).
+    """Assign equal numbers of samples to clients whose label shares differ (FedACG's partition).
 
     For client i = 0, 1, ...: p_i ~ Dir(alpha 1_C); every sample that nobody has yet weighs
     p_i[label], and n // N samples are drawn without replacement by these weights. Early clients
-    follow their p_i closely, later ones get what is left. Two rulings where the published code
-    leaves samples over or fails: the n % N left over go one each to the first clients, and a
-    client whose classes are used up (tiny alpha) draws the rest uniformly from what is left.
+    follow their p_i closely, later ones get the rest. Two rules where the published code leaves
+    samples over or fails: the n % N left over go one each to the first clients, and a
+    client whose classes are used up (tiny alpha) draws the rest uniformly from all that are left.
     Small alpha (0.1) gives clients of one or two classes, large alpha (100) nearly iid ones.
 
     Source: Kim, Kim and Han, FedACG, CVPR 2024, and its code. Raises DataError for alpha outside
@@ -67,7 +67,7 @@ class dirichlet(ByLabel):
     def _laws(
         self, rng: np.random.Generator, classes: int, drawn: list[Floats]
     ) -> Iterator[Floats]:
-        """One client's shares (C,) after another, each drawn when it is its turn, and noted."""
+        """One client's shares (C,) after another, each drawn when its turn comes, and recorded."""
         alphas = np.full(classes, self.alpha)
         while True:
             drawn.append(rng.dirichlet(alphas))
@@ -93,10 +93,10 @@ class dirichlet(ByLabel):
 
 @partition
 class dirichlet_unbalanced(ByLabel):
-    """Deal every class by shares over the clients from Dir(alpha 1_N): sizes differ as well.
+    """Assign every class by shares over the clients from Dir(alpha 1_N): sizes differ as well.
 
     All shares are drawn again until every client has at least min_size samples, at most `tries`
-    times, or until it is plain that this will not happen. capped: class after class, clients that
+    times, or until it is clear that this will not happen. capped: class after class, clients that
     hold n / N samples get no more, and the others' shares are scaled up.
 
     Source: Yurochkin et al., ICML 2019 (a draw per class over the clients). Capped it is the rule
@@ -115,13 +115,13 @@ class dirichlet_unbalanced(ByLabel):
     tries: PositiveInt = hyper(1000, "draws before it is given up")
     capped: bool = False
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         trained, draws = self._pools(targets, seed)
         shares = self._find(np.array([len(pool) for pool in trained]), draws)
-        return deal(pools, _counts(shares, np.array([len(pool) for pool in pools])))
+        return assign(pools, _counts(shares, np.array([len(pool) for pool in pools])))
 
     def _find(self, totals: Ints, rng: np.random.Generator) -> Floats:
-        """Draw shares (C, N) until everybody has min_size samples of classes of these sizes."""
+        """Draw shares (C, N) until every client has min_size samples of classes of these sizes."""
         samples, best, made, fewest = int(totals.sum()), 0, 0, self.clients
         if self.clients * self.min_size > samples:
             raise DataError(
@@ -168,8 +168,8 @@ def _counts(shares: Floats, totals: Ints) -> Ints:
 def _draw_counts(rng: np.random.Generator, weights: Floats, left: Ints, size: int) -> Ints:
     """Count the labels of `size` samples drawn without replacement, a sample weighing weights[c].
 
-    left[c] samples of class c can still be drawn. What no positive weight is left for is drawn
-    uniformly: shares of a tiny alpha underflow to zero.
+    left[c] samples of class c can still be drawn. If no class with a positive weight is left, the
+    rest is drawn uniformly: shares of a tiny alpha underflow to zero.
     """
     counts = np.zeros_like(left)
     some = (weights > 0) & (left > 0)

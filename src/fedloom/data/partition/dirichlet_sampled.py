@@ -32,7 +32,7 @@ from fedloom.errors import DataError
 
 @partition
 class dirichlet_interleaved(ByLabel):
-    """Deal sample by sample to clients whose label shares differ (FIARSE's partition).
+    """Assign sample by sample to clients whose label shares differ (FIARSE's partition).
 
     Client i has p_i ~ Dir(alpha 1_C). Sample by sample a client is drawn uniformly among those that
     are not full, a class from its p_i among those that have samples left, and a sample of it.
@@ -50,7 +50,7 @@ class dirichlet_interleaved(ByLabel):
     alpha: Alpha = hyper()
     clients: Clients = hyper()
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
         totals = np.array([len(pool) for pool in pools])
         sizes = even_sizes(int(totals.sum()), self.clients)
@@ -60,12 +60,12 @@ class dirichlet_interleaved(ByLabel):
 
 @partition
 class dirichlet_recycled(ByLabel):
-    """Deal from pools per class that begin again when they are empty (FedSMOO's Dirichlet).
+    """Assign from pools per class that restart when they are empty (FedSMOO's Dirichlet).
 
     Client i has p_i ~ Dir(alpha 1_C) and a quota of n // N (client 0: and the remainder). Sample by
     sample a client is drawn uniformly among those that are not full, and a class from its p_i; it
-    gets the next sample of the class's shuffled list. A list that has ended begins again, and the
-    class is drawn anew. So every client follows its p_i, wanted classes are held more than once,
+    gets the next sample of the class's shuffled list. A list that has ended restarts, and the
+    class is drawn again. So every client follows its p_i, wanted classes are held more than once,
     others in part: the lists overlap, and no validation part can be cut from them.
 
     Source: Sun et al., FedSMOO, ICML 2023 ("with replacement"), and its code. Raises DataError as
@@ -80,17 +80,17 @@ class dirichlet_recycled(ByLabel):
     alpha: Alpha = hyper()
     clients: Clients = hyper()
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
         return _recycle(pools, rng, laws)
 
 
 @partition
 class pathological(ByLabel):
-    """Deal c random classes to each client, evenly, from pools that begin again (FedSMOO's).
+    """Assign c random classes to each client, evenly, from pools that restart (FedSMOO's).
 
     As `dirichlet_recycled`, with p_i uniform over a set of `classes` classes, every set being as
-    likely as any other. `classes_per_client` and `shards` deal every sample once.
+    likely as any other. `classes_per_client` and `shards` use every sample once.
 
     Source: Sun et al., FedSMOO, ICML 2023, and its code. Raises DataError for more classes than
     there are, and as `dirichlet` does.
@@ -105,7 +105,7 @@ class pathological(ByLabel):
     classes: PositiveInt = hyper(meaning="classes of each client")
     clients: Clients = hyper()
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         check_classes(self.classes, len(pools))
         draws = self._stream(seed, "classes").random((self.clients, len(pools)))
         # each row of argsort is a uniform permutation, so every set of classes is equally likely
@@ -115,10 +115,11 @@ class pathological(ByLabel):
 
 # ------------------------------------------------------------------------------------------- turns
 def _turns(rng: np.random.Generator, quotas: Ints) -> Ints:
-    """Whose turn it is, sample by sample (sum of the quotas,).
+    """The client that draws next, sample by sample (sum of the quotas,).
 
-    The next is uniform among those that are not full. Blocks of draws among those that were not
-    full when the block began, without the draws of clients that have become full, are the same law.
+    The next is uniform among those that are not full. Blocks of draws among the clients that were
+    not full when the block began, without the draws of clients that have become full, have the same
+    distribution.
     """
     left = quotas.copy()
     out: list[Ints] = [np.empty(0, dtype=np.int64)]
@@ -131,7 +132,7 @@ def _turns(rng: np.random.Generator, quotas: Ints) -> Ints:
 
 
 def _taken(pools: Pools, turns: Ints, classes: Ints, sizes: Ints) -> Ragged:
-    """Give each turn the next sample of its class; a pool that has ended begins again."""
+    """Give each turn the next sample of its class; a pool that has ended restarts."""
     order = np.empty(len(turns), dtype=np.int64)
     for label, pool in enumerate(pools):
         here = (classes == label).nonzero()[0]
@@ -152,7 +153,9 @@ def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, classes: i
 
 
 def _shares(laws: Floats, there: Any) -> Floats:
-    """Cumulated shares (rows, C) of the classes that are there; laws are their logarithms."""
+    """Cumulative shares (rows, C) of the classes that are left; laws are logarithms of the
+    shares.
+    """
     masked = np.where(there, laws, -np.inf)
     weights = np.exp(masked - masked.max(axis=1, keepdims=True))
     sums = np.cumsum(weights, axis=1)
@@ -161,7 +164,7 @@ def _shares(laws: Floats, there: Any) -> Floats:
 
 
 def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
-    """A class for each entry of rows by inverse CDF: the first whose cumulated share exceeds u."""
+    """A class for each entry of rows by inverse CDF: the first whose cumulative share exceeds u."""
     count, classes = sums.shape
     u = np.minimum(rng.random(len(rows)), 1 - 1e-9)  # rounding must not reach the next row
     flat = (sums + np.arange(count)[:, None]).ravel()
@@ -170,10 +173,10 @@ def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
 
 
 def _while_there_are(rng: np.random.Generator, turns: Ints, laws: Floats, totals: Ints) -> Ints:
-    """The class of every turn, none taken more often than there are samples (C,) of it.
+    """The class of every turn, none taken more often than it has samples (C,).
 
-    All classes are drawn at once. Where one is first drawn that is used up, it is drawn anew for
-    that turn and all later ones, among those that are left: at most once for each class.
+    All classes are drawn at once. From the first turn with an exhausted class on, all turns are
+    drawn again among the classes that are left: at most once for each class.
     """
     there = totals > 0
     classes = _draw(rng, turns, _shares(laws, there))
@@ -187,7 +190,7 @@ def _while_there_are(rng: np.random.Generator, turns: Ints, laws: Floats, totals
 
 
 def _recycle(pools: Pools, rng: np.random.Generator, laws: Floats) -> Ragged:
-    """Fill the clients from pools that begin again."""
+    """Fill the clients from pools that restart."""
     totals = np.array([len(pool) for pool in pools])
     clients = len(laws)
     lacking = np.isneginf(np.where(totals > 0, laws, -np.inf)).all(axis=1)
@@ -204,7 +207,7 @@ def _recycle(pools: Pools, rng: np.random.Generator, laws: Floats) -> Ragged:
     left, owners = totals.tolist(), turns.tolist()
     for turn, label in enumerate(classes):
         taken = label
-        while not left[taken]:  # it begins again, and the class is drawn anew
+        while not left[taken]:  # it restarts, and the class is drawn again
             left[taken] = int(totals[taken])
             taken = int(np.searchsorted(sums[owners[turn]], rng.random(), side="right"))
         left[taken] -= 1

@@ -1,4 +1,4 @@
-"""Partitions that read no labels: at random, in blocks, and everything for everybody."""
+"""Partitions without labels: at random, in blocks, and everything for every client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedloom.core.hyper import hyper
 from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
     Clients,
-    Dealing,
+    NamedPartition,
     check_enough,
     even_sizes,
     in_order,
@@ -23,8 +23,8 @@ _MOST = 200_000_000  # entries of replicated lists: 1.6 GB
 
 
 @partition
-class iid(Dealing):
-    """Deal all samples at random; sizes differ by at most one. Fits any targets.
+class iid(NamedPartition):
+    """Assign all samples at random; sizes differ by at most one. Fits any targets.
 
     >>> iid(clients=3).split(torch.zeros(7), seed=0).sizes.tolist()
     [3, 2, 2]
@@ -34,32 +34,32 @@ class iid(Dealing):
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type."""
-        return self._deal(len(targets), stream(seed, "iid"))
+        return self._assign(len(targets), stream(seed, "iid"))
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
         """Return test lists: at random too."""
-        return self._deal(len(tests), stream(seed, "iid", "tests"))
+        return self._assign(len(tests), stream(seed, "iid", "tests"))
 
-    def _deal(self, samples: int, rng: np.random.Generator) -> Ragged:
+    def _assign(self, samples: int, rng: np.random.Generator) -> Ragged:
         check_enough(self.clients, samples)
         return in_order(rng.permutation(samples), even_sizes(samples, self.clients))
 
 
-class _Unshuffled(Dealing):
-    """A partition that draws nothing: tests are dealt as training samples are."""
+class _Unshuffled(NamedPartition):
+    """A partition that draws nothing; test samples are assigned like training samples."""
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
         raise NotImplementedError
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists, dealt likewise."""
+        """Return test lists, made in the same way."""
         return self.split(tests, seed)
 
 
 @partition
 class blocks(_Unshuffled):
-    """Deal blocks of neighbouring samples in the order of the file. Fits any targets and text.
+    """Assign blocks of neighbouring samples in the order of the file. Fits any targets and text.
 
     FAFED's "moderate" on MNIST and Fashion-MNIST, whose files are in no order of labels, so that
     blocks are nearly i.i.d.; its shards of a text are blocks too. Sizes differ by at most one.

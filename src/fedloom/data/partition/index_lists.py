@@ -1,4 +1,4 @@
-"""Index lists of your own, or of a file that somebody published."""
+"""Your own index lists, or those of a published file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fedloom.errors import DataError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ByLists:
-    """Deal samples by given lists; see `by_lists`. tests: lists of test samples, where there are
-    any; samples: how many training samples the lists are for, where that is known.
+    """Assign samples by given lists; see `by_lists`. tests: lists of test samples, if there are
+    any; samples: how many training samples the lists are for, if known.
     """
 
     lists: Ragged
@@ -28,7 +28,9 @@ class ByLists:
     samples: int | None = None
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists as they are; raises DataError where they name more than there is."""
+        """Return the lists as they are; raises DataError if they name more samples than
+        there are.
+        """
         if self.samples not in (None, len(targets)):
             raise DataError(
                 f"the lists were made for {self.samples} samples, but there are {len(targets)}; "
@@ -37,8 +39,8 @@ class ByLists:
         return _within(self.lists, len(targets), "samples")
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return the test lists, or where there are none a part of the test set for each client
-        that is like its training samples (`proportional`).
+        """Return the test lists; without them, a part of the test set for each client that
+        resembles its training samples (`proportional`).
         """
         if self.tests is None:
             return proportional(targets, self.split(targets, seed), tests, seed)
@@ -51,7 +53,7 @@ class ByLists:
 
 
 def by_lists(lists: Iterable[Any] | Ragged) -> ByLists:
-    """Deal samples by explicit index lists, one per client; they may overlap or leave some out.
+    """Assign samples by explicit index lists, one per client; they may overlap or leave some out.
 
     >>> import torch
     >>> by_lists([[0, 2], [1]]).split(torch.zeros(3), seed=0).of(0).tolist()
@@ -61,7 +63,7 @@ def by_lists(lists: Iterable[Any] | Ragged) -> ByLists:
 
 
 def lists(file: str) -> ByLists:
-    """Deal samples by the index lists of a file: a published split, or one that was saved.
+    """Assign samples by the index lists of a file: a published split, or one that was saved.
 
     .npz as `fedloom partition --save` writes it (arrays offsets and indices; its test lists serve
     where test sets are asked for). Any other file is text, JSON or a Python literal: one list of

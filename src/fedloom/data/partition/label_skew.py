@@ -1,4 +1,4 @@
-"""Partitions that say which classes a client holds, and deal every sample at most once."""
+"""Partitions that choose each client's classes, and use every sample at most once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedloom.data.partition.base import (
     ByLabel,
     Clients,
     Pools,
+    assign,
     by_owner,
     check_classes,
-    deal,
     even_sizes,
     partition,
 )
@@ -25,13 +25,13 @@ from fedloom.errors import DataError
 
 @partition
 class classes_per_client(ByLabel):
-    """Deal c classes to each client, every class to equally many clients (CFedAvg's partition).
+    """Assign c classes to each client, every class to equally many clients (CFedAvg's partition).
 
     A class is held by c N / C clients, which are drawn at random, and cut into as many pieces; each
     of them gets one. Where C does not divide c N, some classes have one client more. equal: every
     piece is as long as the shortest, so that all clients take the same steps, and the rest is not
     used (MNIST's classes are unequal; Fashion-MNIST's and CIFAR-10's are not, and all is used).
-    Otherwise everything is dealt once. FAFED's "high" with random classes is 5 of 10 for 20
+    Otherwise every sample is used once. FAFED's "high" with random classes is 5 of 10 for 20
     clients.
 
     Source: Yang et al., CFedAvg, section on experiments; how the classes are chosen is not said.
@@ -56,17 +56,17 @@ class classes_per_client(ByLabel):
                 "has fewer samples than clients; take fewer of either"
             )
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         held = self._held(len(pools), seed)
         counts, least = np.zeros(held.shape, dtype=np.int64), _least(pools, held)
         for label, (pool, row) in enumerate(zip(pools, held, strict=True)):
             sizes = even_sizes(len(pool), int(row.sum()))
             counts[label, row] = least if self.equal else rng.permutation(sizes)
-        return deal(pools, counts)
+        return assign(pools, counts)
 
     def _held(self, there: int, seed: int) -> Any:
-        """Who holds what: booleans (C, N), with `classes` true in each column and as many in one
-        row as in any other, or one more.
+        """The classes of each client: booleans (C, N), with `classes` true in each column, and rows
+        whose sums differ by at most one.
         """
         check_classes(self.classes, there)
         pieces = self.clients * self.classes
@@ -81,7 +81,7 @@ class classes_per_client(ByLabel):
         held = np.zeros((there, self.clients), dtype=bool)
         for waiting in range(self.clients, 0, -1):
             # a class with as many pieces left as there are clients goes to each of them; then the
-            # others can always be dealt, whichever are drawn now
+            # others can always be assigned, whichever are drawn now
             draws = np.where(left == waiting, -1.0, rng.standard_exponential(there))
             draws = np.divide(draws, left, out=np.full(there, np.inf), where=left > 0)
             chosen = np.argsort(draws)[: self.classes]
@@ -91,13 +91,13 @@ class classes_per_client(ByLabel):
 
 
 def _least(pools: Pools, held: Any) -> int:
-    """The shortest piece of a class, which is cut for all who hold it."""
+    """The shortest piece of a class, which is cut for all clients that hold it."""
     return min(len(pool) // int(row.sum()) for pool, row in zip(pools, held, strict=True))
 
 
 @partition
 class shards(ByLabel):
-    """Deal pieces of the sorted labels, some to each client (FedAvg's partition).
+    """Assign pieces of the sorted labels, some to each client (FedAvg's partition).
 
     The samples, sorted by label, are cut into N * per_client pieces whose sizes differ by at most
     one; every client gets per_client of them at random. Disjoint and complete.
@@ -123,7 +123,7 @@ class shards(ByLabel):
                 f"with {self.per_client} each); take fewer of either"
             )
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         pieces, order = self.clients * self.per_client, np.concatenate(pools)
         owners = self._stream(seed, "owners").permutation(pieces) // self.per_client
         return by_owner(order, np.repeat(owners, even_sizes(len(order), pieces)), self.clients)
@@ -131,13 +131,13 @@ class shards(ByLabel):
 
 @partition
 class class_groups(ByLabel):
-    """Deal groups of classes to groups of clients: FAFED's "high" heterogeneity.
+    """Assign groups of classes to groups of clients: FAFED's "high" heterogeneity.
 
     The clients are cut into as many neighbouring groups as there are groups of classes, the first
-    ones larger by one where that is needed. A group's samples, sorted by label, are dealt in turn
-    to its clients, so that each has as much of every class of the group. groups: lists of labels,
-    each label in one of them; none stands for two, the lower and the upper half of the labels.
-    Disjoint and complete.
+    ones larger by one where that is needed. A group's samples, sorted by label, are assigned in
+    turn to its clients, so that each has as much of every class of the group. groups: lists of
+    labels, each label in one of them; none stands for two, the lower and the upper half of the
+    labels. Disjoint and complete.
 
     Source: Wu et al., FAFED, AAAI 2023 ("5 of 10 classes"), and the code taken for its authors': 20
     clients and two groups, {0-4} and {5-9} for Fashion-MNIST, {0, 1, 2, 5, 9} and {3, 4, 6, 7, 8}
@@ -183,7 +183,7 @@ class class_groups(ByLabel):
                     "clients"
                 )
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         return _striding(self._groups(pools, targets), self.clients)
 
     def _groups(self, pools: Pools, targets: Tensor) -> list[Pools]:
@@ -209,9 +209,9 @@ class class_groups(ByLabel):
 
 @partition
 class stratified(ByLabel):
-    """Deal every class evenly: each client has all labels in the shares of the whole.
+    """Assign every class evenly: each client has all labels in the shares of the whole.
 
-    The samples, sorted by label, are dealt in turn: a client's count of a class differs from any
+    The samples, sorted by label, are assigned in turn: a client's count of a class differs from any
     other's by at most one, and so do the sizes. FAFED's "moderate" on CIFAR-10, whose code keeps
     the file's order within a class; here the seed shuffles it. Disjoint and complete.
 
@@ -225,12 +225,12 @@ class stratified(ByLabel):
 
     clients: Clients = hyper()
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         return _striding([pools], self.clients)
 
 
 def _striding(groups: Sequence[Pools], clients: int) -> Ragged:
-    """Deal each group's samples, sorted by label, in turn to its part of the clients."""
+    """Assign each group's samples, sorted by label, in turn to its part of the clients."""
     orders = [np.concatenate(group) for group in groups]
     first, owners = 0, []
     for order, crowd in zip(orders, even_sizes(clients, len(groups)), strict=True):
@@ -241,7 +241,7 @@ def _striding(groups: Sequence[Pools], clients: int) -> Ragged:
 
 @partition
 class similarity(ByLabel):
-    """Deal a share of every client's samples at random, the rest sorted by label and in order.
+    """Assign a share of every client's samples at random, the rest sorted by label and in order.
 
     Of n_i samples (n // N, the first clients one more where that is needed) round(share n_i) are
     drawn at random from all; what nobody drew is sorted by label and cut in the clients' order.
@@ -260,7 +260,7 @@ class similarity(ByLabel):
     clients: Clients = hyper()
     share: Share = hyper(0.95, "0.95 is FAFED's low heterogeneity, 0 sorts everything by label")
 
-    def _deal(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         by_label = np.concatenate(pools)
         sizes = even_sizes(len(by_label), self.clients)
         alike = np.floor(self.share * sizes + 0.5).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Partitions that follow the data themselves: those who made the samples are the clients."""
+"""Natural partitions: the makers of the samples are the clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from fedloom.core.hyper import PositiveInt, hyper
 from fedloom.data.client_indices import Ragged
-from fedloom.data.partition.base import Dealing, partition, stream
+from fedloom.data.partition.base import NamedPartition, partition, stream
 from fedloom.errors import DataError
 
 
 @partition
-class natural(Dealing):
+class natural(NamedPartition):
     """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
     of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
 
-    min_size: leave out who has fewer training samples. clients: keep so many, drawn at random by
-    the seed; all by default. A client's own test samples, where the data have them, go with it, and
-    all kept clients' together are the test set. Raises DataError when there are too few.
+    min_size: leave out makers with fewer training samples. clients: keep this many, drawn at random
+    by the seed; all by default. A client keeps its own test samples, if the data have them, and
+    those of all clients together are the test set. Raises DataError when there are too few.
 
     Source: LEAF, Caldas et al. 2018.
 
@@ -34,16 +34,16 @@ class natural(Dealing):
     min_size: PositiveInt = hyper(1, "fewest training samples of a client that is kept")
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Refuse: labels do not say who made a sample. A data set that knows calls `choose`."""
+        """Refuse: labels do not say who made a sample. A data set with owners calls `choose`."""
         raise DataError(
             "partition natural needs data that say who made each sample: femnist, celeba, "
             "shakespeare, mnist, or your own folders and tables; others take iid or dirichlet"
         )
 
     def choose(self, owners: Tensor, by: str, seed: int) -> tuple[Ragged, Tensor]:
-        """-> the samples of every client, and who the clients are (N,), in ascending order.
+        """-> the samples of every client, and the owners that are clients (N,), in ascending order.
 
-        owners: (n,) int64, who made each sample; -1: nobody. by: what these owners are called.
+        owners: (n,) int64, the maker of each sample; -1: nobody. by: what these owners are called.
         """
         if self.by not in (None, by):
             raise DataError(f"the clients of these data are {by}, not {self.by}; use natural")

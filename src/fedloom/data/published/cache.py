@@ -1,4 +1,4 @@
-"""Arrays that took long to make from a data set's files, kept beside them for the next time."""
+"""A cache for arrays that take long to make from a data set's files, beside these files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ New = Callable[[str, tuple[int, ...], Any], Array]  # name, shape, type -> an ar
 def prepared(
     folder: Path, kind: str, files: Iterable[Path], make: Callable[[New], None]
 ) -> dict[str, Array]:
-    """{name: array} as `make` fills them, or as it did before from the same files.
+    """{name: array} as `make` fills them, or from the cache if the files are the same.
 
-    make(new) calls new(name, shape, dtype) for every array and fills it. What it made lies in
+    make(new) calls new(name, shape, dtype) for every array and fills it. The cache is
     <folder>/.prepared/<kind>-<hash of the files' names, sizes and times>; arrays of 64 MiB and more
-    are mapped, copy on write. Where the folder cannot be written the arrays are made anew each
-    time, in memory. kind: changes when what `make` does changes.
+    are mapped, copy on write. If the folder cannot be written, the arrays are made each time, in
+    memory. kind: must change when `make` changes.
     """
     place = folder / FOLDER / f"{kind}-{_stamp(folder, files)}"
     if place.is_dir():
@@ -38,7 +38,7 @@ def prepared(
     try:
         (folder / FOLDER).mkdir(exist_ok=True)
         part = folder / FOLDER / f".part-{secrets.token_hex(8)}"
-        part.mkdir()  # not of tempfile, which shuts out everybody else
+        part.mkdir()  # not by tempfile, whose files only their owner can read
     except OSError:
         return _in_memory(make)
     try:

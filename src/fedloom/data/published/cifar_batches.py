@@ -1,4 +1,4 @@
-"""The pickles of CIFAR-10 and CIFAR-100, which are read without running what is in them."""
+"""The pickles of CIFAR-10 and CIFAR-100, read without running code in them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(path: Path) -> dict[bytes, Any]:
-    """What a file holds. Raises DataError."""
+    """The content of a file. Raises DataError."""
     try:
         with path.open("rb") as file:
             value = _Unpickler(file, encoding="bytes").load()

@@ -54,4 +54,4 @@ def digits(
         raw=raw,
         details={"scale": "1/16", "test_share": test_share},
     )
-    return arrays.deal(dirichlet(0.3, clients=50) if partition is None else partition, seed)
+    return arrays.divided(dirichlet(0.3, clients=50) if partition is None else partition, seed)

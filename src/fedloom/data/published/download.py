@@ -1,4 +1,4 @@
-"""Downloads of published files by pooch, which are only trusted once their checksum is right."""
+"""Downloads of published files by pooch, which are used only if their checksum is right."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ RETRIES = 2  # after a connection that fails or breaks off, and after a wrong ch
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """Name a file or archive and what its publisher says of it.
+    """A file or archive, and its published checksums.
 
     name: as it is downloaded; md5: of that; md5_plain: of the content of a .gz, for copies that
-    somebody unpacked; url: the file's home.
+    somebody unpacked; url: where it is published.
     """
 
     name: str
@@ -132,7 +132,7 @@ def _download(file: PublishedFile, folder: Path, named: Path) -> None:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    pooch.get_logger().setLevel("ERROR")  # what it says of every file is said here
+    pooch.get_logger().setLevel("ERROR")  # its messages about every file are written here
     home = pooch.create(
         path=folder,
         base_url="",
@@ -154,14 +154,16 @@ def _download(file: PublishedFile, folder: Path, named: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, on one line: a library tells it behind the names of its own parts."""
+    """The first cause of an error, on one line: a library puts the names of its own parts before
+    it.
+    """
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 class _Bar:
-    """A progress bar as pooch fills one."""
+    """A progress bar with the interface that pooch expects."""
 
     total = 0
 
@@ -169,12 +171,12 @@ class _Bar:
         self._progress, self._task = progress, progress.add_task(name, total=None)
 
     def update(self, count: int) -> None:
-        """So many bytes more."""
+        """Add this many bytes."""
         self._progress.update(self._task, total=self.total or None, advance=count)
 
     def reset(self) -> None:
-        """Begin anew: pooch does at the end, to fill the bar up."""
+        """Begin again: pooch does so at the end, to fill the bar."""
         self._progress.reset(self._task)
 
     def close(self) -> None:
-        """All is here."""
+        """The download is complete."""

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def decoded(path: Path) -> Array:
-    """The array of an idx file, read-only; a file that did not change is decoded once."""
+    """The array of an idx file, read-only; an unchanged file is decoded once."""
     state = path.stat()
     return _once(path, state.st_mtime_ns, state.st_size)
 

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: one table, and what loads a set of it."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: one table, and the loader of its entries."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Content = tuple[Tensor, Tensor, Tensor, Tensor, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Say what makes a set: its folder, its files with their published checksums, what reads them.
+    """A data set: its folder, its files with their published checksums, its reader.
 
-    files: of training, then of testing, then others; archive: what they come in, if they are not
-    downloaded one by one; key: begins the names of labels in CIFAR's batches; contents: {file:
-    hash of its images and labels in any order} of files that also go round in another order;
-    writers: who wrote each training image.
+    files: of training, then of testing, then others; archive: that contains them, if they are not
+    downloaded one by one; key: the prefix of the names of labels in CIFAR's batches; contents:
+    {file: hash of its images and labels in any order} of files that are also distributed in another
+    order; writers: who wrote each training image.
     """
 
     name: str
@@ -307,7 +307,7 @@ def load(
     download: bool,
     transform: Images | None = None,
 ) -> FederatedData:
-    """Fetch, verify, read and deal a set; without a transform as normalised floats."""
+    """Fetch, verify, read and partition a set; without a transform as normalised floats."""
     root = data_root(data_dir)
     folder = root / kind.folder
     if kind.archive is not None:
@@ -334,13 +334,13 @@ def load(
         transform=transform,
         raw=raw,
         details={} if raw is None else {"mean": raw.mean, "std": raw.std},
-    ).deal(partition, seed)
+    ).divided(partition, seed)
 
 
 def _writers(
     kind: ImageSet, labels: Tensor, partition: Partition, root: Path, download: bool
 ) -> Tensor | None:
-    """Who wrote each training image, by NIST's number; only looked up when somebody asks."""
+    """The writer of each training image, by NIST's number; read only on demand."""
     if kind.writers is None or not isinstance(partition, natural):
         return None
     path = fetch(kind.writers, root / "qmnist", download)

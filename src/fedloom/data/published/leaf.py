@@ -57,7 +57,7 @@ def leaf_files(folder: Path) -> dict[str, list[Path]]:
 def leaf_users(files: list[Path]) -> Iterator[User]:
     """Every user of some files; a file is in memory only while it is read.
 
-    Raises DataError naming file and user for what is cut short or altered.
+    Raises DataError naming file and user if they are cut short or altered.
     """
     for path in files:
         content = read_json(path)
@@ -76,8 +76,8 @@ def leaf_arrays(
     convert: Callable[[User, int], dict[str, Array]],
     empty: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """{split_name: array}: what convert makes of every user and its number, joined for each split
-    and kept for the next time (`prepared`). empty: {name: an array of none}. Raises DataError.
+    """{split_name: array}: the arrays that convert makes of every user and its number, joined for
+    each split and cached (`prepared`). empty: {name: an array of none}. Raises DataError.
     """
     files = leaf_files(folder)
 
@@ -107,7 +107,7 @@ def femnist(
 
     Source: Caldas et al., LEAF 2018.
     """
-    return load_femnist(data_root(data_dir) / "leaf" / "femnist").deal(partition, seed)
+    return load_femnist(data_root(data_dir) / "leaf" / "femnist").divided(partition, seed)
 
 
 def load_femnist(folder: Path) -> Arrays:
@@ -206,7 +206,7 @@ def celeba(
     Source: Caldas et al., LEAF 2018; Liu et al., CelebA, ICCV 2015.
     """
     transform = Images(mean=(0.0,) * 3, std=(1.0,) * 3, flip=flip)
-    return load_celeba(data_root(data_dir) / "leaf" / "celeba", transform).deal(partition, seed)
+    return load_celeba(data_root(data_dir) / "leaf" / "celeba", transform).divided(partition, seed)
 
 
 def load_celeba(folder: Path, transform: Images) -> Arrays:

@@ -46,7 +46,7 @@ def shakespeare(
     if test_samples is not None and test_samples < 1:
         raise DataError(f"test_samples must be at least 1, got {test_samples}")
     folder = data_root(data_dir) / "leaf" / "shakespeare"
-    return load_shakespeare(folder, test_samples).deal(partition, seed)
+    return load_shakespeare(folder, test_samples).divided(partition, seed)
 
 
 def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
@@ -87,7 +87,7 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
 
 
 def _windows(text: Array, owners: Array) -> tuple[Any, Any, Any]:
-    """Every window of the joined texts as a view of it, the character behind it, and its owner."""
+    """Every window of the joined texts as a view of it, the character after it, and its owner."""
     whole = torch.from_numpy(text)
     count = len(whole) - LENGTH
     return (
@@ -98,7 +98,7 @@ def _windows(text: Array, owners: Array) -> tuple[Any, Any, Any]:
 
 
 def encode(text: str) -> Array:
-    """A text as places in the alphabet, uint8.
+    """A text as positions in the alphabet, uint8.
 
     >>> encode("a\\n").tolist(), encode("\\u00e9").tolist()
     ([53, 0], [79])
@@ -135,7 +135,7 @@ def _text(user: User) -> tuple[Array, Array]:
 
 
 def _joined(x: list[str], y: list[str]) -> tuple[Array, Array]:
-    """LEAF's windows, most of which begin one character after the one before, as one text."""
+    """LEAF's windows as one text: most begin one character after the one before."""
     pieces: list[str] = []
     starts: list[int] = []
     length, tail = 0, ""

@@ -77,7 +77,7 @@ def ag_news(
         NEWS_CLASSES,
         (length, vocabulary, tokeniser),
         {} if part == "train" else {"part": part},
-    ).deal(partition, seed)
+    ).divided(partition, seed)
 
 
 def news_files(folder: Path, part: str, download: bool) -> tuple[Path, Path]:
@@ -155,7 +155,7 @@ def sst2(
     """
     train, test = read_sst2(sst2_folder(data_root(data_dir), download))
     classes = ("negative", "positive")
-    return tokenised("sst2", train, test, classes, (length, vocabulary, tokeniser)).deal(
+    return tokenised("sst2", train, test, classes, (length, vocabulary, tokeniser)).divided(
         partition, seed
     )
 

@@ -1,4 +1,4 @@
-"""Text files of data sets, read so that a damaged one is named."""
+"""Text files of data sets; errors name the damaged file."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def tiny_imagenet(
     how: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance, "flip": flip}
     transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, **how)
     folder = fetch_archive(TINY, data_root(data_dir), "tiny-imagenet-200", download)
-    return load_tiny(folder, transform).deal(partition, seed)
+    return load_tiny(folder, transform).divided(partition, seed)
 
 
 def tiny_files(folder: Path) -> tuple[list[str], list[tuple[Path, int]], list[tuple[Path, int]]]:
@@ -101,7 +101,7 @@ def load_tiny(folder: Path, transform: Images) -> Arrays:
 
 
 def _words(folder: Path, numbers: list[str]) -> tuple[str, ...]:
-    """What the classes are called: the first word of each; their numbers without words.txt."""
+    """The names of the classes: the first word of each; their numbers without words.txt."""
     path = folder / "words.txt"
     if not path.is_file():
         return tuple(numbers)

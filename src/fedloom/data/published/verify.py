@@ -1,7 +1,7 @@
-"""Every published set: where it lies, how to get it, whether the copy here is the published one.
+"""Every published set: its folder, its source, and whether the copy here is the published one.
 
-What a publisher gives checksums of is verified by them. Of the rest counts are known: of writers,
-windows, words. Where neither fits, the part that is there is named.
+Files with published checksums are verified by them; for the others the numbers of writers, windows
+or words are known. If neither fits, the message names the part that is there.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ STATES = (VERIFIED, REORDERED, SUBSET, MISSING, DAMAGED)
 
 
 class Finding(NamedTuple):
-    """What is known of a copy: one of STATES, and why."""
+    """The result for a copy: one of STATES, and why."""
 
     state: str
     detail: str
 
 
 class Counted(NamedTuple):
-    """What a copy holds, in words and in numbers."""
+    """The content of a copy, as text and as numbers."""
 
     detail: str
     numbers: tuple[int, ...]
@@ -48,9 +48,9 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A published set. place: its folder below the root, "" if it lies in no folder; home: where it
-    is from; files, archive: what is downloaded; look: (this, folder) -> Finding of a copy that is
-    there; count: what it holds, where only numbers are published: whole, of which one must fit.
+    """A published set. place: its folder below the root, "" if it has none; home: where it is
+    published; files, archive: to download; look: (this, folder) -> Finding of a copy that exists;
+    count: what it holds, if only numbers are published: whole, of which one must fit.
     """
 
     about: str
@@ -64,16 +64,16 @@ class Entry:
 
     @property
     def downloads(self) -> bool:
-        """Whether it can be downloaded."""
+        """True if it can be downloaded."""
         return bool(self.files or self.archive)
 
     def folder(self, root: Path) -> Path:
-        """Where it lies; a name in small letters will do."""
+        """Its folder; a name in lower case is accepted."""
         folder, lower = root / self.place, root / self.place.lower()
         return lower if not folder.is_dir() and lower.is_dir() else folder
 
     def check(self, folder: Path) -> Finding:
-        """Look at a copy that is there. Raises DataError for a damaged one."""
+        """Check a copy that exists. Raises DataError for a damaged one."""
         if self.look is not None:
             return self.look(self, folder)
         if self.count is None:
@@ -88,7 +88,7 @@ class Entry:
 
 
 def check(name: str, root: Path) -> Finding:
-    """Say whether the copy of a set below root is the published one."""
+    """Whether the copy of a set below root is the published one."""
     entry = CATALOGUE[name]
     folder = entry.folder(root)
     if entry.place and not folder.is_dir():
@@ -180,7 +180,7 @@ def _count_tiny(folder: Path) -> Counted:
 
 
 def _owners(owners: Tensor | None) -> tuple[int, int]:
-    """How many owners there are, and how many samples are theirs."""
+    """The number of owners, and of samples with an owner."""
     if owners is None:
         return 0, 0
     counts = torch.bincount(owners[owners >= 0])

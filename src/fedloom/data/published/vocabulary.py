@@ -1,4 +1,4 @@
-"""Words and vocabularies: small, deterministic, made of the training text only."""
+"""Words and vocabularies: small, deterministic, made from the training text only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by_frequency(texts: Iterable[str], size: int) -> dict[str, int]:
 
 
 def padded(texts: Sequence[str], vocabulary: Mapping[str, int], length: int) -> Tensor:
-    """The first `length` words of every text as numbers, (n, length) int64, filled up with 0.
+    """The first `length` words of every text as numbers, (n, length) int64, padded with 0.
 
     >>> padded(["b z"], {"<pad>": 0, "<unk>": 1, "b": 2}, length=3).tolist()
     [[2, 1, 0]]
@@ -58,8 +58,8 @@ def padded(texts: Sequence[str], vocabulary: Mapping[str, int], length: int) -> 
 
 
 def subwords(texts: Sequence[str], source: str, length: int) -> tuple[Tensor, int]:
-    """The first `length` tokens of texts by a Hugging Face tokeniser, (n, length) int64, filled
-    up with its own padding; and how many tokens it knows.
+    """The first `length` tokens of texts by a Hugging Face tokeniser, (n, length) int64, with its
+    own padding; and the size of its vocabulary.
 
     source: a folder, or a name on the hub. Needs the extra fedloom[text]. Raises DataError.
     """

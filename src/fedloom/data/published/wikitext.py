@@ -38,7 +38,7 @@ def wikitext2(
     """Load WikiText-2 by words from <root>/wikitext-2: inputs (n, length) int64, targets (n,
     length) int64, the next words.
 
-    Windows follow each other without overlap, so the partition blocks deals stretches of text.
+    Windows follow each other without overlap, so the partition blocks assigns stretches of text.
     Every line ends in <eos>. The vocabulary is that of the training text alone, in order of first
     appearance (33,278 words); other words of the test text are <unk>. part: the file to train on;
     "valid" (217,646 words) is for copies without wiki.train.tokens and for quick trials: its
@@ -49,7 +49,7 @@ def wikitext2(
     Source: Merity et al., ICLR 2017; length 35 as in FAFED.
     """
     folder = fetch_archive(WIKITEXT2, data_root(data_dir), "wikitext-2", download)
-    return load_wikitext2(folder, length, part, test_samples).deal(partition, seed)
+    return load_wikitext2(folder, length, part, test_samples).divided(partition, seed)
 
 
 def load_wikitext2(
@@ -98,7 +98,7 @@ def words_of(path: Path) -> list[str]:
 
 
 def _windows(tokens: np.ndarray[Any, Any], length: int, path: Path) -> tuple[Tensor, Tensor]:
-    """Consecutive windows, and the same one word later; what does not fill one is left over."""
+    """Consecutive windows, and the same one word later; the remainder is not used."""
     count = (len(tokens) - 1) // length
     if count < 1:
         raise DataError(
