@@ -1,1 +1,1 @@
-"""Vectors, layouts, random numbers, wire format, hyper-parameters: nothing federated."""
+"""Vectors, layouts, random numbers, wire format, hyper-parameters: no federated learning."""

@@ -1,4 +1,4 @@
-"""Sums and means of doubles, whatever their size. It needs no torch."""
+"""Sums and means of doubles of any size. It needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def total(values: Iterable[float]) -> float:
-    """math.fsum, and where no double holds the sum inf or nan in place of an exception.
+    """math.fsum, but inf or nan instead of an exception if no double holds the sum.
 
     >>> total([0.1] * 10), total([1e308, 1e308])
     (1.0, inf)
@@ -20,7 +20,7 @@ def total(values: Iterable[float]) -> float:
 
 
 def average(values: Sequence[float]) -> float:
-    """The mean of doubles; of finite ones it is finite, whatever their sum is.
+    """The mean of doubles. If all are finite, so is the mean, even if their sum is not.
 
     >>> average([1.0, 2.0]), average([1e308, 1e308])
     (1.5, 1e+308)

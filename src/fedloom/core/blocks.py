@@ -15,8 +15,8 @@ from ..errors import CompositionError
 
 
 class Block(NamedTuple):
-    """One block. places: {name of a parameter inside it: its place in the net's layout};
-    overwrites: it has layers that work in place, so that its input must be a copy.
+    """One block. places: {name of a parameter inside it: its index in the net's layout};
+    overwrites: it has layers that work in place, so its input must be a copy.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks in the order they run in; outside: trained parameters that none of them holds."""
+    """The blocks in the order they run in; outside: trained parameters that belong to no block."""
 
     parts: tuple[Block, ...] = ()
     outside: tuple[str, ...] = ()
@@ -37,10 +37,10 @@ class Blocks(NamedTuple):
 
 
 def find_blocks(module: nn.Module, params: Sequence[nn.Parameter]) -> Blocks:
-    """The blocks of a module whose trained parameters are `params`; without any if it has none.
+    """The blocks of a module whose trained parameters are `params`; empty if it has none.
 
-    Parameters are known by identity, so that one that two blocks share is found in both. Raises
-    CompositionError if `blocks` names what the module does not have.
+    Parameters are compared by identity, so that a parameter that two blocks share is found in both.
+    Raises CompositionError if `blocks` names what the module does not have.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> [block.places for block in find_blocks(net, list(net.parameters())).parts]
@@ -81,7 +81,7 @@ def _names(module: nn.Module) -> tuple[str, ...]:
 def refuse_blocks(module: nn.Module, blocks: Blocks, who: str, trained: bool = False) -> None:
     """Raise CompositionError naming `who` and the module if it cannot be run block by block.
 
-    trained: something must be trained before the last block, else its input never changes.
+    trained: a block before the last one must be trained, else its input never changes.
     """
     kind = type(module).__name__
     pair, names = f"{who} and {kind}", blocks.names

@@ -1,4 +1,4 @@
-"""Where a run computes: the device that a setting names, and what is brought there."""
+"""The device of a run, and moving values to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KNOWN = "auto, cpu, cuda, cuda:1, mps"
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name; "auto" is the first CUDA GPU where there is one, else the CPU.
+    """The device of this name; "auto" is the first CUDA GPU if there is one, else the CPU.
 
-    Raises ConfigError for a device that there is not, and for one that holds no values.
+    Raises ConfigError for a device that does not exist, and for one that holds no values.
 
     >>> device_of("cpu")
     device(type='cpu')
@@ -56,9 +56,9 @@ def device_of(name: str) -> torch.device:
 
 
 def moved(part: Any, device: torch.device) -> Any:
-    """A loss, a metric or an objective with the tensors that it holds on a device: in its
-    attributes, in lists, tables and modules, and in the arguments of a functools.partial. What
-    holds none stays the same object; the caller's own is not changed.
+    """A loss, a metric or an objective with its tensors on a device: those in its attributes, in
+    lists, tables and modules, and in the arguments of a functools.partial. Objects without tensors
+    stay the same; the caller's own is not changed.
 
     >>> import functools
     >>> f = functools.partial(torch.add, torch.ones(1))

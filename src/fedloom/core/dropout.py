@@ -1,6 +1,6 @@
 """Dropout whose masks are a function of a seed: the same in every engine, for every gradient of a
-step, and when a short batch is padded. A generator cannot do that: under vmap its draws belong to
-no client, and padding shifts them.
+step, and if a short batch is padded. A generator cannot do that: under vmap its draws belong to no
+client, and padding shifts them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _tape: contextvars.ContextVar[list[Tensor | int] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def seeded(seed: Tensor | int) -> Iterator[None]:
-    """Inside, HashedDropout draws from `seed` (an int, or a 0-d int64 tensor) and the order of its
+    """HashedDropout inside draws from `seed` (an int, or a 0-d int64 tensor) and the order of its
     calls.
     """
     token = _tape.set([seed, 0])
@@ -39,8 +39,8 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def choice(n: int) -> Tensor | None:
-    """One of 0, ..., n - 1 for the whole step, (): the same however often it is asked; None outside
-    of seeded().
+    """One of 0, ..., n - 1 for the whole step, (): the same at every call; None outside of
+    seeded().
 
     >>> with seeded(5):
     ...     bool(choice(9) == choice(9))
@@ -69,7 +69,7 @@ class HashedDropout(nn.Module):
             return torch.zeros_like(inputs)
         tape[1] += 1
         start = tape[0] + tape[1]
-        if not isinstance(start, Tensor):  # made where it is needed, not copied there
+        if not isinstance(start, Tensor):  # made on the device, not copied there
             start = torch.full((), start, dtype=torch.int64, device=inputs.device)
         z = _mix(torch.arange(inputs.numel(), device=inputs.device) + _mix(start))
         # 24 bits of the hash against p: a finer comparison would need doubles
@@ -96,7 +96,7 @@ def _replace(
     make: Callable[[Any], nn.Module],
     made: dict[nn.Module, nn.Module],
 ) -> nn.Module:
-    """made: what has been looked at -> what stands there now; one that is used twice stays one."""
+    """made: {module seen: its replacement}; a module that is used twice is replaced once."""
     if module in made:
         return made[module]
     made[module] = make(module) if type(module) is kind else module

@@ -1,5 +1,5 @@
-"""A setting said once: a dataclass field with its meaning, range and source. Checks, the help, the
-tables of a TOML file and docs/settings.md read them here.
+"""A hyper-parameter or setting is declared once: a dataclass field with meaning, range and source.
+Checks, help, TOML tables and docs/settings.md read it here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Hyper:
     """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
-    `open_high`; optional: None is allowed too; one_per: what a list has one value for. example: of
-    a value, where the type says too little.
+    `open_high`; optional: None is allowed too; one_per: a list has one value for each of these.
+    example: a value, if the type says too little.
     """
 
     meaning: str = ""
@@ -41,7 +41,7 @@ class Hyper:
     example: str = ""
 
     def within(self, kind: Any) -> Hyper:
-        """The same with the range of a type, and its meaning and source where this has none.
+        """The same with the range of a type, and the type's meaning and source if this has none.
 
         >>> Hyper("step").within(Positive | None).range_text()
         'in (0, inf) or none'
@@ -65,7 +65,7 @@ class Hyper:
         return found
 
     def range_text(self) -> str:
-        """The allowed values in words, as they stand in `fedloom show` and in errors."""
+        """The allowed values as text, for `fedloom show` and errors."""
         if set(self.choices) == {True, False}:
             return f"true or false{' or none' if self.optional else ''}"
         listed = f", or a list of one per {self.one_per}" if self.one_per else ""
@@ -78,7 +78,7 @@ class Hyper:
         return f"in {left}, {right}{' or none' if self.optional else ''}{listed}"
 
     def allows(self, value: Any) -> bool:
-        """Say whether a value is within the range."""
+        """True if a value is within the range."""
         if value is None and self.optional:
             return True
         if self.one_per and isinstance(value, tuple):
@@ -133,9 +133,7 @@ def ranged(cls: type[T]) -> type[T]:
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
-    """A type that may be written as text. What names something else than the module's is no range:
-    Any.
-    """
+    """The type of an annotation, which may be text. Any for names that are not the module's."""
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -145,7 +143,8 @@ def _evaluated(annotation: Any, module: str) -> Any:
 
 
 def listed(given: Any) -> Any:
-    """Numbers and lists as Python's own: arrays and tensors as tuples, numpy's numbers as numbers.
+    """Numbers and lists as Python's own types: arrays and tensors as tuples, numpy's numbers as
+    numbers.
 
     >>> import numpy
     >>> listed([1, numpy.array([2.0, 3.0])])
@@ -156,7 +155,7 @@ def listed(given: Any) -> Any:
 
 
 def part(make: Callable[[], Any], example: str) -> Any:
-    """A dataclass field that holds settings of its own; what `make` gives by default."""
+    """A dataclass field that holds other settings; `make` gives the default."""
     rule = {"hyper": Hyper(example=example)}
     return dataclasses.field(default_factory=make, metadata=rule)
 
@@ -171,8 +170,8 @@ def check_ranges(owner: Any) -> None:
 
 
 def check_settings(owner: Any) -> None:
-    """Raise ConfigError for the first field of a dataclass that has another type than it is
-    declared with, or is out of its range. Numbers and lists become Python's own.
+    """Raise ConfigError for the first field of a dataclass that has another type than declared, or
+    is out of its range. Numbers and lists become Python's own types.
     """
     hints, title = hints_of(owner.__class__), getattr(owner, "title", "")
     for field in dataclasses.fields(owner):
@@ -194,7 +193,7 @@ def hints_of(make: Any) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any, each: bool) -> bool:
-    """Say whether a value is of a declared type; of a list, whether each of its values is."""
+    """True if a value is of a declared type; for a list, if each of its values is."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -217,12 +216,12 @@ def _fits(value: Any, hint: Any, each: bool) -> bool:
 
 
 def _asked(protocol: Any, name: str) -> bool:
-    """Say whether a protocol asks for a method of this name."""
+    """True if a protocol has a method of this name."""
     return not name.startswith("_") and isinstance(vars(protocol)[name], types.FunctionType)
 
 
 def allowed(hint: Any, rule: Hyper) -> str:
-    """What a field may be, in words."""
+    """The allowed values of a field, as text."""
     if rule.example:
         return rule.example
     inner = typing.get_args(hint) or (hint,)
@@ -246,7 +245,7 @@ _KINDS: dict[Any, str] = {
 
 
 def type_text(hint: Any) -> str:
-    """A declared type in words; nothing for what has none.
+    """A declared type as text; empty for other types.
 
     >>> type_text(float | None), type_text(tuple[int, ...])
     ('a number or none', 'a list')
@@ -264,7 +263,7 @@ def type_text(hint: Any) -> str:
 
 
 def renamed(**names: str) -> Callable[[type[T]], type[T]]:
-    """Let a class take arguments by their old names, and give them as attributes, with a warning.
+    """Let a class take arguments by their old names, and have them as attributes, with a warning.
 
     `@renamed(loss="objective")`
     """

@@ -1,5 +1,5 @@
-"""Signals that ask a run to stop (Ctrl-C, SIGTERM, SIGHUP): it saves, and they wait until what
-must not be cut in two is done.
+"""Signals that stop a run (Ctrl-C, SIGTERM, SIGHUP): the run saves its state, and signals wait
+until an indivisible step is done.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 _STOPS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-_TOGETHER = 1.0  # seconds; signals this close are one wish to stop, as a process group gets them
+_TOGETHER = 1.0  # seconds; closer signals count as one, because a process group gets several
 
 
 class Stopped(KeyboardInterrupt, SystemExit):
-    """SIGTERM or SIGHUP asked the run to stop: an interruption as Ctrl-C is one. Where nobody
-    catches it, the process ends with the usual exit code, 128 + the signal's number.
+    """SIGTERM or SIGHUP stopped the run, as Ctrl-C does. If it is not caught, the process ends with
+    the usual exit code, 128 + the signal's number.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,10 +32,12 @@ class Stopped(KeyboardInterrupt, SystemExit):
 
 @dataclass
 class _State:
-    before: dict[int, Any] = field(default_factory=dict)  # the handlers that ours stand for
-    blocks: int = 0  # of undisturbed() that are open
-    came: list[tuple[int, float]] = field(default_factory=list)  # in one of them, and when
-    last: float = -math.inf  # when a run was asked to stop
+    before: dict[int, Any] = field(default_factory=dict)  # the handlers that ours replace
+    blocks: int = 0  # number of open undisturbed() blocks
+    came: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # a signal in one of them, and its time
+    last: float = -math.inf  # time of the last signal
 
 
 _STATE = _State()
@@ -44,7 +46,7 @@ _STATE = _State()
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise Stopped as Ctrl-C raises KeyboardInterrupt, and all three
-    heed undisturbed(). What is ignored (nohup) stays so, and a handler of the user's is called.
+    wait for undisturbed(). Ignored signals (nohup) stay ignored, and a user's handler is called.
     """
     mine: dict[int, Any] = {}
     try:
@@ -64,9 +66,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let signals wait until the block is done: a state that is half old and half new would be
-    lost.
-    """
+    """Signals wait until the block is done: a state that is half old and half new would be lost."""
     if not _in_main_thread():
         yield
         return
@@ -83,15 +83,15 @@ def undisturbed() -> Iterator[None]:
 
 
 def leave_to_parent() -> None:
-    """Ignore these signals in a worker process: its parent decides what they mean."""
+    """Ignore these signals in a worker process: its parent handles them."""
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes that are started inside never hear SIGHUP; here it waits until the block is done.
-    For helpers of libraries, which would die with a terminal while they are needed.
+    """Processes started inside never receive SIGHUP; here it waits until the block is done. For
+    helper processes of libraries, which would end with the terminal while they are needed.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -120,6 +120,6 @@ def _obey(number: int, frame: FrameType | None, at: float) -> None:
         before(number, frame)
         return
     if at - _STATE.last < _TOGETHER:
-        return  # the run is stopping; later ones are heard again, in case somebody caught this one
+        return  # the run is stopping; later signals count again, in case this one was caught
     _STATE.last = at
     raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)

@@ -1,4 +1,4 @@
-"""Where each layer lives inside the flat vector. No other file may cut x by hand."""
+"""The place of each layer inside the flat vector. No other file may cut x by hand."""
 
 from __future__ import annotations
 

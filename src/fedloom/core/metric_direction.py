@@ -1,4 +1,4 @@
-"""Whether more of a metric is better. It needs no torch."""
+"""Whether a larger value of a metric is better. It needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity")
 
 
 def higher_is_better(name: str, metric: Any = None) -> bool | None:
-    """What a metric says itself, or what is known of these very names; None: nobody knows.
+    """The metric's own attribute, or what is known of its name; None: unknown.
 
     >>> [higher_is_better(name) for name in ("accuracy", "mae", "error_rate")]
     [True, False, None]

@@ -19,7 +19,7 @@ from .vector import Vec
 
 
 def logits_of(outputs: Any) -> Any:
-    """The logits of an output that has such a field; any other as it is."""
+    """The field `logits` of an output that has it; any other output as it is."""
     logits = None if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
     return outputs if logits is None else logits
 
@@ -40,7 +40,9 @@ class Variables(nn.Module):
 
 
 class Slot(NamedTuple):
-    """Where a module keeps a trained parameter, and the place of that in the layout."""
+    """A place in a module that holds a trained parameter, and the parameter's index in the
+    layout.
+    """
 
     owner: nn.Module
     key: str
@@ -48,7 +50,7 @@ class Slot(NamedTuple):
 
 
 def _slots_of(module: nn.Module, params: Sequence[Tensor]) -> list[Slot]:
-    """Every place once, also of a module that is used twice; a tied parameter has several."""
+    """Every place once, also in a module that is used twice; a tied parameter has several."""
     places = {id(p): i for i, p in enumerate(params)}
     return [
         Slot(owner, key, places[id(p)])
@@ -61,8 +63,8 @@ def _slots_of(module: nn.Module, params: Sequence[Tensor]) -> list[Slot]:
 def _with(slots: list[Slot], pieces: list[Tensor], module: nn.Module, inputs: Any) -> Any:
     """The module's output with these tensors in place of its parameters.
 
-    torch's functional_call restores a module that is used twice to the first call's tensors, and
-    asks for all names anew at every call.
+    Not torch's functional_call: it restores a module that is used twice to the first call's
+    tensors, and looks up all names again at every call.
     """
     own = [slot.owner._parameters[slot.key] for slot in slots]
     try:
@@ -75,10 +77,10 @@ def _with(slots: list[Slot], pieces: list[Tensor], module: nn.Module, inputs: An
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """A model of our own, so that the caller's keeps its weights. Raises ConfigError."""
+    """A copy of a model, so that the caller's keeps its weights. Raises ConfigError."""
     try:
         return copy.deepcopy(module)
-    except Exception as error:  # whatever the user's parts raise
+    except Exception as error:  # a user's parts may raise anything
         why = str(error).partition(". ")[0]
         raise ConfigError(
             f"the model {type(module).__name__} cannot be copied ({why}), and a run works on a "
@@ -92,7 +94,7 @@ class Net:
 
     x holds the parameters with requires_grad, in the module's order; frozen ones stay in the
     module. Floating buffers (the statistics of batch norm) are a second vector, never part of x.
-    The module is copied: the caller's own is left alone.
+    The module is copied; the caller's own does not change.
 
     >>> net = Net(nn.Linear(2, 1))
     >>> x = torch.tensor([1.0, 2.0, 3.0])
@@ -130,8 +132,8 @@ class Net:
         self._live: Tensor | None = None
 
     def _find_buffers(self) -> None:
-        """Take hold of the module's buffers as they are now. Counters (integers) are no part of
-        what is averaged: every client begins with those of the start.
+        """Find the module's current buffers. Counters (integers) are not averaged: every client
+        begins with their initial values.
         """
         floating = [(n, b) for n, b in self.module.named_buffers() if b.is_floating_point()]
         self.buffer_layout = Layout.of(floating)
@@ -169,7 +171,7 @@ class Net:
         return self._start_buffers.clone()
 
     def start_from(self, weights: Mapping[str, Tensor]) -> None:
-        """Make these the start: {name: tensor} of the trained parameters, and of buffers where
+        """Set the initial values: {name: tensor} of the trained parameters, and of buffers if
         given.
 
         Raises DataError for a missing, misshapen or unknown entry.
@@ -203,7 +205,7 @@ class Net:
         return torch.cat([b.detach().reshape(-1).to(self.params[0].dtype) for b in self._buffers])
 
     def load_buffers(self, values: Vec) -> None:
-        """Set the module's floating buffers, and its counters to those of the start."""
+        """Set the module's floating buffers, and reset its counters to their initial values."""
         for buffer, piece in zip(self._buffers, self.buffer_layout.pieces(values), strict=True):
             buffer.copy_(piece)
         for counter, start in self._counters:
@@ -221,9 +223,8 @@ class Net:
     def live(self, x: Vec) -> Tensor:
         """Bind x and return the handle that stands for it in a loss that will be differentiated.
 
-        Calling the net with the handle runs the module as it is, at no cost; with any other vector
-        it is a functional call. The handle is itself a leaf, so that a loss may also use x
-        directly.
+        Calling the net with the handle runs the module itself, at no cost; with any other vector it
+        is a functional call. The handle is itself a leaf, so that a loss may also use x directly.
         """
         if self._live is None or x is not self._bound:
             self.bind(x)
@@ -236,13 +237,13 @@ class Net:
             self.module.train(mode)
 
     def __call__(self, x: Vec, inputs: Any) -> Any:
-        """The module's output on `inputs` with parameters x (d,); of one that holds `logits`, as
-        Hugging Face's models give, these.
+        """The module's output on `inputs` with parameters x (d,); its `logits` if it has them, as
+        Hugging Face's models do.
         """
         return logits_of(self.raw(x, inputs))
 
     def raw(self, x: Vec, inputs: Any) -> Any:
-        """The module's output as it is, with parameters x (d,)."""
+        """The module's output with parameters x (d,), unchanged."""
         if x is self._live:
             return self.module(inputs)
         return _with(self._slots, self.layout.pieces(x), self.module, inputs)
@@ -257,15 +258,13 @@ class Net:
         return {name: _slots_of(child, self.params) for name, child in children.items()}
 
     def full(self, x: Vec, inputs: Any) -> Any:
-        """As the call, of everything that the net has, where a view's draws a part for each
-        step.
-        """
+        """As the call, but with all parameters, if the net of a view draws a part for each step."""
         return self(x, inputs)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Inside, layers such as dropout and batch norm are in evaluation mode; afterwards every
-        layer is in the mode it was in. The scaler of a slice stays on: a teacher has it too.
+        layer is in its former mode. The scaler of a slice stays on: a teacher has it too.
         """
         # cuDNN differentiates recurrent layers in training mode only; without dropout the mode
         # changes nothing else about them
@@ -335,7 +334,7 @@ class Net:
         return _with(self._slots_of_blocks[block.name], pieces[id(x)], child, inputs)
 
     def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
-        """Run block start + b with the vector xs[b] (d,), on what the block before it gives.
+        """Run block start + b with the vector xs[b] (d,), on the output of the block before it.
 
         Fewer vectors than blocks stop early: the output is that of the last block that ran. Raises
         DataError for more vectors than blocks.
@@ -352,7 +351,7 @@ class Net:
         return inputs
 
     def stages(self, x: Vec, inputs: Any) -> list[Any]:
-        """What each block gives in one forward pass with parameters x (d,); the last is net(x,
+        """The output of each block in one forward pass with parameters x (d,); the last is net(x,
         inputs).
         """
         out: list[Any] = []
@@ -363,7 +362,7 @@ class Net:
         return out
 
     def features(self, x: Vec, inputs: Any) -> Tensor:
-        """What the last block gets, flattened: (B, F)."""
+        """The input of the last block, flattened: (B, F)."""
         self.need_blocks("net.features")
         return self._flat(self.path([x] * (len(self.blocks) - 1), inputs))
 

@@ -1,4 +1,4 @@
-"""Names and what they stand for: algorithms, models, codecs, and whatever else a setting names."""
+"""Registries of names: algorithms, models, codecs, and all else that a setting names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigError, did_you_mean, unknown
 
-T = TypeVar("T")  # what a name stands for: a class, a function that makes something, a text
-_SHORT = re.compile(r"\b(Eq|Eqs|al|Sec|App|Alg|cf|e\.g|i\.e)$")  # no ends of sentences
+T = TypeVar("T")  # an entry: a class, a function that makes something, a text
+_SHORT = re.compile(
+    r"\b(Eq|Eqs|al|Sec|App|Alg|cf|e\.g|i\.e)$"
+)  # abbreviations, which end no sentence
 
 
 class Registry(Mapping[str, T]):
-    """{name: what it stands for}, in a fixed order; a pair gives it a label for tables and legends.
+    """{name: entry}, in a fixed order. A pair (entry, label) gives it a label for tables and
+    legends.
 
-    kind: what errors and `fedloom show` call one of them.
+    kind: what errors and `fedloom show` call an entry.
 
     >>> numbers = Registry("number", {"whole": (int, "integer"), "part": float})
     >>> numbers.make("part"), numbers.label("whole"), numbers.label("part")
@@ -42,13 +45,13 @@ class Registry(Mapping[str, T]):
         return len(self._entries)
 
     def known(self, name: str) -> T:
-        """What this name stands for. Raises ConfigError for a name that is none."""
+        """The entry of a name. Raises ConfigError for an unknown name."""
         if name not in self:
             raise ConfigError(unknown(self.kind, name, self))
         return self[name]
 
     def make(self, name: str, **options: Any) -> Any:
-        """One with these options. Raises ConfigError for an unknown name or option."""
+        """Make an entry with these options. Raises ConfigError for an unknown name or option."""
         make: Any = self.known(name)
         allowed = inspect.signature(make).parameters
         for key in options:
@@ -58,11 +61,11 @@ class Registry(Mapping[str, T]):
         return make(**options)
 
     def label(self, name: str) -> str:
-        """What tables and legends call it: the paper's name, or the name itself."""
+        """The name in tables and legends: the label, or the name itself."""
         return self._labels.get(name, name)
 
     def first_line(self, name: str) -> str:
-        """The first sentence of what is said about it."""
+        """The first sentence of an entry's description."""
         text = " ".join(said(self[name]).split("\n\n")[0].split("\n"))
         ends = (m.start() for m in re.finditer(r"\. (?=[A-Z])", text))
         end = next((at for at in ends if not _SHORT.search(text[:at])), None)
@@ -70,6 +73,6 @@ class Registry(Mapping[str, T]):
 
 
 def said(what: Any) -> str:
-    """A text itself, what a table is about, or a docstring."""
+    """The description of an entry: a text itself, a table's `about`, or a docstring."""
     text = what if isinstance(what, str) else getattr(what, "about", None)
     return text if isinstance(text, str) else inspect.getdoc(what) or ""

@@ -1,4 +1,4 @@
-"""All randomness comes from here: a seed for every (seed, purpose, round, client, ...)."""
+"""All randomness: a seed for every (seed, purpose, round, client, ...)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 
 def key(seed: int, purpose: str, *parts: int | str) -> int:
-    """One 63-bit seed from the run's seed, what the numbers are for, and where: round, client,
-    step.
+    """A 63-bit seed from the run's seed, the purpose of the numbers, and their place: round,
+    client, step.
 
     The purpose is always the second part: otherwise a codec's noise and a dropout mask could share
     a seed.
@@ -32,6 +32,6 @@ def generator(seed: int, purpose: str, *parts: int | str) -> torch.Generator:
 def substream(seed: int, step: int) -> int:
     """The seed of a step, from a key() of its client and round: a 63-bit walk by an odd constant.
 
-    Hashing anew for every step would cost more than the rest of the engine's bookkeeping.
+    A hash for every step would cost more than the rest of the engine's bookkeeping.
     """
     return (seed + step * 0x1E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF

@@ -1,4 +1,4 @@
-"""Records of flat vectors, and the few vector functions that the papers' formulas need."""
+"""Records of flat vectors, and the vector functions that the papers' formulas need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Vec = Tensor  # one-dimensional, of the length of the model (or of the part that a client holds)
-Num = Any  # a float, or a 0-d tensor where clients are computed together
+Num = Any  # a float, or a 0-d tensor in a vectorised engine
 Rec = Any  # a named tuple made by rec()
 
 
@@ -40,27 +40,27 @@ def rec(**values: Any) -> Rec:
 
 
 def is_rec(value: Any) -> bool:
-    """Say whether a value is a record (any named tuple)."""
+    """True if a value is a record (any named tuple)."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def tree(f: Callable[..., Any], first: Any, *others: Any) -> Any:
     """Apply f to the leaves of equally shaped records; a value that is no record is a leaf.
 
-    Written out here because torch's pytree costs more than a step's whole budget (see
+    Written here because torch's pytree costs more than a whole step may (see
     benchmarks/overhead.py).
     """
     if not is_rec(first):
         return f(first, *others)
     if others:
         made = [tree(f, *values) for values in zip(first, *others, strict=True)]
-    else:  # most leaves are no tuples: a call less for each
+    else:  # most leaves are no tuples: this saves a call
         made = [tree(f, v) if isinstance(v, tuple) else f(v) for v in first]
     return tuple.__new__(type(first), made)
 
 
 def leaves(*records: Any) -> Iterator[Any]:
-    """Walk over the leaves of records, depth first."""
+    """Iterate over the leaves of records, depth first."""
     found: list[Any] = []
     _collect(records, found)
     return iter(found)
@@ -75,7 +75,7 @@ def _collect(values: Iterable[Any], found: list[Any]) -> None:
 
 
 def fields(record: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten a record to {dotted path: leaf}; what storage and bills are named by.
+    """Flatten a record to {dotted path: leaf}; storage and ledgers use these names.
 
     >>> fields(rec(x=1, own=rec(m=2)))
     {'x': 1, 'own.m': 2}
@@ -92,7 +92,7 @@ zeros = torch.zeros_like
 
 
 def as_bytes(t: Tensor) -> Tensor:
-    """The bytes of a tensor on the CPU, (bytes,) uint8; without a copy where it lies in one piece.
+    """The bytes of a tensor on the CPU, (bytes,) uint8; without a copy if it is contiguous.
 
     >>> as_bytes(torch.tensor([1, 256], dtype=torch.int16)).tolist()
     [1, 0, 0, 1]
@@ -104,9 +104,9 @@ def as_bytes(t: Tensor) -> Tensor:
 
 
 def aligned(t: Tensor) -> Tensor:
-    """t, copied if it does not begin at a multiple of 64 bytes, as torch's own memory does.
+    """t, copied unless it begins at a multiple of 64 bytes, as torch's own memory does.
 
-    Kernels cut their sums by where an operand begins: the same vector elsewhere, mapped from a file
+    Kernels split their sums by an operand's address: the same vector elsewhere, mapped from a file
     or unpickled, would give a gradient with other bits.
 
     >>> bool((aligned(torch.arange(3.0)[1:]) == torch.tensor([1.0, 2.0])).all())

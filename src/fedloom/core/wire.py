@@ -1,4 +1,4 @@
-"""Records as named arrays of bytes: what a message costs, and what would travel."""
+"""Records as named arrays of bytes, and their sizes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from ..errors import WireError
 from .vector import Rec, as_bytes, fields, is_rec, rec
 
-_NUMBER = 8  # a plain number travels as a double
+_NUMBER = 8  # a plain number is sent as a double
 
 
 def nbytes(record: Rec) -> dict[str, int]:
-    """{field: bytes} of a record, without packing it. A vector travels dense in its own type, a
+    """{field: bytes} of a record, without packing it. A vector is sent dense in its own type, a
     number as a double.
 
     >>> from fedloom.core.vector import rec
@@ -40,8 +40,8 @@ def pack(record: Rec) -> dict[str, bytes]:
 
 
 def unpack(packet: Mapping[str, bytes], like: Rec) -> Rec:
-    """The record again; `like` has the same fields and gives types and shapes. Raises WireError
-    for other fields, what is no bytes, a wrong length, and a truth value that is neither 0 nor 1.
+    """The record; `like` has the same fields and gives types and shapes. Raises WireError for other
+    fields, objects that are not bytes, a wrong length, and a truth value that is neither 0 nor 1.
     """
     sizes = nbytes(like)
     same_fields(packet, sizes)

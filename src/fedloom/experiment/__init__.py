@@ -1,4 +1,4 @@
-"""An experiment: parts put together, checked before round 1; provenance and result."""
+"""An experiment: its parts, checks before round 1, provenance and result."""
 
 from .experiment import Experiment
 

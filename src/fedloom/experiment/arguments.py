@@ -1,4 +1,4 @@
-"""The short forms in which people write an experiment's arguments."""
+"""The short forms of an experiment's arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def functions(given: Any, name: str) -> tuple[Callable[..., Any], ...]:
 
 
 def metrics_of(given: Any) -> dict[str, Callable[..., Any]] | None:
-    """Metrics by name; one function alone goes by its own. Raises ConfigError."""
+    """Metrics by name; a single function has its own name. Raises ConfigError."""
     if given is None:
         return None
     if callable(given) or is_whole(given):
@@ -38,7 +38,7 @@ def metrics_of(given: Any) -> dict[str, Callable[..., Any]] | None:
 
 
 def link_of(given: Link | Via | str | None) -> Link:
-    """A codec's name is that codec with the feedback that goes with it; one Via is for all fields.
+    """A codec's name is that codec with its default error feedback; one Via is for all fields.
 
     Raises ConfigError, CompositionError.
     """
@@ -48,7 +48,7 @@ def link_of(given: Link | Via | str | None) -> Link:
 
 
 def type_of(given: torch.dtype | str | None) -> torch.dtype | None:
-    """float32 or float64, by name too. Raises ConfigError."""
+    """float32 or float64, or its name. Raises ConfigError."""
     found = _DTYPES.get(given) if isinstance(given, str) else given
     if given is not None and found not in _DTYPES.values():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""An experiment: the parts of a run in one place, and run(), which returns what came of it."""
+"""An experiment: the parts of a run in one place, and run(), which returns its result."""
 
 from __future__ import annotations
 
@@ -67,20 +67,21 @@ _log = logging.getLogger(__name__)
 @renamed(loss="objective", evaluation="evaluate", saving="checkpoint")
 @dataclass(kw_only=True)
 class Experiment(Settings):
-    """One federated training run. Arguments that a file can hold are called as in a file, and
+    """One federated training run. Arguments that a file can hold have the same names there, and are
     explained by `fedloom show run`, `local`, `evaluate`, `checkpoint` and `turnover`.
 
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
-    whose weights are the start, or a function that makes one, which is called under the seed.
-    objective: an Objective, or any loss(outputs, targets); by default cross-entropy for labels and
-    squared error for numbers. metrics: {name: f(outputs, targets)}, the first one is the headline,
-    or one function; f gives a value per example, or the batch's mean, and is averaged over
-    examples; an object with update() and compute() is measured on the whole set. higher_is_better:
-    of the headline, where nobody knows. submodel, capacities: which part of the model a client
-    holds: a rule, and levels assigned in turn, one per client, {level: share of the clients}, or a
-    file with one per client; "1/4" is as good as 0.25. compress: how answers travel, and messages
-    (Link.down); "topk:0.01" is short. devices: how fast clients are. weights: what to start from,
-    {name: tensor} or a safetensors file. on_round, on_evaluation: called with the round's row.
+    whose weights are the initial model, or a function that makes one, which is called under the
+    seed. objective: an Objective, or any loss(outputs, targets); by default cross-entropy for
+    labels and squared error for numbers. metrics: {name: f(outputs, targets)}, the first one is the
+    headline, or one function; f gives a value per example, or the batch's mean, and is averaged
+    over examples; an object with update() and compute() is measured on the whole set.
+    higher_is_better: of the headline, if it is not known. submodel, capacities: which part of the
+    model a client holds: a scheme, and levels assigned in turn, one per client, {level: share of
+    the clients}, or a file with one per client; "1/4" may be written for 0.25. compress: the codecs
+    of client updates and of broadcasts (Link.down); "topk:0.01" is short. devices: how fast clients
+    are. weights: the initial model, {name: tensor} or a safetensors file. on_round, on_evaluation:
+    called with the round's row.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -138,7 +139,7 @@ class Experiment(Settings):
     # ---------------------------------------------------------------------------------- the parts
     @property
     def loss_at_clients(self) -> Objective:
-        """The objective that is given, or follows from the data."""
+        """The given objective, or the one that follows from the data."""
         loss = self.objective
         if loss is None:
             loss = SquaredError() if self.data.targets.is_floating_point() else CrossEntropy()
@@ -150,12 +151,12 @@ class Experiment(Settings):
         return there
 
     def _there(self, part: Any) -> Any:
-        """A loss or a metric where the run computes: it may hold tensors."""
+        """A loss or a metric with its tensors on the run's device."""
         device = self._device()
         return part if device.type == "cpu" else moved(part, device)
 
     def _device(self) -> torch.device:
-        """Where the run computes; "auto" leaves a GPU alone where the engine asks for processes."""
+        """The run's device; "auto" is the CPU if the engine uses processes."""
         processes = self.device == "auto" and on_processes(self.engine)
         return device_of("cpu" if processes else self.device)
 
@@ -174,7 +175,7 @@ class Experiment(Settings):
         )
 
     def _levels(self) -> tuple[float, ...]:
-        """The capacities that there are. Raises ConfigError."""
+        """All capacities. Raises ConfigError."""
         given, rule = self.capacities, self.submodel
         if given is None or (not isinstance(given, Path) and not len(given)):
             if rule is None:
@@ -283,7 +284,7 @@ class Experiment(Settings):
             return self._go(loop, progress, loop.begin)
 
     def resume(self, out: str | Path, progress: bool = False) -> Result:
-        """Go on in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
+        """Continue in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
 
         Raises CheckpointError if the directory holds a run of another configuration.
         """
@@ -352,7 +353,9 @@ class Experiment(Settings):
         return self.label or self.name or " + ".join(words)
 
     def _settings(self, loop: Loop) -> dict[str, Any]:
-        """The complete configuration: the file's and command line's, or Python's own words."""
+        """The complete configuration: from the file and the command line, or described from Python
+        objects.
+        """
         if self.config is not None:
             # "auto" is no engine: what it chose is what the run goes on with
             chosen = {"engine": self.engine} if self.config.get("engine") == "auto" else {}

@@ -1,4 +1,4 @@
-"""Whether a model, its data, its loss and its device fit together, tried before anything runs."""
+"""Checks before a run: do model, data, loss and device fit together?"""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBa
 
 
 def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
-    """Say whether images go to the model as channels-last. A model that flattens with view()
-    cannot take them; that shows in one forward pass.
+    """True if images go to the model as channels-last. A model that flattens with view() cannot
+    take them; one forward pass shows that.
     """
     inputs = data.ready(data.inputs[:2]).to(net.device)
     if wanted is not None or inputs.ndim != 4:
@@ -50,7 +50,7 @@ def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> b
 
 
 def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
-    """Run the model once on two samples. Raises DataError for what does not fit."""
+    """Run the model once on two samples. Raises DataError if they do not fit."""
     index = data.clients.indices[:2]
     if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
         # tokens: the largest must be in the model's vocabulary
@@ -84,8 +84,8 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
 
 
 def check_targets(data: FederatedData, taken: bool) -> None:
-    """Raise DataError for classes in the form of numbers, if the loss is `taken` by the targets'
-    type; warn where most of the data is held out.
+    """Raise DataError for classes given as floats, if the loss is `taken` from the targets' type;
+    warn if most of the data is held out.
     """
     y = data.targets
     rows = taken and y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1
@@ -109,7 +109,7 @@ def check_targets(data: FederatedData, taken: bool) -> None:
 def check_shapes(
     net: Net, data: FederatedData, objective: Objective, metrics: Mapping[str, Any]
 ) -> None:
-    """Try the loss and the metrics where outputs and targets have as many values in other shapes.
+    """Try the loss and the metrics if outputs and targets have as many values in different shapes.
     Raises DataError if one compares every output with every target.
     """
     index = data.clients.indices[:3].repeat(3)[:3].to(data.inputs.device)
@@ -124,7 +124,7 @@ def check_shapes(
 
 
 def _hint(module: nn.Module, inputs: Tensor) -> str:
-    """What to change, where the first layer is linear and of another width than an example."""
+    """What to change, if the first layer is linear and of another width than an example."""
     layers = (m for m in module.modules() if not list(m.children()) and list(m.parameters(False)))
     first, width = next(layers, None), inputs[0].numel()
     if not isinstance(first, nn.Linear) or first.in_features == width:
@@ -136,8 +136,8 @@ def _hint(module: nn.Module, inputs: Tensor) -> str:
 
 
 def check_rate(local: Local, rounds: int) -> None:
-    """Warn of a list of rates that is shorter than the run, and of rounds in which nobody learns,
-    because the schedule has ended before the run.
+    """Warn about a list of learning rates that is shorter than the run, and about rounds in which
+    nothing is learnt, because the schedule has ended before the run.
     """
     if isinstance(local.lr, Sequence) and len(local.lr) < rounds:
         _log.warning(
@@ -158,7 +158,7 @@ def check_rate(local: Local, rounds: int) -> None:
 
 
 def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> None:
-    """Warn of settings that have no effect without sub-models (not `parted`). Raises ConfigError
+    """Warn about settings that have no effect without sub-models (not `parted`). Raises ConfigError
     for a target that an accuracy, if the headline metric is ours, cannot reach.
     """
     target = evaluation.target
@@ -172,8 +172,8 @@ def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> Non
 
 
 def direction(target: float | None, name: str, metric: Any, said: bool | None) -> bool | None:
-    """Whether the headline metric is better higher: said, or known. Raises ConfigError where nobody
-    knows, and a target needs it.
+    """Whether a larger headline metric is better: given, or known. Raises ConfigError if it is
+    unknown, and a target needs it.
     """
     higher = higher_is_better(name, metric) if said is None else said
     if higher is not None:
@@ -189,8 +189,8 @@ def direction(target: float | None, name: str, metric: Any, said: bool | None) -
 
 
 def try_capacity(rule: Rule, level: float, net: Net) -> None:
-    """Make one view, so that a model which cannot be cut is refused before anything runs. What the
-    rule remarks on it is a warning.
+    """Make one view, so that a model that cannot be sliced is refused before the run. The scheme's
+    remarks become warnings.
     """
     check_capacity(rule, level)
     if net.buffer_layout.d and level < 1:
@@ -205,8 +205,8 @@ def try_capacity(rule: Rule, level: float, net: Net) -> None:
 
 
 def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
-    """Raise CompositionError for a rule that asks who has a class, where classes are not told by
-    the labels or the model has no row for each.
+    """Raise CompositionError for a scheme that needs to know which clients have a class, if the
+    labels are no classes or the model has no row for each.
     """
     rows = rule.rows(net)
     if rows is None:
@@ -222,10 +222,10 @@ def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
 
 
 def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts) -> None:
-    """Run the model, and its smallest part, on one example if a batch of one occurs: at a client
-    that takes part for certain or by chance, or at the end of the test set.
+    """Run the model, and its smallest sub-model, on one example if a batch of one occurs: at a
+    client that may take part, or at the end of the test set.
 
-    Raises CompositionError where a norm then has one value to normalise, which torch refuses.
+    Raises CompositionError if a norm then has one value to normalise, which torch refuses.
     """
     if not any(isinstance(m, NORMS) for m in net.module.modules()):
         return
@@ -245,10 +245,10 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts
 
 
 def _singles(fed: Federation, cohorts: Cohorts) -> Iterator[tuple[bool, str, str]]:
-    """Where a batch of one example occurs: whether in training, in words, and what to do."""
+    """Where a batch of one example occurs: whether in training, as text, and what to do."""
     if isinstance(cohorts.size, Sequence):
         clients = sorted({i for cohort in cohorts.size for i in cohort})
-    else:  # where clients come and go, some may never come
+    else:  # with changing availability, some clients may never take part
         clients = [] if cohorts.turnover else list(range(fed.population))
     for i in clients:
         if 1 in fed.sizes(i):
@@ -276,7 +276,7 @@ def _refused(module: nn.Module, inputs: Tensor) -> str | None:
     except ValueError as error:
         return at[0] if "Expected more than 1" in str(error) else None
     except (RuntimeError, TypeError, LookupError, AttributeError):
-        return None  # it wants more than inputs, or is wrong: the run says so, with its place
+        return None  # it needs more than inputs, or is wrong: the run reports that with its place
     return None
 
 

@@ -1,5 +1,5 @@
-"""What a run directory says about a run before it begins: configuration, partition, environment,
-fingerprint.
+"""The description of a run in its directory before it begins: configuration, partition,
+environment, fingerprint.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PIECE = 1 << 24  # bytes
 
 
 def plain(value: Any) -> Any:
-    """A value as TOML and JSON can hold it; a dataclass (an algorithm, wrappers included) by its
-    name and fields, a function by its name. What is None is left out.
+    """A value in a form for TOML and JSON; a dataclass (an algorithm, wrappers included) as its
+    name and fields, a function as its name. None is left out.
     """
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
@@ -55,8 +55,8 @@ _PARTS = ("algorithm", "local", "evaluate", "turnover", "submodel")
 
 
 def in_words(exp: Any, **more: Any) -> dict[str, Any]:
-    """The settings of an experiment that Python objects were given to; more: what they do not say
-    by themselves. What is None is left out.
+    """The settings of an experiment that was made of Python objects; more: those that the objects
+    do not tell. None is left out.
     """
     out: dict[str, Any] = {"source": "python"}
     out |= {k: getattr(exp, k) for k in (*_SHOWN, *_PARTS)} | more
@@ -96,8 +96,8 @@ def check_same(
 def fingerprint(
     config: Mapping[str, Any], data: FederatedData, loop: Loop, scheme: str = _SCHEME
 ) -> dict[str, str]:
-    """{part: hash} of everything that decides the run's numbers; what resume() compares. scheme:
-    by which it is made, "1" for one without a version.
+    """{part: hash} of everything that decides the run's numbers; resume() compares it. scheme: its
+    version, "1" for one without a version.
     """
     parts, python = fixed_parts(config), config.get("source") == "python"
     if scheme == "1" and python and "submodel" in parts:
@@ -129,7 +129,7 @@ def fingerprint(
 
 
 def _samples(data: FederatedData) -> list[torch.Tensor]:
-    """Everything that is trained and tested on, and who tests on what."""
+    """All training and test samples, and the client test sets."""
     tests = data.test_clients
     lists = (None, None) if tests is None else (tests.offsets, tests.indices)
     arrays = (data.inputs, data.targets, data.test_inputs, data.test_targets, data.validation)
@@ -138,7 +138,7 @@ def _samples(data: FederatedData) -> list[torch.Tensor]:
 
 
 def _some_samples(data: FederatedData) -> list[torch.Tensor]:
-    """What the first scheme looked at: all targets, and inputs of 256 samples from all over."""
+    """The samples of the first scheme: all targets, and the inputs of 256 samples."""
     out = []
     for inputs, targets in (
         (data.inputs, data.targets),
@@ -150,8 +150,8 @@ def _some_samples(data: FederatedData) -> list[torch.Tensor]:
 
 
 def _content(tensors: Iterable[torch.Tensor]) -> str:
-    """A short hash of shapes, types and bytes; of large ones piece by piece, so that one in a file
-    is not copied into memory.
+    """A short hash of shapes, types and bytes; large arrays are read piece by piece, so that one in
+    a file is not copied into memory.
     """
     state = hashlib.sha256()
     for t in tensors:
@@ -163,7 +163,7 @@ def _content(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def _program() -> str:
-    """What was started, as one would type it."""
+    """The command that was started, as typed."""
     name = os.path.basename(sys.argv[0])
     return "python -m fedloom" if name == "__main__.py" else name
 
@@ -185,9 +185,7 @@ def environment() -> dict[str, str]:
 
 
 def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
-    """The same, with the versions that made the rounds until now, if they were others; that is
-    said, too.
-    """
+    """The same, with the versions of the earlier rounds if they were others; a note says so."""
     now, before = environment(), {}
     if round:
         try:
@@ -233,11 +231,11 @@ def _describe(
     folder.write_json(
         "partition.json",
         {
-            # of tokens there are too many kinds for a table by client
+            # there are too many kinds of tokens for a table by client
             "counts": data.label_counts().tolist() if labels else None,
             "sizes": data.sizes.tolist(),
             "class_names": list(data.class_names),
-            # what an export needs, also where the data are not at hand any more
+            # for exports, even if the data are no longer available
             "inputs": recipe(data.raw, data.transform, data.inputs),
             "metric": told(loop.fed.metrics, loop.plan.objective),
         },

@@ -1,4 +1,4 @@
-"""What a run returns, and the files it leaves at its end."""
+"""The result of a run, and the files that it writes at its end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Result:
     """history: one row per round. model: the trained module, in evaluation mode. state: the
     server's record.
 
-    clients: the headline metric per client, None where a client has nothing to be tested on. path:
-    the run directory, if there is one.
+    clients: the headline metric per client, None for a client without test samples. path: the run
+    directory, if there is one.
     """
 
     history: list[dict[str, Any]]
@@ -60,7 +60,7 @@ class Result:
 def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
     """Collect the result, and write summary, ledger, per-client scores and the final model.
 
-    names: what the summary says the run is called; rounds: how many there were to be.
+    names: the run's names in the summary; rounds: how many were planned.
     """
     clients, basis = _per_client(loop)
     by_client, by_size = _by_size(loop)
@@ -94,7 +94,7 @@ def _write(
         write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
     folder.write_json("ledger.json", ledger)
     folder.write_json("clients.json", clients)
-    folder.write_json("summary.json", summary)  # last: who finds it finds everything
+    folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
 def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
 
 
 def _per_client(loop: Loop) -> tuple[list[float | None], str]:
-    """The headline metric per client, and on what; see client_values."""
+    """The headline metric per client, and a text that says on what; see client_values."""
     data = loop.fed.data
     none: list[float | None] = [None] * loop.fed.population
     if not loop.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
@@ -157,7 +157,7 @@ def _per_client(loop: Loop) -> tuple[list[float | None], str]:
 
 
 def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a run with sub-models says beside: for the clients' file, for the summary."""
+    """Additional entries of a run with sub-models: for the clients' file, for the summary."""
     sizes = loop.sizes
     if sizes is None:
         return {}, {}
@@ -181,5 +181,5 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _of(columns: Mapping[str, float], start: str) -> dict[str, float]:
-    """The columns that start so, by what follows."""
+    """The columns with this prefix, by the rest of their names."""
     return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}

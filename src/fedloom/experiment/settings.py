@@ -1,4 +1,4 @@
-"""The settings of a run that are no part and no table: what a file has outside of all tables."""
+"""The keys of a configuration outside of all tables."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ from .arguments import type_of
 @ranged
 @dataclass(kw_only=True)
 class Settings:
-    """The keys outside of all tables."""
+    """The keys of a configuration outside of all tables."""
 
     name: str = hyper("", "of the run's folder")
     label: str = hyper("", "of curves and tables")
-    rounds: PositiveInt = hyper(
-        meaning="exchanges with the server, all counted; a finished run can be extended"
-    )
-    seed: NonNegativeInt = hyper(0, "of everything random in the run: same seed, same bits")
+    rounds: PositiveInt = hyper(meaning="number of rounds in all; a finished run can be extended")
+    seed: NonNegativeInt = hyper(0, "of all randomness of the run: same seed, same bits")
     cohort: int | float | Sequence[Sequence[int]] = hyper(
         1.0,
         "who takes part in a round: a share of all clients (0.05; 1.0 is all), a number (5; 1 is "
-        "one client), or the clients themselves, one list per round, begun again at its end",
+        "one client), or the clients themselves, one list per round, repeated at its end",
     )
     sampling: str = hyper(
         "fixed",
-        "fixed: exactly that many, drawn without replacement; bernoulli: each client by itself, "
-        "with that probability",
+        "fixed: exactly that many, drawn without replacement; bernoulli: each client "
+        "independently, with that probability",
         choices=("fixed", "bernoulli"),
     )
     weighting: Literal["examples", "uniform"] | Sequence[float] = hyper(
         "examples",
-        "of the updates in the mean: by the clients' examples, all the same, or a list with a "
-        "weight for each client",
+        "of client updates in the mean: by examples, uniform, or a list with a weight for each "
+        "client",
         example='"examples", "uniform" or a list with a weight for each client',
     )
     nonfinite: str = hyper(
         "stop",
-        "an answer that is not finite, or makes the server so, ends the run, or is left out and "
-        "said",
+        "a client update that is not finite, or makes the server so: stop ends the run, skip "
+        "leaves it out, with a warning",
         choices=("stop", "skip"),
     )
     engine: str | Engine = hyper(
@@ -57,7 +55,7 @@ class Settings:
     dtype: torch.dtype | str | None = hyper(
         None, "of the model and the numbers sent", example="float32 or float64"
     )
-    channels_last: bool | None = hyper(None, "memory order of pictures; none: where it is faster")
+    channels_last: bool | None = hyper(None, "memory format of images; none: if it is faster")
     resident_bytes: PositiveInt | None = hyper(
         None,
         "most bytes of client state that stay in memory, the rest is on disk (runs with a folder); "

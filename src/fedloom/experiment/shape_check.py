@@ -1,5 +1,5 @@
-"""Whether a function compares every output with every target: (n, 1) and (n,) broadcast to (n, n),
-and the mean of that is a number like any other.
+"""Does a function compare every output with every target? (n, 1) and (n,) broadcast to (n, n), and
+the mean of that looks like any other number.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _BY_ENTRY = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll
 
 
 class _PairsError(Exception):
-    """What is looked for was found."""
+    """The function compares every output with every target."""
 
 
 class _Watch(TorchFunctionMode):
-    """Follows what is made of outputs and of targets; an operation on one of each, still in the
-    shapes that they came in, may not give more values than they have.
+    """Follows values made of outputs and of targets; an operation on one of each, still in their
+    first shapes, may not give more values than they have.
     """
 
     def __init__(self, outputs: Tensor, targets: Tensor) -> None:
@@ -53,10 +53,11 @@ class _Watch(TorchFunctionMode):
 
 
 def check_pairs(what: str, f: Callable[..., Any], outputs: Any, targets: Tensor) -> None:
-    """Call f(outputs, targets), a loss or a metric, if both have as many values in other shapes.
+    """Call f(outputs, targets), a loss or a metric, if both have as many values in different
+    shapes.
 
-    Raises DataError if it compares every output with every target; whatever else it raises is said
-    by the run, with its place.
+    Raises DataError if it compares every output with every target; any other error is left to the
+    run, which reports its place.
     """
     if not isinstance(outputs, Tensor) or outputs.shape == targets.shape:
         return

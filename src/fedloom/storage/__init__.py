@@ -1,1 +1,1 @@
-"""What is on disk: the run directory, its checkpoints, and the client state."""
+"""Files of a run: the run directory, its checkpoints, and the client states."""

@@ -12,21 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_PART = re.compile(r"\..+\.[0-9]+\.part")  # what write_atomic calls a file that is not whole yet
+_PART = re.compile(r"\..+\.[0-9]+\.part")  # the name of an unfinished file in write_atomic
 _CHUNK = 1 << 20
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
-    """Write a file under a temporary name, force it to the disk, then give it its name.
+    """Write a file under a temporary name, force it to the disk, then rename it.
 
-    content: what to write, or a function that writes to the path it is given. Raises OSError; then
-    nothing is left.
+    content: the bytes or text, or a function that writes to a path. Raises OSError; then nothing is
+    left.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         if callable(content):
             part.touch()
-            mode = stat.S_IMODE(part.stat().st_mode)  # what the umask leaves to a new file
+            mode = stat.S_IMODE(part.stat().st_mode)  # the mode of a new file under the umask
             content(part)
             if stat.S_IMODE(part.stat().st_mode) != mode:  # safetensors makes files of its own
                 part.chmod(mode)
@@ -43,7 +43,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
 
 
 def reason(error: OSError) -> str:
-    """What the system refused, and at which file where it says so.
+    """The system's reason for an error, and the file if it names one.
 
     >>> reason(FileNotFoundError(2, "No such file or directory", "a/b"))
     "No such file or directory: 'a/b'"
@@ -63,7 +63,7 @@ _ADVICE = {
 
 
 def remedy(error: OSError) -> str:
-    """What to do about what the system refused; only a full disk or quota needs room.
+    """What to do about a system error; only a full disk or quota needs room.
 
     >>> remedy(OSError(errno.ENOSPC, "No space left on device")), remedy(OSError("?"))
     ('make room', 'mend that')
@@ -72,13 +72,15 @@ def remedy(error: OSError) -> str:
 
 
 def concerns(error: OSError, folder: Path) -> bool:
-    """Say whether an error may be about a file of this folder: of others the system says which."""
+    """True if an error may be about a file of this folder; for other files the system names
+    them.
+    """
     told = error.filename
     return not isinstance(told, str) or Path(folder).absolute() in Path(told).absolute().parents
 
 
 def parts(folder: Path) -> list[Path]:
-    """The files in a folder that a kill cut short while they were written."""
+    """Temporary files in a folder that a killed process left."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return [

@@ -1,4 +1,4 @@
-"""When a run writes its state."""
+"""When a run writes checkpoints."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..core.hyper import NonNegative, PositiveInt, check_settings, hyper, ranged
 @ranged
 @dataclass
 class Checkpoint:
-    """When the state of a run is written: by rounds, by seconds, or whichever comes first."""
+    """When the state of a run is written: by rounds, by seconds, or both."""
 
     title: ClassVar[str] = "checkpoint"
     every_rounds: PositiveInt | None = hyper(
-        None, "rounds between two checkpoints, beside every_seconds"
+        None, "rounds between two checkpoints, in addition to every_seconds"
     )
     every_seconds: NonNegative | None = hyper(
-        60.0, "seconds between two checkpoints; none: by rounds alone"
+        60.0, "seconds between two checkpoints; none: only by rounds"
     )
-    keep: PositiveInt = hyper(2, "how many stay")
+    keep: PositiveInt = hyper(2, "how many checkpoints to keep")
 
     def __post_init__(self) -> None:
         check_settings(self)

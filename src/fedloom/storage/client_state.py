@@ -1,9 +1,9 @@
-"""What clients remember between rounds: made at first participation, written as new versions,
-bounded in memory.
+"""Client states between rounds: made at the first participation, written as new versions, bounded
+in memory.
 
-On disk a row (one client's record) is never overwritten: flush() writes the rows that changed into
-a new segment file, and a checkpoint's index says which segment holds which client. A segment goes
-when no kept checkpoint names it.
+A row is one client's state. On disk a row is never overwritten: flush() writes the rows that
+changed into a new segment file, and a checkpoint's index says which segment holds which client. A
+segment is deleted when no kept checkpoint names it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SEGMENT = re.compile(r"[0-9]{8,}\.safetensors")  # other files are not ours
 
 
 class ClientMemory:
-    """Records by client. folder None: all in memory, nothing on disk.
+    """Client states by client. folder None: all in memory, nothing on disk.
 
-    resident_bytes: what may stay in memory; above that the longest unused rows live on disk only.
-    None: no bound.
+    resident_bytes: how much may stay in memory; beyond that the least recently used rows are on
+    disk only. None: no bound.
 
     >>> from fedloom.core.vector import rec
     >>> memory = ClientMemory()
@@ -48,7 +48,7 @@ class ClientMemory:
         device: torch.device | str = "cpu",
     ) -> None:
         self._folder, self._bound, self._device = folder, resident_bytes, device
-        self._rows: OrderedDict[int, Rec] = OrderedDict()  # resident, longest unused first
+        self._rows: OrderedDict[int, Rec] = OrderedDict()  # in memory, least recently used first
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
         self._written: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
@@ -59,7 +59,7 @@ class ClientMemory:
         return len(self._rows.keys() | self._where.keys())
 
     def get(self, clients: Iterable[int]) -> dict[int, Rec]:
-        """The rows of those of these clients who have one. Raises CheckpointError if a segment
+        """The rows of those of these clients that have one. Raises CheckpointError if a segment
         cannot be read.
         """
         found = {}
@@ -73,8 +73,8 @@ class ClientMemory:
         return found
 
     def put(self, rows: dict[int, Rec]) -> None:
-        """New versions of these clients' rows. Raises CheckpointError if the bound demands that
-        rows are written, and they cannot be.
+        """Store new versions of these clients' rows. Raises CheckpointError if the bound requires
+        writing rows, and that fails.
         """
         for i, row in rows.items():
             self._keep(i, row)
@@ -92,7 +92,7 @@ class ClientMemory:
                 self._bytes -= _size(self._rows.pop(i))
 
     def drop(self, clients: Iterable[int]) -> None:
-        """Forget these clients: their next participation is their first."""
+        """Delete the states of these clients: their next participation is their first."""
         for i in clients:
             if i in self._rows:
                 self._bytes -= _size(self._rows.pop(i))
@@ -100,7 +100,7 @@ class ClientMemory:
             self._where.pop(i, None)
 
     def _oldest(self) -> list[int]:
-        """The rows that must leave memory for the bound."""
+        """The least recently used rows, which must leave memory for the bound."""
         assert self._bound is not None
         out, over = [], self._bytes - self._bound
         for i, row in self._rows.items():
@@ -139,8 +139,8 @@ class ClientMemory:
         self._dirty.clear()
 
     def _gather_stragglers(self) -> None:
-        """Move the last rows of a mostly dead segment into the next one, so that disk use stays
-        bounded.
+        """Move the last rows of a mostly unused segment into the next one, which bounds disk
+        use.
         """
         live: dict[str, list[int]] = {}
         for i, name in self._where.items():
@@ -152,7 +152,7 @@ class ClientMemory:
                 self._dirty.update(rows)
 
     def index(self) -> dict[str, Any]:
-        """What a checkpoint must remember to find every row again; JSON."""
+        """What a checkpoint needs to find every row again, as JSON."""
         names = sorted(set(self._where.values()))
         number = {name: n for n, name in enumerate(names)}
         clients = sorted(self._where)
@@ -164,8 +164,8 @@ class ClientMemory:
         }
 
     def restore(self, index: dict[str, Any]) -> None:
-        """Become what the memory was when index() was taken. Raises CheckpointError if a segment
-        is not as it was written.
+        """Return to the states at an index(). Raises CheckpointError if a segment is not as it was
+        written.
         """
         names = [name for name, _, _ in index["segments"]]
         self._rows.clear()
@@ -183,7 +183,7 @@ class ClientMemory:
                 raise CheckpointError(f"client memory {name} is not as it was written")
 
     def discard(self, kept: Iterable[dict[str, Any]]) -> None:
-        """Delete the segments that none of these indexes names, and that hold no row of today."""
+        """Delete the segments that none of these indexes names, and that hold no current row."""
         if self._folder is None or not self._folder.exists():
             return
         named = {name for index in kept for name, _, _ in index["segments"]}

@@ -1,5 +1,5 @@
-"""What may differ between two runs: the only list of it. The fingerprint that `resume` compares,
-`run --seeds`, `sweep`, `compare` and `report` ask here.
+"""Which settings may differ between two runs: the only list of them. The fingerprint that `resume`
+compares, `run --seeds`, `sweep`, `compare` and `report` use it.
 
 A setting that is not named here decides the numbers of a run.
 """
@@ -43,7 +43,7 @@ CHANGEABLE = (
 
 
 def may_change(setting: str) -> bool:
-    """Say whether a run may go on with another value of a dotted setting.
+    """True if a run may be resumed with another value of a dotted setting.
 
     >>> may_change("evaluate.target"), may_change("evaluate.ema"), may_change("local.lr")
     (True, False, False)
@@ -52,15 +52,13 @@ def may_change(setting: str) -> bool:
 
 
 def fixed_parts(config: Table) -> dict[str, Any]:
-    """The parts of a configuration that a run and its continuation have in common, but for the
-    engine.
-    """
+    """The parts of a configuration that a run and its continuation share, except the engine."""
     return {k: v for k, v in config.items() if not may_change(k)}
 
 
 def differing(kept: Table, asked: Table) -> list[str]:
-    """The settings for which a run that has the configuration `kept` cannot go on with the one that
-    is asked; none where it can. Both are complete.
+    """The settings that prevent a run with the configuration `kept` from being resumed with
+    `asked`; empty if none does. Both are complete.
 
     >>> differing({"seed": 0, "engine": "workers:2"}, {"seed": 1, "engine": "workers:4"})
     ['seed']
@@ -73,13 +71,13 @@ def differing(kept: Table, asked: Table) -> list[str]:
 
 
 def run_digest(config: Table) -> str:
-    """A short hash of all that decides the results of a run."""
+    """A short hash of all settings that decide the results of a run."""
     return digest({k: v for k, v in config.items() if k not in FREE})
 
 
 def group_of(config: Table) -> str:
-    """The same text for runs that differ only in their seed, and in what decides no number. A label
-    of one's own makes a group of its own.
+    """The same text for runs that differ only in their seed, and in settings that decide no number.
+    A label makes a group of its own.
 
     >>> one = {"seed": 0, "device": "cpu", "algorithm": {"name": "fedavg"}, "data": {"seed": 0}}
     >>> other = {"seed": 1, "algorithm": {"name": "fedavg"}, "data": {"seed": 1}}
@@ -95,12 +93,12 @@ def group_of(config: Table) -> str:
 
 
 def varies(setting: str) -> bool:
-    """Say whether a dotted setting may differ between the runs of one group."""
+    """True if a dotted setting may differ between the runs of one group."""
     return setting in SEEDS or setting.partition(".")[0] in FREE
 
 
 def in_new_names(config: Table) -> dict[str, Any]:
-    """A configuration with the classes' names of today."""
+    """A configuration with the current names of classes."""
     out, table = dict(config), config.get("submodel")
     if isinstance(table, Mapping):
         name = str(table.get("name"))
@@ -109,7 +107,7 @@ def in_new_names(config: Table) -> dict[str, Any]:
 
 
 def bits_of(engine: str) -> str:
-    """The part of an engine's name that its bits depend on: all but the number of workers.
+    """The part of an engine's name that decides its bits: all but the number of workers.
 
     >>> bits_of("workers:2+vectorised:20"), bits_of("vectorised:10")
     ('workers+vectorised:20', 'vectorised:10')

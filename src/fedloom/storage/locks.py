@@ -1,6 +1,6 @@
-"""A lock on a file, held as long as its process lives: the system frees it however that one ends.
+"""A lock on a file for the life of its process: the system releases it however the process ends.
 
-Who holds it may be asked from any container or PID namespace that sees the file.
+Any container or PID namespace that sees the file can ask for the holder.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ except ImportError:  # no such locks here
 
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 0.2  # seconds; who asks for the holder has the lock himself for a moment
+_PATIENCE = 0.2  # seconds; a process that asks for the holder has the lock for a moment
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[Callable[[], bool]]:
-    """Hold the lock of a file, which is made; gives a function that says whether the file at this
-    path is another by now.
+    """Hold the lock of a file, which is created; returns a function that says whether another file
+    has taken this path since.
 
-    Raises BlockingIOError, whose strerror says who holds it, and OSError for a file that cannot be
+    Raises BlockingIOError, whose strerror names the holder, and OSError for a file that cannot be
     written.
     """
     if fcntl is None:
@@ -52,7 +52,7 @@ def hold(path: Path) -> Iterator[Callable[[], bool]]:
 
 
 def holder(path: Path) -> str | None:
-    """Who holds the lock of a file, in words; None if nobody does, or there is no such file."""
+    """The holder of a file's lock, as text; None if it is not locked, or does not exist."""
     if fcntl is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""The checkpoints of a run folder by their names, and how they and the log of rounds are known to
-be as they were written.
+"""The checkpoints of a run folder, and checks that they and the log of rounds are as they were
+written.
 
-It needs no torch: reports use it too. Only real folders whose names are exactly those that a run
-gives are ever touched; whatever else lies beside them, or inside, is somebody else's.
+It needs no torch, because reports use it. It touches only real folders with exactly the names that
+a run gives; anything else beside or inside them belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def round_folder(checkpoints: Path, round: int) -> Path:
 
 
 def named(checkpoints: Path) -> list[Path]:
-    """All that is named as a checkpoint is, links too, by round."""
+    """Everything with the name of a checkpoint, links too, by round."""
     if not checkpoints.is_dir():
         return []
     return sorted(
@@ -40,7 +40,7 @@ def named(checkpoints: Path) -> list[Path]:
 
 
 def numbered(checkpoints: Path, whole: bool = True) -> list[Path]:
-    """The folders of checkpoints by round: real ones only. whole: those with a manifest."""
+    """The folders of checkpoints by round, without links. whole: those with a manifest."""
     if checkpoints.is_symlink():
         return []
     own = [p for p in named(checkpoints) if p.is_dir() and not p.is_symlink()]
@@ -48,8 +48,8 @@ def numbered(checkpoints: Path, whole: bool = True) -> list[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Delete what a checkpoint is made of, the manifest first, and the folder if it is empty then:
-    what somebody put there stays.
+    """Delete the files of a checkpoint, the manifest first, and the folder if it is then empty:
+    other people's files in it stay.
     """
     with contextlib.suppress(OSError):
         for path in (*(folder / name for name in FILES), *parts(folder)):
@@ -58,7 +58,7 @@ def remove(folder: Path) -> None:
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the manifest, with its own checksum: from now on the checkpoint counts. Raises
+    """Write the manifest, with its own checksum: from now on the checkpoint is valid. Raises
     OSError.
     """
     content = {"format": FORMAT, **content}
@@ -90,7 +90,7 @@ class LogError(CheckpointError):
 
 
 def check_log(manifest: Mapping[str, Any], log: Path) -> None:
-    """Raise LogError if the log of rounds is not, up to a checkpoint, as it was then."""
+    """Raise LogError if the log of rounds, up to a checkpoint, is not as it was then."""
     size, wanted = log.stat().st_size if log.exists() else 0, manifest["log_bytes"]
     if size < wanted:
         raise LogError(f"{log.name} is {'shorter than it was' if size else 'gone'}")
@@ -99,13 +99,13 @@ def check_log(manifest: Mapping[str, Any], log: Path) -> None:
 
 
 def accepting(run: Path) -> str:
-    """What to do about a log that was edited on purpose."""
+    """What to do about a log that was edited on purpose, as text."""
     return f"take it as it is now with `fedloom resume {quote(str(run))} --accept-log`"
 
 
 def verify_log(run: Path) -> None:
-    """Raise CheckpointError if a run folder's log of rounds is not what its newest whole checkpoint
-    says. Rows beyond that one, and folders without checkpoints, go unchecked.
+    """Raise CheckpointError if a run folder's log of rounds does not match its newest whole
+    checkpoint. Later rows, and folders without checkpoints, are not checked.
     """
     for folder in reversed(numbered(run / "checkpoints")):
         try:
@@ -119,7 +119,7 @@ def verify_log(run: Path) -> None:
                 f"'{run}' is damaged: {error}; put back the file as it was, {accepting(run)}, or "
                 "run again"
             ) from None
-        except OSError:  # who reads it says so
+        except OSError:  # its reader reports that
             return
         return
 

@@ -63,7 +63,7 @@ def write_tensors(
 
 @contextlib.contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn what safetensors says of the file system into OSError: a full disk above all."""
+    """Turn safetensors' errors about the file system, above all a full disk, into OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -73,7 +73,7 @@ def disk_errors() -> Iterator[None]:
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory: copy the later ones."""
+    """Copy tensors that share memory with an earlier one, which safetensors refuses."""
     seen: set[int] = set()
     out = {}
     for name, t in tensors.items():

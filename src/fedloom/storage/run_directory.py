@@ -1,9 +1,9 @@
-"""A run's directory: what it was told, what it did, and checkpoints from which it goes on.
+"""A run's directory: its settings, its log, and checkpoints from which it can be resumed.
 
-A checkpoint is a folder whose manifest.json is written last: without it the folder does not count.
-Everything before it has been forced to the disk by then, client memory included. The manifest has
-checksums of itself, of the checkpoint's files, and of the log of rounds up to it; the log is cut
-back to there when a run goes on. Nothing is deleted but what a run made itself.
+A checkpoint is a folder whose manifest.json is written last: without it the folder is not valid.
+All other files, client states included, are on the disk by then. The manifest has checksums of
+itself, of the checkpoint's files, and of the log of rounds up to it; a resumed run cuts the log
+back to there. Only a run's own files are ever deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class State(NamedTuple):
-    """What a checkpoint holds beside client memory. extra: JSON of the loop."""
+    """The content of a checkpoint beside the client states. extra: JSON of the loop."""
 
     round: int
     srv: Rec
@@ -71,24 +71,26 @@ class RunDirectory:
 
     @property
     def resume(self) -> str:
-        """The command that goes on with the run, as it can be pasted."""
+        """The command that resumes the run, quoted for a shell."""
         return f"`fedloom resume {shlex.quote(str(self.path))}`"
 
     def create(self) -> None:
-        """Make the folder; it must not hold a run already."""
+        """Make the folder; it must not contain a run already."""
         self._make(self.checkpoints)
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """The same, and inside no other process may run what is here: of two that begin at once
-        the second is refused before it has written anything.
+        """As create(), and inside no other process may run here: if two begin at once, the second
+        is refused before it has written anything.
         """
         self._make(self.path)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise _unwritable(self.path, "Permission denied")
         with self.held():
             self._make(self.checkpoints)
-            self._sweep(self.path)  # a kill may have come before anything could be resumed
+            self._sweep(
+                self.path
+            )  # a process may have been killed before anything could be resumed
             yield
 
     def _make(self, folder: Path) -> None:
@@ -103,8 +105,8 @@ class RunDirectory:
             raise _unwritable(self.path, error.strerror or str(error)) from None
 
     def free(self) -> bool:
-        """Say whether nothing is here, or only what a run left that was killed in its first
-        moments, before it could be resumed.
+        """True if nothing is here, or only files of a run that was killed before it could be
+        resumed.
         """
         if not self.path.is_dir():
             return False
@@ -126,8 +128,8 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, no other process may run what is here. Raises ConfigError if one does,
-        CheckpointError where nothing can be written, or a link would lead the run elsewhere.
+        """Inside, no other process may run here. Raises ConfigError if one does, CheckpointError if
+        nothing can be written, or a link would lead the run elsewhere.
         """
         self._refuse_links()
         with contextlib.ExitStack() as stack:
@@ -145,11 +147,11 @@ class RunDirectory:
             yield
 
     def holder(self) -> str | None:
-        """Who runs what is here, in words; None if nobody does."""
+        """The process that runs here, as text; None if there is none."""
         return holder(self.path / ".lock")
 
     def _refuse_links(self) -> None:
-        """Raise CheckpointError for a link in place of what a run cuts and deletes."""
+        """Raise CheckpointError for a link in place of a file that a run cuts or deletes."""
         own = [self.path / ".lock", self.rounds, self.checkpoints, self.memory_folder]
         for folder in named(self.checkpoints):
             own += [folder, *(folder / name for name in FILES)]
@@ -200,7 +202,7 @@ class RunDirectory:
             raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
 
     def append_round(self, row: Mapping[str, Any]) -> None:
-        """One more line of the log of rounds. Raises CheckpointError."""
+        """Append a line to the log of rounds. Raises CheckpointError."""
         self._refuse_strangers()
         line = json.dumps(row).encode() + b"\n"
         try:
@@ -216,8 +218,8 @@ class RunDirectory:
         self._logged = size + len(line), state
 
     def _log(self) -> tuple[int, Any]:
-        """The log's bytes until now and their checksum, to which rows are added as they are
-        written: checkpoints do not read it again.
+        """The length of the log and its checksum, to which rows are added as they are written, so
+        that checkpoints do not read it again.
         """
         if self._logged is None:
             size = self.rounds.stat().st_size if self.rounds.exists() else 0
@@ -226,7 +228,7 @@ class RunDirectory:
         return self._logged
 
     def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
-        """The rows of the log until a checkpoint: so many bytes, and a row for each round. Raises
+        """The rows of the log up to a checkpoint: this many bytes, and one row per round. Raises
         CheckpointError.
         """
         rows: list[dict[str, Any]] = []
@@ -254,8 +256,8 @@ class RunDirectory:
 
     # -------------------------------------------------------------------------------- checkpoints
     def save(self, state: State, memory: ClientMemory, keep: int) -> None:
-        """Write a checkpoint, then delete those beyond the last `keep`. Raises OSError; then the
-        old ones still serve.
+        """Write a checkpoint, then delete all but the last `keep`. Raises OSError; then the old
+        ones are still valid.
         """
         self._refuse_strangers()
         memory.flush()
@@ -302,11 +304,11 @@ class RunDirectory:
         memory.discard(kept)
 
     def load(self, memory: ClientMemory, device: torch.device | str = "cpu") -> State | None:
-        """The newest checkpoint that is whole, with client memory set to it; None if none was ever
+        """The newest whole checkpoint, with the client states set to it; None if none was ever
         written.
 
-        A damaged one is passed over with a warning if an older one serves. Raises CheckpointError
-        if none does.
+        A damaged one is skipped with a warning if an older one is whole. Raises CheckpointError if
+        none is.
         """
         problems, way = [], ""
         for folder in reversed(numbered(self.checkpoints)):
@@ -350,13 +352,13 @@ class RunDirectory:
         )
 
     def accept_log(self) -> None:
-        """Take the log as it is now, edited on purpose: all checkpoints are sealed anew over it.
-        Raises CheckpointError if it does not have a row for each of their rounds.
+        """Accept the log as it is now, edited on purpose: all checkpoints get its new checksums.
+        Raises CheckpointError if it lacks a row for one of their rounds.
         """
         with self.held():
             found = []
             for folder in numbered(self.checkpoints):
-                with contextlib.suppress(CheckpointError, OSError):  # damaged: passed over later
+                with contextlib.suppress(CheckpointError, OSError):  # damaged: skipped later
                     found.append((folder, read_manifest(folder)))
             raw = self.rounds.read_bytes() if self.rounds.exists() else b""
             ends = [0, *(m.end() for m in re.finditer(rb"\n", raw))]
@@ -368,7 +370,7 @@ class RunDirectory:
                 write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
 
     def rewind(self, log_bytes: int, after: int) -> None:
-        """Cut the log back to a checkpoint, and drop checkpoints later than `after`, which are
+        """Cut the log back to a checkpoint, and delete later checkpoints than `after`, which are
         damaged.
         """
         own = numbered(self.checkpoints, whole=False)
@@ -381,7 +383,7 @@ class RunDirectory:
         self._sweep(self.path, self.memory_folder, *own)
 
     def _sweep(self, *folders: Path) -> None:
-        """Remove what writes left that a kill cut short."""
+        """Remove temporary files of a killed process."""
         for part in itertools.chain.from_iterable(map(parts, folders)):
             part.unlink(missing_ok=True)
 
