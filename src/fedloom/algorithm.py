@@ -189,7 +189,7 @@ class Algorithm(ABC):
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         """-> up, which always has delta and weight, and the new mem."""
 
-    # --------------------------------------------------------------- where the answers are summed
+    # --------------------------------------------------------------- where the updates are summed
     @abstractmethod
     def uniform(self, up: Rec, job: Job) -> Rec:
         """The fields whose mean over the client updates is unweighted, computed at the server from

@@ -209,9 +209,7 @@ AROUND: tuple[tuple[type[Wrapper], Around], ...] = (
 
 # ----------------------------------------------------------------------------- compression, uplink
 def _ways(plan: Plan) -> Iterator[tuple[str, Via, str]]:
-    """Every compressed field of an update: its name, how it reaches the server, the codec's
-    name.
-    """
+    """Every compressed field of an update: its name, its Reaches, its codec's name."""
     assert not isinstance(plan.link.up, Via | str)  # spelled out
     for name, via in plan.link.up.items():
         yield name, via, type(via.codec).__name__
@@ -240,7 +238,7 @@ def codec_and_submodel(plan: Plan) -> str | None:
             )
         if rule.counts_values and name == "delta" and codec != "Dense":
             return (
-                f"{codec} and {rule.name}: its count looks at which entries of an answer are zero, "
+                f"{codec} and {rule.name}: its count looks at which entries of an update are zero, "
                 "and a codec makes others zero; take submodel.count = holders, or compress = none"
             )
     return None
@@ -254,7 +252,7 @@ def ef21(plan: Plan) -> str | None:
             continue
         if plan.rule is not None:
             return (
-                f"EF21 and {plan.rule.name}: the server keeps the mean of all clients' answers, "
+                f"EF21 and {plan.rule.name}: the server keeps the mean of all clients' updates, "
                 "and needs whole ones; use Residual"
             )
         if name not in ("delta", *plan.averaged):
@@ -270,7 +268,7 @@ def ef21(plan: Plan) -> str | None:
         if forgets and alg.sent[name] is not CHANGE:
             return (
                 "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
-                "remember, so nobody's memory may be dropped; use Residual, or forget = false"
+                "remember, so no client state may be deleted; use Residual, or forget = false"
             )
     return None
 
@@ -370,9 +368,9 @@ def lost_for_good(plan: Plan) -> str | None:
     if not lost:
         return None
     return (
-        f"{plan.algorithm.method} without feedback: clients add '{lost[0]}' to their own memory, "
-        "the server adds what is left of it, and the two drift apart: the run ends at another "
-        "point. Take compress.feedback=residual"
+        f"{plan.algorithm.method} without error feedback: clients add '{lost[0]}' to their "
+        "state, the server adds what is left of it, and the two drift apart: the run ends at "
+        "another point. Take compress.feedback=residual"
     )
 
 

@@ -110,7 +110,7 @@ def test_a_configuration_is_complete_and_says_the_same_again(tmp_path: Path) -> 
         (["compress=qsgd:3,0"], "or feedback = forget (QSGD is unbiased)"),
         (
             ["compress=sign", "submodel=fiarse", "submodel.count=nonzero"],
-            "Sign and FIARSE: its count looks at which entries of an answer are zero",
+            "Sign and FIARSE: its count looks at which entries of an update are zero",
         ),
         (["local.seconds=1"], "devices=lognormal"),
         (["devices=lognormall"], "did you mean 'lognormal'"),
@@ -213,7 +213,7 @@ def test_left_out_clients_are_named(fedloom: Fedloom) -> None:
     text = fedloom("run", "digits", *wild, "--out", "a").output
     row = json.loads(Path("a/rounds.jsonl").read_text())
     assert len(row["skipped"]) == row["cohort"] == 10
-    assert f"answers of clients {row['skipped'][0]}, {row['skipped'][1]}, " in text
+    assert f"updates of clients {row['skipped'][0]}, {row['skipped'][1]}, " in text
 
 
 def test_a_later_target_is_looked_for_from_the_beginning(fedloom: Fedloom) -> None:

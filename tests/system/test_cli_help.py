@@ -144,7 +144,7 @@ def test_an_algorithm_is_shown_with_every_option(name: str, fedloom: Fedloom) ->
 def test_what_an_algorithm_costs_is_what_its_paper_says(fedloom: Fedloom) -> None:
     lines = {x.strip() for x in fedloom("show", "scaffold").output.splitlines()}
     assert "a client is sent    2 vectors  x, c" in lines
-    assert "a client answers    2 vectors  delta, dc" in lines
+    assert "a client sends      2 vectors  delta, dc" in lines
     assert "a client keeps      1 vector   c" in lines
     assert "gradients per step  1" in lines
     lines = {x.strip() for x in fedloom("show", "fedacg").output.splitlines()}

@@ -72,7 +72,7 @@ class Late(FedAvg):
 def test_whose_answer_was_not_finite_is_found_from_the_sums(where, value):
     """Answers are looked through when they are summed."""
     own = sick().data
-    with pytest.raises(ClientError, match="client 4, round 2: its answer is not finite"):
+    with pytest.raises(ClientError, match="client 4, round 2: its update is not finite"):
         small(Late(where, value), data=own, cohort=[[0, 4, 5], [1, 4, 6]], rounds=2).run()
 
 

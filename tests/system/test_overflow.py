@@ -76,7 +76,7 @@ def test_who_made_the_server_not_finite_is_named_and_what_was_learnt_stays(
             return super().finish(x, loc, msg, mem, job._replace(round=job.round + 1))
 
     run = attacked(Later(), made(engine, engine_of))
-    with pytest.raises(ClientError, match=r"client 4, round 2: its answer is 100 % of .*'x'"):
+    with pytest.raises(ClientError, match=r"client 4, round 2: its update is 100 % of .*'x'"):
         run.run(tmp_path / "run")
     saved = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert saved == ["00000001"]
@@ -122,7 +122,7 @@ class Broken(FedAvg):
 
 
 def test_nobody_is_blamed_for_what_the_server_does_by_itself(caplog):
-    with pytest.raises(ClientError, match=r"Broken: round 2: .*'x'.*no client's answer stands out"):
+    with pytest.raises(ClientError, match=r"Broken: round 2: .*'x'.*no client update stands out"):
         small(Broken()).run()
     loops = [(loop.srv.x, loop.memory) for loop in trace(small(Broken(), nonfinite="skip"), 4)]
     assert torch.equal(loops[1][0], loops[2][0]) and not torch.equal(loops[2][0], loops[3][0])
@@ -219,7 +219,9 @@ def test_the_exchange_before_round_1_has_a_finite_mean():
         def server_init(self, x, up):
             return rec(x=x)
 
-    with pytest.raises(ClientError, match=r"client \d: its answer before round 1 is 14 % of a sum"):
+    with pytest.raises(
+        ClientError, match=r"client \d: what it sent before round 1 is 14 % of a sum"
+    ):
         small(Probing()).run()
 
 

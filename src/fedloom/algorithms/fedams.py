@@ -21,7 +21,7 @@ def fedams(
     server: x, own.m (momentum), own.v (second moment), own.vhat (its maximum), own.t (rounds)
     client: -        up: delta
     Differs from the authors' code: that one is option 2 with eps = 0, start = 0.001 and corrected.
-    With compressed answers and error feedback it is FedCAMS: compress=topk, feedback residual.
+    With compressed updates and error feedback it is FedCAMS: compress=topk, feedback residual.
     Reference: https://arxiv.org/abs/2205.02719
     """
     opt = ServerAMSGrad(

@@ -12,7 +12,7 @@ class FedNova(FedAvg):
     server: x        client: -        up: delta (over tau), tau (||a_i||_1, a number)
     Paper symbols: a_i, the weights of the client's gradients in its move, in units of the round's
     first rate: of plain steps tau is K_i, of a rate that falls the sum of the rates, of momentum
-    what every gradient adds up to. tau_eff is the weighted mean of the tau of those who answered.
+    what every gradient adds up to. tau_eff is the weighted mean of the tau of the client updates.
     Differs from the paper: no proximal term (refused, as are Adam and AdamW); server_lr.
     Reference: https://arxiv.org/abs/2007.07481
     """

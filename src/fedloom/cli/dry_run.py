@@ -22,7 +22,7 @@ _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that th
 @dataclass(frozen=True)
 class Cost:
     """Of one run, in bytes and seconds. client_rounds: every client of every round, counted; down,
-    up: what it is sent and answers, on average.
+    up: the bytes that it receives and sends, on average.
     """
 
     cohort: str
@@ -103,9 +103,9 @@ def measure(experiment: Experiment) -> Cost:
         cohort = loop.cohorts.of(0)
         sample = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
         _train(loop, sample)  # the first time costs what no other does
-        answers, training = _train(loop, sample)
+        results, training = _train(loop, sample)
         if training * len(cohort) / len(sample) < _SHORT:  # then what a round costs shows as well
-            answers, training = _train(loop, cohort)
+            results, training = _train(loop, cohort)
         loop.scores()
         started = time.perf_counter()
         loop.scores()
@@ -113,7 +113,7 @@ def measure(experiment: Experiment) -> Cost:
     finally:
         loop.engine.close()
     shared = max(1, min(workers, processors()))
-    return _cost(experiment, loop, answers, training / shared, evaluation / shared, workers)
+    return _cost(experiment, loop, results, training / shared, evaluation / shared, workers)
 
 
 def _choose(experiment: Experiment) -> None:
@@ -141,17 +141,17 @@ def _alone(loop: Loop) -> int:
 
 
 def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
-    """Train these clients -> their answers, seconds."""
+    """Train these clients -> their results, seconds."""
     started = time.perf_counter()
     msg, _ = loop.message()
-    answers = loop.engine.round(msg, loop.buffers, {}, sample, 0)
-    return answers, time.perf_counter() - started
+    results = loop.engine.round(msg, loop.buffers, {}, sample, 0)
+    return results, time.perf_counter() - started
 
 
 def _cost(
     experiment: Experiment,
     loop: Loop,
-    answers: RangeResult,
+    results: RangeResult,
     training: float,
     evaluation: float,
     workers: int,
@@ -162,14 +162,14 @@ def _cost(
     cohorts = [loop.cohorts.of(t) for t in range(counted)]
     scale = experiment.rounds / counted
     steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
-    second_per_step = training / sum(s.steps for s in answers.stats)
+    second_per_step = training / sum(s.steps for s in results.stats)
     every = experiment.evaluate.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
     coded = loop.coded_down()
-    down = [sum((s.bytes_down | coded).values()) for s in answers.stats]
-    up = [sum(s.bytes_up.values()) for s in answers.stats]
-    rows = [_nbytes(row) for row in answers.memories.values()]
+    down = [sum((s.bytes_down | coded).values()) for s in results.stats]
+    up = [sum(s.bytes_up.values()) for s in results.stats]
+    rows = [_nbytes(row) for row in results.memories.values()]
     row = max(rows, default=0)
     return Cost(
         cohort=loop.cohorts.words,

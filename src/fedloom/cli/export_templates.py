@@ -207,7 +207,7 @@ USE = '''
 
 @torch.no_grad()
 def outputs(inputs):
-    """What the model answers to raw inputs, {batch} of them at a time."""
+    """The model's outputs for raw inputs, {batch} of them at a time."""
     model.eval()
     parts = [model(prepare(inputs[i : i + {batch}])) for i in range(0, len(inputs), {batch})]
     return torch.cat([getattr(part, "logits", part) for part in parts])

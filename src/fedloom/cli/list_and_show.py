@@ -40,8 +40,8 @@ _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
 def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
-    Topics: recipes, algorithms, servers (what one does with the mean answer), models, data,
-    partitions, objectives, submodels, schedules, codecs (how answers are compressed), devices (how
+    Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
+    partitions, objectives, submodels, schedules, codecs (how updates are compressed), devices (how
     fast clients are), engines, optimisers (of clients), settings (tables without a name), runs.
     Without one: everything but the runs.
     """
@@ -133,7 +133,7 @@ def _algorithm(name: str, make: Any) -> str:
         ["server keeps", *_count(cost.server)],
         ["a client keeps", *_count(cost.memory)],
         ["a client is sent", *_count(cost.down)],
-        ["a client answers", *_count(cost.up)],
+        ["a client sends", *_count(cost.up)],
         *([["once before round 1", *_count(cost.probe)]] if cost.probe else []),
         ["gradients per step", f"{cost.gradients:g}", ""],
     ]

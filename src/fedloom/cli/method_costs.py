@@ -53,9 +53,9 @@ def costs(algorithm: Algorithm) -> Costs:
     loop.begin()
     before = dict(loop.ledger.up)
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    answers = loop.engine.round(msg, loop.buffers, {}, [0], 0)
+    results = loop.engine.round(msg, loop.buffers, {}, [0], 0)
     loop.engine.close()
-    (sent,), memory, d = answers.stats, answers.memories[0].alg, loop.net.layout.d
+    (sent,), memory, d = results.stats, results.memories[0].alg, loop.net.layout.d
     return Costs(
         server=_vectors(loop.srv, d),
         memory=_vectors(memory, d),

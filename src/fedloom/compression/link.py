@@ -318,9 +318,13 @@ def _items(up: Rec, coded: Mapping[str, Via]) -> list[tuple[str, Any]]:
     """(name, value) of an update's fields. Raises ConfigError if a compressed one is missing."""
     for name in coded:
         if name not in up._fields:
-            raise ConfigError(f"an answer has no field '{name}'; {did_you_mean(name, up._fields)}")
+            raise ConfigError(
+                f"a client update has no field '{name}'; {did_you_mean(name, up._fields)}"
+            )
         if is_rec(getattr(up, name)) or not isinstance(getattr(up, name), Tensor):
-            raise ConfigError(f"field '{name}' of an answer is no vector; only vectors are coded")
+            raise ConfigError(
+                f"field '{name}' of a client update is no vector; only vectors are compressed"
+            )
     return list(zip(up._fields, up, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The table [compress]: the codec of the answers, their feedback, and the codec of the messages."""
+"""The table [compress]: codec and error feedback of client updates, codec of broadcasts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings_of(raw: Mapping[str, Any], named: Named, origin: Origin) -> dict[st
         if "name" in table:
             raise ConfigError(
                 f"{origin.of('compress.up')}: compress.up and compress.name both name the codec of "
-                "the answers; keep one of them"
+                "client updates; keep one of them"
             )
         table |= _spelled({"up": up}, "up", origin)
     below = {} if down is None else _spelled({"down": down}, "down", origin)

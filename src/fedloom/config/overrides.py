@@ -65,7 +65,7 @@ NESTED: dict[str, tuple[str, ...]] = {
 SHORT = {
     "partition": "data.partition",
     "tests": "data.tests",
-    "compress.up": "compress",  # the answers', as compress is
+    "compress.up": "compress",  # of client updates, as compress is
     "memory.resident_bytes": "resident_bytes",
 }
 OLD = ("memory.resident_bytes",)  # of these what keys were called in fedloom 0.1

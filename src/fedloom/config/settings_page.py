@@ -15,14 +15,14 @@ a file and on the command line: [cli.md](cli.md). The options of methods stand o
 [pages](algorithms/README.md).
 """
 _TITLES = {
-    "server": "what the server does with the mean answer",
+    "server": "what the server does with the mean client update",
     "model": "the network",
     "data": "the examples",
     "data.partition": "which examples belong to which client",
     "local.schedule": "what the local rate is multiplied by",
     "objective": "the loss at the clients",
     "submodel": "which part of the model a weak client holds",
-    "compress": "how answers and messages travel",
+    "compress": "how client updates and broadcasts are compressed",
     "devices": "how fast clients are, for simulated seconds",
 }
 

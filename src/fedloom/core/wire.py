@@ -60,7 +60,7 @@ def same_fields(packet: Mapping[str, bytes], expected: Iterable[str]) -> None:
         raise WireError(f"a packet must be fields with their bytes, got {type(packet).__name__}")
     if odd := set(packet) ^ (known := set(expected)):
         raise WireError(
-            f"a packet has the fields {sorted(map(str, packet))}; an answer has {sorted(known)}, "
+            f"a packet has the fields {sorted(map(str, packet))}; an update has {sorted(known)}, "
             f"so {sorted(map(str, odd))} cannot be"
         )
 

@@ -175,7 +175,7 @@ class Client:
                 up = self.plan.algorithm.probe(x, oracle)
                 if not finite(up):
                     raise ClientError(
-                        f"{self.plan.algorithm.method}: client {i}: its answer before round 1 is "
+                        f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "
                         "not finite; is the model's loss finite on its data?"
                     )
             out.stats.append(Stats(i, True, 0.0, 0, oracle.calls, down, nbytes(up)))
@@ -197,7 +197,7 @@ class Client:
         """Encode and decode a client update. Returns the leaf of the sums and the new client state
         (None if the update is left out), and the cost.
         """
-        up, mine, why = numbers(done.up), done.buffers, "its answer is not finite"
+        up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
         if not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
         elif self._later or (finite(up) and (not mine.numel() or finite(mine))):

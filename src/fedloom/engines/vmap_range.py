@@ -122,7 +122,7 @@ class Chunks:
             alike.setdefault((self.fed.capacity(i), sizes), []).append(i)
         return list(alike.values())
 
-    # ---------------------------------------------------------------------- all answers of a chunk
+    # ---------------------------------------------------------------------- all updates of a chunk
     def _all_in(self, trained: Trained) -> bool:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
         plan = self.plan

@@ -1,4 +1,4 @@
-"""Models that answer more than once: an exit behind some of their stages."""
+"""Models with several outputs: an exit after some of their stages."""
 
 from __future__ import annotations
 

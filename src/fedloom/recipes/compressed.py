@@ -46,7 +46,7 @@ def _cfedavg(data: str, model: str, clients: int, rounds: int, target: float) ->
 
 
 def fedacg_fedpaq() -> dict[str, Any]:
-    """FedACG with answers in FedPAQ's 4 bits, as in FedACG's Table 6, on Fashion-MNIST.
+    """FedACG with client updates in FedPAQ's 4 bits, as in FedACG's Table 6, on Fashion-MNIST.
 
     100 clients, label shares from Dir(0.3), 5 % a round, FAFED's small network, 5 epochs of batch
     50. Beside it: algorithm=fedavg, and compress=none.

@@ -64,7 +64,7 @@ def skipped(stats: list[Stats], round: int) -> Row:
     if not out:
         return {}
     some = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
-    _log.warning("round %d: left out, as not finite: the answers of clients %s", round, some)
+    _log.warning("round %d: left out, as not finite: the updates of clients %s", round, some)
     return {"skipped": out}
 
 

@@ -123,9 +123,9 @@ class Loop:
         if not self.plan.algorithm.probes:
             return None
         started, everybody = time.perf_counter(), self.cohorts.present(0)
-        answers = self.engine.probe(x, self.buffers, everybody)
-        up = self._step.probed(self.engine, x, self.buffers, answers)
-        self.ledger.add(answers.stats, time.perf_counter() - started)
+        results = self.engine.probe(x, self.buffers, everybody)
+        up = self._step.probed(self.engine, x, self.buffers, results)
+        self.ledger.add(results.stats, time.perf_counter() - started)
         return up
 
     # --------------------------------------------------------------------------------- the rounds
@@ -146,14 +146,14 @@ class Loop:
                     msg, at_down = self.message()
                     asked = Asked(msg, self.buffers, memories, cohort, self.round)
                     now = Learnt(self.srv, self.at_link, self.buffers)
-                    answers = self.engine.round(*asked)
-                    answers, learnt = self._step.checked(self.engine, now, asked, answers)
+                    results = self.engine.round(*asked)
+                    results, learnt = self._step.checked(self.engine, now, asked, results)
                 except FedloomError:
                     self.save()  # what earlier rounds have learnt is not lost
                     raise
                 missed = downlink.away(memories, cohort, self.round)
                 with undisturbed():
-                    self._commit(_billed(answers, at_down, missed), learnt, started)
+                    self._commit(_billed(results, at_down, missed), learnt, started)
                     self.at_down = at_down
                 self._finish_row(rounds)
                 if self._save_due(last_save):
@@ -169,39 +169,39 @@ class Loop:
             raise
         self.save(final=True)
 
-    def _commit(self, answers: RangeResult, learnt: Learnt, started: float) -> None:
+    def _commit(self, results: RangeResult, learnt: Learnt, started: float) -> None:
         """The only place where the state of the run changes."""
         t, local = self.round, self.fed.local
-        if not any(s.answered for s in answers.stats):
-            _log.warning("round %d: nobody answered; the model stays as it was", t + 1)
+        if not any(s.answered for s in results.stats):
+            _log.warning("round %d: no client update arrived; the model stays as it was", t + 1)
         self.srv, self.at_link, self.buffers = learnt
-        self.memory.put(answers.memories)
+        self.memory.put(results.memories)
         seconds = time.perf_counter() - started
         before = dict(self.ledger.down), dict(self.ledger.up)
-        simulated = self._simulated(answers.stats)
-        self.ledger.add(answers.stats, seconds, simulated or 0.0)
+        simulated = self._simulated(results.stats)
+        self.ledger.add(results.stats, seconds, simulated or 0.0)
         self.round += 1
         self.memory.drop(self.cohorts.forgotten(self.round))
-        losses = [s.loss for s in answers.stats if s.answered]
+        losses = [s.loss for s in results.stats if s.answered]
         self.history.append(
             {
                 "round": self.round,
                 "lr": local.rate(t, 0),
-                "cohort": len(answers.stats),
+                "cohort": len(results.stats),
                 "answered": len(losses),
-                **skipped(answers.stats, t + 1),
+                **skipped(results.stats, t + 1),
                 "train_loss": average(losses) if losses else None,
-                "steps": sum(s.steps for s in answers.stats),
-                "gradients": sum(s.gradients for s in answers.stats),
+                "steps": sum(s.steps for s in results.stats),
+                "gradients": sum(s.gradients for s in results.stats),
                 **bytes_of("down", self.ledger.down, before[0]),
                 **bytes_of("up", self.ledger.up, before[1]),
                 "seconds": round(seconds, 6),
                 **({} if simulated is None else {"simulated_seconds": simulated}),
-                **squares(answers.stats),
+                **squares(results.stats),
             }
         )
         if self.sizes is not None:
-            self.sizes.moved(self._sent(), self.round, [s.client for s in answers.stats])
+            self.sizes.moved(self._sent(), self.round, [s.client for s in results.stats])
             self.history[-1].update(self.sizes.explored())
 
     def _simulated(self, stats: list[Stats]) -> float | None:
@@ -368,9 +368,9 @@ class Loop:
                 yield row["round"], row[name], sent, seconds
 
 
-def _billed(answers: RangeResult, at_down: Rec, missed: Mapping[int, int | None]) -> RangeResult:
+def _billed(results: RangeResult, at_down: Rec, missed: Mapping[int, int | None]) -> RangeResult:
     """The results with the bytes that their clients were really sent."""
     if not at_down:
-        return answers
+        return results
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
-    return answers._replace(stats=list(map(bill, answers.stats)))
+    return results._replace(stats=list(map(bill, results.stats)))

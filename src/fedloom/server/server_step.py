@@ -57,7 +57,7 @@ class Step:
         self.plan, self.fed, self.net = plan, fed, net
 
     def checked(
-        self, engine: Engine, now: Learnt, asked: Asked, answers: RangeResult
+        self, engine: Engine, now: Learnt, asked: Asked, results: RangeResult
     ) -> tuple[RangeResult, Learnt]:
         """-> the results that count, and the new server state made from them.
 
@@ -66,11 +66,11 @@ class Step:
         and repeats the round without them, as if they were not in the cohort, until the server is
         finite; if it never is, no update counts.
         """
-        new = self._made(now, asked.round, answers)
+        new = self._made(now, asked.round, results)
         where = _spoilt(new, now)
         if where is None:
-            return answers, new
-        sizes, t = self._sizes(engine, asked, answers), asked.round + 1
+            return results, new
+        sizes, t = self._sizes(engine, asked, results), asked.round + 1
         for out in _sets(sizes):
             rest = [i for i in asked.cohort if i in sizes and i not in out]
             again = engine.round(*asked._replace(cohort=rest))
@@ -79,42 +79,42 @@ class Step:
                 continue
             if self.plan.nonfinite == "stop":
                 raise ClientError(self._named(sizes, where, t))
-            text = "round %d: the server's '%s' would not be finite with the answers of clients %s"
+            text = "round %d: the server's '%s' would not be finite with the updates of clients %s"
             _log.warning(text, t, where, ", ".join(map(str, out)))
-            return _without(answers, again), new
+            return _without(results, again), new
         if self.plan.nonfinite == "stop":
             raise ClientError(
                 f"{self.plan.algorithm.method}: round {t}: the server's '{where}' is not finite "
-                f"after server_step(), and no client's answer stands out; {_HINT}, or look at the "
+                f"after server_step(), and no client update stands out; {_HINT}, or look at the "
                 "method's server"
             )
         text = "round %d: the server's '%s' would not be finite whoever is left out"
         _log.warning(f"{text}; the model stays as it was", t, where)
-        return _without(answers, RangeResult([], {}, [])), now
+        return _without(results, RangeResult([], {}, [])), now
 
-    def probed(self, engine: Engine, x: Vec, buffers: Vec, answers: RangeResult) -> Rec:
+    def probed(self, engine: Engine, x: Vec, buffers: Vec, results: RangeResult) -> Rec:
         """The plain mean of what clients sent before round 1. Raises ClientError if it is not
         finite.
         """
-        added = root(answers.nodes)
+        added = root(results.nodes)
         up = tree(lambda v: v / added.n, added.up)
         if finite(up):
             return up
-        asked = [s.client for s in answers.stats]
+        asked = [s.client for s in results.stats]
         sizes = {i: largest(root(engine.probe(x, buffers, [i]).nodes).up) for i in asked}
         i = max(sizes, key=lambda i: sizes[i])
         raise ClientError(
-            f"{self.plan.algorithm.method}: client {i}: its answer before round 1 is "
+            f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "
             f"{_percent(sizes, i)} of a sum that is not finite; is the model's loss finite on its "
             "data?"
         )
 
-    def _made(self, now: Learnt, t: int, answers: RangeResult) -> Learnt:
+    def _made(self, now: Learnt, t: int, results: RangeResult) -> Learnt:
         """The server after a round; unchanged if no update arrived."""
-        added = root(answers.nodes)
+        added = root(results.nodes)
         if added is None:
             return now
-        longest = max((s.steps for s in answers.stats), default=1)
+        longest = max((s.steps for s in results.stats), default=1)
         up, buffers = means(added)
         share, answered = added.mass / self._all_weights, added.n / self.fed.population
         up, link = self.plan.link.arrive(up, now.link, share, answered)
@@ -132,12 +132,12 @@ class Step:
         needed = self.plan.averaged  # else not needed
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
-    def _sizes(self, engine: Engine, asked: Asked, answers: RangeResult) -> dict[int, float]:
+    def _sizes(self, engine: Engine, asked: Asked, results: RangeResult) -> dict[int, float]:
         """{client: the largest entry of its update in the sum}, from repeating each client
         alone.
         """
         sizes = {}
-        for i in (s.client for s in answers.stats if s.answered):
+        for i in (s.client for s in results.stats if s.answered):
             added = root(engine.round(*asked._replace(cohort=[i])).nodes)
             sizes[i] = largest(added.delta, added.uniform, added.buffers)
         return sizes
@@ -146,7 +146,7 @@ class Step:
         """The client that made the server state not finite."""
         i = max(sizes, key=lambda i: sizes[i])
         return (
-            f"{self.plan.algorithm.method}: client {i}, round {t}: its answer is "
+            f"{self.plan.algorithm.method}: client {i}, round {t}: its update is "
             f"{_percent(sizes, i)} of a sum that makes the server's '{where}' not finite; {_HINT}, "
             'or skip such clients with nonfinite="skip"'
         )
