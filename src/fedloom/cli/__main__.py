@@ -1,7 +1,6 @@
-"""The command `fedloom`: its subcommands, and how every failure becomes one line.
+"""The command `fedloom`: its subcommands, and errors as one line.
 
-Only click is imported here; a command imports what it needs when it runs, so that --help answers at
-once.
+Only click is imported here; a command imports what it needs when it runs, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -33,12 +32,10 @@ _USAGE = (ConfigError, DataError, CompositionError)
 
 
 class Commands(click.Group):
-    """A group whose failures are one line on stderr: exit code 2 for what was asked, 1 for what
-    went wrong.
-    """
+    """A group whose errors are one line on stderr: exit code 2 for bad input, 1 for a failure."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
-        """Run a command and leave with its exit code."""
+        """Run a command and exit with its code."""
         args = sys.argv[1:] if args is None else list(args)
         kwargs["standalone_mode"] = False
         self.debug = False
@@ -61,7 +58,7 @@ def _say(error: Exception, words: Sequence[str]) -> int:
         click.echo(error.format_message())  # `fedloom data` alone asks for its help
         return 0
     if isinstance(error, click.exceptions.Abort):
-        with contextlib.suppress(OSError):  # the terminal may be what is gone
+        with contextlib.suppress(OSError):  # the terminal may be closed
             click.echo("interrupted", err=True)
         return int(getattr(error.__cause__, "code", 130))
     if isinstance(error, click.UsageError):
@@ -80,7 +77,7 @@ def _say(error: Exception, words: Sequence[str]) -> int:
 
 
 def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
-    """How a setting that was given as an option, --rounds 3, is written; "" if it is none."""
+    """A setting that was given as an option, --rounds 3, as it is written; "" if it is none."""
     if not isinstance(error, click.NoSuchOption):
         return ""
     from fedloom.config.help_texts import setting_named
@@ -95,7 +92,9 @@ def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
 
 
 class OneLine(logging.Handler):
-    """Log records as one line each on the stderr of now, which a progress bar may have replaced."""
+    """Log records as one line each on the current stderr, which a progress bar may have
+    replaced.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -1,4 +1,4 @@
-"""`fedloom check`: the contract of somebody's own parts."""
+"""`fedloom check`: the contract of a user's own parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedloom.checks import Report
 
 
-_MODULE = "fedloom_checked"  # what a checked file is called while it is loaded
+_MODULE = "fedloom_checked"  # the name of a checked file's module while it is loaded
 _WORDS = {True: "ok", False: "FAILED", None: "-"}
 _STYLES = {True: "green", False: "bold red", None: "dim"}
 
@@ -70,7 +70,7 @@ def _parts(module: types.ModuleType, name: str) -> dict[str, Any]:
 
 
 def _own(module: types.ModuleType, name: str | None) -> Any:
-    """What a name of the file stands for; None if none is given. Raises ConfigError."""
+    """The object of a name in the file; None if no name is given. Raises ConfigError."""
     if name is None:
         return None
     if not hasattr(module, name):
@@ -98,17 +98,17 @@ def _split(target: str) -> tuple[Path, str]:
 
 @contextmanager
 def _loaded(path: Path) -> Iterator[types.ModuleType]:
-    """The module that a file makes, run as a script beside its neighbours would be.
+    """The module of a file, run as a script beside its neighbours would be.
 
-    Worker processes get its classes by value, because the module is known under no name while it is
-    used. Raises ConfigError if it cannot be imported.
+    Worker processes get its classes by value, because the module has no importable name. Raises
+    ConfigError if it cannot be imported.
     """
     folder = str(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(_MODULE, path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, folder)
-    sys.modules[_MODULE] = module  # dataclasses look there while a class is made
+    sys.modules[_MODULE] = module  # dataclasses look it up there
     try:
         try:
             spec.loader.exec_module(module)

@@ -1,7 +1,7 @@
-"""Which parts have a meaning together: asked of the parts themselves, without training.
+"""Which parts work together: decided by making a plan of them, without training.
 
-Every cell is a Plan that is really made; what it raises is the reason. A combination that is made
-runs in every engine: that is the contract suite's business.
+Every cell is a Plan that is really made; its error is the reason. The contract suite tests that the
+allowed combinations run in every engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..submodels import VIEWS, Rule
 from ..wrappers.registry import SERVERS, with_server
 
 NOTHING = "none"
-# what may stand around a method's step, as settings of `local`
+# parts around a method's step, as settings of `local`
 LOCALS: dict[str, dict[str, Any]] = {
     "sgd": {},
     "momentum": {"momentum": 0.9},
@@ -37,8 +37,8 @@ LOCALS: dict[str, dict[str, Any]] = {
     "clip": {"clip": 10.0},
     "weight_decay": {"weight_decay": 0.001},
 }
-# one codec of each kind with every feedback: biased, random, unbiased, of whole layers; the others
-# with their own
+# one codec of each kind with every error feedback: biased, random, unbiased, of whole layers; the
+# others with their default
 _KINDS = ("topk", "dropping", "qsgd", "powersgd")
 LINKS = [
     "dense",
@@ -49,7 +49,7 @@ LINKS = [
 
 @dataclass(frozen=True)
 class Axis:
-    """A table's columns: settings by name; what they are called; how one is asked for."""
+    """The columns of a table: settings by name, their heading, and how to ask for one."""
 
     title: str
     rows: str
@@ -97,7 +97,7 @@ AXES: dict[str, Axis] = {
 
 @dataclass(frozen=True)
 class Table:
-    """reasons: {(row, column): why it is refused}, nothing for what has a meaning."""
+    """reasons: {(row, column): why it is refused}; allowed pairs are absent."""
 
     axis: Axis
     rows: tuple[str, ...]
@@ -105,7 +105,7 @@ class Table:
 
 
 def table(name: str) -> Table:
-    """Ask every pair of an axis. Raises ConfigError for an axis that there is not.
+    """Try every pair of an axis. Raises ConfigError for an unknown axis.
 
     >>> found = table("local")
     >>> found.reasons["scaffold", "momentum"].partition(":")[0]
@@ -125,7 +125,7 @@ def table(name: str) -> Table:
 
 
 def _net() -> Net:
-    """The digits' model: it has named blocks, features, and layers that can be cut."""
+    """A small model for digits: it has named blocks, features, and layers that can be sliced."""
     with torch.random.fork_rng(devices=[]):
         return Net(MODELS["mlp"]())
 
@@ -151,7 +151,7 @@ def _with_objective(row: str, column: str, net: Net) -> Any:
 
 
 def _objective_for(rule: Rule | None) -> str:
-    """The loss that goes with a rule."""
+    """The loss that a sub-model scheme needs."""
     return (
         "self_distillation" if rule is not None and rule.trains is Needs.EXITS else "cross_entropy"
     )

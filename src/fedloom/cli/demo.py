@@ -66,7 +66,7 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
 
 
 def _bring(config: Config, folder: Path) -> None:
-    """Make a finished run be in a folder: there already, gone on with, or run."""
+    """Make sure that a folder has a finished run: it is there already, is continued, or is run."""
     from fedloom.report import load_run
 
     from .run import interrupted, stopped
@@ -95,7 +95,7 @@ def _typed() -> str:
 
 
 def _folder(out: Path, configs: dict[str, Config]) -> Path:
-    """The folder itself, or the first of out-2, out-3, ... in which no other run is in the way."""
+    """The folder itself, or the first of out-2, out-3, ... that contains no other run."""
     folder, number = out, 1
     while not all(_fits(folder / name, config) for name, config in configs.items()):
         number += 1
@@ -106,7 +106,7 @@ def _folder(out: Path, configs: dict[str, Config]) -> Path:
 
 
 def _fits(folder: Path, config: Config) -> bool:
-    """Say whether this run can be put, gone on with, or taken as it is there."""
+    """True if this run can be put, continued, or used as it is there."""
     from fedloom.config import from_run
 
     if not folder.exists():
@@ -129,7 +129,7 @@ def _illustrate(out: Path, names: list[str]) -> None:
         pictures = save_curves(group_runs(map(load_run, folders)), out / "pictures")
         title = "Four federated methods on handwritten digits"
         report = write_report(folders, out / "report.html", title=title)
-    except Exception as error:  # whatever drawing raises: the runs are finished and saved
+    except Exception as error:  # drawing may raise anything; the runs are finished and saved
         folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
         say_undrawn(error, f"fedloom report {folder} --out {page}")
         return

@@ -1,4 +1,6 @@
-"""What a run would cost, from a short measurement: some clients of round 1, one evaluation."""
+"""An estimate of a run's cost, from a short measurement: some clients of round 1, one
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that th
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run, in bytes and seconds. client_rounds: every client of every round, counted; down,
-    up: the bytes that it receives and sends, on average.
+    """Costs of one run, in bytes and seconds. client_rounds: every client of every round, counted;
+    down, up: the bytes that it receives and sends, on average.
     """
 
     cohort: str
@@ -32,7 +34,7 @@ class Cost:
     before: int  # of the exchange before round 1, which few algorithms have
     seconds_training: float
     seconds_evaluation: float
-    checkpoint: int  # without client memory
+    checkpoint: int  # without client states
     memory_row: int  # per client that has taken part
     memory_all: int  # if every client took part
     resident: int
@@ -41,7 +43,7 @@ class Cost:
 
 
 def estimate(config: Config, seeds: int) -> str:
-    """The estimate for people."""
+    """The estimate as text."""
     from fedloom.report import human_bytes, human_seconds
 
     from .printing import table
@@ -59,11 +61,11 @@ def estimate(config: Config, seeds: int) -> str:
             f"{human_seconds(cost.seconds_training)} of training, "
             f"{human_seconds(cost.seconds_evaluation)} of evaluation",
         ),
-        ("memory", human_bytes(cost.resident), "with every client's memory resident"),
+        ("memory", human_bytes(cost.resident), "with every client's state in memory"),
         (
             "disk",
             human_bytes(disk),
-            f"{keep} checkpoints of {human_bytes(cost.checkpoint)}, client memory "
+            f"{keep} checkpoints of {human_bytes(cost.checkpoint)}, client states "
             f"{human_bytes(cost.memory_all)} if all take part",
         ),
         (
@@ -88,9 +90,9 @@ def estimate(config: Config, seeds: int) -> str:
 
 def measure(experiment: Experiment) -> Cost:
     """Train clients of round 1 and evaluate: two of them, or as many as the engine runs at once, or
-    all if that takes seconds only.
+    all if that takes only seconds.
 
-    Nothing is written, no process is started, and nothing of it stays.
+    Nothing is written, no process is started, and the run does not change.
     """
     from fedloom.engines.base import processors
 
@@ -102,9 +104,9 @@ def measure(experiment: Experiment) -> Cost:
         loop.begin()
         cohort = loop.cohorts.of(0)
         sample = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
-        _train(loop, sample)  # the first time costs what no other does
+        _train(loop, sample)  # the first time has costs that no later time has
         results, training = _train(loop, sample)
-        if training * len(cohort) / len(sample) < _SHORT:  # then what a round costs shows as well
+        if training * len(cohort) / len(sample) < _SHORT:  # then the cost of a round is visible too
             results, training = _train(loop, cohort)
         loop.scores()
         started = time.perf_counter()
@@ -129,7 +131,7 @@ def _choose(experiment: Experiment) -> None:
 
 
 def _alone(loop: Loop) -> int:
-    """Let an engine of this process stand in for one that starts others -> how many it starts."""
+    """Replace an engine of processes by one of this process -> how many it would start."""
     from fedloom.engines import Workers
 
     engine = loop.engine
@@ -196,10 +198,10 @@ def _nbytes(record: Any) -> int:
 
 
 def _resident(experiment: Experiment, loop: Loop, row: int, workers: int) -> int:
-    """This process at its largest, as many workers, which have the data in common, and the client
-    memory that will come.
+    """Peak memory of this process and of as many workers, which share the data, and of the client
+    states to come.
     """
-    unit = 1 if sys.platform == "darwin" else 1024  # what ru_maxrss counts in
+    unit = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     child = max(0, own - loop.fed.data.inputs.nbytes)
     memory = row * loop.fed.population

@@ -1,4 +1,4 @@
-"""`fedloom export`: a run's model for use outside, and how to load it."""
+"""`fedloom export`: a run's model for use without fedloom, and a script that loads it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def export_command(
         named, (module, weights) = module, _settled(run, module, weights)
     out = _place(run, out, name, kind)
     built = None if module is None else architecture(module)
-    # what was cut, or got statistics, is as no recipe makes it; else it can go by its name
+    # no recipe makes a sliced model, or one with statistics; any other can go by its name
     if module is not None and built is None and _alike(module, named):
         built = call(run)
     told = ask(run, round, share, weights)
@@ -123,8 +123,8 @@ def _place(run: Path, out: Path | None, name: str, kind: str) -> Path:
 def _settled(
     run: Path, module: nn.Module, weights: dict[str, Tensor]
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A model whose batch norms keep no statistics, with those that a run with sub-models measured
-    it by; any other as it is.
+    """A model whose batch norms keep no running statistics, with those that a run with sub-models
+    evaluated it with; any other as it is.
     """
     from fedloom.engines.batch_statistics import keeps_no_statistics
 
@@ -141,7 +141,7 @@ def _settled(
 
 
 def _alike(one: nn.Module, other: nn.Module | None) -> bool:
-    """Say whether the weights of one fit into the other."""
+    """True if the weights of one fit into the other."""
     shapes = [
         {k: v.shape for k, v in m.state_dict().items()} for m in (one, other) if m is not None
     ]
@@ -149,7 +149,7 @@ def _alike(one: nn.Module, other: nn.Module | None) -> bool:
 
 
 def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
-    """-> weights, the module if the configuration says which, the round they are of."""
+    """-> weights, the module if the configuration has one, their round."""
     from fedloom.config import from_run
     from fedloom.report import load_run
     from fedloom.storage.manifest import numbered

@@ -1,4 +1,4 @@
-"""What a run says of its inputs and its score, and whether an exported model holds to it."""
+"""What a run says about its inputs and its score, and whether an exported model reproduces it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Told:
-    """use: for the script. data: the run's, None where they are not at hand, and why not. by_batch:
-    the run measured by statistics of test batches, which no export has.
+    """use: for the script. data: the run's, None if they are not available, and why. by_batch: the
+    run was evaluated with statistics of test batches, which no export has.
     """
 
     use: Use
@@ -35,7 +35,7 @@ class Told:
     by_batch: bool
 
     def lacking(self, built: str | None) -> list[str]:
-        """What the script cannot bring along, each in a line."""
+        """What the script cannot include, one line each."""
         kind, lines = self.use.inputs["kind"], []
         if built is not None and built.startswith("MODELS"):
             lines.append("not plain torch: the script imports fedloom.models for this model")
@@ -52,7 +52,7 @@ class Told:
 
 
 def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor]) -> Told:
-    """What a run says of the model of a round; share: of a sub-model of this size."""
+    """What a run says about the model of a round; share: of a sub-model of this size."""
     from fedloom.report import load_run
 
     found = load_run(run)
@@ -61,7 +61,7 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
     if found.config.get("source") != "python":
         try:
             data, recipe, told = _from_config(run)
-            inputs, metric = inputs or recipe, metric or told  # older runs do not say it
+            inputs, metric = inputs or recipe, metric or told  # older runs do not have it
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
     inputs = inputs if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
@@ -84,7 +84,7 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
 
 
 def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:
-    """-> the data of a run, how its inputs are made of samples, what it is judged by."""
+    """-> the data of a run, how its inputs are made of samples, its metric."""
     from fedloom.config import from_run
     from fedloom.data.raw_inputs import recipe
     from fedloom.engines.metrics import default_metrics, told
@@ -96,7 +96,7 @@ def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, An
 
 
 def _said(run: Run, round: int, share: float | None) -> float | None:
-    """What the run measured of this model on the test set; None if it did not."""
+    """The run's score of this model on the test set; None if there is none."""
     from fedloom.server.submodel_evaluation import text
 
     sizes = (run.summary.get("sizes") or {}).get("unseen") or []
@@ -112,9 +112,9 @@ def _said(run: Run, round: int, share: float | None) -> float | None:
 
 
 def verify(code: Path, told: Told, whole: bool, npz: Path | None) -> None:
-    """Run an exported script on the run's test set, as raw samples, and say whether it scores what
-    the run said. npz: where to write the test set. Raises CheckpointError if it does not,
-    ConfigError where there is nothing to write.
+    """Run an exported script on the run's test set, as raw samples, and compare its score with the
+    run's. npz: where to write the test set. Raises CheckpointError if it differs, ConfigError if
+    there is nothing to write.
     """
     samples = None if told.data is None else _samples(told.data)
     if npz is not None:
@@ -146,7 +146,7 @@ def verify(code: Path, told: Told, whole: bool, npz: Path | None) -> None:
 
 
 def _samples(data: FederatedData) -> tuple[Any, Any] | None:
-    """The test set as it is published, inputs (an array, or texts) and targets; or None."""
+    """The published form of the test set, inputs (an array, or texts) and targets; or None."""
     if data.test_inputs is None or data.test_targets is None:
         return None
     back = (lambda stored: stored.numpy()) if data.raw is None else data.raw.back
@@ -154,7 +154,7 @@ def _samples(data: FederatedData) -> tuple[Any, Any] | None:
 
 
 def _score(code: Path, samples: tuple[Any, Any]) -> float:
-    """What the script itself measures, on one thread as a run does."""
+    """The score that the script itself measures, on one thread as in a run."""
     from fedloom.engines.base import one_thread
 
     with one_thread():

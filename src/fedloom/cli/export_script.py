@@ -1,6 +1,6 @@
-"""Python that makes an exported model and its inputs, with torch alone where that can be.
+"""Python code for an exported model and its inputs, with torch alone if possible.
 
-Whatever comes from a run's folder (names, classes, file names) stands in it as a quoted value.
+Text from a run's folder (names, classes, file names) appears in it as a quoted value.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DTYPES = ("float32", "float64", "int64")
 
 @dataclass(frozen=True)
 class Use:
-    """What a script says besides the model.
+    """What a script needs besides the model.
 
-    inputs: as recipe() in fedloom.data.raw_inputs gives them; metric: as told() in
-    fedloom.engines.metrics does, and its name; classes: names; said: what the run measured, on so
-    many samples; words: the file with the vocabulary, beside the script; tokens: of a target;
-    dtype: of the weights.
+    inputs: from recipe() in fedloom.data.raw_inputs; metric: from told() in
+    fedloom.engines.metrics, and its name; classes: names; said: the run's score, on so many
+    samples; words: the file with the vocabulary, beside the script; tokens: of a target; dtype: of
+    the weights.
     """
 
     inputs: Mapping[str, Any] = field(default_factory=lambda: {"kind": "unknown"})
@@ -65,7 +65,7 @@ def script(
 
 
 def _head(built: str | None, kind: str, use: Use) -> str:
-    """What a script imports."""
+    """The imports of a script."""
     built, metric = built or "", (use.metric or {}).get("kind")
     own = built.startswith("MODELS")
     wanted = {
@@ -126,7 +126,7 @@ def _constants(use: Use) -> str:
 
 
 def _prepare(use: Use) -> str:
-    """Python that makes the model's inputs of samples as they are published."""
+    """Python that makes the model's inputs of published samples."""
     how = use.inputs
     shape, dtype = tuple(int(n) for n in how.get("shape", ())), str(how.get("dtype", "float32"))
     if dtype not in _DTYPES:
@@ -173,7 +173,7 @@ def _running(use: Use) -> str:
 
 
 def _word(name: str) -> str:
-    """A metric's name inside of code: letters, digits and what joins them."""
+    """A metric's name inside of code: letters, digits and underscores."""
     return "".join(c for c in name if c.isascii() and (c.isalnum() or c in " _-")) or "metric"
 
 
@@ -263,12 +263,14 @@ def _of_text(module: Any, indent: str) -> str | None:
 
 
 def _makes(text: str, module: nn.Module) -> bool:
-    """Say whether this text makes such a module: a layer's repr need not be its constructor."""
+    """True if this text makes such a module: a layer's repr need not be its constructor."""
     from torch import nn
 
     try:
         made = eval(text, {"nn": nn})
-    except Exception:  # a repr may be any text: what cannot be made from it is exported otherwise
+    except (
+        Exception
+    ):  # a repr may be any text; if no module can be made from it, it is exported otherwise
         return False
     shapes = {k: v.shape for k, v in module.state_dict().items()}
     return (

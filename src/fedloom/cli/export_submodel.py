@@ -1,4 +1,4 @@
-"""A sub-model of any size, cut from a run's newest model."""
+"""A sub-model of any size from a run's newest model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def cut_out(
     run: Path, weights: dict[str, Tensor], capacity: float, round: int
 ) -> tuple[nn.Module, dict[str, Tensor], str]:
-    """The sub-model that a client of this capacity would be sent after so many rounds.
+    """The sub-model that a client of this capacity would receive after so many rounds.
 
     -> the module: a smaller one, or the whole one with zeros; for the latter the mask, {name: 0/1
-    in the parameter's shape}; what it is, in words. A batch norm without statistics gets those of
+    in the parameter's shape}; a description. A batch norm without running statistics gets those of
     all training samples. Raises ConfigError for a run without sub-models, and for one that Python
     code started: only that code knows its model.
     """

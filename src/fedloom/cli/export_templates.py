@@ -1,4 +1,4 @@
-"""The text that exported scripts are put together of: plain torch and numpy, nothing of ours."""
+"""The text of exported scripts: plain torch and numpy, without fedloom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedloom list` and `fedloom show`: what there is, and what it does."""
+"""`fedloom list` and `fedloom show`: all names, and what they stand for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WHERE = {  # topic: the registry of its names
     "settings": "fedloom.config.help_texts:TABLES",
 }
 TOPICS = (*_WHERE, "runs")
-_DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may lie below the folder runs
+_DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 
 @click.command("list")
@@ -82,7 +82,7 @@ def show_command(name: str) -> None:
 
 
 def _found(topic: str) -> Registry[Any]:
-    """The registry of a topic, imported when it is asked for."""
+    """The registry of a topic, imported on demand."""
     module, _, name = _WHERE[topic].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found
@@ -178,7 +178,7 @@ def _model(name: str, make: Any) -> str:
 
 
 def _callable(name: str, make: Any, path: str = "") -> str:
-    """A docstring, and the options of the table at this path; with sources where there are."""
+    """A docstring, and the options of the table at this path, with their sources."""
     from fedloom.config.help_texts import options_of
 
     from .printing import table

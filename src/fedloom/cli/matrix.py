@@ -1,4 +1,4 @@
-"""`fedloom matrix`: what goes with what."""
+"""`fedloom matrix`: which parts work together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an algorithm keeps, sends and computes, read off the records it really returns."""
+"""What an algorithm keeps, sends and computes, from the records that it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Costs:
-    """Vectors (of the model's length) by place; probe: what a client sends once before round 1;
+    """Vectors (of the model's length) by place; probe: sent by a client once before round 1;
     gradients: per local step.
 
     >>> from fedloom.algorithms.registry import make_algorithm
@@ -37,7 +37,7 @@ class Costs:
 
 
 def costs(algorithm: Algorithm) -> Costs:
-    """One client's round on a problem of eight numbers, and a look at every record."""
+    """One client's round on a problem of eight numbers, and the sizes of its records."""
     inputs = torch.arange(24.0).view(8, 3) / 24
     clients = [(inputs[:4], torch.tensor([0, 1, 0, 1])), (inputs[4:], torch.tensor([1, 0, 1, 0]))]
     experiment = Experiment(

@@ -1,4 +1,4 @@
-"""`fedloom partition`: who would get what, how unlike the clients are, a picture, and a file."""
+"""`fedloom partition`: which client gets what, measures of heterogeneity, a picture, and a file."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _about_labels(labels: Labels) -> list[tuple[str, str]]:
 
 
 def _range(spread: Spread, form: str) -> str:
-    """The least to the largest, and the middle; one number if all are the same."""
+    """Minimum to maximum, and the median; one number if all are the same."""
     if spread.min == spread.max:
         return format(spread.min, form)
     low, high = format(spread.min, form), format(spread.max, form)

@@ -1,4 +1,4 @@
-"""What several commands print and write: a run's result, its pictures and its report."""
+"""Output that several commands share: a run's result, its pictures and its report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedloom.experiment.result import Result
 
 
-# headings of the comparison, the first to go first
+# headings of the comparison, the first to be left out first
 _DROPPABLE = (
     ".*, EMA last",
     "time per round",
@@ -33,9 +33,7 @@ _DROPPABLE = (
 
 
 def run_folders(name: str, algorithm: str, seed: int) -> Iterator[Path]:
-    """Where a run goes if nobody says so, and with -2, -3, ... behind the name where that is
-    taken.
-    """
+    """The default folder of a run, and the same with -2, -3, ... if it is taken."""
     words = [re.sub(r"[^\w.-]+", "-", word).strip("-.") for word in (name, algorithm)]
     wanted = Path("runs") / "-".join([*filter(None, words), f"seed{seed}"])
     yield wanted
@@ -90,23 +88,23 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
 
 
 def illustrate(run: Path) -> Path | None:
-    """Save a run's pictures and its report in its folder -> the report; None where they cannot be
-    drawn, which is said in a line.
+    """Save a run's pictures and its report in its folder -> the report; None if they cannot be
+    drawn, which a line reports.
     """
     try:
         from fedloom.report import load_run, save_curves, write_report
 
         save_curves(load_run(run), run / "pictures")
         return write_report(run, run / "report.html")
-    except Exception as error:  # whatever drawing raises: the run is finished and saved
+    except Exception as error:  # drawing may raise anything; the run is finished and saved
         say_undrawn(error, f"fedloom report {shlex.quote(str(run))}")
         return None
 
 
 def say_undrawn(error: Exception, later: str) -> None:
-    """Say why there are no pictures, and with which command to draw them later.
+    """Report why there are no pictures, and which command draws them later.
 
-    Whatever a drawing library raises, what was trained is whole: no reason to fail.
+    The run is complete, whatever a drawing library raises: it does not fail.
     """
     from fedloom.errors import FedloomError
 
@@ -139,9 +137,9 @@ def _is_run(path: Path) -> bool:
 
 
 def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
-    """Aligned columns, indented, wrapped at words; nothing for no lines.
+    """Aligned columns, indented, wrapped at words; empty without lines.
 
-    space: columns of the page; None: the terminal's, and without a terminal as many as it takes.
+    space: columns of the page; None: the terminal's, and without a terminal as many as needed.
     """
     from rich.console import Console
     from rich.table import Table
@@ -165,14 +163,14 @@ def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
 
 
 def _shown(text: str) -> str:
-    """A text on one line, in which no character commands the terminal."""
+    """A text on one line, without control characters for the terminal."""
     line = " ".join(text.split())
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", line)
 
 
 def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
-    """The width of every column: as wide as its text where that fits; else what its longest word
-    takes, and a share of the rest; where not even the words fit, the widest are cut.
+    """The width of every column: as wide as its text if that fits; else as wide as its longest word
+    and a share of the rest; if not even the words fit, the widest are cut.
     """
     from rich.cells import cell_len
 
@@ -187,9 +185,9 @@ def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
 
 
 def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The comparison, without its less important columns where the terminal is too narrow.
+    """The comparison, without its less important columns if the terminal is too narrow.
 
-    Anywhere but in a terminal it is complete.
+    Without a terminal it is complete.
     """
     from fedloom.report.tables import as_text, table_cells
 

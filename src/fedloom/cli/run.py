@@ -82,7 +82,7 @@ def run_command(
     "--accept-log", is_flag=True, help="Take a rounds.jsonl that was edited by hand as it is."
 )
 def resume_command(run: Path, changes: tuple[str, ...], quiet: bool, accept_log: bool) -> None:
-    """Go on with a run, from its newest whole checkpoint.
+    """Continue a run from its newest whole checkpoint.
 
     \b
     fedloom resume runs/digits-fedavg-seed0
@@ -105,7 +105,7 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool, accept_log:
 
 
 def start(config: Config, folder: Path, quiet: bool) -> None:
-    """Run from the beginning, and say what came of it."""
+    """Run from the beginning, and print the result."""
     _train(config, folder, quiet, fresh=True)
 
 
@@ -136,7 +136,7 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
 
 
 def stopped(folder: Path, error: OSError) -> str:
-    """What the system refused: a file may as well be another's that vanished as one of the run."""
+    """The error for a system's refusal: the file may be the run's, or another's that vanished."""
     from fedloom.storage.atomic import reason, remedy
 
     again = f", then `fedloom resume {quote(str(folder))}`"
@@ -145,8 +145,10 @@ def stopped(folder: Path, error: OSError) -> str:
 
 
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
-    """Say that a signal stopped the run -> what ends the command with 128 + its number."""
-    with contextlib.suppress(OSError):  # the terminal may be what is gone
+    """Report that a signal stopped the run -> the exception that ends the command with 128 + its
+    number.
+    """
+    with contextlib.suppress(OSError):  # the terminal may be closed
         click.echo(text, err=True)
     return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 
@@ -181,9 +183,10 @@ def _folder(config: Config, out: str | None) -> Path:
 
 def _place(config: Config, out: str | None) -> tuple[Path, str]:
     """The folder of one run of several, and whether it is "new", "begun" or "finished" there: the
-    same command goes on. Without --out the first folder of its name that is free or holds this run.
+    same command continues it. Without --out it is the first folder of its name that is free or
+    contains this run.
 
-    Raises ConfigError where --out holds anything else.
+    Raises ConfigError if --out contains anything else.
     """
     from .printing import run_folders
 
@@ -203,8 +206,8 @@ def _place(config: Config, out: str | None) -> tuple[Path, str]:
 
 
 def _state(config: Config, folder: Path) -> tuple[str, str]:
-    """ "new", "begun" or "finished", empty for a folder that holds something else than a run that
-    can go on as this one; then the settings that differ.
+    """State of a folder: "new", "begun" or "finished"; empty if it contains anything but a run that
+    can be continued as this one, and then the settings that differ.
     """
     from fedloom.config import from_run
     from fedloom.errors import FedloomError

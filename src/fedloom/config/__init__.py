@@ -1,7 +1,7 @@
-"""Settings of a run: recipes and TOML files, changes on the command line, and what they stand for.
+"""Settings of a run: recipes and TOML files, changes on the command line, and the objects that they
+make.
 
-Importing this package imports pydantic; nothing else of fedloom does, and nothing imports it before
-a run is asked for.
+Only this package imports pydantic, and nothing imports it before a run is asked for.
 """
 
 from __future__ import annotations

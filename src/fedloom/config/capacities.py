@@ -45,7 +45,7 @@ def checked_capacities(table: Mapping[str, Any], origin: Origin) -> dict[str, An
 
 
 def capacities_of(table: Mapping[str, Any]) -> Capacities | None:
-    """What an experiment is given, from a checked table."""
+    """The capacities of an experiment, from a checked table."""
     given = table.get("capacities")
     if "shares" not in table or given is None:
         return given

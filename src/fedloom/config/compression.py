@@ -65,7 +65,7 @@ def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None
 
 
 def link_of(values: Mapping[str, Any]) -> Link | None:
-    """The link that a complete table stands for; None for an empty one."""
+    """The link of a complete table; None for an empty one."""
     if not values:
         return None
     codec, feedback = _codec(values), FEEDBACKS[values["feedback"]]()

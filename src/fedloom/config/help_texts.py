@@ -1,6 +1,6 @@
-"""Every setting in words: what `fedloom show local` prints, and docs/settings.md has.
+"""Every setting as text: for `fedloom show local` and docs/settings.md.
 
-All of it is read off the code that they configure.
+All of it is read from the code that the settings configure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIMISERS = Registry(
 
 @dataclass(frozen=True)
 class Setting:
-    """One key as a person reads it; default "needed" where there is none."""
+    """One key for a reader; default "needed" if there is none."""
 
     key: str
     default: str
@@ -41,11 +41,11 @@ class Setting:
     about: str
 
 
-# tables without a name, as their docstrings explain them
+# tables without a name; their docstrings explain them
 TABLES: Registry[Callable[..., Any]] = Registry("table of settings", {"run": Settings, **PLAIN})
 # what a file says for itself
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
-# keys that stand beside the options of what a table names
+# keys beside the options of a table's entry
 EXTRA: dict[str, tuple[Setting, ...]] = {
     "data": (
         Setting(
@@ -87,7 +87,7 @@ def settings_in(name: str) -> list[Setting]:
 
 
 def setting_named(option: str) -> str | None:
-    """The key of a setting that somebody writes as an option; None if there is none.
+    """The key of a setting that was written as an option; None if there is none.
 
     >>> setting_named("--rounds"), setting_named("--weight-decay"), setting_named("--verbose")
     ('rounds', 'local.weight_decay', None)
@@ -101,7 +101,7 @@ def setting_named(option: str) -> str | None:
 
 
 def options_of(path: str, name: str) -> list[Setting]:
-    """The options of what a named table names, such as ("server", "adam"); about: the source."""
+    """The options of an entry of a named table, such as ("server", "adam"); about: the source."""
     return _of(REGISTRIES[path][name], f"{path}.", NESTED.get(path, ()))
 
 

@@ -1,4 +1,4 @@
-"""What a run is called in tables and legends unless it is given a label."""
+"""The default label of a run in tables and legends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..submodels import VIEWS
 
 
 def method_label(values: Mapping[str, Any]) -> str:
-    """The names of the parts of a configuration that make a method, its algorithm's first.
+    """The names of the parts that make a method, its algorithm's first.
 
-    values: the tables, complete. The loss is named where it is a paper's.
+    values: the tables, complete. The loss is named if it is from a paper.
 
     >>> method_label({"algorithm": {"name": "fedavg"}, "objective": {"name": "moon"}})
     'FedAvg + MOON'

@@ -1,4 +1,4 @@
-"""Changes of a configuration: `key=value`, as they stand on the command line."""
+"""Changes of a configuration: `key=value` on the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REGISTRIES: dict[str, Makers] = {
     "compress.down": MAKERS,
     "devices": DEVICES,
 }
-# tables without a name; those of a registry may stand in them
+# tables without a name, which may contain named ones
 PLAIN: Makers = {
     "local": Local,
     "evaluate": Evaluation,
@@ -53,7 +53,7 @@ PLAIN: Makers = {
 }
 RUN = model_of(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
-# keys of a named table that are no options of what the table names
+# keys of a named table that are no options of its entry
 NESTED: dict[str, tuple[str, ...]] = {
     "data": ("partition", "tests"),
     "submodel": ("capacities", "shares"),
@@ -61,18 +61,18 @@ NESTED: dict[str, tuple[str, ...]] = {
 }
 
 
-# what may stand for a key, or for the beginning of one
+# shorthands of keys, or of their beginnings
 SHORT = {
     "partition": "data.partition",
     "tests": "data.tests",
     "compress.up": "compress",  # of client updates, as compress is
     "memory.resident_bytes": "resident_bytes",
 }
-OLD = ("memory.resident_bytes",)  # of these what keys were called in fedloom 0.1
+OLD = ("memory.resident_bytes",)  # keys of fedloom 0.1 among these
 
 
 def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
-    """The settings of a file with the keys of today; source: where from, to warn of old ones."""
+    """The settings of a file with current keys; source: the file, for warnings about old ones."""
     out = dict(raw)
     for old in OLD:
         table, _, key = old.partition(".")
@@ -84,9 +84,9 @@ def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`a.b=c` -> its dotted key and its value: TOML where it reads as TOML, else the text itself.
+    """`a.b=c` -> its dotted key and its value: as TOML if it is valid TOML, else as text.
 
-    Raises ConfigError for what is no key=value.
+    Raises ConfigError for anything but key=value.
 
     >>> parse_override("local.lr=0.05"), parse_override("algorithm=fedacg")
     (('local.lr', 0.05), ('algorithm', 'fedacg'))
@@ -108,8 +108,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def refuse_repeats(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for a line that gives one key two values: a run has one of them, and which
-    one is not to be guessed.
+    """Raise ConfigError for a line that gives one key two values.
 
     >>> refuse_repeats(["seed=1", "local.lr=0.1", "seed=1"])
     """
@@ -127,7 +126,7 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
 
 
 def refuse_more_rounds(overrides: Sequence[str], planned: Any) -> None:
-    """Raise ConfigError for rounds=+50: TOML reads 50, and what is meant is 50 more."""
+    """Raise ConfigError for rounds=+50: TOML reads 50, and 50 more are meant."""
     for text in overrides:
         key, _, value = (part.strip() for part in text.partition("="))
         if key == "rounds" and value[:1] == "+" and value[1:].isdecimal():
@@ -139,8 +138,7 @@ def refuse_more_rounds(overrides: Sequence[str], planned: Any) -> None:
 
 
 def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
-    """Change a configuration in place, names before options; returns the dotted keys that were
-    set.
+    """Change a configuration in place, names before options; returns the dotted keys that changed.
 
     A new name drops the options of the old one. Raises ConfigError.
     """
@@ -178,7 +176,7 @@ def named_table(place: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def is_short(codec: str) -> bool:
-    """Say whether a codec's name has its options with it, as topk:0.01 has, or is a chain."""
+    """True if a codec's name includes its options, as topk:0.01 does, or is a chain."""
     return ":" in codec or "|" in codec or codec == "zstd"
 
 
@@ -187,13 +185,13 @@ def _is_name(path: str, value: Any) -> bool:
 
 
 def _full(path: str) -> str:
-    """A key without the shorthands that need no look at the settings."""
+    """A key without the shorthands that do not depend on the settings."""
     short = next((s for s in SHORT if f"{path}.".startswith(f"{s}.")), "")
     return SHORT[short] + path.removeprefix(short) if short else path
 
 
 def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
-    """Name a table anew -> the options that came with the name, as those of topk:0.01 do."""
+    """Change the name of a table -> the options that came with it, as those of topk:0.01 do."""
     *tables, key = path.split(".")
     place = raw
     for table in tables:
@@ -204,21 +202,21 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
     options: dict[str, Any] = {}
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
     if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
-        kept.pop("feedback", None)  # it went with the old codec
+        kept.pop("feedback", None)  # it was the default of the old codec
     if path.startswith("compress") and isinstance(name, str) and is_short(name):
         try:
             name, options = named_codec(name)
         except ConfigError as error:
             raise ConfigError(f"command line: {error}") from None
     make = REGISTRIES[path].get(name) if isinstance(name, str) else None
-    if path == "data.partition" and make is not None:  # every partition is of `clients`
+    if path == "data.partition" and make is not None:  # every partition has `clients`
         kept |= {k: v for k, v in old.items() if k in known(make)}
     place[key] = {"name": name, **kept, **options}
     return list(options)
 
 
 def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:
-    """The table of this name, made if it is not there."""
+    """The table of this name, made if it is missing."""
     found = place.setdefault(name, {})
     if isinstance(found, str):  # algorithm = "fedacg"
         found = place[name] = {"name": found}
@@ -228,7 +226,9 @@ def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:
 
 
 def _spelled_out(raw: dict[str, Any], path: str) -> str:
-    """Shorthands: data.alpha is data.partition.alpha, local.decay is local.schedule.decay."""
+    """Resolve shorthands: data.alpha is data.partition.alpha, local.decay is
+    local.schedule.decay.
+    """
     parts = path.split(".")
     if path == "local.decay":
         if named_table(_table(raw, "local", path), "schedule").get("name") != "exponential":

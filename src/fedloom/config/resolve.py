@@ -1,4 +1,4 @@
-"""From a recipe or a file and changes to the complete configuration, and from that to a run."""
+"""From a recipe or a file with changes to the complete configuration, and to a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .overrides import (
 from .sources import load, read
 from .validation import NOTHING, Origin, check, known, live, model_of
 
-# every table, whose name may stand outside of all tables
+# tables whose name may be given outside of all tables
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 
@@ -74,7 +74,7 @@ class Config:
     def experiment(self, **more: Any) -> Experiment:
         """Make every part, load the data. more: further arguments of Experiment, such as on_round.
 
-        Raises ConfigError or DataError for what no part accepts, naming where it came from.
+        Raises ConfigError or DataError with the source of a refused value.
         """
         parts = {p: self._part(p) for p in (*PLAIN, "objective", "submodel", "devices")}
         run = {k: v for k, v in self.values.items() if k in RUN.model_fields}
@@ -96,7 +96,7 @@ class Config:
             )
 
     def _table(self, path: str) -> Mapping[str, Any] | None:
-        """The table at a dotted path; None where there is none."""
+        """The table at a dotted path; None if there is none."""
         table: Any = self.values
         for part in path.split("."):
             table = table.get(part)
@@ -105,8 +105,8 @@ class Config:
         return dict(table)
 
     def options(self, path: str) -> dict[str, Any]:
-        """The options of what the table at this path names, as Python arguments; a named table
-        among them is made what it stands for.
+        """The options of the entry that the table at this path names, as Python arguments; a named
+        table among them becomes its object.
         """
         table, skip = self._table(path) or {}, ("name", *NESTED.get(path, ()))
         out = live({k: v for k, v in table.items() if k not in skip})
@@ -114,7 +114,7 @@ class Config:
         return out | {k: self._part(f"{path}.{k}") for k in named}
 
     def _part(self, path: str) -> Any:
-        """What the table at this path stands for; None where there is none."""
+        """The object of the table at this path; None if there is none."""
         table = self._table(path)
         if table is None:
             return None
@@ -135,13 +135,13 @@ class Config:
             return with_server(method, server, options)
 
     def rule(self) -> Rule | None:
-        """The rule of sub-models, which knows the capacities; None without one."""
+        """The sub-model scheme, which knows the capacities; None without one."""
         made: Rule | None = self._part("submodel")
         given = capacities_of(self.values.get("submodel", {}))
         return made if made is None or given is None else made.settled(levels_of(given))
 
     def net(self) -> Net:
-        """The model, with weights of its own; no data are loaded."""
+        """The model, with its initial weights; no data are loaded."""
         return Net(self._model(), getattr(torch, self.values["dtype"]))
 
     def _model(self) -> nn.Module:
@@ -166,7 +166,7 @@ class Config:
 def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a recipe's name or a TOML file, with changes `key=value`.
 
-    Raises ConfigError, on one line, for whatever is unknown or of a wrong type.
+    Raises ConfigError, on one line, for unknown names and wrong types.
     """
     raw, said, name = load(source)
     config = _complete({"name": name, **raw}, said, overrides, here=True)
@@ -179,10 +179,10 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a run directory, with changes that a run may go on with.
+    """The configuration of a run directory, with changes that `resume` allows.
 
-    Raises CheckpointError for what is no run directory, ConfigError for a run that Python code
-    started (its model and data are in that code) and for a change of what decides the numbers.
+    Raises CheckpointError if it is no run directory, ConfigError for a run that Python code started
+    (its model and data are in that code) and for a change of a setting that decides the numbers.
     """
     file = Path(run) / "config.toml"
     if not file.is_file():
@@ -197,7 +197,9 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
         )
     refuse_more_rounds(overrides, raw.get("rounds"))
     asked = _complete(raw, f"file '{file}'", overrides)
-    kept = _complete({**raw, "device": "cpu"}, f"file '{file}'", ())  # its own may be elsewhere
+    kept = _complete(
+        {**raw, "device": "cpu"}, f"file '{file}'", ()
+    )  # its own data may be elsewhere
     if changed := differing(kept.values, asked.values):
         engines = [c.values["engine"] for c in (kept, asked)]
         if changed == ["engine"]:
@@ -244,7 +246,7 @@ def _complete(
         raise ConfigError(f"{origin.of('device')}: {error}") from None
     try:
         engine = None if values["engine"] == "auto" else make_engine(values["engine"])
-        if here and isinstance(engine, Workers):  # a run that is there may be of another machine
+        if here and isinstance(engine, Workers):  # an existing run may come from another machine
             engine.fit(0)
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
@@ -259,7 +261,7 @@ def _method(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
 
 
 def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
-    """The tables that may be left out; the name "none" leaves one out too."""
+    """The optional tables; the name "none" leaves one out too."""
     found: dict[str, Any] = {}
     for path in ("server", "submodel", "devices"):
         table = named_table(raw, path)
@@ -275,7 +277,7 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
 
 
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
-    """Unknown keys outside tables, with the dotted key that may be meant."""
+    """Refuse unknown keys outside of tables, with the dotted key that may be meant."""
     for key in raw:
         if key in RUN.model_fields or key in _TABLES:
             continue
@@ -287,7 +289,7 @@ def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
 
 
 def _options(raw: Mapping[str, Any], path: str) -> list[str]:
-    """The keys of a named table as it is named here; none if it has no known name."""
+    """The keys of a named table for its current name; none if the name is unknown."""
     *tables, key = path.split(".")
     place = raw
     for table in tables:
@@ -311,7 +313,7 @@ def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
     if path == "local":
         rates = named_table(table, "schedule")
         if rates.get("name") == "cosine" and type(raw.get("rounds")) is int:
-            rates.setdefault("rounds", raw["rounds"])  # what a longer continuation keeps
+            rates.setdefault("rounds", raw["rounds"])  # a longer continuation keeps these
         values["schedule"] = _named({"schedule": rates}, "local.schedule", origin, "constant")
     return values
 

@@ -1,4 +1,4 @@
-"""docs/settings.md: every key of a configuration, read off the code."""
+"""docs/settings.md: every key of a configuration, read from the code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _prose(make: Any) -> list[str]:
-    """A docstring without its examples; angle brackets and stars are meant as they stand."""
+    """A docstring without its examples, with angle brackets and stars escaped."""
     text = (inspect.getdoc(make) or "").partition(">>>")[0].rstrip()
     for sign in "\\*_<":
         text = text.replace(sign, f"\\{sign}")

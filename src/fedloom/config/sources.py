@@ -1,4 +1,4 @@
-"""Read settings: a recipe's, or a TOML file's."""
+"""Settings from a recipe or a TOML file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..recipes import RECIPES
 
 
 def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
-    """A recipe's name or a file -> settings, what errors call the source, a name for the run.
+    """A recipe's name or a file -> settings, the source's name in errors, a name for the run.
 
-    Raises ConfigError for what is neither.
+    Raises ConfigError if it is neither.
     """
     text = str(source)
     if text in RECIPES:

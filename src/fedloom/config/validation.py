@@ -1,7 +1,7 @@
-"""Check tables of settings against the functions and classes that they configure.
+"""Checks of tables of settings against the functions and classes that they configure.
 
-A table's keys, types and defaults are read off the signature of what it makes: a new option of an
-algorithm, model or data set needs no line here.
+A table's keys, types and defaults are read from the signature: a new option of an algorithm, model
+or data set needs no line here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from ..core.hyper import hints_of
 from ..errors import ConfigError, DataError, did_you_mean
 
-NOTHING = "none"  # TOML has no null: what a setting says that is to be None
+NOTHING = "none"  # TOML has no null: this text stands for None
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where settings come from, for errors. typed: dotted keys that were given on the command
+    """The source of settings, for errors. typed: dotted keys that were given on the command
     line.
     """
 
@@ -36,7 +36,7 @@ class Origin:
     typed: frozenset[str] = field(default_factory=frozenset)
 
     def of(self, path: str) -> str:
-        """The place of a dotted key.
+        """The source of a dotted key.
 
         >>> Origin("file 'a.toml'", frozenset({"algorithm.lam"})).of("algorithm.lam")
         'command line'
@@ -45,8 +45,8 @@ class Origin:
 
     @contextmanager
     def blame(self, table: str, keys: Iterable[str] = ()) -> Iterator[None]:
-        """Say of a value that is refused inside which source and table it came from. keys: of the
-        table, which the error then names.
+        """Add source and table to an error about a value that is raised inside. keys: of the table,
+        which the error then names.
         """
         try:
             yield
@@ -59,7 +59,7 @@ class Origin:
 
 
 def _is_meant(path: str, table: str, error: str) -> bool:
-    """Say whether an error names this key of a table, or outside of tables its whole path."""
+    """True if an error names this key of a table, or outside of tables its whole path."""
     if not table and "." in path:
         return path in error
     inside = not table or path.startswith(f"{table}.")
@@ -67,7 +67,7 @@ def _is_meant(path: str, table: str, error: str) -> bool:
 
 
 def live(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as Python arguments: "none" is None, a list is a tuple (which can be hashed).
+    """Settings as Python arguments: "none" is None, a list is a tuple (which is hashable).
 
     >>> live({"batch": "none", "hidden": [64, 64]})
     {'batch': None, 'hidden': (64, 64)}
@@ -79,7 +79,7 @@ def live(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_form(model: BaseModel) -> dict[str, Any]:
-    """Checked settings as TOML can hold them; a None that is the default is left out."""
+    """Checked settings in TOML's types; a None that is the default is left out."""
     out: dict[str, Any] = {}
     for name, value in model.model_dump().items():
         if value is not None:
@@ -119,7 +119,7 @@ def known(make: Callable[..., Any], skip: Iterable[str] = ()) -> list[str]:
 
 
 def _toml_type(hint: Any) -> Any:
-    """A type hint as TOML can fill it: sequences are lists, and a path is a text."""
+    """A type hint for TOML values: sequences are lists, and a path is a text."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         kept = [a for a in inner if typing.get_origin(a) or a in _HELD]
@@ -135,7 +135,7 @@ def check(
 ) -> dict[str, Any]:
     """The settings of one table, complete, in TOML's types.
 
-    path: the table's dotted name, empty for the top; what: what an error calls the table. Raises
+    path: the table's dotted name, empty for the top; what: the table's name in errors. Raises
     ConfigError naming source, table, key, value and what is allowed.
     """
     fields = model.model_fields
@@ -151,7 +151,7 @@ def check(
 
 
 def worded(error: str, path: str, keys: Iterable[str]) -> str:
-    """A refusal of a part as Python has it, with the key of the table at this path instead.
+    """An error of a Python part, with the key of the table at this path instead of the class.
 
     >>> worded("Exponential.decay must be in (0, 1], got 2", "local.schedule", ["decay"])
     'local.schedule.decay must be in (0, 1], got 2'
@@ -164,7 +164,7 @@ def worded(error: str, path: str, keys: Iterable[str]) -> str:
 
 @contextmanager
 def keyed(path: str, keys: Iterable[str]) -> Iterator[None]:
-    """Inside, a part is made of the table at this path: its refusals name the table's keys."""
+    """Errors of a part that is made inside name the keys of the table at this path."""
     try:
         yield
     except (ConfigError, DataError) as error:
@@ -192,7 +192,7 @@ def _explain(
 
 
 def _words(message: str, place: tuple[int | str, ...]) -> str:
-    """pydantic's sentence in ours. place: of the value; numbers in it count along lists."""
+    """pydantic's sentence in our words. place: of the value; numbers in it count along lists."""
     if depth := sum(isinstance(part, int) for part in place):
         one = _words(message, ()).removeprefix("a ")
         return f"a {'list of lists of' if depth > 1 else 'list of'} {one}s"

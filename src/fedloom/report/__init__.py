@@ -1,7 +1,7 @@
-"""Read run directories; make tables, pictures and one self-contained HTML page of them.
+"""Reports: read run directories; make tables, pictures and one self-contained HTML page.
 
-Needs numpy; pictures need matplotlib and the page needs jinja2 as well, both imported only when
-something is drawn or written (``pip install fedloom[report]``).
+Needs numpy; pictures need matplotlib and the page also jinja2, both imported only when something is
+drawn or written (``pip install fedloom[report]``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures that are no curves: labels per client, metric per client, bytes per field."""
+"""Bar charts, histograms and heat-maps: labels per client, metric per client, bytes per field."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NAMED = 30  # classes up to which each is named
 
 @dataclass(frozen=True)
 class FieldBytes:
-    """Bytes of one message field, means over the seeds: in total and per client and round. A method
-    that asks everybody before round 1 has these bytes in the total only.
+    """Bytes of one message field, means over the seeds: in total and per client and round. The
+    bytes of an exchange before round 1 are in the total only.
     """
 
     direction: str
@@ -54,7 +54,7 @@ def field_bytes(group: Group) -> list[FieldBytes]:
 
 
 def _each(run: Run, direction: str, field: str) -> float | None:
-    """Bytes of a field for one client in one round; of a log without fields, by the ledger."""
+    """Bytes of a field for one client in one round; from the ledger if the log has no fields."""
     sent, clients = run.columns.get(f"bytes_{direction}.{field}"), run.columns.get("cohort")
     if clients is not None and any(c.startswith("bytes_down.") for c in run.columns):
         visits = float(np.nansum(clients))
@@ -230,7 +230,7 @@ def _name_classes(axes: Axes, names: Sequence[str], classes: int) -> None:
 
 
 def _white_to_blue() -> Any:
-    """Lightness alone carries the value, so it reads in grey and to every eye; nothing is white."""
+    """A colour map by lightness alone, so that it can be read in grey and by every eye."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("share", ["#ffffff", "#9ecae1", "#2171b5", "#08204a"])

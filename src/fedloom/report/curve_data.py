@@ -1,4 +1,4 @@
-"""Numbers out of curves: one run's last and best value and target, one group's mean and band."""
+"""Numbers from curves: a run's last and best value and target, a group's mean and band."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def last(run: Run, column: str) -> float | None:
 
 
 def best(run: Run) -> float | None:
-    """Give the best measured value of the run's metric over all rounds, NaN passed over; None if
-    nobody knows what is better.
+    """Give the best measured value of the run's metric over all rounds, without NaN; None if it is
+    unknown which is better.
     """
     values = measured(run, run.metric.column)[1]
     values = values[np.isfinite(values)]
@@ -63,10 +63,9 @@ def best(run: Run) -> float | None:
 
 
 def first_hit(run: Run, target: float) -> Hit | None:
-    """Find the first round whose EMA is as good as the target.
+    """Find the first round whose EMA reaches the target.
 
-    The EMA curve is used as in FedACG's tables; a run that keeps none is judged by the measured
-    values.
+    The EMA is used as in FedACG's tables; without one, the measured values are used.
     """
     metric = run.metric
     column = metric.ema_column if metric.ema_column in run.columns else metric.column
@@ -79,7 +78,7 @@ def first_hit(run: Run, target: float) -> Hit | None:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Average what is known; None if nothing is.
+    """Average the known values; None if there are none.
 
     >>> mean([1.0, None, 2.0]), mean([None])
     (1.5, None)
@@ -89,7 +88,7 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def sd(values: Sequence[float | None]) -> float | None:
-    """Sample standard deviation (divided by n - 1) of what is known; None for fewer than two.
+    """Sample standard deviation (divided by n - 1) of the known values; None for fewer than two.
 
     >>> sd([1.0, 3.0]), sd([1.0])
     (1.4142135623730951, None)
@@ -105,9 +104,9 @@ def sd(values: Sequence[float | None]) -> float | None:
 def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:
     """Average a column over the seeds that count, with the lowest and the highest seed as band.
 
-    Only rounds that every such seed measured are taken, so that a seed's end makes no jump; bytes
-    and seconds on the axis are means over the seeds as well.  A value that is not finite leaves a
-    gap.  None if there is no such round.
+    Only rounds that every such seed measured are used, so that the end of a seed makes no jump;
+    bytes and seconds on the axis are means over the seeds as well. A value that is not finite
+    leaves a gap. None if there is no such round.
     """
     runs = [run for run in group.counted if measured(run, column)[0].size]
     if not runs:

@@ -113,7 +113,7 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Collect what all the runs share and a reader asks first."""
+    """Collect the facts that all the runs share."""
     asked = {
         "data": [_name(run, "data") for run in runs],
         "model": [_name(run, "model") for run in runs],
@@ -164,7 +164,7 @@ def _sizes(groups: Sequence[Group]) -> _Table:
 
 
 def _differences(groups: Sequence[Group]) -> _Table:
-    """List the settings that are not the same in every run, a column per group."""
+    """List the settings that differ between the runs, a column per group."""
     flats = [[flatten(run.config) for run in group.runs] for group in groups]
     keys = dict.fromkeys(key for group in flats for flat in group for key in flat)
     lines = []

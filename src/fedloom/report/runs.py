@@ -1,4 +1,4 @@
-"""Read run directories, finished or not, and put runs that differ only in the seed together."""
+"""Read run directories, finished or not, and group runs that differ only in the seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARES = ("accuracy", "balanced_accuracy", "f1", "error")
 
 @dataclass(frozen=True)
 class Metric:
-    """What a run is judged by; a unit of "share" is shown in per cent."""
+    """The headline metric of a run; a unit of "share" is shown in per cent."""
 
     name: str
     higher_is_better: bool | None  # None: nobody knows
@@ -44,7 +44,7 @@ class Metric:
         return f"test_{self.name}_ema"
 
     def reached(self, values: Floats, target: float) -> NDArray[np.bool_]:
-        """Say for each value whether it is as good as the target (never for NaN)."""
+        """For each value, whether it reaches the target (never for NaN)."""
         if self.higher_is_better is None:
             raise ConfigError(
                 f"nothing says whether the metric '{self.name}' is better higher or lower, which a "
@@ -98,7 +98,7 @@ class Run:
 
     @cached_property
     def simulated(self) -> Floats:
-        """Simulated seconds until each round's end; zeros where devices were not described (T)."""
+        """Simulated seconds until each round's end; zeros without a device profile (T)."""
         return np.cumsum(self._or_zero("simulated_seconds"))
 
     @property
@@ -161,7 +161,7 @@ class Group:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a run directory; whatever a killed run had not yet written is left empty.
+    """Read a run directory; files that a killed run had not yet written are left empty.
 
     Raises CheckpointError if `path` is not a run directory or one of its files is corrupt.
     """

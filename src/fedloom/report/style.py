@@ -1,4 +1,4 @@
-"""How every picture looks: colours per algorithm, sizes, legends, text taken literally."""
+"""The style of pictures: colours per algorithm, sizes, legends, text taken literally."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Picture:
 
 
 def numbered(i: int) -> Style:
-    """Give the i-th colour; after seven they come again with another dash."""
+    """Give the i-th colour; after seven they repeat with another dash."""
     return Style(_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
 
 
@@ -71,7 +71,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def plain(axes: Axes, x: str, y: str) -> None:
-    """Label the axes and take away what is not needed to read them."""
+    """Label the axes and remove unnecessary lines."""
     axes.set_xlabel(shorten(x, 80), color=_INK)
     axes.set_ylabel(shorten(y, 40), color=_INK)
     axes.tick_params(labelsize=_SMALL, colors=_INK)

@@ -1,5 +1,5 @@
-"""Sub-models: accuracy per size at the clients and on the common test set, sizes nobody trained,
-what was explored. One table, and pictures with a panel for each size.
+"""Tables and pictures of sub-models: accuracy per size at the clients and on the common test set,
+sizes that nobody trained, explored coordinates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MANY = 10  # evaluations at the end whose mean is given beside the last one
 
 
 def sizes_of(groups: Sequence[Group]) -> list[str]:
-    """The sizes that were measured in any of the groups, as columns name them, in rising order."""
+    """The sizes that were measured in any of the groups, as in column names, increasing."""
     found = {
         column.partition("@")[2]
         for group in groups
@@ -66,7 +66,7 @@ def _last_ones(run: Run, column: str) -> float | None:
 
 
 def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
-    """How much every size holds of what its capacity is a share of, and of all parameters."""
+    """How much every size holds: of what its capacity is a share of, and of all parameters."""
     of_counted: list[list[float]] = [[] for _ in sizes]
     of_all: list[list[float]] = [[] for _ in sizes]
     for run in group.counted:
@@ -87,8 +87,8 @@ def _cell(values: Sequence[float | None], unit: str) -> str:
 
 
 def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
-    """Draw what there are data for: the metric by round and size, histograms over the clients of
-    each size, sizes that nobody trained, exploration and difference by round and size.
+    """Draw the available data: the metric by round and size, histograms over the clients of each
+    size, sizes that nobody trained, exploration and difference by round and size.
     """
     sizes = sizes_of(groups)
     if not sizes:
@@ -111,8 +111,8 @@ def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pi
 
 
 class _Quantity(NamedTuple):
-    """What a picture shows. of_part: a share of each size's own part, so that sizes are not to be
-    compared by their height.
+    """The quantity of a picture. of_part: a share of each size's own sub-model, so that heights of
+    different sizes cannot be compared.
     """
 
     words: str
@@ -121,7 +121,7 @@ class _Quantity(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For an axis."""
+        """The label of the axis."""
         return f"{self.words}{self.unit}"
 
 
@@ -132,8 +132,8 @@ def _panels(
     y: str,
     shared: bool = True,
 ) -> tuple[Figure, bool]:
-    """A panel for each size; draw(axes, size) gives the labels and handles of what it drew. shared:
-    all have the same scale upwards.
+    """A panel for each size; draw(axes, size) returns the labels and handles of its lines. shared:
+    all have the same vertical scale.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -195,7 +195,7 @@ def _by_round(
 
 
 def _within_percent(axes: Axes) -> None:
-    """No axis of shares beyond 0 and 100; one that never moves has all of it."""
+    """Limit an axis of shares to 0 and 100; a constant one has the full range."""
     low, high = axes.dataLim.intervaly
     if high - low < 1e-9:
         axes.set_ylim(-2, 102)
@@ -246,7 +246,9 @@ def _own(group: Group, size: str) -> Floats:
 
 
 def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> Picture | None:
-    """The metric against the size: full marks where somebody trained it, hollow ones elsewhere."""
+    """The metric against the size: full marks for sizes that a client trained, hollow ones for
+    others.
+    """
     up, ends, handles = 100.0 if "%" in label else 1.0, [], []
     made = figure(5.6, 3.6)
     axes = made.add_subplot()

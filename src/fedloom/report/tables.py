@@ -13,15 +13,16 @@ from .curve_data import Hit, best, first_hit, last, mean, sd
 from .runs import Group, Run
 
 Row = dict[str, Any]
-MISSING = "-"  # what a cell without a value shows
+MISSING = "-"  # a cell without a value
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def fixed(value: float, places: int, sign: str = "") -> str:
-    """Write a number with so many decimals; halfway goes away from zero. sign: "+" shows both.
+    """Write a number with so many decimals; halfway is rounded away from zero. sign: "+" shows
+    both.
 
-    Halfway is what a person would call so: a float is off by its last digits, and they depend on
-    how it was added up.
+    Halfway is tested with a tolerance, because the last digits of a float depend on the order of
+    additions.
 
     >>> fixed(0.125, 2), fixed(82.455, 2), fixed(1.1 * 1.1 - 1.205, 2, "+"), fixed(math.inf, 2)
     ('0.13', '82.46', '+0.01', 'inf')
@@ -87,7 +88,7 @@ def human_value(value: float | None, unit: str, spread: float | None = None) -> 
 
 
 def human_size(share: float) -> str:
-    """Write a share of the model as papers do: 1/64 where its inverse is a power of two.
+    """Write a share of the model as papers do: 1/64 if its inverse is a power of two.
 
     >>> human_size(0.015625), human_size(0.04), human_size(1.0)
     ('1/64', '0.04', '1')
@@ -122,7 +123,7 @@ def comparison(groups: Sequence[Group], target: float | None = None) -> list[Row
 
 
 def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Give the headings and the cells as people read them; columns without a value are left out."""
+    """Give the headings and the cells as text; columns without a value are left out."""
     if not rows:
         return [], []
     metrics = {row["metric"] for row in rows}
@@ -225,7 +226,7 @@ def _row(group: Group, target: float | None) -> Row:
 
 
 def _hit(run: Run, target: float | None) -> Hit | None:
-    """Find the target on the curve, or take what the run itself wrote down."""
+    """Find the target on the curve, or take the one that the run recorded."""
     if target is not None:
         return first_hit(run, target)
     if "rounds_to_target" not in run.summary:
