@@ -53,9 +53,7 @@ class Round(NamedTuple):
 
 
 class Reaches(Enum):
-    """How a field of a client update reaches the server, which decides what may replace its exact
-    value.
-    """
+    """How a field of an update reaches the server, and so what may replace its exact value."""
 
     MEAN = "as a mean over the cohort, and in no other way"
     ACCUMULATED = "as a mean; the client adds it to its own state as well"
@@ -130,9 +128,7 @@ class Algorithm(ABC):
 
     @property
     def probes(self) -> bool:
-        """True if the method overrides probe(): every client sends its result once, before
-        round 0.
-        """
+        """True if the method overrides probe(): every client sends it once, before round 0."""
         return type(self).probe is not LocalSGD.probe
 
     @property
@@ -148,15 +144,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def broadcast(self, srv: Rec) -> Rec:
-        """-> msg, the broadcast to every client of the round, whose bytes are counted. Always has
-        x.
-        """
+        """-> msg, sent to every client of the round; its bytes are counted. Always has x."""
 
     @abstractmethod
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        """-> srv. up: delta and the fields of uniform(), each a mean over the round's client
-        updates.
-        """
+        """-> srv. up: delta and the fields of uniform(), each a mean over the client updates."""
 
     @abstractmethod
     def model(self, srv: Rec) -> Vec:

@@ -92,9 +92,7 @@ def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
 
 
 class OneLine(logging.Handler):
-    """Log records as one line each on the current stderr, which a progress bar may have
-    replaced.
-    """
+    """Log records as one line each on the current stderr; a progress bar may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -1,6 +1,4 @@
-"""An estimate of a run's cost, from a short measurement: some clients of round 1, one
-evaluation.
-"""
+"""An estimate of a run's cost from a short measurement: some clients, and one evaluation."""
 
 from __future__ import annotations
 

@@ -145,9 +145,7 @@ def stopped(folder: Path, error: OSError) -> str:
 
 
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
-    """Report that a signal stopped the run -> the exception that ends the command with 128 + its
-    number.
-    """
+    """Report that a signal stopped the run -> the exception that ends the command (128 + it)."""
     with contextlib.suppress(OSError):  # the terminal may be closed
         click.echo(text, err=True)
     return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))

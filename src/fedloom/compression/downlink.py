@@ -56,9 +56,7 @@ def first_state(codecs: Codecs, msg: Rec, layout: Layout, seed: int) -> Rec:
 def announce(
     codecs: Codecs, msg: Rec, state: Rec, layout: Layout, seed: int, round: int
 ) -> tuple[Rec, Rec]:
-    """A round's broadcast -> what the clients hold after it, and the server's new state of the
-    downlink.
-    """
+    """A broadcast -> what the clients hold after it, and the server's new downlink state."""
     for name, codec in codecs.items():
         own, v = getattr(state, name), getattr(msg, name)
         draw = generator(seed, "downlink", round, name)
@@ -85,9 +83,7 @@ def bill(state: Rec, down: Mapping[str, int], missed: int | None) -> dict[str, i
 
 
 def sizes(codecs: Codecs, msg: Rec, state: Rec, layout: Layout) -> dict[str, int]:
-    """{field: bytes} of a typical encoded message, for estimates: the message of the field
-    itself.
-    """
+    """{field: bytes} of a typical encoded message, for estimates: that of the field itself."""
     out = {}
     for name, codec in codecs.items():
         code, draw = getattr(state, name).code, generator(0, "downlink")

@@ -37,9 +37,7 @@ class Forget:
         return e
 
     def lost(self, v: Vec, e: Vec) -> Vec:
-        """What the server still lacks of a field v (m,), from the client's new e; (0,) without
-        error feedback.
-        """
+        """What the server still lacks of a field v (m,), from the new e; (0,) if it keeps none."""
         return e
 
     def arrive(self, mean: Vec, h: Vec, share: float) -> tuple[Vec, Vec]:

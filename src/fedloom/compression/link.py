@@ -114,9 +114,7 @@ class Link:
             object.__setattr__(self, "down", make_codec(self.down))
 
     def spelled_out(self, algorithm: Algorithm) -> Link:
-        """-> the same link with one entry per field. Raises ConfigError for a value that is no Via
-        or no codec.
-        """
+        """-> the link with one entry per field. Raises ConfigError if one is no Via or codec."""
         assert not isinstance(self.up, str) and not isinstance(self.down, str)  # see __post_init__
         sent = algorithm.sent
         up = dict.fromkeys(sent, self.up) if isinstance(self.up, Via) else dict(self.up)

@@ -226,9 +226,7 @@ def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:
 
 
 def _spelled_out(raw: dict[str, Any], path: str) -> str:
-    """Resolve shorthands: data.alpha is data.partition.alpha, local.decay is
-    local.schedule.decay.
-    """
+    """Shorthands: data.alpha is data.partition.alpha, local.decay is local.schedule.decay."""
     parts = path.split(".")
     if path == "local.decay":
         if named_table(_table(raw, "local", path), "schedule").get("name") != "exponential":

@@ -28,9 +28,7 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of settings, for errors. typed: dotted keys that were given on the command
-    line.
-    """
+    """The source of settings, for errors. typed: dotted keys given on the command line."""
 
     source: str
     typed: frozenset[str] = field(default_factory=frozenset)

@@ -21,9 +21,7 @@ _tape: contextvars.ContextVar[list[Tensor | int] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def seeded(seed: Tensor | int) -> Iterator[None]:
-    """HashedDropout inside draws from `seed` (an int, or a 0-d int64 tensor) and the order of its
-    calls.
-    """
+    """HashedDropout inside draws from `seed` (int, or 0-d int64 tensor) and the order of calls."""
     token = _tape.set([seed, 0])
     try:
         yield

@@ -40,9 +40,7 @@ class Variables(nn.Module):
 
 
 class Slot(NamedTuple):
-    """A place in a module that holds a trained parameter, and the parameter's index in the
-    layout.
-    """
+    """A place of a trained parameter in a module, and the parameter's index in the layout."""
 
     owner: nn.Module
     key: str
@@ -351,9 +349,7 @@ class Net:
         return inputs
 
     def stages(self, x: Vec, inputs: Any) -> list[Any]:
-        """The output of each block in one forward pass with parameters x (d,); the last is net(x,
-        inputs).
-        """
+        """The outputs of all blocks in one forward pass with x (d,); the last is net(x, inputs)."""
         out: list[Any] = []
         pieces: dict[int, list[Tensor]] = {}
         for block in self._blocks.parts:

@@ -101,9 +101,7 @@ def _pick(values: Tensor | None, rows: Tensor | None) -> Tensor | None:
 
 
 def check_labels(labels: Tensor, classes: int, where: object) -> Tensor:
-    """Labels (n,) if all are in 0 .. classes - 1; else DataError, naming the first wrong one and
-    its source.
-    """
+    """Labels (n,), all in 0 .. classes - 1; else DataError, naming the first wrong one."""
     wrong = ((labels < 0) | (labels >= classes)).nonzero()
     if len(wrong):
         row = int(wrong[0])

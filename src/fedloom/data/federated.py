@@ -107,9 +107,7 @@ class FederatedData:
         return self.classes
 
     def ready(self, inputs: Tensor, draws: Tensor | None = None) -> Tensor:
-        """Stored inputs (n, ...) as model inputs; with draws (n, k) they are augmented as in
-        training.
-        """
+        """Stored inputs (n, ...) as model inputs; with draws (n, k) augmented as in training."""
         if self.transform is None:
             return inputs
         if draws is None:

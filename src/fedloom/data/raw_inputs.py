@@ -64,9 +64,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Words:
-    """The first `length` words of a text by their numbers (n, length) int64; 0 is padding, 1 any
-    unknown word.
-    """
+    """The first `length` words as numbers (n, length) int64; 0 is padding, 1 any unknown word."""
 
     vocabulary: Mapping[str, int]
     length: int
@@ -89,9 +87,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Subwords(Raw):
-    """The first `length` tokens of a text by a Hugging Face tokeniser; the texts themselves are not
-    kept.
-    """
+    """The first `length` tokens by a Hugging Face tokeniser; the texts are not kept."""
 
     source: str
     length: int

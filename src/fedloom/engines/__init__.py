@@ -1,6 +1,4 @@
-"""Engines run the clients of a round. They know the interfaces of the parts, never a concrete
-algorithm.
-"""
+"""Engines run the clients of a round. They know interfaces, never a concrete algorithm."""
 
 from __future__ import annotations
 

@@ -197,9 +197,7 @@ class _Trial:
             self._fed = replace(self._full, local=local)
 
     def _measure(self, engine: Engine) -> float:
-        """Seconds of a whole round, from as many clients as the engine runs at once, and more as
-        time allows.
-        """
+        """Seconds of a round, from as many clients as the engine runs at once, or more."""
         budget, at_once = self._budget, _at_once(engine)
         members = self.cohort[:at_once]
         self._round(engine, members)  # the first time has costs that no later time has

@@ -24,9 +24,7 @@ from .evaluation import (
 
 
 class Engine(Protocol):
-    """Runs the clients of a round, and evaluates the model. Same configuration and seed,
-    same bits.
-    """
+    """Runs the clients of a round, and evaluates. Same configuration and seed, same bits."""
 
     name: str
 
@@ -40,9 +38,7 @@ class Engine(Protocol):
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
-        """Train a cohort (sorted). memories: {client: its state}, for clients that took part
-        before.
-        """
+        """Train a cohort (sorted). memories: {client: state} of those that took part before."""
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
         """Ask these clients (sorted) once before round 0, for algorithms that need it."""

@@ -1,6 +1,4 @@
-"""Evaluation of models whose batch norms keep no running statistics (HeteroFL's static batch
-norm).
-"""
+"""Evaluation of models with batch norm without running statistics (HeteroFL's static one)."""
 
 from __future__ import annotations
 

@@ -158,9 +158,7 @@ class Client:
         return made
 
     def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 0. Returns the sums of what they send, for plain
-        averages.
-        """
+        """Ask clients once before round 0. Returns the sums of what they send."""
         out, down = RangeResult([], {}, []), nbytes(rec(x=x))
         for place, i in enumerate(clients, first):
             with self.explained(i, -1):
@@ -278,9 +276,7 @@ class Client:
         return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
-        """The state that all clients with this view have when they first take part at x. Nothing
-        writes into a state.
-        """
+        """The state of all clients that first take part at x with this view; it is read-only."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             seed_torch(key(self.fed.seed, "init"), x)
             link = self.plan.link.init(x, view.layout, self.fed.seed)

@@ -157,9 +157,7 @@ def evaluate_range(
 
 
 def add(scores: list[Score]) -> Score:
-    """The sum of scores from left to right, so that its bits do not depend on where ranges
-    are cut.
-    """
+    """The sum of scores from left to right: its bits do not depend on where ranges are cut."""
 
     def total(values: Any) -> float:
         return functools.reduce(lambda a, b: a + b, values, 0.0)

@@ -53,9 +53,7 @@ class Buffers:
             self._out = {id(b) for b in self._mine if id(b) in self._out and storage(b) in held}
 
     def next(self, x: Vec, held: set[int]) -> Vec:
-        """A vector to write the next x into: x itself, if the engine owns it and it is not in a
-        held storage.
-        """
+        """A vector for the next x: x itself, if the engine owns it and no record holds it."""
         if any(x is b for b in self._mine) and (not held or storage(x) not in held):
             return x
         return self.take(x)
@@ -103,9 +101,7 @@ class Gradient:
         self.batch, self.memory, self.seed, self.fresh = batch, memory, seed, True
 
     def __call__(self, x: Vec) -> Vec:
-        """The gradient at x (m,), as the algorithm sees it. Raises AuthorError for another
-        shape.
-        """
+        """The algorithm's gradient at x (m,). Raises AuthorError for another shape."""
         check_point(x, self.view)
         if self.view.fit is None or self.plan.rule is None:
             return self._of_part(x)

@@ -104,17 +104,13 @@ class Batches:
     def _data(
         self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Stored samples in a row -> inputs and targets with these leading axes. draws (C, B, ..)
-        augment the inputs.
-        """
+        """Stored samples -> inputs and targets with these leading axes; draws (C, B, ..) augment."""
         inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
         targets = rows[1]
         return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])
 
     def _draws(self, k: int, size: int) -> Tensor | None:
-        """The random numbers that augment all clients' k-th batches, (C, B, ...). Those of padding
-        have no effect.
-        """
+        """Random numbers to augment all clients' k-th batches, (C, B, ...)."""
         rows: list[Tensor] = []
         for r, i in enumerate(self.group):
             if self.fed.data.transform is None:

@@ -28,9 +28,7 @@ class Ahead:
         self._pool = ThreadPoolExecutor(1, "fedloom-batches", torch.set_num_threads, (1,))
 
     def rows(self, sources: tuple[Tensor, ...], index: Tensor) -> Rows:
-        """Begin rows_of(); returns a function that waits for the result. On a GPU it is done at
-        once.
-        """
+        """Begin rows_of() -> a function that waits for the result. On a GPU it is done at once."""
         if sources[0].device.type != "cpu":
             found = rows_of(sources, index)
             return lambda: found

@@ -32,9 +32,7 @@ _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles plain CPU tensors as bytes, and large ones as the name of a file if there is a
-    folder.
-    """
+    """Pickles plain CPU tensors as bytes; large ones as a file's name if there is a folder."""
 
     def __init__(self, out: io.BytesIO, folder: Path | None = None, stem: str = "") -> None:
         super().__init__(out, protocol=5)
@@ -87,9 +85,7 @@ def _overlaps(t: Tensor) -> bool:
 
 
 def _stored(t: Tensor) -> Tensor:
-    """The part of a tensor that must be stored: itself, or its whole storage if entries share
-    memory.
-    """
+    """The part of a tensor to store: itself, or its whole storage if entries share memory."""
     if not _overlaps(t):
         return t
     return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
@@ -177,9 +173,7 @@ def _held(root: Path) -> tuple[Path, int | None]:
 
 
 def _locked(folder: int, wait: bool) -> bool:
-    """Lock an open folder. False if another process holds the lock, or the file system has no
-    locks.
-    """
+    """Lock an open folder. False if it is locked already, or the file system has no locks."""
     import fcntl
 
     try:

@@ -89,9 +89,7 @@ def _row(rows: Rec, r: int) -> Rec:
 
 
 def root(stack: Sequence[Node]) -> Rec:
-    """The total of all leaves: complete trees of falling size, added from the smallest. None: no
-    update.
-    """
+    """The total of all leaves: complete trees, added from the smallest. None: no update."""
     total = None
     for _, _, part in reversed(stack):
         total = _plus(part, total, False)
@@ -175,9 +173,7 @@ def finite(part: Rec) -> bool:
 
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
-    """The fields of a client update that are averaged plainly. Raises ClientError if they are no
-    record.
-    """
+    """The fields of an update for plain means. Raises ClientError if they are no record."""
     uniform = alg.uniform(up, job._replace(full=None))
     if not is_rec(uniform):
         raise ClientError(

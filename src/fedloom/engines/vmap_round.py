@@ -1,6 +1,4 @@
-"""One computation for several clients, with a leading axis of clients: the core of the vectorised
-engine.
-"""
+"""The core of the vectorised engine: one computation with a leading axis of clients."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class NeedsFullError(Exception):
 
 
 class _Clients(NamedTuple):
-    """Values that stay the same in all steps of a round; outside of vmap with an axis of
-    clients.
-    """
+    """Values that stay the same in a round; outside of vmap with an axis of clients."""
 
     own: Rec
     numbers: Tensor  # see _NUMBERS
@@ -91,9 +87,7 @@ class Trained:
         return Done(up, self.memory(r), job, self.losses[r], calls, empty, passes)
 
     def gradients(self, r: int) -> tuple[int, int]:
-        """The number of a client's gradients, and of those in passes over all its data. Padding is
-        not counted.
-        """
+        """A client's number of gradients, and of those in full passes; without padding."""
         work, sums = self._work, [0, 0]
         for (step, batch), calls in work.calls.items():
             if step < work.steps[r] and batch < work.batches.of_pass(r):
@@ -102,9 +96,7 @@ class Trained:
 
 
 class Together:
-    """One round of several clients at once. Capital names are numbers: C clients, K steps, B
-    examples.
-    """
+    """One round of several clients at once: C clients, K steps, B examples."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Several worker processes with one torch thread each. Any range of a cohort may run in any of
-them.
-"""
+"""Worker processes with one torch thread each. Any of them may run any range of a cohort."""
 
 from __future__ import annotations
 
@@ -209,9 +207,7 @@ class Workers:
         return add([score for part in parts for score in part])
 
     def _all(self, tasks: list[_Task]) -> list[Any]:
-        """The results of these tasks, in order. Work that is lost with a worker is repeated in new
-        processes.
-        """
+        """The results of these tasks, in order. Lost work is repeated in new processes."""
         from loky.process_executor import BrokenProcessPool
 
         found: dict[int, Any] = {}

@@ -199,9 +199,7 @@ class Experiment(Settings):
         return assign_capacities(self.capacities, self.data.population, self.seed)
 
     def net(self) -> Net:
-        """The model, checked against the data on one small batch. Raises DataError if they do not
-        fit.
-        """
+        """The model, checked on one small batch. Raises DataError if the data do not fit."""
         if self._net is None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key(self.seed, "model"))
@@ -269,9 +267,7 @@ class Experiment(Settings):
 
     # ------------------------------------------------------------------------------------- to run
     def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
-        """Run from the beginning. out: a new directory for configuration, log, checkpoints and
-        results.
-        """
+        """Run from the beginning. out: a new directory for all files of the run."""
         loop = self.build()
         if progress and self.choice is not None:
             say(f"{self.called}, seed {self.seed}: {self.choice}")
@@ -353,9 +349,7 @@ class Experiment(Settings):
         return self.label or self.name or " + ".join(words)
 
     def _settings(self, loop: Loop) -> dict[str, Any]:
-        """The complete configuration: from the file and the command line, or described from Python
-        objects.
-        """
+        """The complete configuration: from file and command line, or from Python objects."""
         if self.config is not None:
             # "auto" is no engine: what it chose is what the run goes on with
             chosen = {"engine": self.engine} if self.config.get("engine") == "auto" else {}

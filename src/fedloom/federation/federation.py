@@ -201,9 +201,7 @@ class Federation:
         return work.size, work.per_epoch
 
     def batches(self, client: int, round: int) -> Sequence[Tensor]:
-        """The indices (B,) of every local step of a client in a round, on the device of the
-        data.
-        """
+        """The indices (B,) of every local step of a client in a round, on the data's device."""
         order = self.order(client, round).to(
             self.data.inputs.device
         )  # all at once, not step by step
@@ -241,17 +239,13 @@ class Federation:
         return inputs.to(memory_format=torch.channels_last) if self.channels_last else inputs
 
     def cost(self, client: int) -> float:
-        """Number of examples that a client trains on in a round; ranges of a cohort are balanced by
-        it.
-        """
+        """Number of examples that a client trains on in a round, to balance ranges of a cohort."""
         work = self._work(client)
         return float(work.steps * work.size)
 
 
 class _Work(NamedTuple):
-    """A client's work in a round: size of a full batch, batches in a pass, steps, and the size of
-    every step's batch.
-    """
+    """A client's work in a round: size of a full batch, batches in a pass, steps, their sizes."""
 
     size: int
     per_epoch: int
@@ -261,8 +255,6 @@ class _Work(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _sizes(n: int, size: int, per_epoch: int, steps: int) -> tuple[int, ...]:
-    """Batch sizes of this many steps: full ones, and in every pass a shorter last one if there is
-    one.
-    """
+    """Batch sizes of this many steps: full ones, and the shorter last one of a pass."""
     one = [min(size, n - k * size) for k in range(per_epoch)]
     return tuple((one * (-(-steps // per_epoch)))[:steps])

@@ -1,6 +1,4 @@
-"""The local training of a client: amount of work, batches, learning rates, and the parts around the
-method.
-"""
+"""Local training: amount of work, batches, learning rates, parts around the method."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Client availability and sampling: which clients are available, and which of them form a round's
-cohort.
-"""
+"""Client availability and sampling: the available clients, and the cohort of a round."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class Turnover:
         return sorted(order[: self.active].tolist())
 
     def after(self, there: list[int], stage: int, population: int, seed: int) -> list[int]:
-        """The clients available in a stage (counted from 0), from those of the stage before;
-        sorted.
-        """
+        """The clients available in a stage (from 0), from those of the stage before; sorted."""
         source = generator(seed, "turnover", stage)
         if self.replace is None:
             return sorted(torch.randperm(population, generator=source)[: self.active].tolist())

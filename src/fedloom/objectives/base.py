@@ -109,9 +109,7 @@ class Objective:
         return mem
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        """-> (B,), or a scalar if it is the loss of a batch as a whole, which is then never
-        padded.
-        """
+        """-> (B,), or a scalar for the loss of a whole batch, which is then never padded."""
         raise NotImplementedError
 
     def check(self, net: Net, inputs: Any) -> None:

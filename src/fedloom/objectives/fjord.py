@@ -1,6 +1,4 @@
-"""FjORD's loss with distillation: the narrower part of a step learns from all that the client
-holds.
-"""
+"""FjORD's loss: the narrower part of a step learns from all that the client holds."""
 
 from __future__ import annotations
 

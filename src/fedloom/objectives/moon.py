@@ -1,6 +1,4 @@
-"""MOON: features stay close to the received model's and away from those of the client's last
-model.
-"""
+"""MOON: features stay close to the received model's and away from the last local model's."""
 
 from __future__ import annotations
 

@@ -246,9 +246,7 @@ def _own(group: Group, size: str) -> Floats:
 
 
 def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> Picture | None:
-    """The metric against the size: full marks for sizes that a client trained, hollow ones for
-    others.
-    """
+    """The metric against the size: full marks for trained sizes, hollow ones for others."""
     up, ends, handles = 100.0 if "%" in label else 1.0, [], []
     made = figure(5.6, 3.6)
     axes = made.add_subplot()

@@ -1,6 +1,4 @@
-"""Warnings about a run that diverges or does not learn, from its rows; each once, and only if there
-is no doubt.
-"""
+"""Warnings about a run that diverges or does not learn, each once, only without doubt."""
 
 from __future__ import annotations
 

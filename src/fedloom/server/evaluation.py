@@ -1,6 +1,4 @@
-"""When and what to evaluate, and what the curve gives: moving average, best, last, rounds to a
-target.
-"""
+"""Evaluation schedule, and the curve: moving average, best, last, rounds to a target."""
 
 from __future__ import annotations
 

@@ -43,9 +43,7 @@ Saving = Checkpoint  # what it was called in fedloom 0.1
 
 @dataclass
 class Loop:
-    """The state of a run that changes from round to round, and the step from one round to
-    the next.
-    """
+    """The changing state of a run, and the step from one round to the next."""
 
     plan: Plan
     fed: Federation
@@ -90,9 +88,7 @@ class Loop:
             self.sizes.begin(self._sent(), 0)
 
     def message(self) -> tuple[Rec, Rec]:
-        """The broadcast of the next round as its clients read it, and the server's new state of the
-        downlink.
-        """
+        """The next broadcast as its clients read it, and the server's new downlink state."""
         msg = self._asked("broadcast", self.srv)
         layout = self.net.layout
         return self.plan.link.announce(msg, self.at_down, layout, self.fed.seed, self.round)
@@ -117,9 +113,7 @@ class Loop:
         return at_server(self.plan, self.fed.seed, name, self.round, *arguments)
 
     def _probe(self, x: Vec) -> Rec:
-        """The exchange before round 1 with all available clients, if the algorithm has it: the
-        plain mean.
-        """
+        """The exchange before round 1 with all available clients, if there is one: its mean."""
         if not self.plan.algorithm.probes:
             return None
         started, everybody = time.perf_counter(), self.cohorts.present(0)
@@ -294,9 +288,7 @@ class Loop:
 
     @undisturbed()
     def save(self, final: bool = False) -> None:
-        """Write a checkpoint. A full disk is a warning: the last checkpoint still serves. At the
-        end it is an error.
-        """
+        """Write a checkpoint. A full disk is a warning, but an error at the end."""
         if self.folder is None or self.round == self.saved or self.logged < len(self.history):
             return  # a checkpoint whose last row is not written could not be resumed
         extra = {

@@ -93,9 +93,7 @@ class Step:
         return _without(results, RangeResult([], {}, [])), now
 
     def probed(self, engine: Engine, x: Vec, buffers: Vec, results: RangeResult) -> Rec:
-        """The plain mean of what clients sent before round 1. Raises ClientError if it is not
-        finite.
-        """
+        """The mean of what clients sent before round 1. Raises ClientError if it is not finite."""
         added = root(results.nodes)
         up = tree(lambda v: v / added.n, added.up)
         if finite(up):
@@ -133,9 +131,7 @@ class Step:
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
     def _sizes(self, engine: Engine, asked: Asked, results: RangeResult) -> dict[int, float]:
-        """{client: the largest entry of its update in the sum}, from repeating each client
-        alone.
-        """
+        """{client: the largest entry of its update in the sum}, from running each alone."""
         sizes = {}
         for i in (s.client for s in results.stats if s.answered):
             added = root(engine.round(*asked._replace(cohort=[i])).nodes)

@@ -90,9 +90,7 @@ def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[
 
 
 class _Explored:
-    """The coordinates that one size has held, as 0/1 vectors over the coordinates that count
-    (n,).
-    """
+    """The coordinates that one size has held, as 0/1 vectors over those that count (n,)."""
 
     def __init__(self, now: Tensor) -> None:
         self.now, self.ever, self.trained = now, now.clone(), torch.zeros_like(now)
@@ -202,9 +200,7 @@ class Sizes:
         return out
 
     def held(self, x: Vec, capacity: float, round: int) -> dict[str, int]:
-        """How many coordinates a size holds: of those that its capacity is a share of, and
-        of all.
-        """
+        """How many coordinates a size holds: of those its capacity is a share of, and of all."""
         marks = self._held(x, capacity, round)
         exempt = len(self._counts) - len(marks)
         count = int(marks.sum())
@@ -264,9 +260,7 @@ class Sizes:
         return self._scored[1]
 
     def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
-        """The metric per client, each with the sub-model of its own size, and a text that says on
-        what.
-        """
+        """The metric per client, each with a sub-model of its size, and a text: on what."""
         if self.metric not in self.fed.metrics or not scores:
             return [None] * self.fed.population, "not measured"
         metric = self.fed.metrics[self.metric]

@@ -72,9 +72,7 @@ def remedy(error: OSError) -> str:
 
 
 def concerns(error: OSError, folder: Path) -> bool:
-    """True if an error may be about a file of this folder; for other files the system names
-    them.
-    """
+    """True if an error may be about a file of this folder, not about another named file."""
     told = error.filename
     return not isinstance(told, str) or Path(folder).absolute() in Path(told).absolute().parents
 

@@ -59,9 +59,7 @@ class ClientMemory:
         return len(self._rows.keys() | self._where.keys())
 
     def get(self, clients: Iterable[int]) -> dict[int, Rec]:
-        """The rows of those of these clients that have one. Raises CheckpointError if a segment
-        cannot be read.
-        """
+        """{client: row} of those with a row. Raises CheckpointError if a segment cannot be read."""
         found = {}
         for i in clients:
             if i in self._rows:
@@ -117,9 +115,7 @@ class ClientMemory:
 
     # ------------------------------------------------------------------------------------ on disk
     def flush(self) -> None:
-        """Write the rows that changed since the last flush as a new segment. Raises OSError; then
-        nothing changed.
-        """
+        """Write the changed rows as a new segment. Raises OSError; then nothing changed."""
         assert self._folder is not None
         self._gather_stragglers()
         if not self._dirty:
@@ -139,9 +135,7 @@ class ClientMemory:
         self._dirty.clear()
 
     def _gather_stragglers(self) -> None:
-        """Move the last rows of a mostly unused segment into the next one, which bounds disk
-        use.
-        """
+        """Move the last rows of a mostly unused segment into the next one: it bounds disk use."""
         live: dict[str, list[int]] = {}
         for i, name in self._where.items():
             if i not in self._dirty:
@@ -164,9 +158,7 @@ class ClientMemory:
         }
 
     def restore(self, index: dict[str, Any]) -> None:
-        """Return to the states at an index(). Raises CheckpointError if a segment is not as it was
-        written.
-        """
+        """Return to the states at an index(). Raises CheckpointError for a damaged segment."""
         names = [name for name, _, _ in index["segments"]]
         self._rows.clear()
         self._dirty.clear()

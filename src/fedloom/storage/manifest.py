@@ -58,9 +58,7 @@ def remove(folder: Path) -> None:
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the manifest, with its own checksum: from now on the checkpoint is valid. Raises
-    OSError.
-    """
+    """Write the manifest with its checksum: the checkpoint is now valid. Raises OSError."""
     content = {"format": FORMAT, **content}
     sealed = {**content, "checksum": _seal(content)}
     write_atomic(folder / "manifest.json", json.dumps(sealed, indent=1))

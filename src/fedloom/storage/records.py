@@ -1,6 +1,4 @@
-"""Records on disk: a JSON description of their shape and numbers, and named tensors for
-safetensors.
-"""
+"""Records on disk: shape and numbers as JSON, and named tensors for safetensors."""
 
 from __future__ import annotations
 

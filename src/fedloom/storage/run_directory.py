@@ -105,9 +105,7 @@ class RunDirectory:
             raise _unwritable(self.path, error.strerror or str(error)) from None
 
     def free(self) -> bool:
-        """True if nothing is here, or only files of a run that was killed before it could be
-        resumed.
-        """
+        """True if there is nothing, or only files of a run killed before it could be resumed."""
         if not self.path.is_dir():
             return False
         left = {p.name for p in self.path.iterdir()} - {p.name for p in parts(self.path)}
@@ -228,9 +226,7 @@ class RunDirectory:
         return self._logged
 
     def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
-        """The rows of the log up to a checkpoint: this many bytes, and one row per round. Raises
-        CheckpointError.
-        """
+        """The log's rows up to a checkpoint: so many bytes, a row per round. Or CheckpointError."""
         rows: list[dict[str, Any]] = []
         try:
             raw = self.rounds.read_bytes()[:log_bytes] if log_bytes else b""
@@ -256,9 +252,7 @@ class RunDirectory:
 
     # -------------------------------------------------------------------------------- checkpoints
     def save(self, state: State, memory: ClientMemory, keep: int) -> None:
-        """Write a checkpoint, then delete all but the last `keep`. Raises OSError; then the old
-        ones are still valid.
-        """
+        """Write a checkpoint, and keep the last `keep`. Raises OSError: the old ones are valid."""
         self._refuse_strangers()
         memory.flush()
         folder = round_folder(self.checkpoints, state.round)
@@ -370,9 +364,7 @@ class RunDirectory:
                 write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
 
     def rewind(self, log_bytes: int, after: int) -> None:
-        """Cut the log back to a checkpoint, and delete later checkpoints than `after`, which are
-        damaged.
-        """
+        """Cut the log back to a checkpoint, and delete damaged checkpoints later than `after`."""
         own = numbered(self.checkpoints, whole=False)
         for folder in own:
             if int(folder.name) > after:

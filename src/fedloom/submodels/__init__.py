@@ -1,6 +1,4 @@
-"""Sub-model schemes: which coordinates a client holds. base.py has the interface, the other files
-the papers.
-"""
+"""Sub-model schemes: which coordinates a client holds. base.py has the interface."""
 
 from __future__ import annotations
 

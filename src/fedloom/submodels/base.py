@@ -64,9 +64,7 @@ class View(NamedTuple):
         return tree(lambda p, v: v.index_copy(0, held, p) if self._is_whole(v) else p, part, record)
 
     def seen(self, x: Vec) -> Vec:
-        """x (m,) in the form of the net that computes the loss: (m,) for a sliced net, else
-        embedded in (d,).
-        """
+        """x (m,) for the net of the loss: (m,) if it is sliced, else embedded in (d,)."""
         if self.held is None or self.net is not None:
             return x
         return x.new_zeros(self.d).scatter(0, self.held, x)
@@ -185,9 +183,7 @@ class Rule:
         return []
 
     def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
-        """-> the gradient at x (m,) for the algorithm; grad is the plain one. Called only if the
-        view has a fit.
-        """
+        """-> the algorithm's gradient at x (m,); grad: the plain one. Only if the view has a fit."""
         return grad(x)
 
     def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:

@@ -83,9 +83,7 @@ class HeteroFL(Rule):
         return off_its_size(self, view, capacity, advice)
 
     def chosen(self, units: int, keep: int, round: int) -> Tensor:
-        """The `keep` of `units` channels, or the whole groups, that are kept: increasing
-        (keep,).
-        """
+        """The kept channels, or whole groups: `keep` of `units`, increasing (keep,)."""
         return torch.arange(keep)
 
     def rows(self, net: Net) -> Tensor | None:

@@ -1,6 +1,4 @@
-"""The largest slice that fits: widths in steps of 1/64, found by counting the parameters of
-each.
-"""
+"""The largest slice that fits: widths in steps of 1/64, by counting parameters."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class Piece(NamedTuple):
-    """n values from `at` on: some whole buckets of `size`, or a part of one; own: the range of
-    these buckets.
-    """
+    """n values from `at` on: whole buckets of `size`, or a part of one; own: their range."""
 
     at: int
     n: int

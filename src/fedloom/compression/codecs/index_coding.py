@@ -26,9 +26,7 @@ _VARINT = 5  # bytes of the longest gap that fits u32
 
 
 class Coding(enum.IntEnum):
-    """The codings by their number in a message. Of codings of equal length the first one is
-    taken.
-    """
+    """The codings by their number in a message. Of equally long ones the first is taken."""
 
     IMPLIED = 0
     RAW = 1
@@ -82,9 +80,7 @@ def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
 
 
 def bound(block: Bytes, d: int) -> None:
-    """Raise WireError for a block that is longer than a bitmap: plan() would have chosen the
-    bitmap.
-    """
+    """Raise WireError for a block longer than a bitmap: plan() would have chosen the bitmap."""
     _need(len(block) <= -(-d // 8), f"at most {-(-d // 8)} bytes", len(block))
 
 

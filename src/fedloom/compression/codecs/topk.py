@@ -126,8 +126,6 @@ def _candidates(p: Vec, k: int) -> Tensor | None:
 
 
 def _above(p: Vec, bound: float) -> Iterator[npt.NDArray[np.int64]]:
-    """The indices where |p_j| >= bound, piece by piece: numpy finds them three times as fast as
-    torch.
-    """
+    """The indices where |p_j| >= bound, piece by piece: numpy is three times as fast as torch."""
     for n, part in enumerate(torch.split(p, _CHUNK)):
         yield np.flatnonzero(_size(part).numpy() >= bound) + n * _CHUNK

@@ -1,6 +1,4 @@
-"""The common part of the partitions: checks, pools of shuffled indices per class, cutting into
-lists.
-"""
+"""What partitions share: checks, pools of shuffled indices per class, cutting into lists."""
 
 from __future__ import annotations
 

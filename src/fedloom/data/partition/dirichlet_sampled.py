@@ -153,9 +153,7 @@ def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, classes: i
 
 
 def _shares(laws: Floats, there: Any) -> Floats:
-    """Cumulative shares (rows, C) of the classes that are left; laws are logarithms of the
-    shares.
-    """
+    """Cumulative shares (rows, C) of the remaining classes; laws are logarithms of the shares."""
     masked = np.where(there, laws, -np.inf)
     weights = np.exp(masked - masked.max(axis=1, keepdims=True))
     sums = np.cumsum(weights, axis=1)

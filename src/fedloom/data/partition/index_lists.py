@@ -28,9 +28,7 @@ class ByLists:
     samples: int | None = None
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists as they are; raises DataError if they name more samples than
-        there are.
-        """
+        """Return the lists; raises DataError if they name more samples than there are."""
         if self.samples not in (None, len(targets)):
             raise DataError(
                 f"the lists were made for {self.samples} samples, but there are {len(targets)}; "

@@ -154,9 +154,7 @@ def _download(file: PublishedFile, folder: Path, named: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause of an error, on one line: a library puts the names of its own parts before
-    it.
-    """
+    """The first cause of an error, on one line, without the names of a library's parts."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -91,9 +91,7 @@ class Walk(Protocol):
 
 
 class Part:
-    """What a module needs to slice itself: its place in the net, and methods that slice its
-    parts.
-    """
+    """What a module needs to slice itself: its place in the net, and methods for its parts."""
 
     def __init__(self, walk: Walk, module: nn.Module, path: str) -> None:
         self._walk, self._module, self.path = walk, module, path
@@ -140,9 +138,7 @@ class Part:
         )
 
     def is_head(self) -> bool:
-        """True if this is the last layer with weights before outputs of the net: it keeps all its
-        rows.
-        """
+        """True for the last layer with weights before outputs of the net: it keeps all its rows."""
         return id(self._module) in self._walk.heads
 
     @property
