@@ -104,7 +104,7 @@ class Batches:
     def _data(
         self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Stored samples -> inputs and targets with these leading axes; draws (C, B, ..) augment."""
+        """Stored samples -> inputs and targets with these leading axes, augmented with draws"""
         inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
         targets = rows[1]
         return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])

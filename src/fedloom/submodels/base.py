@@ -183,7 +183,7 @@ class Rule:
         return []
 
     def grad(self, grad: Grad, x: Vec, fit: Rec) -> Vec:
-        """-> the algorithm's gradient at x (m,); grad: the plain one. Only if the view has a fit."""
+        """-> the algorithm's gradient at x (m,); grad: the plain one. Needs the view's fit."""
         return grad(x)
 
     def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
