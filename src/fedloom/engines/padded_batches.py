@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
-from .prefetch import Ahead, Rows, rows_of
+from .prefetch import Prefetcher, Rows, rows_of
 
 
 class Batches:
@@ -29,7 +29,7 @@ class Batches:
         round: int,
         like: Vec,
         whole: bool,
-        ahead: Ahead | None,
+        ahead: Prefetcher | None,
     ) -> None:
         self.fed, self.group, self.round, self.whole, self.ahead = fed, group, round, whole, ahead
         self._like = like

@@ -18,7 +18,7 @@ def rows_of(sources: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
     return tuple(v.index_select(0, index) for v in sources)
 
 
-class Ahead:
+class Prefetcher:
     """Copies rows in a thread of its own. A cohort's batches are scattered over the data, so a copy
     mostly waits for the memory.
     """

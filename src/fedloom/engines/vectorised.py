@@ -17,7 +17,7 @@ from ..plan import Plan
 from .base import keep_memory, one_thread, processors
 from .client_round import RangeResult
 from .evaluation import Score, score_of
-from .prefetch import Ahead
+from .prefetch import Prefetcher
 from .vmap_range import Chunks, default_chunk
 
 _RANDOM = (
@@ -58,7 +58,7 @@ class Vectorised:
 
     def __init__(self, chunk: int | None = None) -> None:
         self.chunk, self._asked = chunk or 1, chunk
-        self._ahead: Ahead | None = None
+        self._ahead: Prefetcher | None = None
 
     @property
     def text(self) -> str:
@@ -72,7 +72,7 @@ class Vectorised:
         self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
         self._chunks = Chunks(plan, fed, net, self.chunk)
-        self._ahead = self._chunks.ahead = Ahead() if processors() > 1 else None
+        self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
 
     def round(
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int

@@ -17,7 +17,7 @@ from ..plan import Plan
 from ..submodels.base import whole
 from .base import one_thread
 from .client_round import Client, Done, RangeResult, Share, Stats
-from .prefetch import Ahead
+from .prefetch import Prefetcher
 from .summation import finite, push_rows
 from .vmap_round import NeedsFullError, Together, Trained
 
@@ -32,7 +32,7 @@ class Chunks:
     def __init__(self, plan: Plan, fed: Federation, net: Net, chunk: int) -> None:
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = Client(plan, fed, net)
-        self.ahead: Ahead | None = None  # if there is a second processor
+        self.ahead: Prefetcher | None = None  # if there is a second processor
         self._whole = self._depends()
 
     def _depends(self) -> bool:

@@ -19,7 +19,7 @@ from .client_round import Client, Done, Share
 from .gradient import check_point
 from .heartbeat import beat
 from .padded_batches import Batches
-from .prefetch import Ahead
+from .prefetch import Prefetcher
 from .summation import uniform_of
 
 # the fields of a job that each client has; the others belong to a step, or are functions
@@ -106,7 +106,7 @@ class Together:
         group: list[int],
         round: int,
         whole: bool,
-        ahead: Ahead | None = None,
+        ahead: Prefetcher | None = None,
     ) -> None:
         msg = share.msg
         self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
