@@ -22,7 +22,7 @@ from fedloom.core.vector import rec, tree
 from fedloom.core.wire import pack
 from fedloom.engines import Serial
 from fedloom.engines.client_round import Client
-from fedloom.engines.vmap_range import Chunks
+from fedloom.engines.vmap_range import VmapRange
 from fedloom.errors import CompositionError
 from fedloom.storage.checkpoint import Checkpoint
 
@@ -87,7 +87,7 @@ class Audit:
         self.up: Counter[str] = Counter()
         self.down: Counter[str] = Counter()
         deliver, shares, audit = Link.deliver, Client.shares, self
-        take_in = Chunks._take_in
+        take_in = VmapRange._take_in
 
         def delivered(link, up, state, view, *place):
             read, bill, after = deliver(link, up, state, view, *place)
@@ -115,7 +115,7 @@ class Audit:
                 audit.up.update({name: len(raw) for name, raw in pack(up).items()})
             take_in(chunks, out, trained, share, members, *place)
 
-        monkeypatch.setattr(Chunks, "_take_in", taken_in)
+        monkeypatch.setattr(VmapRange, "_take_in", taken_in)
         monkeypatch.setattr(Link, "deliver", delivered)
         monkeypatch.setattr(Client, "shares", shared)
 

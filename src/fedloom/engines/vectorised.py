@@ -18,7 +18,7 @@ from .base import keep_memory, one_thread, processors
 from .client_round import RangeResult
 from .evaluation import Score, score_of
 from .prefetch import Prefetcher
-from .vmap_range import Chunks, default_chunk
+from .vmap_range import VmapRange, default_chunk
 
 _RANDOM = (
     nn.Dropout1d,
@@ -71,7 +71,7 @@ class Vectorised:
         keep_memory()
         self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
-        self._chunks = Chunks(plan, fed, net, self.chunk)
+        self._chunks = VmapRange(plan, fed, net, self.chunk)
         self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
 
     def round(

@@ -19,14 +19,14 @@ from .base import one_thread
 from .client_round import Client, Done, RangeResult, Share, Stats
 from .prefetch import Prefetcher
 from .summation import finite, push_rows
-from .vmap_round import NeedsFullError, Together, Trained
+from .vmap_round import NeedsFullError, Trained, VmapRound
 
 LARGEST = 32  # clients at once, unless the configuration says otherwise
 BUDGET = 1 << 30  # bytes that a chunk may take by default
 VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
 
 
-class Chunks:
+class VmapRange:
     """Runs `chunk` clients at a time on one instance of the model."""
 
     def __init__(self, plan: Plan, fed: Federation, net: Net, chunk: int) -> None:
@@ -108,7 +108,7 @@ class Chunks:
         """
         try:
             more = (self._whole, self.ahead)
-            return Together(self.client, share, start, group, round, *more).run()
+            return VmapRound(self.client, share, start, group, round, *more).run()
         except NeedsFullError:
             return None
 

@@ -55,7 +55,7 @@ class _Now(NamedTuple):
 class Trained:
     """The results of several clients after training: records with a leading axis of clients."""
 
-    def __init__(self, work: Together, up: Rec, uniform: Rec, own: Rec, obj: Rec, losses: Any):
+    def __init__(self, work: VmapRound, up: Rec, uniform: Rec, own: Rec, obj: Rec, losses: Any):
         self.up, self.uniform = up, uniform
         self._work, self._own, self._obj = work, own, obj
         means = None if losses is None else losses.tolist()
@@ -95,7 +95,7 @@ class Trained:
         return sum(sums), sums[1]
 
 
-class Together:
+class VmapRound:
     """One round of several clients at once: C clients, K steps, B examples."""
 
     def __init__(

@@ -32,7 +32,7 @@ from .serial import Serial
 from .shared_memory import Board, dumps, load, loads
 from .summation import push, ranges
 from .vectorised import Vectorised, refuse_module
-from .vmap_range import Chunks, default_chunk
+from .vmap_range import VmapRange, default_chunk
 
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 
@@ -327,7 +327,7 @@ def _begin(post: str, parent: int) -> None:
     keep_memory()
     plan, fed, module, chunk = load(post)
     net = Net(module)
-    client = Client(plan, fed, net) if chunk is None else Chunks(plan, fed, net, chunk)
+    client = Client(plan, fed, net) if chunk is None else VmapRange(plan, fed, net, chunk)
     _HERE.update(plan=plan, fed=fed, net=net, client=client, loaded={}, settled=False)
 
 
@@ -367,7 +367,7 @@ def _take(number: int, do: Callable[..., bytes], arguments: tuple[Any, ...]) -> 
 def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> bytes:
     msg, buffers = _loaded("message", post)
     with one_thread():
-        client: Client | Chunks = _HERE["client"]
+        client: Client | VmapRange = _HERE["client"]
         done = dumps(client.run_range(msg, buffers, loads(memories), cohort, round, first))
     _settle()
     return done
@@ -376,7 +376,7 @@ def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int
 def _probe(post: str, clients: list[int], first: int) -> bytes:
     x, buffers = _loaded("message", post)
     with one_thread():
-        client: Client | Chunks = _HERE["client"]
+        client: Client | VmapRange = _HERE["client"]
         return dumps(client.probe_range(x, buffers, clients, first))
 
 
