@@ -131,7 +131,7 @@ def test_a_run_in_another_pid_namespace_leaves_a_board_alone():
         board.close()
 
 
-# ------------------------------------------------------------------------- workers that stand still
+# ------------------------------------------------------------------------------- workers that hang
 class Standing(nn.Module):
     """Stops its own process, or waits for what never comes; a folder says how often."""
 
@@ -172,7 +172,7 @@ def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, mon
     whole = standing(tmp_path / "none", "serial", 0).run()
     end = standing(tmp_path / "one", "workers:1", 1).run()
     (worker,) = os.listdir(tmp_path / "one")
-    said = rf"worker process {worker} has shown no sign of life for [\d.]+ s, in client"
+    said = rf"worker process {worker} has sent no heartbeat for [\d.]+ s, in client"
     assert re.search(rf"{said}s? [\d, ]+ of round 1; it is replaced", caplog.text)
     assert weights(end.model) == weights(whole.model)
     assert timeless(end.history) == timeless(whole.history)
@@ -191,7 +191,7 @@ def test_a_part_that_waits_for_ever_stops_the_run_with_one_line(tmp_path):
         for file in folder.iterdir():
             file.unlink()
 
-    with pytest.raises(WorkerError, match=r"stood still 3 times .* engine = serial") as caught:
+    with pytest.raises(WorkerError, match=r"hung 3 times .* engine = serial") as caught:
         standing(tmp_path / "all", "workers:1", 10**6, "waits", **saving).run(out)
     assert "\n" not in str(caught.value)
     end = standing(tmp_path / "again", "workers:1", 0).resume(out)
@@ -211,7 +211,7 @@ def test_workers_that_are_stopped_between_rounds_are_replaced(tmp_path, caplog):
     whole = small(Scaffold(), rounds=3).run()
     experiment = small(Scaffold(), rounds=3, engine=Workers(2), on_round=[stop])
     end = experiment.run()
-    assert "no worker has taken one up" in caplog.text
+    assert "no worker has begun one" in caplog.text
     assert weights(end.model) == weights(whole.model)
 
 
@@ -240,7 +240,7 @@ def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypat
 
 # ----------------------------------------------------------------------------------- how it is seen
 class Scene:
-    """Workers whose signs of life a test writes, and a clock."""
+    """Workers whose heartbeats a test writes, and a clock."""
 
     def __init__(self, folder, workers=1):
         self.folder, self.now, self.spent = folder, 0.0, 0
@@ -278,7 +278,7 @@ def test_a_worker_is_given_a_minute(scene):
     seen = scene()
     seen.beats(1)
     assert seen.wait(61) is None
-    assert seen.wait(1) == pulse.Still(7, 1, 61.0)
+    assert seen.wait(1) == pulse.Hung(7, 1, 61.0)
 
 
 def test_a_worker_is_given_twenty_times_the_slowest_step(scene):
@@ -288,21 +288,21 @@ def test_a_worker_is_given_twenty_times_the_slowest_step(scene):
         assert seen.wait(10) is None
     assert seen.watch.slowest == 10
     assert seen.wait(191) is None
-    assert seen.wait(1) == pulse.Still(7, 1, 201.0)
+    assert seen.wait(1) == pulse.Hung(7, 1, 201.0)
 
 
 def test_a_long_first_step_that_computes_is_given_ten_minutes(scene):
     seen = scene()
     seen.beats(1)
     assert seen.wait(601, computing=0.05) is None
-    assert seen.wait(1, computing=0.05) == pulse.Still(7, 1, 601.0)
+    assert seen.wait(1, computing=0.05) == pulse.Hung(7, 1, 601.0)
 
 
 def test_what_a_worker_wrote_late_is_no_computing(scene):
     seen = scene()
     seen.beats(1)
     assert seen.wait(1, computing=0.9) is None
-    assert seen.wait(61) == pulse.Still(7, 1, 61.0)
+    assert seen.wait(61) == pulse.Hung(7, 1, 61.0)
 
 
 def test_a_worker_without_a_task_may_be_silent_but_not_for_ever(scene):
@@ -316,7 +316,7 @@ def test_a_worker_without_a_task_may_be_silent_but_not_for_ever(scene):
     seen.beats(99, task=0, worker=8)
     limit = pulse.TIMES * 30
     assert seen.wait(limit + 1) is None
-    assert seen.wait(1) == pulse.Still(None, 0, limit + 1)
+    assert seen.wait(1) == pulse.Hung(None, 0, limit + 1)
 
 
 def test_processes_that_are_starting_are_given_ten_minutes(scene):

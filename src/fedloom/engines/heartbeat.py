@@ -55,7 +55,7 @@ def tick() -> None:
 
 
 # ---------------------------------------------------------------------------------- in the parent
-class Still(NamedTuple):
+class Hung(NamedTuple):
     """A worker that hangs: its process, its task, and the seconds of silence. worker None: tasks
     wait and no worker begins one.
     """
@@ -88,12 +88,12 @@ class Watch:
         for path in self.folder.glob(f"{_NAME}.*") if anew else ():
             path.unlink(missing_ok=True)
 
-    def look(self) -> Still | None:
+    def look(self) -> Hung | None:
         """A worker that hangs, or None. Called while the process waits for tasks."""
         now = time.monotonic()
         # if this process was stopped (Ctrl-Z), the workers were not silent
         passed, self._last = min(now - self._last, 2 * POLL), now
-        moved, busy, still = False, False, None
+        moved, busy, hung = False, False, None
         for worker, (beats, task, milliseconds) in self._pulses().items():
             spent, seen = milliseconds / 1000, self._seen.get(worker)
             if seen is None or seen.beats != beats:
@@ -107,11 +107,11 @@ class Watch:
                     seen.spent = spent
             busy = busy or task > 0
             if task and seen.silence > self.limit(spent - seen.spent > SHARE * seen.silence):
-                still = Still(worker, task, seen.silence)
+                hung = Hung(worker, task, seen.silence)
         self._idle = 0.0 if moved or busy else self._idle + passed
         if self._idle > self.limit(len(self._seen) < self.workers):  # some are still starting
-            return Still(None, 0, self._idle)
-        return still
+            return Hung(None, 0, self._idle)
+        return hung
 
     def limit(self, longer: bool) -> float:
         """How many seconds of silence are allowed."""

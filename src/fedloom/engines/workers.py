@@ -26,7 +26,7 @@ from . import heartbeat as pulse
 from .base import keep_memory, one_thread, processors
 from .client_round import Client, RangeResult
 from .evaluation import Score, add, evaluate_range, evaluation_batch, score_of
-from .heartbeat import Still, Watch, listed
+from .heartbeat import Hung, Watch, listed
 from .metrics import is_whole
 from .serial import Serial
 from .shared_memory import Board, dumps, load, loads
@@ -223,8 +223,8 @@ class Workers:
                 return [found[k] for k in range(len(tasks))]
             except BrokenProcessPool as error:
                 kind, what = "died", f"a worker died: {str(error).splitlines()[0]}"
-            except _StillError as error:
-                kind, what = "stood still", _said(error.args[0], tasks)
+            except _HungError as error:
+                kind, what = "hung", _said(error.args[0], tasks)
             _log.warning("%s (attempt %d of %d)", what, attempt, _ATTEMPTS)
             for k, future in futures.items():
                 if k not in found and future.done() and future.exception() is None:
@@ -236,10 +236,10 @@ class Workers:
         )
 
     def _result(self, future: Any) -> bytes:
-        """The result of a task. Raises _StillError."""
+        """The result of a task. Raises _HungError."""
         while not wait([future], pulse.POLL).done:
-            if still := self._watch.look():
-                raise _StillError(still)
+            if hung := self._watch.look():
+                raise _HungError(hung)
         result: bytes = future.result()
         return result
 
@@ -289,17 +289,17 @@ class _Task(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class _StillError(Exception):
-    """A worker hangs; holds a heartbeat.Still."""
+class _HungError(Exception):
+    """A worker hangs; holds a heartbeat.Hung."""
 
 
-def _said(still: Still, tasks: list[_Task]) -> str:
-    seconds = f"{still.seconds:.3g} s"
-    if still.worker is None:
-        return f"tasks wait, and no worker has taken one up for {seconds}; all workers are replaced"
+def _said(hung: Hung, tasks: list[_Task]) -> str:
+    seconds = f"{hung.seconds:.3g} s"
+    if hung.worker is None:
+        return f"tasks wait, and no worker has begun one for {seconds}; all workers are replaced"
     return (
-        f"worker process {still.worker} has shown no sign of life for {seconds}, in "
-        f"{tasks[still.task - 1].what}; it is replaced, and what is unfinished begins anew"
+        f"worker process {hung.worker} has sent no heartbeat for {seconds}, in "
+        f"{tasks[hung.task - 1].what}; it is replaced, and its work is repeated"
     )
 
 
