@@ -4,7 +4,7 @@ from typing import Any
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithm import Trait
-from fedloom.core.hyper import hyper
+from fedloom.core.hyper import Share, hyper
 from fedloom.core.vector import rec, zeros
 from fedloom.data import digits, dirichlet
 from fedloom.models import mlp
@@ -17,7 +17,7 @@ class Recall(FedAvg):
     """
 
     traits = frozenset({Trait.READS_THE_MOVE})  # delta / lr_sum is a mean direction
-    alpha: float = hyper(0.9, low=0, high=1, source="ours")
+    alpha: Share = hyper(0.9, source="ours")
 
     def client_init(self, x: Any) -> Any:
         return rec(d=zeros(x))
