@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
+
+_STEP, _LARGEST = 0x1E3779B97F4A7C15, 0x7FFFFFFFFFFFFFFF
 
 
 def key(seed: int, purpose: str, *parts: int | str) -> int:
@@ -34,4 +37,14 @@ def substream(seed: int, step: int) -> int:
 
     A hash for every step would cost more than the rest of the engine's bookkeeping.
     """
-    return (seed + step * 0x1E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF
+    return (seed + step * _STEP) & _LARGEST
+
+
+def substreams(seeds: Sequence[int], steps: int) -> torch.Tensor:
+    """substream() of some clients' first steps, (clients, steps) int64.
+
+    >>> substreams([7, 8], 3)[1, 2].item() == substream(8, 2)
+    True
+    """
+    walk = torch.arange(steps) * _STEP  # wraps around, as the mask would have it
+    return (torch.tensor(seeds, dtype=torch.int64)[:, None] + walk) & _LARGEST

@@ -22,6 +22,7 @@ from ..core.vector import Rec, Vec, rec
 from ..core.wire import nbytes
 from ..errors import ClientError, NotFiniteError
 from ..federation.federation import Federation
+from ..objectives import Objective
 from ..plan import Plan
 from ..submodels.base import View, whole
 from .author_checks import counters, first_memory, guard
@@ -99,7 +100,10 @@ class Client:
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
         self._later = False  # whether client updates are checked when they are summed
-        kind = type(plan.algorithm)
+        loss, kind = type(plan.objective), type(plan.algorithm)
+        # most losses have no client state, and need not be asked for each client
+        self._remembers = loss.init is not Objective.init
+        self._begins = loss.begin is not Objective.begin
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
         self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of no client
 
@@ -271,8 +275,10 @@ class Client:
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """The state of a client that takes part for the first time: vectors of length d."""
         alg, link = self._common_memory(x, view or self._whole)
-        seed_torch(key(self.fed.seed, "init", i), x)
-        obj = self.plan.objective.init(_First(self.fed, i, x, self.net))
+        obj = rec()
+        if self._remembers:
+            seed_torch(key(self.fed.seed, "init", i), x)
+            obj = self.plan.objective.init(_First(self.fed, i, x, self.net))
         return rec(alg=alg, obj=obj, link=link, last=-1.0)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
@@ -288,10 +294,12 @@ class Client:
     # --------------------------------------------------------------------------------- one client
     def begun(self, view: View, memory: Rec, i: int, round: int, seed: int) -> Rec:
         """The objective's client state at the beginning of a round, with the length of the net that
-        computes the loss. Torch's generators begin at its seed.
+        computes the loss. Torch's generators begin at its seed if the objective may draw.
         """
-        seed_torch(seed, self.net.params[0])
         obj = view.take(memory.obj) if view.net is not None else memory.obj
+        if not self._begins:
+            return obj
+        seed_torch(seed, self.net.params[0])
         info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
         return self.plan.objective.begin(obj, info)
 
@@ -300,6 +308,7 @@ class Client:
         fed, alg, objective = self.fed, self.guard, self.plan.objective
         view, net, msg = share.view, share.net, share.msg
         seed = key(fed.seed, "step", round, i)
+        seed_torch(seed, net.params[0])  # start() may draw
         own, obj = view.take(memory.alg), self.begun(view, memory, i, round, seed)
         ref, indices = view.seen(msg.x), fed.batches(i, round)
         rates = self.plan.rates(fed.local, round, len(indices))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ..core.rng import key, substream
+from ..core.rng import key, substreams
 from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
 from .prefetch import Prefetcher, Rows, rows_of
@@ -72,12 +72,11 @@ class Batches:
         seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
         like, index = self._like, index.to(self._like.device)
         inputs, targets = self._data(self._rows(index), index.shape)
-        steps = [[substream(s, m) for m in range(M)] for s in seeds]
         return rec(
             inputs=inputs,
             targets=targets,
             weight=(weight * real[:, :, None]).to(like),
-            seed=torch.tensor(steps, device=like.device),
+            seed=substreams(seeds, M).to(like.device),
         )
 
     def _size(self, k: int) -> int:

@@ -12,7 +12,7 @@ from torch.func import grad_and_value, vmap
 from ..algorithm import Job
 from ..core.arithmetic import average, total
 from ..core.dropout import seeded
-from ..core.rng import key, substream
+from ..core.rng import key, substreams
 from ..core.vector import Rec, Vec, rec, tree
 from .author_checks import counters
 from .client_round import Client, Done, Share
@@ -80,7 +80,7 @@ class Trained:
         """One client's result, as training it alone gives it."""
         work = self._work
         up = tree(lambda v: v[r].clone() if isinstance(v, Tensor) else v, self.up)
-        job = work.jobs[r].at(lr=work.rates[r][-1], step=float(work.steps[r] - 1))
+        job = work.job(r)
         up = up._replace(weight=float(up.weight))
         empty = work.msg.x[:0]
         calls, passes = self.gradients(r)
@@ -90,7 +90,7 @@ class Trained:
         """A client's number of gradients, and of those in full passes; without padding."""
         work, sums = self._work, [0, 0]
         for (step, batch), calls in work.calls.items():
-            if step < work.steps[r] and batch < work.batches.of_pass(r):
+            if step < work.steps[r] and (batch < 0 or batch < work.batches.of_pass(r)):
                 sums[batch >= 0] += calls
         return sum(sums), sums[1]
 
@@ -118,27 +118,25 @@ class VmapRound:
         dtype, device = msg.x.dtype, msg.x.device
         self.batches = Batches(self.fed, group, round, msg.x, whole, ahead)
         self.steps, K = self.batches.steps, max(self.batches.steps)
-        self.rates = [self.plan.rates(self.fed.local, round, n) for n in self.steps]
+        rates = {n: self.plan.rates(self.fed.local, round, n) for n in set(self.steps)}
+        sums = {n: total(r) for n, r in rates.items()}
+        self.rates = [rates[n] for n in self.steps]
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
-        steps = [[substream(s, k) for k in range(K)] for s in seeds]
-        self.seeds = torch.tensor(steps, device=device)
-        rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
-        self.lr = torch.tensor(rates, dtype=dtype, device=device)
-        self.jobs = [
-            Job(
-                weight=self.fed.weight(i),
-                steps=float(n),
-                lr=r[0],
-                lr_sum=total(r),
-                round=float(round),
-                step=0.0,
-                last=float(memories[i].last),
-                size=self.fed.relative_size(i),
+        self.seeds = substreams(seeds, K).to(device)
+        wide = {n: r + r[-1:] * (K - n) for n, r in rates.items()}
+        self.lr = torch.tensor([wide[n] for n in self.steps], dtype=dtype, device=device)
+        self.table = [  # of every client, see _NUMBERS
+            (
+                self.fed.weight(i),
+                float(n),
+                sums[n],
+                float(round),
+                float(memories[i].last),
+                self.fed.relative_size(i),
             )
-            for i, n, r in zip(group, self.steps, self.rates, strict=True)
+            for i, n in zip(group, self.steps, strict=True)
         ]
-        numbers = [[getattr(job, name) for name in _NUMBERS] for job in self.jobs]
-        self.numbers = torch.tensor(numbers, dtype=dtype, device=device)  # (C, 6)
+        self.numbers = torch.tensor(self.table, dtype=dtype, device=device)  # (C, 6)
         view = self.view
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
         begun = [
@@ -148,6 +146,11 @@ class VmapRound:
         self.obj = _stack(begun, msg.x)
         self.all: Any = None
         self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
+
+    def job(self, r: int) -> Job:
+        """What a client's finish() is told, as training it alone would tell it."""
+        numbers = dict(zip(_NUMBERS, self.table[r], strict=True))
+        return Job(**numbers, lr=self.rates[r][-1], step=float(self.steps[r] - 1))
 
     def run(self) -> Trained:
         """Train the clients. The data of all steps are never in memory together."""

@@ -169,15 +169,17 @@ class Federation:
         """The size of the batch of every local step of a client."""
         return self._work(client).sizes
 
+    @functools.cached_property
+    def _source(self) -> torch.Generator:
+        return torch.Generator()  # one for all clients: a new one costs as much as their order
+
     def order(self, client: int, round: int) -> Tensor:
         """The indices (sum of the sizes,) of a client's batches of a round in a row, on the CPU:
         shuffled again in each pass over its data, or (order "text") continued from the last round.
         """
         first, end = int(self._offsets[client]), int(self._offsets[client + 1])
-        own, source = (
-            self.data.clients.indices[first:end],
-            generator(self.seed, "batches", round, client),
-        )
+        own = self.data.clients.indices[first:end]
+        source = self._source.manual_seed(key(self.seed, "batches", round, client))
         size, per_epoch, todo, _ = self._work(client)
         if self.local.order == "text":
             places = torch.arange(todo) + self.first(client, round)

@@ -92,8 +92,8 @@ class ClientMemory:
     def drop(self, clients: Iterable[int]) -> None:
         """Delete the states of these clients: their next participation is their first."""
         for i in clients:
-            if i in self._rows:
-                self._bytes -= _size(self._rows.pop(i))
+            if (row := self._rows.pop(i, None)) is not None and self._bound is not None:
+                self._bytes -= _size(row)
             self._dirty.discard(i)
             self._where.pop(i, None)
 
@@ -109,7 +109,8 @@ class ClientMemory:
         return out
 
     def _keep(self, i: int, row: Rec) -> None:
-        self._bytes += _size(row) - (_size(self._rows[i]) if i in self._rows else 0)
+        if self._bound is not None:  # nobody else asks
+            self._bytes += _size(row) - (_size(self._rows[i]) if i in self._rows else 0)
         self._rows[i] = row
         self._rows.move_to_end(i)
 
