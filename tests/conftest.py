@@ -35,6 +35,14 @@ def _interruptible() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    """No test, and no process that it starts, uses what engine=auto measured in another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLOOM_CACHE", "")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test may see another's random state, or depend on the order of tests."""

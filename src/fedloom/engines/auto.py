@@ -1,8 +1,7 @@
-"""engine = "auto": measure the engines on the real model and data, and choose the fastest."""
+"""engine = "auto": measure the engines on the very model and data, and take the fastest."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
 import time
@@ -16,31 +15,35 @@ from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Engine, processors
+from .measured import Measured
 from .serial import Serial
 from .summation import root
 from .vectorised import Vectorised, refuse_module
 from .vmap_range import default_chunk
 from .workers import Workers
 
-BUDGET = 0.2  # seconds that one candidate is measured for, at least
-SHARE, MOST = 0.003, 2.0  # of a long run's time, for one candidate; but never more seconds
+LEAST, SHARE = 2.0, 0.01  # seconds, and share of the run's time, that measuring takes at most
+ENGINES = 4  # that are measured: the time is shared out among them
 WORTH = 20.0  # seconds that a run must last before processes are started to see how fast they are
 WIDEST = 128  # clients at once that are tried
-CLOSE, FINALISTS, HEATS = 1.25, 3, 5  # how near to the best, how many candidates, how often in turn
 MARGIN = 0.97  # a later candidate must be this much faster, because it needs more of the machine
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen engine, the seconds per round of each candidate, and why others were not tried."""
+    """The engine, the seconds a round would take with each candidate, and why others were not
+    tried. measured: the day, where that was an earlier run's.
+    """
 
     engine: str
     seconds: Mapping[str, float]
     left_out: Mapping[str, str]
+    measured: str = ""
 
     def __str__(self) -> str:
         others = [f"{k} {_shown(v)}" for k, v in self.seconds.items() if k != self.engine]
         others += [f"not {k}: {why}" for k, why in self.left_out.items()]
+        others += [f"measured on {self.measured}"] if self.measured else []
         said = f"engine = {self.engine}"
         if self.engine in self.seconds:
             said += f", {_shown(self.seconds[self.engine])} a round"
@@ -48,8 +51,8 @@ class Choice:
 
 
 class Auto:
-    """Measure serial, vectorised and workers on the real model and data, for about a second in all
-    (longer if the run is long), and choose the fastest. The run's configuration gets its name.
+    """Measure serial, vectorised and workers on the real model and data, for at most 2 s or a
+    hundredth of the run, and choose the fastest. Its name goes into the run's configuration.
     """
 
 
@@ -65,116 +68,89 @@ def choose(
     rounds: int,
     processes: bool = True,
 ) -> Choice:
-    """Measure the candidates on a typical cohort. rounds: how long the run will be.
+    """Measure the candidates on a typical cohort; rounds: how long the run will be.
 
-    A candidate that cannot run the method is left out with its reason. Processes are started only
-    if the run is long enough to pay for them, and never without `processes`.
+    One engine is open at a time. A candidate that cannot run the method is left out with its
+    reason. Processes are started only for a run that is long enough to pay for them, and not at all
+    without `processes`; each computes its clients as the best engine of one process does. What was
+    measured is remembered, see measured.py.
     """
-    trial = _Trial(plan, fed, net, cohort)
+    before = Measured.of(plan, fed, net, cohort)
+    trial = _Trial(plan, fed, net, cohort, rounds, before.seconds)
     trial.take("serial", Serial)
-    allowed = SHARE * rounds * trial.seconds.get("serial", 0.0)
-    if trial.allow(allowed):
-        trial.take("serial", Serial)
     fits = min(default_chunk(plan, fed, net, WIDEST), len(cohort))
     for chunk in sorted({min(fits, 32), fits}):
         trial.take(f"vectorised:{chunk}", functools.partial(Vectorised, chunk))
     many = min(processors(), len(cohort))
     if many > 1 and net.device.type == "cpu":
         name, lasts = f"workers:{many}", rounds * min(trial.seconds.values(), default=0.0)
+        chunks = None if trial.best() == "serial" else min(fits, -(-len(cohort) // (2 * many)))
+        engine = Workers(many, chunks)
         if lasts < WORTH:
             trial.left_out[name] = f"the run lasts about {_shown(lasts)}, too short to start them"
         elif not processes:
             trial.left_out[name] = "a dry run starts no processes; the run itself measures them"
         else:
-            trial.take(name, functools.partial(Workers, many))
-            chunk = min(fits, -(-len(cohort) // (2 * many)))
-            if not any(k.startswith("vectorised") for k in trial.left_out):
-                both = f"{name}+vectorised:{chunk}"
-                trial.take(both, functools.partial(Workers, many, chunk))
-    if allowed >= MOST:
-        trial.settle()
-    best = next(iter(trial.seconds), "serial")
-    for name, seconds in trial.seconds.items():
-        if seconds < MARGIN * trial.seconds[best]:
-            best = name
-    return Choice(best, trial.seconds, trial.left_out)
+            trial.take(engine.text, lambda: engine)
+    before.keep(trial.seconds)
+    return Choice(trial.best(), trial.seconds, trial.left_out, before.day)
 
 
 def _at_once(engine: Engine) -> int:
-    """Number of clients that an engine runs at the same time."""
+    """How many clients an engine runs at the same time."""
     chunk: int = getattr(engine, "chunk", None) or 1
     return chunk * getattr(engine, "workers", 1)
 
 
 class _Trial:
-    """Measures engines, all on the same clients and steps."""
+    """Measures engines, all on the same clients and steps. known: what was measured before."""
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net, cohort: list[int]) -> None:
-        self.plan, self.net, self.cohort = plan, net, cohort
+    def __init__(
+        self,
+        plan: Plan,
+        fed: Federation,
+        net: Net,
+        cohort: list[int],
+        rounds: int,
+        known: Mapping[str, float],
+    ) -> None:
+        self.plan, self.net, self.cohort, self.rounds = plan, net, cohort, rounds
         self.whole = sum(map(fed.cost, cohort))
         self.seconds: dict[str, float] = {}
         self.left_out: dict[str, str] = {}
-        self._full, self._fed = fed, fed
+        self._full, self._fed, self._known = fed, fed, known
         self._msg: Rec = None
-        self._budget, self._step = BUDGET, 0.0
-        self._makes: dict[str, Callable[[], Engine]] = {}
+        self._budget = 0.0  # seconds for a candidate
 
-    def allow(self, seconds: float) -> bool:
-        """Allow every candidate so many seconds from now on, at most MOST. True if that is more
-        than before. A few clients tell little about a cohort whose messages are large.
-        """
-        before, self._budget = self._budget, min(max(seconds, BUDGET), MOST)
-        if more := self._budget > before:
-            self._shorten()
-        return more
+    def best(self) -> str:
+        """The fastest until now; of those that are close, the one that asks least."""
+        best = next(iter(self.seconds), "serial")
+        for name, seconds in self.seconds.items():
+            if seconds < MARGIN * self.seconds[best]:
+                best = name
+        return best
 
     def take(self, name: str, make: Callable[[], Engine]) -> None:
         """Measure a candidate, or note why it cannot run."""
         try:
-            if self._msg is None:
-                self._prepare()
             engine = make()
             if isinstance(engine, Vectorised):
                 refuse_module(self.net.module)
+            if name in self._known:
+                self.seconds[name] = self._known[name]
+                return
+            if self._msg is None:
+                self._prepare()
             try:
                 engine.open(self.plan, self._fed, self.net)
                 self.seconds[name] = self._measure(engine)
-                self._makes[name] = make
             finally:
                 engine.close()
         except FedloomError as error:
             self.left_out[name] = str(error)
 
-    def settle(self) -> None:
-        """Run the closest candidates in turn, a whole cohort each if there is time, because the
-        speed of the machine may change between two measurements. Skipped if a few clients would
-        take longer than MOST, or if a candidate fails.
-        """
-        best = min(self.seconds.values(), default=0.0)
-        names = sorted(self.seconds, key=lambda name: self.seconds[name])[:FINALISTS]
-        names = [name for name in names if self.seconds[name] <= CLOSE * best]
-        if len(names) < 2:
-            return
-        engines = {name: self._makes[name]() for name in names}
-        count, least = int(len(self.cohort) * MOST / best), max(map(_at_once, engines.values()))
-        if count < min(least, len(self.cohort)):
-            return
-        members = self.cohort[: count - count % least if count < len(self.cohort) else count]
-        times: dict[str, list[float]] = {name: [] for name in names}
-        with contextlib.ExitStack() as stack, contextlib.suppress(FedloomError):
-            for engine in engines.values():
-                stack.callback(engine.close)
-                engine.open(self.plan, self._full, self.net)
-                self._round(engine, members)
-            for name in names * HEATS:
-                times[name].append(self._round(engines[name], members))
-        if not all(times.values()):
-            return  # a failure here will fail in the run too, which says why
-        share = self.whole / sum(map(self._full.cost, members))
-        self.seconds |= {name: share * statistics.median(found) for name, found in times.items()}
-
     def _prepare(self) -> None:
-        """Prepare a broadcast to train on, and measure the time of a step."""
+        """A message to train on; fewer steps where a client takes long."""
         engine, x = Serial(), self.net.init()
         engine.open(self.plan, self._full, self.net)
         up: Any = None
@@ -185,27 +161,27 @@ class _Trial:
         one = replace(self._full, local=replace(self._full.local, epochs=None, steps=1))
         engine.open(self.plan, one, self.net)
         self._round(engine, self.cohort[:1])
-        self._step = self._round(engine, self.cohort[:1])
-        self._shorten()
-
-    def _shorten(self) -> None:
-        """Use fewer local steps if a client takes long."""
-        self._fed = self._full
-        steps, most = int(self._budget / 2 / self._step), max(map(self._full.steps, self.cohort))
+        step = self._round(engine, self.cohort[:1])
+        engine.close()
+        each = step / one.cost(self.cohort[0])
+        self._budget = max(LEAST, SHARE * self.rounds * each * self.whole) / ENGINES
+        steps, most = int(self._budget / 2 / step), max(map(self._full.steps, self.cohort))
         if steps < most:
             local = replace(self._full.local, epochs=None, steps=max(steps, 1))
             self._fed = replace(self._full, local=local)
 
     def _measure(self, engine: Engine) -> float:
-        """Seconds of a round, from as many clients as the engine runs at once, or more."""
+        """Seconds of a whole round, from as many clients as the engine runs at once, and more as
+        time allows.
+        """
         budget, at_once = self._budget, _at_once(engine)
         members = self.cohort[:at_once]
-        self._round(engine, members)  # the first time has costs that no later time has
+        self._round(engine, members)  # the first time costs what no other does
         times = [self._round(engine, members)]
         count = int(budget / 3 / times[0] * len(members))  # see what a whole cohort takes
         if count > at_once and len(members) < len(self.cohort):
             members, times = self.cohort[:count], []
-        while len(times) < 2 or (sum(times) < budget and len(times) < 20):
+        while not times or (sum(times) < budget and len(times) < 20):
             times.append(self._round(engine, members))
         usual = statistics.median(times) if len(times) > 2 else min(times)
         return usual * self.whole / sum(map(self._fed.cost, members))

@@ -27,15 +27,7 @@ from ..plan import Plan
 from ..submodels.base import View, whole
 from .author_checks import counters, first_memory, guard
 from .error_context import Explained
-from .gradient import (
-    NOTHING,
-    Buffers,
-    FullGradient,
-    Gradient,
-    seed_torch,
-    storage,
-    storages,
-)
+from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
 from .summation import Node, finite, numbers, push, spread, uniform_of
 
 

@@ -51,7 +51,7 @@ def refuse_module(module: nn.Module) -> None:
 
 class Vectorised:
     """Runs clients in chunks, each as one vmapped computation. chunk None: as many as fit into a
-    gigabyte, at most 32.
+    gigabyte, at most 100.
     """
 
     name = "vectorised"

@@ -21,7 +21,7 @@ from .prefetch import Prefetcher
 from .summation import finite, push_rows
 from .vmap_round import NeedsFullError, Trained, VmapRound
 
-LARGEST = 32  # clients at once, unless the configuration says otherwise
+LARGEST = 100  # clients at once, unless the configuration says otherwise
 BUDGET = 1 << 30  # bytes that a chunk may take by default
 VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
 
@@ -161,7 +161,7 @@ class VmapRange:
 
 
 def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) -> int:
-    """Number of clients that fit into a gigabyte, at most 32 (or `most`), from the model's length
+    """Number of clients that fit into a gigabyte, at most 100 (or `most`), from the model's length
     and from the memory that the gradient of one batch of the first client needs.
     """
     kept = 0
