@@ -98,8 +98,7 @@ mutants: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(RUN)/python benchmarks/overhead.py
-	$(RUN)/python benchmarks/workers.py
-	$(RUN)/python benchmarks/vectorised.py
+	$(RUN)/python benchmarks/rounds.py
 	$(RUN)/python benchmarks/auto.py
 	$(RUN)/python benchmarks/methods.py
 	$(RUN)/python benchmarks/codecs.py

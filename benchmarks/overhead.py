@@ -14,7 +14,7 @@ import statistics
 import time
 
 import torch
-from plain import PlainLoop
+from loops import Plain
 
 from fedloom.algorithms import FedACG, FedAvg, Scaffold
 from fedloom.core.net import Net
@@ -38,12 +38,12 @@ def seconds(algorithm, steps: int, repeats: int) -> tuple[float, float]:
         [(torch.randn(size, 784), torch.randint(0, 10, (size,))) for _ in range(CLIENTS)]
     )
     module, local, cohort = mlp(784, (128,), 10), Local(epochs=1, batch=BATCH), list(range(CLIENTS))
-    plain, net, engine = PlainLoop(module, data, local), Net(module), Serial()
+    plain, net, engine = Plain(module, data, local), Net(module), Serial()
+    plain.threads = 1
     plan = Plan(algorithm, CrossEntropy())
     engine.open(plan, Federation(data, local), net)
     srv, memory, times = algorithm.server_init(net.init(), None), {}, []
     for t in range(repeats):
-        torch.set_num_threads(1)
         a = time.perf_counter()
         plain.round(cohort)
         b = time.perf_counter()
