@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import CompositionError, ConfigError, DataError
+from .bfloat16 import in_bfloat16
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
 from .dropout import HashedDropout, restore, swap
 from .layout import Layout
@@ -128,6 +129,7 @@ class Net:
         self._bound: Tensor | None = None
         self.pieces: list[Tensor] = []  # of the vector that is bound
         self._live: Tensor | None = None
+        self.bf16 = False  # products and convolutions in bfloat16, see Local.precision
 
     def _find_buffers(self) -> None:
         """Find the module's current buffers. Counters (integers) are not averaged: every client
@@ -243,8 +245,12 @@ class Net:
     def raw(self, x: Vec, inputs: Any) -> Any:
         """The module's output with parameters x (d,), unchanged."""
         if x is self._live:
-            return self.module(inputs)
-        return _with(self._slots, self.layout.pieces(x), self.module, inputs)
+            return self._computed(self.module, inputs)
+        pieces = self.layout.pieces(x)
+        return self._computed(lambda v: _with(self._slots, pieces, self.module, v), inputs)
+
+    def _computed(self, forward: Callable[[Any], Any], inputs: Any) -> Any:
+        return in_bfloat16(forward, inputs, self._start) if self.bf16 else forward(inputs)
 
     @functools.cached_property
     def _slots(self) -> list[Slot]:
@@ -326,16 +332,15 @@ class Net:
             inputs = inputs.clone()  # what came before is read again: by another path, by a loss
         child = self.module.get_submodule(block.name)
         if (x is self._live and id(x) not in pieces) or not block.places:
-            return child(inputs)
+            return self._computed(child, inputs)
         if id(x) not in pieces:
             pieces[id(x)] = self.layout.pieces(x)
-        return _with(self._slots_of_blocks[block.name], pieces[id(x)], child, inputs)
+        slots, own = self._slots_of_blocks[block.name], pieces[id(x)]
+        return self._computed(lambda v: _with(slots, own, child, v), inputs)
 
     def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
-        """Run block start + b with the vector xs[b] (d,), on the output of the block before it.
-
-        Fewer vectors than blocks stop early: the output is that of the last block that ran. Raises
-        DataError for more vectors than blocks.
+        """Run block start + b with the vector xs[b] (d,), on what the block before it gives. Fewer
+        vectors than blocks stop early. Raises DataError for more vectors than blocks.
         """
         last = start + len(xs)
         if start < 0 or last > len(self.blocks):

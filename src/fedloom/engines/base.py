@@ -58,14 +58,16 @@ def processors() -> int:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one torch thread inside, and leave torch's own generator as it was.
+def one_thread(precision: str = "full") -> Iterator[None]:
+    """Use one torch thread inside, CUDA's products in this precision (see Local), and leave torch's
+    own generator as it was.
 
     More threads cut sums differently, which gives other bits. On a busy machine they are also
     slower.
     """
-    threads = torch.get_num_threads()
+    threads, cuda = torch.get_num_threads(), _allow_tf32()
     torch.set_num_threads(1)
+    _allow_tf32(precision == "tf32", precision == "tf32")
     try:
         # a run on the CPU must not initialise a GPU
         used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's is not
@@ -73,6 +75,18 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+        _allow_tf32(*cuda)
+
+
+def _allow_tf32(*settings: bool) -> tuple[bool, bool]:
+    """Set whether CUDA's products and convolutions may round to TF32 -> what it was. torch's own
+    default is no for products, and yes for convolutions.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    if settings:
+        products.allow_tf32, convolutions.allow_tf32 = settings
+    return before
 
 
 @functools.cache

@@ -84,6 +84,7 @@ class Client:
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
+        net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, Rec] | None = None
         self.guard = guard(plan)
         self._points, self._gradients = Buffers(), Buffers()
@@ -150,7 +151,9 @@ class Client:
             down = nbytes(part) | {f"view.{k}": n for k, n in told.items()}
             if self.net.buffer_layout.d:
                 down["buffers"] = self.net.init_buffers().nbytes
-            made[capacity] = Share(view, view.net or self.net, part, down)
+            net = view.net or self.net
+            net.bf16 = self.net.bf16
+            made[capacity] = Share(view, net, part, down)
         return made
 
     def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:

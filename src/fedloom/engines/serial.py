@@ -28,12 +28,12 @@ class Serial:
         self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
     ) -> RangeResult:
         """Train a cohort."""
-        with one_thread():
+        with one_thread(self._fed.local.precision):
             return self._client.run_range(msg, buffers, memories, cohort, round)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
         """Ask clients once before round 0."""
-        with one_thread():
+        with one_thread(self._fed.local.precision):
             return self._client.probe_range(x, buffers, clients)
 
     def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:

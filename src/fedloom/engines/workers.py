@@ -366,7 +366,7 @@ def _take(number: int, do: Callable[..., bytes], arguments: tuple[Any, ...]) -> 
 
 def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> bytes:
     msg, buffers = _loaded("message", post)
-    with one_thread():
+    with one_thread(_HERE["fed"].local.precision):
         client: Client | VmapRange = _HERE["client"]
         done = dumps(client.run_range(msg, buffers, loads(memories), cohort, round, first))
     _settle()
@@ -375,7 +375,7 @@ def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int
 
 def _probe(post: str, clients: list[int], first: int) -> bytes:
     x, buffers = _loaded("message", post)
-    with one_thread():
+    with one_thread(_HERE["fed"].local.precision):
         client: Client | VmapRange = _HERE["client"]
         return dumps(client.probe_range(x, buffers, clients, first))
 

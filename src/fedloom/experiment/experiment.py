@@ -45,6 +45,7 @@ from .arguments import functions, link_of, metrics_of
 from .preflight import (
     check_evaluation,
     check_fit,
+    check_precision,
     check_rate,
     check_rows,
     check_shapes,
@@ -232,6 +233,7 @@ class Experiment(Settings):
             self._capacities(plan.rule),
             self.devices,
         )
+        check_precision(self.local, net)
         check_singles(net, fed, plan.rule, self._cohorts)
         fed.check_devices()
         name = next(iter(metrics), "loss")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.bfloat16 import has_bfloat16
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net, logits_of
 from ..data import FederatedData
@@ -47,6 +48,26 @@ def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> b
     except RuntimeError:
         return False
     return True
+
+
+def check_precision(local: Local, net: Net) -> None:
+    """Raise ConfigError for a precision that the device or the type does not have; warn of one that
+    it only imitates.
+    """
+    if local.precision == "tf32" and net.device.type != "cuda":
+        raise ConfigError(
+            f"local.precision = tf32 is arithmetic of CUDA GPUs, and the run is on {net.device}; "
+            "take full or bf16"
+        )
+    if local.precision == "bf16" and net.dtype != torch.float32:
+        raise ConfigError(
+            f"local.precision = bf16 goes with dtype = float32, not {str(net.dtype)[6:]}"
+        )
+    if local.precision == "bf16" and not has_bfloat16(net.device):
+        _log.warning(
+            "local.precision = bf16: this processor has no bfloat16 and imitates it, which is "
+            "slower than full"
+        )
 
 
 def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:

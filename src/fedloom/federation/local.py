@@ -100,6 +100,14 @@ class Local:
         choices=("shuffled", "text"),
         source="text: FAFED's language model",
     )
+    precision: str = hyper(
+        "full",
+        "arithmetic of local training: full is dtype's own; tf32, on CUDA, rounds what products "
+        "read; bf16 computes products and convolutions in bfloat16 (autocast). Weights, updates "
+        "and evaluation stay in dtype",
+        choices=("full", "tf32", "bf16"),
+        source="full in all five papers' code",
+    )
     drop_last: bool = hyper(
         False,
         "leave out an epoch's last batch where it is smaller",

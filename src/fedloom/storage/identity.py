@@ -35,6 +35,8 @@ LATER = ("rounds", "evaluate")
 # of these what has already decided something by then
 FIXED = ("evaluate.validation", "evaluate.ema")
 SEEDS = ("seed", "data.seed")
+# settings that came later, and the value that stands for what all runs did before
+NEW = {"local.precision": "full"}
 
 CHANGEABLE = (
     "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, name, "
@@ -53,7 +55,17 @@ def may_change(setting: str) -> bool:
 
 def fixed_parts(config: Table) -> dict[str, Any]:
     """The parts of a configuration that a run and its continuation share, except the engine."""
-    return {k: v for k, v in config.items() if not may_change(k)}
+    return {k: v for k, v in _as_then(config).items() if not may_change(k)}
+
+
+def _as_then(config: Table) -> dict[str, Any]:
+    """A configuration without the settings that came later and have the value of before."""
+    out = dict(config)
+    for setting, then in NEW.items():
+        table, _, key = setting.partition(".")
+        if isinstance(out.get(table), Mapping) and out[table].get(key) == then:
+            out[table] = {k: v for k, v in out[table].items() if k != key}
+    return out
 
 
 def differing(kept: Table, asked: Table) -> list[str]:
@@ -72,7 +84,7 @@ def differing(kept: Table, asked: Table) -> list[str]:
 
 def run_digest(config: Table) -> str:
     """A short hash of all settings that decide the results of a run."""
-    return digest({k: v for k, v in config.items() if k not in FREE})
+    return digest({k: v for k, v in _as_then(config).items() if k not in FREE})
 
 
 def group_of(config: Table) -> str:
@@ -98,8 +110,8 @@ def varies(setting: str) -> bool:
 
 
 def in_new_names(config: Table) -> dict[str, Any]:
-    """A configuration with the current names of classes."""
-    out, table = dict(config), config.get("submodel")
+    """A configuration with the current names of classes, without later settings unless used."""
+    out, table = _as_then(config), config.get("submodel")
     if isinstance(table, Mapping):
         name = str(table.get("name"))
         out["submodel"] = {**table, "name": SUBMODELS.get(name, name)}
