@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,9 @@ def missing_line(output: str) -> str:
 @pytest.mark.parametrize(
     ("where", "error", "said"),
     [
-        ("fedloom.report.curves.png", refuse(errno.ENOSPC), "No space left on device"),
+        ("fedloom.report.style.png", refuse(errno.ENOSPC), "No space left on device"),
         ("matplotlib.figure.Figure.savefig", refuse(errno.EACCES), "Permission denied"),
-        ("fedloom.report.curves.all_pictures", lambda *a: 1 / 0, "ZeroDivisionError"),
+        ("fedloom.report.html.all_pictures", lambda *a: 1 / 0, "ZeroDivisionError"),
     ],
 )
 @pytest.mark.usefixtures("pictures")
@@ -71,7 +72,7 @@ def test_a_run_without_matplotlib_is_finished(
 def test_a_demo_without_its_report_is_finished(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedloom.report.save_curves", refuse(errno.EDQUOT))
+    monkeypatch.setattr("fedloom.report.write_report", refuse(errno.EDQUOT))
     output = fedloom("demo", "--rounds", 1, "--seeds", 1).output
     assert "later: fedloom report runs/demo --out runs/demo/report.html" in missing_line(output)
     assert "s in all" in output
@@ -142,18 +143,18 @@ def test_every_file_of_a_run_follows_the_umask(fedloom: Fedloom) -> None:
 def test_a_disk_that_is_full_after_the_last_round(
     fedloom: Fedloom, tiny_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = report.save_curves
+    draw = report.write_report
 
-    def fill_and_draw(*args: object) -> object:
+    def fill_and_draw(*args: Any, **kwargs: Any) -> object:
         with contextlib.suppress(OSError), open(tiny_disk / "ballast", "wb", buffering=0) as f:
             while f.write(b"x" * 4096):
                 pass
-        return draw(*args)
+        return draw(*args, **kwargs)
 
-    monkeypatch.setattr("fedloom.report.save_curves", fill_and_draw)
+    monkeypatch.setattr("fedloom.report.write_report", fill_and_draw)
     output = fedloom("run", *SMALL, "--out", tiny_disk / "a", "--quiet").output
     assert "No space left on device" in missing_line(output)
     (tiny_disk / "ballast").unlink()
-    monkeypatch.setattr("fedloom.report.save_curves", draw)
+    monkeypatch.setattr("fedloom.report.write_report", draw)
     fedloom("report", tiny_disk / "a")
     assert (tiny_disk / "a" / "report.html").exists()

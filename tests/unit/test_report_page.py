@@ -173,8 +173,8 @@ def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_
     import matplotlib
 
     before: dict[str, Any] = dict(matplotlib.rcParams)
-    groups = group_runs(map(load_run, several(tmp_path)))
-    files = save_curves(groups, tmp_path / "pictures")
+    folders = several(tmp_path)
+    files = save_curves(group_runs(map(load_run, folders)), tmp_path / "pictures")
     assert [file.name for file in files] == [
         "accuracy_by_round.png", "accuracy_by_bytes.png", "accuracy_by_seconds.png",
         "train_loss.png", "test_loss.png", "partition.png", "clients.png", "ledger.png",
@@ -182,6 +182,9 @@ def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_
     assert sorted(files) == sorted((tmp_path / "pictures").iterdir())
     for file in files:
         check_png(file.read_bytes())
+    write_report(folders, tmp_path / "r.html", pictures=tmp_path / "again")
+    both = {(tmp_path / "again" / file.name).read_bytes() == file.read_bytes() for file in files}
+    assert both == {True}
     assert dict(matplotlib.rcParams) == before
 
 

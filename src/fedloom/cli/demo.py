@@ -124,13 +124,12 @@ def _illustrate(out: Path, names: list[str]) -> None:
 
     folders = [out / name for name in names]
     try:
-        from fedloom.report import group_runs, load_run, save_curves, write_report
+        from fedloom.report import write_report
 
-        pictures = save_curves(group_runs(map(load_run, folders)), out / "pictures")
-        title = "Four federated methods on handwritten digits"
-        report = write_report(folders, out / "report.html", title=title)
+        pictures, title = out / "pictures", "Four federated methods on handwritten digits"
+        report = write_report(folders, out / "report.html", title=title, pictures=pictures)
     except Exception as error:  # drawing may raise anything; the runs are finished and saved
         folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
         say_undrawn(error, f"fedloom report {folder} --out {page}")
         return
-    click.echo(f"report    {report.resolve()}\npictures  {pictures[0].parent.resolve()}")
+    click.echo(f"report    {report.resolve()}\npictures  {pictures.resolve()}")

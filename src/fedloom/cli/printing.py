@@ -92,10 +92,9 @@ def illustrate(run: Path) -> Path | None:
     drawn, which a line reports.
     """
     try:
-        from fedloom.report import load_run, save_curves, write_report
+        from fedloom.report import write_report
 
-        save_curves(load_run(run), run / "pictures")
-        return write_report(run, run / "report.html")
+        return write_report(run, run / "report.html", pictures=run / "pictures")
     except Exception as error:  # drawing may raise anything; the run is finished and saved
         say_undrawn(error, f"fedloom report {shlex.quote(str(run))}")
         return None

@@ -21,7 +21,6 @@ from .style import (
     legend_below,
     line_with_band,
     plain,
-    png,
     styles,
     write_atomic,
 )
@@ -63,9 +62,12 @@ def save_curves(
     described), train_loss, test_loss, partition, clients, ledger, and of sub-models sizes-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
-    folder = Path(folder)
-    pictures = all_pictures(_as_groups(run_or_groups), target)
-    return [write_atomic(folder / f"{p.name}.png", png(p.figure)) for p in pictures]
+    return save_pictures(all_pictures(_as_groups(run_or_groups), target), folder)
+
+
+def save_pictures(pictures: Sequence[Picture], folder: str | Path) -> list[Path]:
+    """Write drawn pictures as PNG files -> the files."""
+    return [write_atomic(Path(folder) / f"{p.name}.png", p.png) for p in pictures]
 
 
 def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[Picture]:

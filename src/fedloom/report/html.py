@@ -15,9 +15,9 @@ from fedloom.storage.identity import flatten
 
 from .charts import field_bytes
 from .curve_data import best, last
-from .curves import all_pictures
+from .curves import all_pictures, save_pictures
 from .runs import Group, Run, group_runs, load_run, show_value
-from .style import DPI, Picture, need, png, styles, write_atomic
+from .style import DPI, Picture, need, styles, write_atomic
 from .submodels import size_cells
 from .tables import (
     MISSING,
@@ -55,13 +55,15 @@ def write_report(
     *,
     target: float | None = None,
     title: str | None = None,
+    pictures: str | Path | None = None,
 ) -> Path:
     """Read run directories and write one HTML file that needs nothing else, not even the network.
 
     Works for one run and for many, finished or not; runs that differ only in the seed are put
-    together.  `target` (the metric's unit) finds the rounds to it anew on the EMA curves.  Returns
-    the file.  Raises CheckpointError for what is not a run directory, ConfigError if there is none
-    or a library is missing.
+    together.  `target` (the metric's unit) finds the rounds to it anew on the EMA curves; pictures:
+    a folder that gets them as files too, see save_curves.  Returns the file.  Raises
+    CheckpointError for what is not a run directory, ConfigError if there is none or a library is
+    missing.
     """
     need("jinja2", "reports")
     from jinja2 import Environment, StrictUndefined
@@ -74,13 +76,21 @@ def write_report(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    page = environment.from_string(source).render(_context(groups, target, title))
+    drawn = all_pictures(groups, target)
+    context = _context(groups, drawn, target, title)
+    page = environment.from_string(source).render(context)
+    if pictures is not None:
+        save_pictures(drawn, pictures)
     return write_atomic(Path(out), page.encode())
 
 
-def _context(groups: Sequence[Group], target: float | None, title: str | None) -> dict[str, Any]:
+def _context(
+    groups: Sequence[Group],
+    pictures: Sequence[Picture],
+    target: float | None,
+    title: str | None,
+) -> dict[str, Any]:
     runs = [run for group in groups for run in group.runs]
-    pictures = all_pictures(groups, target)
     heads, lines = table_cells(comparison(groups, target))
     colours = [style.colour for style in styles(groups).values()]
     return {
@@ -135,7 +145,7 @@ def _images(pictures: Sequence[Picture], *names: str) -> list[_Image]:
         _Image(
             picture.title,
             picture.alt,
-            "data:image/png;base64," + base64.b64encode(png(picture.figure)).decode(),
+            "data:image/png;base64," + base64.b64encode(picture.png).decode(),
             round(picture.figure.get_figwidth() * DPI),
         )
         for name in names

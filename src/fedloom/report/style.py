@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -44,6 +45,11 @@ class Picture:
     title: str
     alt: str
     figure: Figure
+
+    @functools.cached_property
+    def png(self) -> bytes:
+        """The file; drawn once, however many places show it."""
+        return png(self.figure)
 
 
 def numbered(i: int) -> Style:
