@@ -21,6 +21,7 @@ from fedloom.data import (
     dirichlet_interleaved,
     dirichlet_recycled,
     dirichlet_unbalanced,
+    drawn,
     from_arrays,
     iid,
     pathological,
@@ -73,6 +74,7 @@ PINNED = [
     (dirichlet(0.3, 7), "94469c3b", "6230072b"),
     (dirichlet_interleaved(0.3, 7), "578fec77", "681d2b42"),
     (dirichlet_recycled(0.3, 7), "0ae26407", "2522586a"),
+    (drawn(0.3, 7, 5), "65490fd4", "65afe86c"),
     (dirichlet_unbalanced(0.5, 7), "90bd4c43", "6163831e"),
     (dirichlet_unbalanced(0.5, 7, capped=True), "5e00c968", "45bb61cd"),
     (pathological(2, 7), "f3d0371a", "7fc3ec66"),
@@ -245,6 +247,7 @@ def test_given_lists_stay_as_they_are():
 @pytest.mark.parametrize("name", sorted(set(PARTITIONS) - {"lists"}))
 def test_about_rebuilds_the_partition(name):
     options = {"alpha": 0.3} if "dirichlet" in name else {}
+    options |= {"alpha": 0.3, "each": 4} if name == "drawn" else {}
     options |= {"classes": 2} if name in ("pathological", "classes_per_client") else {}
     partition = PARTITIONS[name](**options, clients=3)
     about = partition.about()

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data import by_lists, dirichlet, from_arrays, from_clients, iid, measure
-from fedloom.data.heterogeneity import gini
+from fedloom.data import by_lists, dirichlet, drawn, from_arrays, from_clients, iid, measure
+from fedloom.data.heterogeneity import by_client, gini
 
 COUNTS = st.integers(1, 5).flatmap(
     lambda classes: st.lists(
@@ -102,3 +102,16 @@ def test_it_falls_with_alpha():
         values = [getattr(one, name) for one in found]
         assert values == sorted(values, reverse=True), name
     assert [one.effective.mean for one in found] == sorted(one.effective.mean for one in found)
+
+
+def test_of_many_clients_a_thousand_are_shown():
+    few = from_arrays(torch.zeros(9, 1), torch.arange(9) % 3, drawn(0.3, clients=10, each=2))
+    assert by_client(few) == {
+        "counts": few.label_counts().tolist(),
+        "sizes": [2] * 10,
+        "class_names": [],
+    }
+    many = from_arrays(torch.zeros(9, 1), torch.arange(9) % 3, drawn(0.3, clients=25_000, each=2))
+    table = by_client(many)
+    assert (table["clients"], table["every"]) == (25_000, 25)
+    assert table["counts"] == many.label_counts()[::25].tolist() and len(table["sizes"]) == 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from dealt import LABELS, SEEDS, counts_of, powers_of_ten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data import dirichlet_interleaved, dirichlet_recycled, pathological
+from fedloom.data import dirichlet_interleaved, dirichlet_recycled, drawn, pathological
 from fedloom.data.partition.dirichlet_sampled import (
     _draw,
     _log_dirichlet,
@@ -56,6 +57,14 @@ def test_pathological_clients_hold_no_other_classes(labels, share, classes, seed
     assert lists.sizes.tolist() == [n + rest] + [n] * (clients - 1)
     assert ((counts_of(lists, labels) > 0).sum(1) <= classes).all()
     repeats_are_those_of_whole_passes(lists, labels)
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels=LABELS, alpha=ALPHAS, each=st.integers(1, 9), seed=SEEDS)
+def test_drawn_has_as_many_clients_as_wanted_and_exactly_their_samples(labels, alpha, each, seed):
+    lists = drawn(alpha, clients=60, each=each).split(labels, seed)
+    assert lists.sizes.tolist() == [each] * 60
+    assert int(lists.indices.min()) >= 0 and int(lists.indices.max()) < len(labels)
 
 
 # ------------------------------------------------------------------------------------------- laws
@@ -199,3 +208,30 @@ def test_pathological_sets_are_all_as_likely():
     n = len(both)
     assert len(seen) == 6
     assert all(abs(k / n - 1 / 6) < 4.5 * np.sqrt(5 / 36 / n) for k in seen.values())
+
+
+def test_drawn_samples_follow_the_law():
+    """A class's count at a client is beta-binomial; every sample of a class is as likely."""
+    alpha, each, labels = 0.5, 4, torch.tensor([0] * 5 + [1] * 15)
+    lists = drawn(alpha, clients=20_000, each=each).split(labels, 0)
+    zeros = (labels[lists.indices].view(-1, each) == 0).sum(1)
+    for k in range(each + 1):  # two classes: Beta(alpha, alpha) shares
+        law = math.comb(each, k) * math.exp(
+            math.lgamma(k + alpha) + math.lgamma(each - k + alpha) + math.lgamma(2 * alpha)
+            - math.lgamma(each + 2 * alpha) - 2 * math.lgamma(alpha)
+        )  # fmt: skip
+        assert abs(float((zeros == k).double().mean()) - law) < 4 * math.sqrt(law / 20_000)
+    times = torch.bincount(lists.indices, minlength=20).double()
+    for own in (times[:5], times[5:]):
+        assert (own / own.mean() - 1).abs().max() < 5 / math.sqrt(float(own.mean()))
+
+
+def test_drawn_tests_follow_the_training_shares_without_a_class_that_tests_lack():
+    labels, tests = torch.arange(300) % 3, torch.tensor([0, 1] * 20)
+    split = drawn(0.01, clients=200, each=5)
+    lists, own = split.split(labels, 3), split.split_tests(labels, tests, 3)
+    main = labels[lists.indices].view(-1, 5).mode(1).values
+    tested = tests[own.indices].view(-1, 5).mode(1).values
+    assert (main == tested)[main < 2].double().mean() > 0.95
+    with pytest.raises(DataError, match="class 3, which no training sample has"):
+        split.split_tests(labels, torch.tensor([3]), 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -117,15 +116,10 @@ def _range(spread: Spread, form: str) -> str:
 
 
 def _draw(data: FederatedData, file: Path) -> Path:
+    from fedloom.data.heterogeneity import by_client
     from fedloom.report.charts import partition_chart
-    from fedloom.report.style import png, write_atomic
+    from fedloom.report.style import write_atomic
 
-    labelled = data.classes is not None and data.targets.ndim == 1
-    content: Mapping[str, Any] = {
-        "sizes": data.sizes.tolist(),
-        "counts": data.label_counts().tolist() if labelled else None,
-        "class_names": list(data.class_names),
-    }
-    picture = partition_chart(content)
+    picture = partition_chart(by_client(data))
     picture.figure.suptitle(_heading(data), fontsize=9.5)
-    return write_atomic(file, png(picture.figure))
+    return write_atomic(file, picture.png)

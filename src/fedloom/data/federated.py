@@ -21,6 +21,7 @@ from fedloom.data.transforms import Transform
 from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
 from fedloom.errors import DataError
 
+_COUNTED = 100_000  # clients whose labels are counted at once
 LARGEST_TABLE = 1 << 28  # cells of label_counts()
 
 
@@ -290,10 +291,14 @@ class FederatedData:
 
 def count_labels(lists: Ragged, targets: Tensor, classes: int) -> Tensor:
     """Count the labels, or all tokens, of targets (n, ...) on every list: (N, C) int64."""
-    held = targets[lists.indices]
-    first = (lists.owners() * classes).view(-1, *[1] * (held.ndim - 1))
-    counts = torch.bincount((first + held).flatten(), minlength=lists.count * classes)
-    return counts.view(lists.count, classes)
+    counts = torch.zeros(lists.count, classes, dtype=torch.int64)
+    for a in range(0, lists.count, _COUNTED):  # a million at once would take gigabytes
+        part = Ragged(lists.offsets[a : a + _COUNTED + 1], lists.indices)
+        held = targets[lists.indices[part.offsets[0] : part.offsets[-1]]]
+        first = (part.owners() * classes).view(-1, *[1] * (held.ndim - 1))
+        found = torch.bincount((first + held).flatten(), minlength=part.count * classes)
+        counts[a : a + _COUNTED] = found.view(-1, classes)
+    return counts
 
 
 def _refuse_shared_samples(data: FederatedData) -> None:

@@ -11,6 +11,7 @@ from fedloom.data.federated import FederatedData, count_labels
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+_LISTED, _SHOWN = 10_000, 1000  # clients of which each is shown; of more so many are
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,22 @@ def measure(data: FederatedData) -> Heterogeneity:
         labels=labels,
         tests=tests,
     )
+
+
+def by_client(data: FederatedData) -> dict[str, Any]:
+    """Sizes (N,) and, of one label per sample, label counts (N, C) of the clients, as lists fit for
+    JSON. Of more than 10,000 clients about a thousand stand for all: every so many-th.
+    """
+    every = 1 if data.population <= _LISTED else data.population // _SHOWN
+    shown, labels = range(0, data.population, every), None
+    if data.classes is not None and data.targets.ndim == 1:
+        # of tokens there are too many kinds for a table by client
+        all_ = every == 1
+        rows = data.label_counts() if all_ else [data.label_counts_of(i) for i in shown]
+        labels = [row.tolist() for row in rows]
+    out = {"counts": labels, "sizes": data.sizes[::every].tolist()}
+    names: dict[str, Any] = {"class_names": list(data.class_names)}
+    return out | names | ({} if every == 1 else {"clients": data.population, "every": every})
 
 
 def gini(values: Any) -> float:

@@ -21,6 +21,7 @@ from .._old_names import SUBMODELS
 from .._version import __version__
 from ..core.vector import as_bytes
 from ..data import FederatedData
+from ..data.heterogeneity import by_client
 from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import told
@@ -227,14 +228,10 @@ def _describe(
 ) -> None:
     import tomli_w
 
-    labels = data.classes is not None and data.targets.ndim == 1
     folder.write_json(
         "partition.json",
         {
-            # there are too many kinds of tokens for a table by client
-            "counts": data.label_counts().tolist() if labels else None,
-            "sizes": data.sizes.tolist(),
-            "class_names": list(data.class_names),
+            **by_client(data),
             # for exports, even if the data are no longer available
             "inputs": recipe(data.raw, data.transform, data.inputs),
             "metric": told(loop.fed.metrics, loop.plan.objective),

@@ -93,7 +93,8 @@ def _write(
     with disk_errors():
         write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
     folder.write_json("ledger.json", ledger)
-    folder.write_json("clients.json", clients)
+    many = len(clients["values"] or ()) > 10_000
+    folder.write_json("clients.json", clients, None if many else 1)
     folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 

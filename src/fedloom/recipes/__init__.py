@@ -13,7 +13,7 @@ from ..core.registry import Registry
 from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
 from .fashion import fafed_fashion, fashion_dirichlet, zoo_fashion_mnist
 from .images import cifar10, cifar100, femnist
-from .mnist import digits, mnist_dirichlet, mnist_iid, mnist_writers
+from .mnist import digits, million_clients, mnist_dirichlet, mnist_iid, mnist_writers
 from .submodels import fiarse_agnews, fiarse_cifar10, fiarse_cifar100, fiarse_fashion
 from .text import ag_news, shakespeare, wikitext2
 
@@ -38,6 +38,7 @@ RECIPES: Registry[Recipe] = Registry(
         "fiarse_cifar10": fiarse_cifar10,
         "fiarse_cifar100": fiarse_cifar100,
         "fiarse_fashion": fiarse_fashion,
+        "million_clients": million_clients,
         "mnist_dirichlet": mnist_dirichlet,
         "mnist_iid": mnist_iid,
         "mnist_writers": mnist_writers,

@@ -94,6 +94,9 @@ def partition_chart(
     """
     sizes: Ints = np.asarray(partition["sizes"], dtype=np.int64)
     spread = f"{sizes.size} clients with {sizes.min()} to {sizes.max()} samples each"
+    if (every := int(partition.get("every", 1))) > 1:
+        spread = f"every {every:,}th of {int(partition['clients']):,} clients: {spread}"
+        whose += f", every {every:,}th of {int(partition['clients']):,} clients"
     if partition.get("counts") is None:
         made = figure(8.4, 2.6)
         _sizes(made.add_subplot(), sizes, np.arange(sizes.size))

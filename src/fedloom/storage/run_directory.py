@@ -174,9 +174,9 @@ class RunDirectory:
             )
 
     # -------------------------------------------------------------------------------- small files
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file whole."""
-        write_atomic(self.path / name, json.dumps(value, indent=1) + "\n")
+    def write_json(self, name: str, value: Any, indent: int | None = 1) -> None:
+        """Write a JSON file whole. indent None: on one line, ten times as fast."""
+        write_atomic(self.path / name, json.dumps(value, indent=indent) + "\n")
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file. Raises CheckpointError."""

@@ -13,6 +13,7 @@ from fedloom.data.partition.dirichlet import dirichlet, dirichlet_unbalanced
 from fedloom.data.partition.dirichlet_sampled import (
     dirichlet_interleaved,
     dirichlet_recycled,
+    drawn,
     pathological,
 )
 from fedloom.data.partition.iid import blocks, iid, replicated
@@ -36,6 +37,7 @@ __all__ = [
     "dirichlet_interleaved",
     "dirichlet_recycled",
     "dirichlet_unbalanced",
+    "drawn",
     "iid",
     "lists",
     "natural",
@@ -50,6 +52,7 @@ __all__ = [
 _ALL: tuple[Callable[..., Partition], ...] = (
     *(iid, blocks, stratified, replicated, similarity),
     *(dirichlet, dirichlet_interleaved, dirichlet_recycled, dirichlet_unbalanced),
+    drawn,
     *(pathological, classes_per_client, class_groups, shards, natural, writers, lists),
 )
 PARTITIONS: Registry[Callable[..., Partition]] = Registry(

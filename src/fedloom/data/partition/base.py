@@ -108,10 +108,7 @@ class ByLabel(NamedPartition):
             )
         classes = np.unique(self._labels(targets))
         if len(odd := np.setdiff1d(labels, classes)):
-            raise DataError(
-                f"the test set has class {odd[0]}, which no training sample has: it can match no "
-                "client's labels; take independent test sets"
-            )
+            refuse_class(odd[0])
         return _pools(labels, classes, rng), rng
 
     def _labels(self, targets: Tensor) -> Ints:
@@ -140,6 +137,14 @@ def check_classes(classes: int, there: int) -> None:
         raise DataError(
             f"a client cannot hold {classes} classes, the labels have {there}; take at most {there}"
         )
+
+
+def refuse_class(odd: Any) -> None:
+    """Raise DataError for a class of the test set that training does not know."""
+    raise DataError(
+        f"the test set has class {odd}, which no training sample has: it can match no client's "
+        "labels; take independent test sets"
+    )
 
 
 # ------------------------------------------------------------------------------------------- pools

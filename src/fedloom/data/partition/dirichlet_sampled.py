@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedloom.core.hyper import PositiveInt, hyper
@@ -26,8 +27,11 @@ from fedloom.data.partition.base import (
     in_order,
     partition,
     ranks,
+    refuse_class,
 )
 from fedloom.errors import DataError
+
+_AT_ONCE = 50_000  # clients that are drawn: a million would need gigabytes of random numbers
 
 
 @partition
@@ -111,6 +115,57 @@ class pathological(ByLabel):
         # each row of argsort is a uniform permutation, so every set of classes is equally likely
         chosen = np.argsort(draws, axis=1) < self.classes
         return _recycle(pools, rng, np.where(chosen, 0.0, -np.inf))
+
+
+@partition
+class drawn(ByLabel):
+    """Draw every client's samples from the whole set, by label shares of its own.
+
+    Client i has p_i ~ Dir(alpha 1_C) and `each` samples: their classes are drawn from p_i, and the
+    samples uniformly among those of the class, with replacement. Clients are independent of each
+    other, so there may be more of them than samples: a federation of a million devices from a small
+    set. The lists overlap, so that no validation part can be cut from them.
+
+    Source: the Dirichlet label shares of Hsu, Qi and Brown, 2019. Raises DataError as `dirichlet`,
+    but for more clients than samples.
+
+    >>> labels = torch.arange(20) % 5
+    >>> lists = drawn(0.3, clients=1000, each=4).split(labels, seed=0)
+    >>> lists.count, lists.sizes.unique().tolist()
+    (1000, [4])
+    """
+
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
+    each: PositiveInt = hyper(meaning="training samples of each client")
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for labels (n,)."""
+        labels = self._labels(targets)
+        return self._draw([np.flatnonzero(labels == c) for c in np.unique(labels)], seed, "samples")
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return `each` test samples for every client, by its label shares in training."""
+        labels, known = self._labels(tests), np.unique(self._labels(targets))
+        if len(odd := np.setdiff1d(labels, known)):
+            refuse_class(odd[0])
+        return self._draw([np.flatnonzero(labels == c) for c in known], seed, "test samples")
+
+    def _draw(self, pools: Pools, seed: int, what: str) -> Ragged:
+        laws, rng = self._stream(seed, "laws"), self._stream(seed, what)
+        sizes = np.array([len(pool) for pool in pools])
+        first, joined = np.cumsum(sizes) - sizes, np.concatenate(pools)
+        out = np.empty((self.clients, self.each), dtype=np.int64)
+        for start in range(0, self.clients, _AT_ONCE):
+            part = out[start : start + _AT_ONCE]
+            logs = _log_dirichlet(laws, self.alpha, len(part), len(pools))
+            shares = np.diff(_shares(logs, sizes > 0), prepend=0.0)  # a test set may lack a class
+            counts = rng.multinomial(self.each, shares)
+            classes = np.repeat(np.tile(np.arange(len(pools)), len(part)), counts.ravel())
+            place = (rng.random(classes.size) * sizes[classes]).astype(np.int64)
+            part[:] = np.sort(joined[first[classes] + place].reshape(part.shape), axis=1)
+        lengths = torch.full((self.clients,), self.each)
+        return Ragged.from_sizes(lengths, torch.from_numpy(out.reshape(-1)))
 
 
 # ------------------------------------------------------------------------------------------- turns
