@@ -11,7 +11,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import Via
-from fedloom.errors import CheckpointError
+from fedloom.errors import CheckpointError, ConfigError
 from fedloom.submodels import FedRolex, HeteroFL
 from tiny import clusters, same, small, timeless, trace, weights
 
@@ -94,6 +94,11 @@ def test_a_memory_bound_changes_no_bit(bound, tmp_path):
     agree(held, free)
     experiment("scaffold", 4, resident_bytes=bound).run(tmp_path / "again")
     agree(experiment("scaffold", 6, resident_bytes=bound).resume(tmp_path / "again"), free)
+
+
+def test_a_memory_bound_needs_a_folder():
+    with pytest.raises(ConfigError, match=r"this run has no folder: give run\(out=...\)"):
+        experiment("scaffold", 6, resident_bytes=7).run()
 
 
 class Statistics(nn.Module):

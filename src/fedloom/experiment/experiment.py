@@ -270,6 +270,11 @@ class Experiment(Settings):
     # ------------------------------------------------------------------------------------- to run
     def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
         """Run from the beginning. out: a new directory for all files of the run."""
+        if out is None and self.resident_bytes is not None:
+            raise ConfigError(
+                f"resident_bytes = {self.resident_bytes} keeps the other client states on disk, "
+                "and this run has no folder: give run(out=...), or drop it"
+            )
         loop = self.build()
         if progress and self.choice is not None:
             say(f"{self.called}, seed {self.seed}: {self.choice}")
