@@ -78,7 +78,7 @@ MEAN, ACCUMULATED, CHANGE = Reaches
 _OLD = {
     **dict.fromkeys(("linear", "increments", "added"), "now sent = {'delta': MEAN, ...} says it"),
     "means": "uniform() says it by itself: leave the line out",
-    "unguarded": "now Plan(author_checks=False) says it",
+    "unguarded": "a run looks after every method: leave the line out",
     **{
         name: f"now traits = frozenset({{Trait.{trait.name}}}) says it"
         for name, trait in (

@@ -46,8 +46,13 @@ class WireError(FedloomError, ValueError):
 class AuthorError(FedloomError, RuntimeError):
     """A part of a user's own breaks a rule; a run says it as a ClientError, with client and round.
 
-    No TypeError: within an operator such as *=, Python would take that for "try another way".
+    rule: what it is about, a row of `fedloom check`, or "". No TypeError: within an operator such
+    as *=, Python would take that for "try another way".
     """
+
+    def __init__(self, message: str, rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class ClientError(FedloomError, RuntimeError):

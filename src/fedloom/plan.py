@@ -51,8 +51,7 @@ class Plan:
 
     nonfinite: of an update that is not finite, or with which the server would not be, "stop" raises
     ClientError naming client and round; "skip" leaves it out of the means and lets its client keep
-    the state it had. author_checks: False where somebody else watches over the method. Raises
-    CompositionError for parts that have no meaning together.
+    the state it had. Raises CompositionError for parts that have no meaning together.
     """
 
     algorithm: Algorithm
@@ -62,7 +61,6 @@ class Plan:
     link: Link = field(default_factory=Link)
     d: int | None = None
     setting: Setting = field(default_factory=Setting)
-    author_checks: bool = True
 
     def __post_init__(self) -> None:
         if self.nonfinite not in ("stop", "skip"):

@@ -16,23 +16,19 @@ import fedloom
 from fedloom import LocalSGD
 from fedloom.algorithm import Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
-from fedloom.checks import parts_of
-from fedloom.checks.algorithms import algorithm_checks
-from fedloom.checks.codecs import codec_checks
+from fedloom.checks import CONTRACTS, parts_of
 from fedloom.checks.compare import unlike
 from fedloom.checks.discovery import built
-from fedloom.checks.engine_agreement import Runs
+from fedloom.checks.engine_agreement import Contract
 from fedloom.checks.hyperparameters import values, variants
-from fedloom.checks.objectives import objective_checks
-from fedloom.checks.outcome import BrokenError, Check, Report, carry_out
+from fedloom.checks.outcome import Check, Report, carry_out
 from fedloom.checks.tiny_federation import experiment, local_for, run
 from fedloom.checks.tiny_losses import case_for, language_network, texts
-from fedloom.checks.views import view_checks
 from fedloom.compression.codecs import CODECS, Codec, TopK
 from fedloom.core.hyper import Hyper, hyper
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.errors import CompositionError, ConfigError
+from fedloom.errors import AuthorError, CompositionError, ConfigError
 from fedloom.objectives import (
     OBJECTIVES,
     CrossEntropy,
@@ -45,12 +41,6 @@ from fedloom.submodels import FIARSE, VIEWS
 from fedloom.wrappers import LocalOpt, Prox, WeightDecay
 
 ENGINE = ("vectorised:3",)
-LISTS = {
-    "algorithm": algorithm_checks,
-    "objective": objective_checks,
-    "view": view_checks,
-    "codec": codec_checks,
-}
 BROKEN = [
     (kind, *case)
     for kind, cases in (
@@ -65,7 +55,8 @@ BROKEN = [
 
 def carried_out(kind: str, part, name: str) -> Report:
     """One check of a part, and those that it needs are left to others."""
-    return carry_out(part, "it", kind, [c for c in LISTS[kind](part, ENGINE) if c.name == name])
+    checks = CONTRACTS[kind](part).checks(ENGINE)
+    return carry_out(part, "it", kind, [c for c in checks if c.name == name])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +203,7 @@ def test_a_part_is_tried_on_a_model_and_data_of_ones_own(part):
 
 def test_a_check_that_others_need_leaves_them_out():
     def fail():
-        raise BrokenError("it is broken")
+        raise AuthorError("it is broken")
 
     ran = []
     checks = [
@@ -306,13 +297,14 @@ def test_rounding_is_no_difference_and_more_is():
 def test_what_a_check_runs_is_run_once():
     calls = []
 
-    def make(part, dtype, **changes):
-        calls.append(dtype)
-        return fedloom.checks.tiny_federation.experiment(dtype, **changes)
+    class Counted(Contract):
+        def settings(self, part, dtype):
+            calls.append(dtype)
+            return {"algorithm": part}
 
-    runs = Runs(LocalSGD(), make)
-    runs.starts()
-    runs.starts()
+    contract = Counted(LocalSGD())
+    contract.starts()
+    contract.starts()
     assert calls == [torch.float32, torch.float64]
 
 

@@ -177,7 +177,7 @@ def test_no_argument_is_changed_and_every_method_is_a_function(mix):
     want = serial(tuple(mix.items()), torch.float32)
     watch = Watch(inner=pairs.trial(mix).algorithm)
     end = run(pairs.trial(mix, algorithm=watch))
-    assert not watch.notes.wrong
+    assert not watch.notes.broken
     assert not unequal(end.srv, want.srv)
     assert (end.up, end.down) == (want.up, want.down)
 

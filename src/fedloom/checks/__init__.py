@@ -14,17 +14,24 @@ from typing import Any
 from ..data import FederatedData
 from ..engines import make_engine
 from ..errors import ConfigError
-from .algorithms import algorithm_checks
-from .codecs import codec_checks
+from .algorithms import AlgorithmContract
+from .codecs import CodecContract
 from .discovery import built, kind_of, parts_of
-from .objectives import objective_checks
-from .outcome import Check, Outcome, Report, carry_out
+from .engine_agreement import Contract
+from .objectives import ObjectiveContract
+from .outcome import Outcome, Report, carry_out
 from .tiny_federation import Given
-from .views import view_checks
+from .views import ViewContract
 
-__all__ = ["ENGINES", "Outcome", "Report", "check", "parts_of"]
+__all__ = ["CONTRACTS", "ENGINES", "Outcome", "Report", "check", "parts_of"]
 
 ENGINES = ("vectorised:3", "workers:2")
+CONTRACTS: dict[str, type[Contract]] = {
+    "algorithm": AlgorithmContract,
+    "objective": ObjectiveContract,
+    "view": ViewContract,
+    "codec": CodecContract,
+}
 
 
 def check(
@@ -52,11 +59,5 @@ def check(
         make_engine(engine)
     part = built(part)
     kind = kind_of(part)
-    make: dict[str, Any] = {
-        "algorithm": algorithm_checks,
-        "objective": objective_checks,
-        "view": view_checks,
-        "codec": codec_checks,
-    }
-    checks: list[Check] = make[kind](part, engines, Given(model, data))
+    checks = CONTRACTS[kind](part, Given(model, data)).checks(engines)
     return carry_out(part, name or type(part).__name__, kind, checks)

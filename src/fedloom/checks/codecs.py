@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,37 +14,17 @@ from ..compression.error_feedback import Forget, Residual
 from ..compression.link import Link, Via, Whole
 from ..core.layout import Layout
 from ..core.rng import generator, key
-from ..core.vector import Rec, Vec, is_rec, rec
-from ..errors import WireError
+from ..core.vector import Rec, Vec, rec
+from ..engines.author_rules import check_record, pair
+from ..errors import AuthorError, WireError
 from .compare import unequal
-from .engine_agreement import PartChecks, Runs
-from .outcome import BrokenError, Check
-from .purity import ARGUMENTS, KEPT, REPEAT, Notes, twice
-from .tiny_federation import SMALL, Given, Trial, experiment
+from .engine_agreement import Contract
+from .outcome import Check
+from .purity import Notes, twice
 
 LAYOUT = Layout(("w", "b", "head"), ((12, 10), (12,), (3, 12)))
 _ONE = Layout(("b",), ((1,),))
 _DRAWS = 300  # of the bound on the error: its mean is then known to a few per cent
-
-
-def codec_checks(part: Codec, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
-    """Every check of a codec, in order."""
-    own = _Checks(part, given)
-    return [
-        Check("code on the wire", own.code),
-        Check("messages", own.messages, needed=True),
-        Check("size is what is sent", own.sizes),
-        Check("a message is read again", own.read, needed=True),
-        Check("other bytes are refused", own.damaged),
-        Check("error within the bound", own.bound),
-        Check(ARGUMENTS, functools.partial(own.noted, ARGUMENTS)),
-        Check(REPEAT, functools.partial(own.noted, REPEAT)),
-        Check("runs", own.runs.starts, needed=True),
-        Check(KEPT, own.nothing_kept),
-        Check("nothing is lost with feedback", own.conserved),
-        Check("bill is the messages", own.billed),
-        *own.runs.checks(engines),
-    ]
 
 
 def _via(part: Codec) -> Via:
@@ -64,15 +43,29 @@ def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
         yield f"a single number ({kind})", p[:1].clone(), _ONE
 
 
-class _Checks(PartChecks):
+class CodecContract(Contract):
+    """See Contract."""
+
     part: Codec
 
-    def __init__(self, part: Codec, given: Given) -> None:
-        super().__init__(part, Runs(part, self._make))
-        self.given = given
+    def first(self) -> list[Check]:
+        return [
+            Check("code on the wire", self.code),
+            Check("messages", self.messages, needed=True),
+            Check("size is what is sent", self.sizes),
+            Check("a message is read again", self.read, needed=True),
+            Check("other bytes are refused", self.damaged),
+            Check("error within the bound", self.bound),
+        ]
 
-    def _make(self, part: Codec, dtype: torch.dtype, **changes: Any) -> Trial:
-        return experiment(dtype, compress=_via(part), **(self.given.settings(dtype) | changes))
+    def later(self) -> list[Check]:
+        return [
+            Check("nothing is lost with feedback", self.conserved),
+            Check("bill is the messages", self.billed),
+        ]
+
+    def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
+        return {"compress": _via(part)}
 
     def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
         """A first message, as the link asks for it."""
@@ -84,13 +77,13 @@ class _Checks(PartChecks):
         """A number of its own."""
         code = getattr(type(self.part), "code", None)
         if not isinstance(code, int) or not 0 <= code <= 255:
-            raise BrokenError(
+            raise AuthorError(
                 f"code must be a whole number from 128 to 255 in the class, got {code!r}: it is "
                 "the first byte of a message, by which the receiver knows the codec"
             )
         for name, known in CODECS.items():
             if code == known.code and not isinstance(self.part, known):
-                raise BrokenError(
+                raise AuthorError(
                     f"code {code} is that of the codec {name}; 128 and above are free for yours"
                 )
 
@@ -98,15 +91,12 @@ class _Checks(PartChecks):
         """A message is a record of one-dimensional tensors, one of which is size."""
         for what, p, layout in _vectors():
             out = self.encode(p, layout)
-            if not isinstance(out, tuple) or len(out) != 2 or not all(map(is_rec, out)):
-                raise BrokenError(
-                    "encode() must return two records, the message and the new state; a codec "
-                    "without a state returns the one that it was given"
-                )
-            message, _ = out
+            message, state = pair("encode", "the message and the state", out)
+            check_record("encode", "a message", message)
+            check_record("encode", "a state", state)
             odd = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
             if odd or "size" not in message._fields or int(message.size) != layout.d:
-                raise BrokenError(
+                raise AuthorError(
                     f"of {what} the message has the fields {message._fields}: each must be a "
                     f"tensor with one axis, and size must be [{layout.d}], the length of what it "
                     f"stands for{'; see ' + ', '.join(odd) if odd else ''}"
@@ -118,9 +108,9 @@ class _Checks(PartChecks):
             message, _ = self.encode(p, layout)
             packed = self.part.pack(message)
             if not isinstance(packed, bytes):
-                raise BrokenError(f"pack() must return bytes, got {type(packed).__name__}")
+                raise AuthorError(f"pack() must return bytes, got {type(packed).__name__}")
             if (said := self.part.nbytes(message)) != len(packed):
-                raise BrokenError(
+                raise AuthorError(
                     f"of {what} nbytes() says {said}, but pack() makes {len(packed)} bytes: the "
                     "bill would not be what is sent; count the header (12 bytes), the parameters, "
                     "the indices and the values"
@@ -132,7 +122,7 @@ class _Checks(PartChecks):
             message, _ = self.encode(p, layout)
             back = self.part.unpack(self.part.pack(message), layout)
             if found := unequal(back, message):
-                raise BrokenError(
+                raise AuthorError(
                     f"of {what} the message, packed and unpacked, differs in '{found}': what the "
                     "receiver reads must be what was sent, bit for bit"
                 )
@@ -140,17 +130,17 @@ class _Checks(PartChecks):
                 v = self.part.decode(back, layout, dtype)
                 if not isinstance(v, Tensor) or v.shape != p.shape:
                     got = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
-                    raise BrokenError(
+                    raise AuthorError(
                         f"of {what} decode() gives {got}; it must give {list(p.shape)}, one value "
                         "per coordinate, 0 where nothing was sent"
                     )
                 if dtype is not None and v.dtype != dtype:
-                    raise BrokenError(
+                    raise AuthorError(
                         f"decode(dtype={str(dtype)[6:]}) gives {str(v.dtype)[6:]}: the receiver "
                         "needs the model's type"
                     )
                 if not bool(torch.isfinite(v).all()):
-                    raise BrokenError(f"of {what} decode() gives values that are not finite")
+                    raise AuthorError(f"of {what} decode() gives values that are not finite")
 
     def damaged(self) -> None:
         """Bytes that are no message of this layout raise WireError, and nothing else."""
@@ -170,12 +160,12 @@ class _Checks(PartChecks):
             except WireError:
                 continue
             except Exception as error:  # any other than WireError is the fault that is reported
-                raise BrokenError(
+                raise AuthorError(
                     f"{what} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
                     "whatever they are, unpack() raises WireError; Reader in "
                     "fedloom.compression.codecs.base checks lengths as it goes"
                 ) from error
-            raise BrokenError(
+            raise AuthorError(
                 f"{what} is read as if it were whole: unpack(raw, layout) must raise WireError; "
                 "Reader in fedloom.compression.codecs.base checks lengths, and end() the rest"
             )
@@ -190,7 +180,7 @@ class _Checks(PartChecks):
         norm, omega = float(p.square().sum()), self.part.omega(layout.d)
         share = square / norm
         if omega is None and share > 1.05:
-            raise BrokenError(
+            raise AuthorError(
                 f"omega() is None, so it must be a contraction, but the squared error is "
                 f"{share:.3g} times the square of what is sent: error feedback around it grows "
                 "without bound; send less scaled, or declare omega() of an unbiased codec"
@@ -198,30 +188,27 @@ class _Checks(PartChecks):
         if omega is not None:
             off = float((total - p).square().sum()) / norm
             if share > 1.1 * omega + 1e-6:
-                raise BrokenError(
+                raise AuthorError(
                     f"omega() says {omega:.3g}, but the squared error is {share:.3g} times the "
                     "square of what is sent: feedback would be allowed where it grows"
                 )
             if off > 4 * max(share, 1e-12) / _DRAWS + 1e-9:
-                raise BrokenError(
+                raise AuthorError(
                     "omega() says that the codec is unbiased, but the mean of "
                     f"{_DRAWS} messages is off by {off**0.5:.3g} of the vector's length: let "
                     "omega() return None if it is biased"
                 )
 
-    @functools.cached_property
-    def notes(self) -> Notes:
-        """Every method called twice."""
-        notes, part = Notes(), self.part
+    def call(self, notes: Notes) -> None:
+        part = self.part
         for _, p, layout in _vectors():
             state, seed = part.init(layout, 0), key(0, "codec", 9)
             one, two = (torch.Generator().manual_seed(seed) for _ in range(2))
             given = (p, state, layout)
             message, _ = twice(notes, part.encode, (*given, one), (*given, two))
-            twice(notes, part.decode, (message, layout), (message, layout))
-            packed = twice(notes, part.pack, (message,), (message,))
-            twice(notes, part.unpack, (packed, layout), (packed, layout))
-        return notes
+            twice(notes, part.decode, (message, layout))
+            packed = twice(notes, part.pack, (message,))
+            twice(notes, part.unpack, (packed, layout))
 
     def conserved(self) -> str | None:
         """Sent + kept = computed, message by message."""
@@ -236,7 +223,7 @@ class _Checks(PartChecks):
             computed, sent, e = computed + v, sent + got, v + e - got
         gap = float((sent + e - computed).abs().max())
         if gap > 1e-9 or float(e.norm()) > 1e3 * float(computed.norm()):
-            raise BrokenError(
+            raise AuthorError(
                 f"after 20 messages with error feedback the residual is {float(e.norm()):.3g} long "
                 f"for {float(computed.norm()):.3g} computed: it grows; the codec must send a part "
                 "of what it is given (a contraction), not more"
@@ -252,9 +239,9 @@ class _Checks(PartChecks):
         read, bill, _ = link.deliver(up, state, whole, 0, 7, 1)
         sizes = {name: len(raw) for name, raw in packet.items()}
         if sizes != bill:
-            raise BrokenError(f"the messages have {sizes} bytes, the bill has {bill}")
+            raise AuthorError(f"the messages have {sizes} bytes, the bill has {bill}")
         if found := unequal(link.receive(packet, LAYOUT, up), read):
-            raise BrokenError(
+            raise AuthorError(
                 f"what the server decodes from the bytes differs in '{found}' from what the client "
                 "counts as sent: decode() must depend on the message and the layout alone"
             )

@@ -1,19 +1,15 @@
-"""Records compared: to the bit, within rounding, and before and after."""
+"""Records, lists and dictionaries compared: to the bit, within rounding, before and after."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.vector import as_bytes, fields, is_rec
-
-
-def bits(t: Tensor) -> bytes:
-    """The bytes of a tensor."""
-    return as_bytes(t).numpy().tobytes()
+from ..core.vector import as_bytes
 
 
 def imprint(value: Any) -> dict[str, Any]:
@@ -25,19 +21,22 @@ def imprint(value: Any) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for path, leaf in _leaves(value, ""):
         if isinstance(leaf, Tensor):
-            out[path] = str(leaf.dtype), tuple(leaf.shape), bits(leaf)
+            out[path] = str(leaf.dtype), tuple(leaf.shape), as_bytes(leaf).numpy().tobytes()
         elif not callable(leaf):
             out[path] = leaf
     return out
 
 
-def _leaves(value: Any, prefix: str) -> list[tuple[str, Any]]:
-    if is_rec(value):
-        return list(fields(value, prefix).items())
-    if isinstance(value, tuple):
-        join = f"{prefix}." if prefix else ""
-        return [leaf for i, v in enumerate(value) for leaf in _leaves(v, f"{join}{i}")]
-    return [(prefix, value)]
+def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+    pairs: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict):
+        pairs = value.items()
+    elif isinstance(value, (tuple, list)):
+        pairs = zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+    else:
+        return [(path, value)]
+    join = f"{path}." if path else ""
+    return [leaf for name, v in pairs for leaf in _leaves(v, f"{join}{name}")]
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str:

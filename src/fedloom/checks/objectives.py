@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..core.vector import is_rec
+from ..engines.author_rules import FIELDS, same_fields
+from ..engines.gradient import check_value
+from ..errors import AuthorError
 from ..objectives import Objective
 from .compare import unlike
-from .engine_agreement import TOLERANCE, PartChecks, Runs, held_by_parts
-from .outcome import BrokenError, Check
-from .purity import ARGUMENTS, FIELDS, KEPT, REPEAT, Notes, twice
-from .tiny_federation import SMALL, Given, Trial, experiment
+from .engine_agreement import TOLERANCE, Contract, held_by_parts
+from .outcome import Check
+from .purity import Notes, twice
 from .tiny_losses import Case, case_for
 
 
-def objective_checks(part: Objective, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
-    """Every check of an objective, in order."""
-    own = _Checks(part, given)
-    return [
-        Check("shape of the loss", own.shape, needed=True),
-        Check("mean() is the mean of loss()", own.mean),
-        Check("each example alone", own.alone),
-        Check("gradient", own.gradient),
-        Check(FIELDS, own.fields),
-        Check(ARGUMENTS, functools.partial(own.noted, ARGUMENTS)),
-        Check(REPEAT, functools.partial(own.noted, REPEAT)),
-        Check("runs", own.runs.starts, needed=True),
-        Check(KEPT, own.nothing_kept),
-        *own.runs.checks(engines),
-        Check("clients with a part of the model", own.parts),
-    ]
+class ObjectiveContract(Contract):
+    """See Contract."""
 
-
-class _Checks(PartChecks):
     part: Objective
 
-    def __init__(self, part: Objective, given: Given) -> None:
-        super().__init__(part, Runs(part, self._make))
-        self.given = given
+    def first(self) -> list[Check]:
+        return [
+            Check("shape of the loss", self.shape, needed=True),
+            Check("mean() is the mean of loss()", self.mean),
+            Check("each example alone", self.alone),
+            Check("gradient", self.gradient),
+            Check(FIELDS, self.fields),
+        ]
 
-    def _make(self, part: Objective, dtype: torch.dtype, **changes: Any) -> Trial:
+    def last(self) -> list[Check]:
+        return [Check("clients with a part of the model", self.parts)]
+
+    def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         problem = self.case.problem
-        given = {"objective": part, "model": problem.network, "data": problem.data(dtype)}
-        return experiment(dtype, **(given | self.given.settings(dtype) | changes))
+        return {"objective": part, "model": problem.network, "data": problem.data(dtype)}
 
     @functools.cached_property
     def case(self) -> Case:
@@ -59,26 +50,10 @@ class _Checks(PartChecks):
         """One value per example, or one number."""
         case = self.case
         self.part.check(case.net, case.batch[0])
-        self._scalar(case.loss(), "loss()")
+        self.part.checked(case.loss(), case.batch)
         with torch.no_grad():
             value = self.part.score(case.net(case.x, case.batch[0]), case.batch)
-        self._scalar(value, "score()")
-
-    def _scalar(self, value: Any, name: str) -> None:
-        if not isinstance(value, Tensor):
-            raise BrokenError(
-                f"{name} must return a tensor, got {type(value).__name__}: it is differentiated, "
-                "so it must be made of what net(x, inputs) gives"
-            )
-        shape, size = list(value.shape), len(self.case.batch[1])
-        if not value.is_floating_point():
-            raise BrokenError(f"{name} gives {str(value.dtype)[6:]}; it must give floating values")
-        if shape not in ([], [size]):
-            raise BrokenError(
-                f"{name} has the shape {shape} for a batch of {size}: it must give one value per "
-                f"example, [{size}], or one number for the batch, []; average over all axes but "
-                "the first, value.flatten(1).mean(1)"
-            )
+        self.part.checked(value, case.batch, "score")
 
     def mean(self) -> None:
         """The fused mean is the mean."""
@@ -87,7 +62,7 @@ class _Checks(PartChecks):
             lambda: self.part.mean(case.net, case.x, case.batch, case.ref, case.memory)
         )
         if found := unlike(got, want, TOLERANCE):
-            raise BrokenError(
+            raise AuthorError(
                 f"mean() is not the mean of loss(): {found}. A subclass of CrossEntropy inherits a "
                 "fused mean() that knows nothing of your loss(); write `mean = Objective.mean` "
                 "into the class"
@@ -100,7 +75,7 @@ class _Checks(PartChecks):
             return "its loss is one number for the batch, which is never padded"
         full, head = case.settled(), case.settled(2)
         if found := unlike(head, full[:2], TOLERANCE):
-            raise BrokenError(
+            raise AuthorError(
                 f"the loss of an example depends on the other examples of its batch: {found}. The "
                 "vectorised engine fills short batches up, so that such a loss would be another "
                 "one there: return one number for the batch"
@@ -111,37 +86,25 @@ class _Checks(PartChecks):
         """The loss can be differentiated with respect to x."""
         x = self.case.x.clone().requires_grad_()
         value = self.case.loss(x=x).mean()
-        if not value.requires_grad:
-            raise BrokenError(
-                "the loss does not depend on x: run the model with the x that is given, "
-                "net(x, inputs), and outside of torch.no_grad(), .detach() and .item()"
-            )
+        check_value(self.part, value)
         (g,) = torch.autograd.grad(value, x)
         if not bool(torch.isfinite(g).all()):
-            raise BrokenError("the gradient of the loss is not finite: a norm or a root of 0?")
+            raise AuthorError("the gradient of the loss is not finite: a norm or a root of 0?")
 
     def fields(self) -> None:
         """Memory keeps its fields."""
         case, part = self.case, self.part
         begin = case.first
         made: dict[str, Callable[[], Any]] = {
-            "begin()": lambda: case.memory,
-            "carry()": lambda: case.carried,
-            "finish()": lambda: part.finish(case.x, case.ref, case.carried),
+            "begin": lambda: case.memory,
+            "carry": lambda: case.carried,
+            "finish": lambda: part.finish(case.x, case.ref, case.carried),
         }
         for name, make in made.items():
-            mem = make()
-            if not is_rec(mem) or mem._fields != begin._fields:
-                have = ", ".join(mem._fields) if is_rec(mem) else type(mem).__name__
-                raise BrokenError(
-                    f"{name} returns a memory with {have or 'no field'}, but init() began with "
-                    f"{', '.join(begin._fields) or 'no field'}: return the same fields"
-                )
+            same_fields(name, "a memory", make(), begin, "init")
 
-    @functools.cached_property
-    def notes(self) -> Notes:
-        """Every method called twice."""
-        notes, part, case = Notes(), self.part, self.case
+    def call(self, notes: Notes) -> None:
+        part, case = self.part, self.case
         net, x, batch, ref, mem = case.net, case.x, case.batch, case.ref, case.carried
         with torch.no_grad():
             z = net(x, batch[0])
@@ -159,10 +122,9 @@ class _Checks(PartChecks):
             def masked(*given: Any, method: Callable[..., Any] = method) -> Any:
                 return case.masked(lambda: method(*given))
 
-            twice(notes, functools.wraps(method)(masked), arguments, arguments)
-        return notes
+            twice(notes, functools.wraps(method)(masked), arguments)
 
     def parts(self) -> None:
         """Clients that train a smaller network."""
         why = "take lengths from x and from the network's outputs, not from the whole model"
-        held_by_parts(self.case.problem.rule, functools.partial(self._make, self.part), why)
+        held_by_parts(self.case.problem.rule, functools.partial(self.trial, self.part), why)

@@ -8,12 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import FedloomError
 from .explain import explain
-
-
-class BrokenError(FedloomError):
-    """A part breaks its contract; the message is the paragraph that a person reads."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +82,9 @@ def _outcomes(part: Any, checks: Iterable[Check]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     missing = ""
     for check in checks:
-        if missing:
-            outcomes.append(Outcome(check.name, None, 0.0, f"left out: it needs '{missing}'"))
-            continue
-        started = time.perf_counter()
-        passed, why = _one(check, part)
+        passed, why, started = None, f"left out: it needs '{missing}'", time.perf_counter()
+        if not missing:
+            passed, why = _one(check, part)
         outcomes.append(Outcome(check.name, passed, time.perf_counter() - started, why))
         if passed is False and check.needed:
             missing = check.name
@@ -101,8 +94,6 @@ def _outcomes(part: Any, checks: Iterable[Check]) -> list[Outcome]:
 def _one(check: Check, part: Any) -> tuple[bool | None, str]:
     try:
         left_out = check.run()
-    except BrokenError as error:
-        return False, str(error)
     except Exception as error:  # whatever a user's part does is this check's result
         return False, explain(error, part)
     return (None, left_out) if left_out else (True, "")

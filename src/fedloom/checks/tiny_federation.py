@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from ..models import MultiExit
 from ..objectives import OBJECTIVES, Needs
 from ..server.rounds import Loop
 from ..submodels import FjORD
-from .purity import Watch
 
 SIZES = (3, 11, 7, 16, 1, 9)  # a client with one example, short last batches, unequal K_i
 INPUTS, CLASSES = 6, 3
@@ -120,8 +118,6 @@ class Trial(Experiment):
     def build(self) -> Loop:
         """The run before its first round."""
         self.loop = super().build()
-        if isinstance(self.algorithm, Watch):  # it has checks of its own, and notes what it sees
-            self.loop.plan = dataclasses.replace(self.loop.plan, author_checks=False)
         return self.loop
 
 

@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.net import Net
-from ..core.vector import Vec, is_rec
+from ..core.vector import Vec, rec
 from ..core.wire import pack
+from ..engines.author_rules import check_record
 from ..engines.client_round import RangeResult
-from ..errors import ConfigError
+from ..errors import AuthorError, ConfigError
 from ..federation.local import Local
 from ..submodels import Rule, View
-from .compare import changed, imprint
-from .engine_agreement import PartChecks, Runs
-from .outcome import BrokenError, Check
-from .purity import ARGUMENTS, KEPT, REPEAT, Notes, twice
-from .tiny_federation import CAPACITIES, SMALL, Given, Trial, experiment, network_for
+from .compare import unequal
+from .engine_agreement import Contract
+from .outcome import Check
+from .purity import Notes, twice
+from .tiny_federation import CAPACITIES, network_for
 
 _TRIED = (0.9, 0.5, 0.25, 0.05)
 
 
-def view_checks(part: Rule, engines: Sequence[str], given: Given = SMALL) -> list[Check]:
-    """Every check of a rule, in order."""
-    own = _Checks(part, given)
-    return [
-        Check("held coordinates", own.held, needed=True),
-        Check("smaller network", own.network),
-        Check("capacity 1 is everything", own.everything),
-        Check("capacities outside (0, 1]", own.refused),
-        Check("made again from what is told", own.again),
-        Check("fixed", own.fixed),
-        Check("gradient and coverage", own.answers),
-        Check(ARGUMENTS, functools.partial(own.noted, ARGUMENTS)),
-        Check(REPEAT, functools.partial(own.noted, REPEAT)),
-        Check("runs", own.runs.starts, needed=True),
-        Check(KEPT, own.nothing_kept),
-        Check("bill is the messages", own.billed),
-        *own.runs.checks(engines),
-    ]
+class ViewContract(Contract):
+    """See Contract."""
 
-
-class _Checks(PartChecks):
     part: Rule
 
-    def __init__(self, part: Rule, given: Given) -> None:
-        super().__init__(part, Runs(part, self._make))
-        self.given = given
+    def first(self) -> list[Check]:
+        return [
+            Check("held coordinates", self.held, needed=True),
+            Check("smaller network", self.network),
+            Check("capacity 1 is everything", self.everything),
+            Check("capacities outside (0, 1]", self.refused),
+            Check("made again from what is told", self.again),
+            Check("fixed", self.fixed),
+            Check("gradient and coverage", self.answers),
+        ]
 
-    def _make(self, part: Rule, dtype: torch.dtype, **changes: Any) -> Trial:
+    def later(self) -> list[Check]:
+        return [
+            Check("bill is the messages", self.billed),
+        ]
+
+    def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         # with momentum, which some rules treat in a way of their own
         local = Local(epochs=2, batch=4, lr=0.05, momentum=0.5)
-        parts = {"submodel": part, "capacities": CAPACITIES, "local": local}
-        return experiment(dtype, **(parts | self.given.settings(dtype) | changes))
+        return {"submodel": part, "capacities": CAPACITIES, "local": local}
 
     @functools.cached_property
     def net(self) -> Net:
@@ -76,7 +69,7 @@ class _Checks(PartChecks):
         for capacity in _TRIED:
             view = self.view(capacity)
             if not isinstance(view, View):
-                raise BrokenError(
+                raise AuthorError(
                     f"view() must return a View, got {type(view).__name__}; behind_mask(held, "
                     "net.layout) makes one of held indices"
                 )
@@ -84,7 +77,7 @@ class _Checks(PartChecks):
                 _indices(view.held, self.net.layout.d, capacity)
             m = self.net.layout.d if view.held is None else len(view.held)
             if view.d != self.net.layout.d or view.layout.d != m:
-                raise BrokenError(
+                raise AuthorError(
                     f"at capacity {capacity} the view says d = {view.d} and has a layout of "
                     f"{view.layout.d} coordinates; the model has {self.net.layout.d} and the "
                     f"client holds {m}: behind_mask(held, net.layout) makes both right"
@@ -97,14 +90,14 @@ class _Checks(PartChecks):
             if view.net is None or view.held is None:
                 continue
             if view.net.layout != view.layout or view.net.layout.d != len(view.held):
-                raise BrokenError(
+                raise AuthorError(
                     f"at capacity {capacity} the smaller net has {view.net.layout.d} parameters "
                     f"and the client holds {len(view.held)}: they must be the same coordinates, in "
                     "the order of net.layout"
                 )
         cuts = [v.net is not None for v in views if v.held is not None]
         if any(cuts) != self.part.cuts or (cuts and any(cuts) != all(cuts)):
-            raise BrokenError(
+            raise AuthorError(
                 f"cuts = {self.part.cuts}, but {sum(cuts)} of {len(cuts)} views have a net of "
                 "their own: codecs that work layer by layer rely on the declaration"
             )
@@ -114,7 +107,7 @@ class _Checks(PartChecks):
         """At capacity 1 the base algorithm must not change."""
         view = self.view(1.0)
         if view.held is not None or view.net is not None or view.fit is not None:
-            raise BrokenError(
+            raise AuthorError(
                 "at capacity 1 the view must be whole(net.layout), without held, net and fit: so "
                 "the algorithm is what it is without sub-models, bit for bit"
             )
@@ -126,7 +119,7 @@ class _Checks(PartChecks):
                 self.view(capacity)
             except ConfigError:
                 continue
-            raise BrokenError(
+            raise AuthorError(
                 f"capacity {capacity} must raise ConfigError; begin view() with "
                 "check_capacity(self, capacity) from fedloom.submodels.base"
             )
@@ -136,17 +129,16 @@ class _Checks(PartChecks):
         for capacity in _TRIED:
             view = self.view(capacity, 3)
             told = self.part.told(view)
-            if not is_rec(told):
-                raise BrokenError(f"told() must return a record, got {type(told).__name__}")
+            check_record("told", "what a client is told", told)
             try:
                 back = self.part.again(told, self.net, capacity, 3)
             except Exception as error:  # whatever a user's rule raises is reported
-                raise BrokenError(
+                raise AuthorError(
                     f"again() fails: {error}. The client has no x of the server's (view() gets "
                     "None): what it needs to make its view must be in told(), which is billed"
                 ) from error
             if found := _differ(view, back):
-                raise BrokenError(
+                raise AuthorError(
                     f"at capacity {capacity} the client makes another view than the server: "
                     f"{found} differs. again(told(view)) must be the view, and may use nothing but "
                     "what is told, the capacity and the round"
@@ -159,7 +151,7 @@ class _Checks(PartChecks):
         for capacity in _TRIED:
             first = self.view(capacity)
             if found := _differ(first, self.view(capacity, 4, 0.3)):
-                raise BrokenError(
+                raise AuthorError(
                     f"fixed = True, but {found} differs in another round or for another x: engines "
                     "make such a view once and keep it, so the rule would never see either"
                 )
@@ -176,31 +168,26 @@ class _Checks(PartChecks):
             for name, v in got.items():
                 if not isinstance(v, Tensor) or v.shape != x.shape or v.dtype != x.dtype:
                     kind = f"{v.dtype} {list(v.shape)}" if isinstance(v, Tensor) else str(type(v))
-                    raise BrokenError(
+                    raise AuthorError(
                         f"{name} gives {kind}; it must give one {str(x.dtype)[6:]} per held "
                         f"coordinate, {list(x.shape)}"
                     )
             if bool(((got["covered()"] < 0) | (got["covered()"] > 1)).any()):
-                raise BrokenError(
+                raise AuthorError(
                     "covered() must be 1 where an answer counts and 0 elsewhere: the server "
                     "divides by its sum over the clients"
                 )
 
-    @functools.cached_property
-    def notes(self) -> Notes:
-        """Every method called twice."""
-        notes, part, net = Notes(), self.part, self.net
+    def call(self, notes: Notes) -> None:
+        part, net = self.part, self.net
         for capacity in _TRIED:
-            given = (net.init(), net, capacity, 2)
-            view = twice(notes, part.view, given, given)
-            told = twice(notes, part.told, (view,), (view,))
-            given = (told, net, capacity, 2)
-            twice(notes, part.again, given, given)
-        return notes
+            view = twice(notes, part.view, (net.init(), net, capacity, 2))
+            told = twice(notes, part.told, (view,))
+            twice(notes, part.again, (told, net, capacity, 2))
 
     def billed(self) -> None:
         """Down: the client's part of the message and what it is told; up: its coordinates."""
-        trial = self._make(self.part, torch.float32)
+        trial = self.trial(self.part, torch.float32)
         loop = trial.build()
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
@@ -216,7 +203,7 @@ class _Checks(PartChecks):
             down = {k: len(raw) for k, raw in sent.items()}
             m = view.layout.d * msg.x.element_size()
             if cost.bytes_down != down or cost.bytes_up["delta"] != m:
-                raise BrokenError(
+                raise AuthorError(
                     f"a client of capacity {capacity} is sent {down} and answers {m} bytes, the "
                     f"bill has {cost.bytes_down} down and {cost.bytes_up} up: told() must give a "
                     "record of tensors, the same for the same view"
@@ -224,15 +211,15 @@ class _Checks(PartChecks):
 
 
 def _indices(held: Any, d: int, capacity: float) -> None:
-    """Raise BrokenError unless held (m,) may index x (d,)."""
+    """Raise AuthorError unless held (m,) may index x (d,)."""
     at = f"at capacity {capacity} held"
     if not isinstance(held, Tensor) or held.dtype != torch.int64 or held.ndim != 1:
         kind = f"{held.dtype} {list(held.shape)}" if isinstance(held, Tensor) else str(type(held))
-        raise BrokenError(f"{at} is {kind}; it must be a tensor (m,) of int64, or None for all")
+        raise AuthorError(f"{at} is {kind}; it must be a tensor (m,) of int64, or None for all")
     if not len(held):
-        raise BrokenError(f"{at} is empty: a client must hold something, at least one coordinate")
+        raise AuthorError(f"{at} is empty: a client must hold something, at least one coordinate")
     if int(held.min()) < 0 or int(held.max()) >= d:
-        raise BrokenError(
+        raise AuthorError(
             f"{at} has indices from {int(held.min())} to {int(held.max())}; the model has "
             f"coordinates 0 to {d - 1}"
         )
@@ -240,7 +227,7 @@ def _indices(held: Any, d: int, capacity: float) -> None:
     if bool((step <= 0).any()):
         k = int((step <= 0).nonzero()[0])
         fault = "twice" if int(step[k]) == 0 else f"before {int(held[k + 1])}"
-        raise BrokenError(
+        raise AuthorError(
             f"{at} has {int(held[k])} {fault}: indices must rise and each come once, or a "
             "coordinate is added twice into the mean; take held.unique()"
         )
@@ -248,13 +235,11 @@ def _indices(held: Any, d: int, capacity: float) -> None:
 
 def _differ(a: View, b: View) -> str:
     """The part in which two views differ; "" if in none."""
-    if found := changed(imprint(_comparable(a)), imprint(_comparable(b))):
+    if found := unequal(_comparable(a), _comparable(b)):
         return found
-    if (a.net is None) != (b.net is None) or a.layout != b.layout:
-        return "net"
-    return ""
+    return "net" if (a.net is None) != (b.net is None) or a.layout != b.layout else ""
 
 
 def _comparable(view: View) -> Any:
     """What of a view can be compared bit for bit."""
-    return (view.held, view.fit, view.d)
+    return rec(held=view.held, fit=view.fit, d=view.d)

@@ -190,7 +190,7 @@ def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.
     folder = RunDirectory(run)
     state = folder.load(ClientMemory(folder.memory_folder), loop.net.device)
     assert state is not None  # there is a manifest, and a damaged one raises
-    x = at_server(loop.plan, loop.fed.seed, "model", state.round, state.srv.srv)
+    x = at_server(loop.plan.algorithm, loop.fed.seed, "model", state.round, state.srv.srv)
     module = loop.net.export(x, state.buffers).cpu()
     return dict(module.state_dict()), module, state.round
 

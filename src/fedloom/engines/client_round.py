@@ -25,7 +25,8 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..submodels.base import View, whole
-from .author_checks import counters, first_memory, guard
+from .author_checks import Guard, counters, first_memory
+from .author_rules import check_record
 from .error_context import Explained
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
 from .summation import Node, finite, numbers, push, spread, uniform_of
@@ -86,7 +87,7 @@ class Client:
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, Rec] | None = None
-        self.guard = guard(plan)
+        self.guard = Guard(plan.algorithm)
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)
@@ -170,6 +171,7 @@ class Client:
                 batch = self.fed.batch(self.fed.probe_batch(i))
                 oracle.at(batch, obj, seed)
                 up = self.plan.algorithm.probe(x, oracle)
+                check_record("probe", "an answer", up)
                 if not finite(up):
                     raise ClientError(
                         f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "
@@ -282,7 +284,7 @@ class Client:
             seed_torch(key(self.fed.seed, "init"), x)
             link = self.plan.link.init(x, view.layout, self.fed.seed)
             initial = Trait.INITIAL_MODEL in self.plan.algorithm.traits
-            memory = first_memory(self.plan, self.net.init() if initial else x)
+            memory = first_memory(self.plan.algorithm, self.net.init() if initial else x)
             self._first = (x, view, memory, link)
         return self._first[2:]
 

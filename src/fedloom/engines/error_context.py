@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import AuthorError, ClientError, FedloomError
-from .author_checks import in_words
+from .author_rules import in_words
 from .heartbeat import beat
 
 

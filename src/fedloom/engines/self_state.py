@@ -1,35 +1,53 @@
-"""The attributes of an algorithm, and whether a method changed them."""
+"""What a part keeps outside of its records, and whether that stays as it was."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import types
 from typing import Any
 
-from ..algorithm import Algorithm
+from torch import Tensor
+
+from ..core.vector import as_bytes
 
 
-def state(part: Any) -> dict[str, Any]:
-    """The attributes of a part and of the parts inside it. Fields and containers of the class are
-    compared by content; other attributes, such as a log made in __post_init__, by identity.
+def state(part: Any, deep: bool = False) -> dict[str, Any]:
+    """{place: value} of all that a part and the parts inside it could keep something in.
+
+    That is fields and containers of the class with their contents, and other attributes, such as a
+    log set up in __post_init__, by identity. deep: everything with all its contents, and the
+    globals that the methods name.
     """
-    out: dict[str, Any] = {}
-    own = {f.name for f in dataclasses.fields(part)}
+    kind, out = type(part), dict[str, Any]()
+    own, kept = {f.name for f in dataclasses.fields(part)}, _deep if deep else _contents
     for name, value in vars(part).items():
+        if isinstance(getattr(kind, name, None), functools.cached_property):
+            continue
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            out |= {f"{name}.{k}": v for k, v in state(value).items()}
-        out[name] = _contents(value) if name in own else _Same(value)
-    shared = [c for c in type(part).__mro__ if issubclass(c, Algorithm) and c is not Algorithm]
-    for name, value in (item for c in shared for item in vars(c).items()):
-        if isinstance(value, _CONTAINERS) and not name.startswith("__"):
-            out.setdefault(name, _contents(value))
+            inner = state(value, deep).items()
+            out |= {p.replace("self.", f"self.{name}.", 1): v for p, v in inner}
+        else:
+            out[f"self.{name}"] = kept(value) if deep or name in own else _Same(value)
+    for owner in kind.__mro__:
+        if owner.__module__.startswith("fedloom.") or owner is object:
+            continue
+        for name, value in vars(owner).items():
+            if deep and isinstance(value, types.FunctionType):
+                out |= _globals(value)
+            elif not name.startswith("__") and (
+                isinstance(value, _CONTAINERS) or (deep and not _is_code(value))
+            ):
+                out[f"{owner.__name__}.{name}"] = kept(value)
     return out
 
 
+def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first place that is new or another one; "" if there is none."""
+    return next((p for p, v in after.items() if p not in before or before[p] != v), "")
+
+
 _CONTAINERS = (dict, list, set)
-
-
-def _contents(value: Any) -> Any:
-    return value.copy() if isinstance(value, _CONTAINERS) else _Same(value)
 
 
 class _Same:
@@ -45,18 +63,37 @@ class _Same:
         return id(self.value)
 
 
-def differs(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The name of an attribute that was added or replaced; "" if there is none."""
-    for name, value in after.items():
-        if name not in before or not _equal(before[name], value):
-            return f"self.{name}"
-    return ""
+def _contents(value: Any) -> Any:
+    """A container whose elements are compared by identity."""
+    if isinstance(value, dict):
+        return {key: _Same(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_Same(v) for v in value]
+    return value.copy() if isinstance(value, set) else _Same(value)
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """a == b, where containers may hold tensors."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(one is two for one, two in zip(a, b, strict=True))
-    return bool(a == b)
+def _deep(value: Any, depth: int = 4) -> Any:
+    """A value as something that later changes cannot reach."""
+    if isinstance(value, Tensor):
+        return "tensor", tuple(value.shape), as_bytes(value).numpy().tobytes()
+    if depth and isinstance(value, (list, tuple)):
+        return [_deep(v, depth - 1) for v in value]
+    if depth and isinstance(value, dict):
+        return {repr(k): _deep(v, depth - 1) for k, v in value.items()}
+    if isinstance(value, (int, float, str, bool, set, type(None))):
+        return repr(value)
+    if depth and hasattr(value, "__dict__") and not _is_code(value):
+        return {k: _deep(v, depth - 1) for k, v in vars(value).items()}
+    return _Same(value)
+
+
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """The containers, tensors and numbers of its file that a function names."""
+    known = function.__globals__
+    found = {name: known[name] for name in function.__code__.co_names if name in known}
+    kinds = (*_CONTAINERS, Tensor, int, float, str)
+    return {f"the global {n}": _deep(v) for n, v in found.items() if isinstance(v, kinds)}
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or isinstance(value, (property, classmethod, staticmethod))

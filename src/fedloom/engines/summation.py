@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm, Job
-from ..core.vector import Rec, is_rec, leaves, rec, tree
-from ..errors import ClientError
+from ..core.vector import Rec, leaves, rec, tree
 from ..submodels.base import View
+from .author_rules import check_record
 
 Node = tuple[int, int, Any]
 
@@ -173,12 +173,9 @@ def finite(part: Rec) -> bool:
 
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
-    """The fields of an update for plain means. Raises ClientError if they are no record."""
+    """The fields of an update for plain means. Raises AuthorError if they are no record."""
     uniform = alg.uniform(up, job._replace(full=None))
-    if not is_rec(uniform):
-        raise ClientError(
-            f"{alg.method}: uniform() gives a {type(uniform).__name__}; make it with rec(...)"
-        )
+    check_record("uniform", "means", uniform)
     return uniform
 
 

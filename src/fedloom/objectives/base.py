@@ -123,15 +123,19 @@ class Objective:
         loss = self.checked(self.loss(net, x, batch, ref, mem), batch)
         return loss if loss.ndim == 0 else loss.mean()
 
-    def checked(self, loss: Any, batch: Batch) -> Tensor:
+    def checked(self, loss: Any, batch: Batch, method: str = "loss") -> Tensor:
         """The result of loss(), which must be (B,) or a scalar. Raises AuthorError."""
         if not isinstance(loss, Tensor):
-            raise AuthorError(f"{self.name}.loss() gives a {type(loss).__name__}, not a tensor")
+            raise AuthorError(
+                f"{self.name}.{method}() gives a {type(loss).__name__}, not a tensor; make it of "
+                "what net(x, inputs) gives"
+            )
         count, got = len(batch[1]), list(loss.shape)
         if got not in ([], [count]):
             raise AuthorError(
-                f"{self.name}.loss() gives shape {got} for a batch of {count}; return one value "
-                f"per example, [{count}], or the batch's mean as a scalar"
+                f"{self.name}.{method}() gives shape {got} for a batch of {count}; return one "
+                f"value per example, [{count}], as value.flatten(1).mean(1) does, or the batch's "
+                "mean as a scalar"
             )
         return loss
 

@@ -110,7 +110,7 @@ class Loop:
 
     def _asked(self, name: str, *arguments: Any) -> Any:
         """Call a server-side method of the algorithm, and name the round in its errors."""
-        return at_server(self.plan, self.fed.seed, name, self.round, *arguments)
+        return at_server(self.plan.algorithm, self.fed.seed, name, self.round, *arguments)
 
     def _probe(self, x: Vec) -> Rec:
         """The exchange before round 1 with all available clients, if there is one: its mean."""

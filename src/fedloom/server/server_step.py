@@ -118,7 +118,7 @@ class Step:
         up, link = self.plan.link.arrive(up, now.link, share, answered)
         part = rate(added, self.fed.population, self._holding)
         rnd = Round(t, part, self.fed.local.rate(t, max(longest - 1, 0)))
-        srv = at_server(self.plan, self.fed.seed, "server_step", t, now.srv, up, rnd)
+        srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
         return Learnt(rested(srv, now.srv, added), link, buffers)
 
     @functools.cached_property

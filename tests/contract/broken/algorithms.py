@@ -8,7 +8,7 @@ import torch
 
 from fedloom import LocalSGD
 from fedloom.algorithm import MEAN
-from fedloom.checks.purity import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES
+from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec, zeros
 
@@ -185,24 +185,24 @@ ALGORITHMS = (
     (Branches, VECTORISED, "branches on a tensor's value"),
     (Branches, VECTORISED, r"line \d+, in direction\(\) \(`return \(g / g.norm\(\)"),
     (Items, VECTORISED, "branches on a tensor's value"),
-    (WritesX, ARGUMENTS, r"direction\(\) changes its argument x"),
-    (WritesMemory, ARGUMENTS, r"finish\(\) changes its argument mem \(its 'c'\)"),
-    (AssignsToSelf, "runs", "assigns to self"),
-    (KeepsOnItself, KEPT, "self.last changed"),
-    (KeepsInGlobals, KEPT, "the global HISTORY changed"),
-    (KeepsOnClass, KEPT, "KeepsOnClass.seen changed"),
+    (WritesX, ARGUMENTS, r"direction\(\) changes x( and msg.x)? in place"),
+    (WritesMemory, ARGUMENTS, r"finish\(\) changes mem.c in place"),
+    (AssignsToSelf, "runs", "outside of its records.*field 'last'"),
+    (KeepsOnItself, KEPT, "outside of its records .self.last."),
+    (KeepsInGlobals, KEPT, "outside of its records .the global HISTORY."),
+    (KeepsOnClass, KEPT, "outside of its records .KeepsOnClass.seen."),
     (Draws, REPEAT, r"start\(\), called twice"),
-    (Draws, VECTORISED, "draws random numbers of its own"),
-    (DrawsInSteps, VECTORISED, "draws random numbers of its own"),
-    (Shorter, SHAPES, r"direction\(\) gives d with the shape \[1\]; it must be \[147\]"),
-    (Doubles, SHAPES, r"gives d as float64, but the model is float32"),
-    (LongAnswer, SHAPES, r"finish\(\) gives delta with the shape \[148\]"),
-    (NoDelta, SHAPES, r"finish\(\) must return a record with delta"),
-    (NoPair, SHAPES, r"direction\(\) must return a pair \(d, loc\).*got Tensor"),
-    (OtherMemory, FIELDS, "a memory with the fields last, but it began with none"),
-    (OtherServer, FIELDS, "a server with the fields x, m, but it began with x"),
+    (Draws, VECTORISED, "draws from torch's generator"),
+    (DrawsInSteps, VECTORISED, "draws from torch's generator"),
+    (Shorter, SHAPES, r"a direction of shape \[1\] where x has \[147\]"),
+    (Doubles, SHAPES, "a direction of float64 where x is float32"),
+    (LongAnswer, SHAPES, r"finish\(\) gives delta of shape \[148\]"),
+    (NoDelta, SHAPES, r"finish\(\) gives an answer without delta"),
+    (NoPair, SHAPES, r"must give two values, the direction and loc, got a Tensor"),
+    (OtherMemory, FIELDS, "a memory whose 'last' is .* but it was nothing"),
+    (OtherServer, FIELDS, "a state with the fields x, m, but it had x"),
     (NotSent, FIELDS, "sent names dc"),
-    (NotBroadcast, "runs", "reads a field that the record does not have"),
+    (NotBroadcast, "runs", "has no attribute 'c'; broadcast.. gives the fields of msg"),
     (HoldsAList, "runs", "whose 'past' is a list"),
     (AsksEngine, VECTORISED, "do not agree"),
     (CountsRounds, "stop and resume", "is not the run that was never stopped"),

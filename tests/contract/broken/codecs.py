@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.checks.purity import ARGUMENTS, KEPT, REPEAT
+from fedloom.engines.author_rules import ARGUMENTS, KEPT, REPEAT
 from fedloom.compression.codecs import QSGD, Dense, RandomDropping, TopK
 from fedloom.core.vector import rec
 from fedloom.errors import WireError
@@ -111,7 +111,7 @@ CODECS = (
     (Miscounts, "size is what is sent", r"nbytes\(\) says \d+, but pack\(\) makes \d+ bytes"),
     (SameCode, "code on the wire", "code 1 is that of the codec topk"),
     (NoSize, "messages", r"size must be \[168\]"),
-    (NoState, "messages", "must return two records"),
+    (NoState, "messages", "must give two values, the message and the state"),
     (Rounds, "a message is read again", "packed and unpacked, differs in 'value'"),
     (Short, "a message is read again", r"decode\(\) gives \[167\]; it must give \[168\]"),
     (OwnType, "a message is read again", "gives float16"),
@@ -120,8 +120,8 @@ CODECS = (
     (ClaimsUnbiased, "error within the bound", "says that the codec is unbiased"),
     (ClaimsExact, "error within the bound", r"omega\(\) says 0.5, but the squared error"),
     (Amplifies, "error within the bound", "it must be a contraction"),
-    (Scales, ARGUMENTS, r"encode\(\) changes its argument p"),
+    (Scales, ARGUMENTS, r"encode\(\) changes p in place"),
     (OwnNoise, REPEAT, r"encode\(\), called twice"),
-    (Remembers, KEPT, "the global HISTORY changed"),
+    (Remembers, KEPT, "outside of its records .the global HISTORY."),
     (Triples, "nothing is lost with feedback", "the residual is .* long"),
 )

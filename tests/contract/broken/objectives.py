@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.checks.purity import ARGUMENTS, FIELDS, KEPT, REPEAT
+from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.objectives import CrossEntropy, LanguageModel, Objective
@@ -127,20 +127,20 @@ class AsksWhetherItEnds(LanguageModel):
 
 
 OBJECTIVES = (
-    (PerLogit, "shape of the loss", r"loss\(\) has the shape \[4, 3\] for a batch of 4"),
-    (NoNumber, "shape of the loss", "must return a tensor, got float"),
+    (PerLogit, "shape of the loss", r"loss\(\) gives shape \[4, 3\] for a batch of 4"),
+    (NoNumber, "shape of the loss", "gives a float, not a tensor"),
     (LooksAround, "each example alone", "return one number for the batch"),
     (Fused, "mean() is the mean of loss()", "`mean = Objective.mean`"),
     (Constant, "gradient", "does not depend on x"),
     (Infinite, "gradient", "not finite"),
-    (Forgets, FIELDS, "with no field, but init.. began with prev"),
-    (WritesBatch, ARGUMENTS, r"loss\(\) changes its argument batch"),
+    (Forgets, FIELDS, "with the fields nothing, but it had prev"),
+    (WritesBatch, ARGUMENTS, r"loss\(\) changes batch.0 in place"),
     (Noisy, REPEAT, r"loss\(\), called twice"),
     (LossBranches, VECTORISED, "branches on a tensor's value"),
-    (CountsCalls, KEPT, "the global HISTORY changed"),
+    (CountsCalls, KEPT, "outside of its records .the global HISTORY."),
     (IdleTerm, OPTIONS, "other values than mu = 0.1"),
     (FixedLength, PARTS, "the whole model"),
-    (LosesPlace, FIELDS, r"begin\(\) returns a memory with h, c, but init.. began with h, c, at"),
-    (WritesState, ARGUMENTS, r"carry\(\) changes its argument mem"),
+    (LosesPlace, FIELDS, r"begin\(\) gives a memory with the fields h, c, but it had h, c, at"),
+    (WritesState, ARGUMENTS, r"carry\(\) changes mem.h in place"),
     (AsksWhetherItEnds, VECTORISED, "branches on a tensor's value"),
 )

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from fedloom.checks.purity import ARGUMENTS, REPEAT
+from fedloom.engines.author_rules import ARGUMENTS, REPEAT
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
 from fedloom.submodels import FIARSE, HeteroFL, Rule, behind_mask, whole
@@ -156,11 +156,11 @@ VIEWS = (
     (AlwaysMasks, "capacity 1 is everything", r"must be whole\(net.layout\)"),
     (TakesAnything, "capacities outside (0, 1]", r"capacity 0.0 must raise ConfigError"),
     (TellsNothing, "made again from what is told", r"must be in told\(\)"),
-    (Rolls, "fixed", "fixed = True, but 0 differs in another round"),
+    (Rolls, "fixed", "fixed = True, but held differs in another round"),
     (CoversAll, "gradient and coverage", r"covered\(\) gives torch.float32 \[147\]"),
     (CoversTwice, "gradient and coverage", "must be 1 where an answer counts"),
     (LongGradient, "gradient and coverage", r"grad\(\) gives torch.float32"),
-    (SortsX, ARGUMENTS, r"view\(\) changes its argument x"),
+    (SortsX, ARGUMENTS, r"view\(\) changes x in place"),
     (Lottery, REPEAT, r"view\(\), called twice"),
     (GrowingTold, "bill is the messages", r"told\(\) must give a record of tensors"),
     (GradBranches, VECTORISED, "branches on a tensor's value"),
