@@ -8,9 +8,9 @@ import torch
 
 from fedloom import LocalSGD
 from fedloom.algorithm import MEAN
-from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec, zeros
+from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT, SHAPES
 
 from .common import HISTORY, OPTIONS, PARTS, VECTORISED
 

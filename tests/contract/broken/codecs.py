@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.engines.author_rules import ARGUMENTS, KEPT, REPEAT
 from fedloom.compression.codecs import QSGD, Dense, RandomDropping, TopK
 from fedloom.core.vector import rec
+from fedloom.engines.author_rules import ARGUMENTS, KEPT, REPEAT
 from fedloom.errors import WireError
 
 from .common import HISTORY

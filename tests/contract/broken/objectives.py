@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
+from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT
 from fedloom.objectives import CrossEntropy, LanguageModel, Objective
 
 from .common import HISTORY, OPTIONS, PARTS, VECTORISED

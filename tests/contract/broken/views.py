@@ -7,9 +7,9 @@ import itertools
 import torch
 from torch import Tensor
 
-from fedloom.engines.author_rules import ARGUMENTS, REPEAT
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
+from fedloom.engines.author_rules import ARGUMENTS, REPEAT
 from fedloom.submodels import FIARSE, HeteroFL, Rule, behind_mask, whole
 from fedloom.submodels.base import check_capacity
 
