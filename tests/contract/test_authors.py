@@ -8,7 +8,7 @@ import functools
 import inspect
 import json
 import re
-from collections import Counter
+from collections import Counter, UserDict
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,13 @@ import torch
 from fedloom import Local, algorithms
 from fedloom.algorithm import Algorithm, Job
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
+from fedloom.checks import purity
 from fedloom.core import wire
 from fedloom.core.hyper import Hyper
 from fedloom.core.vector import fields, rec, tree
 from fedloom.federation.schedules import Exponential
 from fedloom.plan import traced
 from fedloom.storage.records import freeze, thaw
-from fedloom.wrappers import Wrapper
 from tiny import bits, imprint, same, small, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
@@ -37,29 +37,26 @@ def build(case):
     return make_algorithm(name, **values)
 
 
-class Watch(Wrapper):
-    """Calls every method twice and compares; looks whether an argument changed meanwhile, and
-    whether anything that was handed over has changed when it is handed back.
-    """
+class Shelf(UserDict):
+    """A dictionary that the guard does not take for state: an engine is watched with it."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        object.__setattr__(
-            self, "seen", {"messages": [], "answers": [], "probes": [], "methods": Counter()}
-        )
-        object.__setattr__(self, "lent", {})
 
-    def _twice(self, name, *arguments):
-        records = [a for a in arguments if not callable(a)]
-        before = imprint(*map(_without_full, records))
-        one = getattr(self.inner, name)(*arguments)
-        first = imprint(_parts(one))
-        two = getattr(self.inner, name)(*arguments)
-        assert imprint(*map(_without_full, records)) == before, f"{name} changed an argument"
-        assert imprint(_parts(two)) == first, f"{name} gives something else the second time"
-        assert imprint(_parts(one)) == first, f"{name} changes what it gave before"
-        self.seen["methods"][name] += 1
-        return one
+class Watch(purity.Watch):
+    """Looks whether what was handed over has changed when it is handed back, too."""
+
+    lent: Shelf = dataclasses.field(default_factory=Shelf)
+
+    def call(self, name, *arguments):
+        if name in ("direction", "finish"):
+            self._back("loc", arguments[1])
+        if name == "start" and arguments[2].last >= 0:
+            self._back(f"memory of weight {arguments[2].weight}", arguments[1])
+        out = super().call(name, *arguments)
+        if name in ("start", "direction"):
+            self._lend("loc", out[1])
+        if name == "finish":  # no two clients have the same size
+            self._lend(f"memory of weight {arguments[-1].weight}", out[1])
+        return out
 
     def _lend(self, what, record):
         self.lent[what] = record, imprint(record)
@@ -69,60 +66,9 @@ class Watch(Wrapper):
         assert imprint(record) == then, f"{what} changed while the engine had it"
         assert same(record, held)
 
-    def probe(self, x, grad):
-        up = self.inner.probe(x, grad)
-        self.seen["probes"].append((x, up))
-        return up
-
-    def server_init(self, x, up):
-        return self._twice("server_init", x, up)
-
-    def broadcast(self, srv):
-        msg = self._twice("broadcast", srv)
-        self.seen["messages"].append(msg)
-        return msg
-
-    def server_step(self, srv, up, rnd):
-        return self._twice("server_step", srv, up, rnd)
-
-    def model(self, srv):
-        return self._twice("model", srv)
-
-    def client_init(self, x):
-        return self._twice("client_init", x)
-
-    def start(self, msg, mem, job):
-        if job.last >= 0:
-            self._back(f"memory of weight {job.weight}", mem)
-        x, loc = self._twice("start", msg, mem, job)
-        self._lend("loc", loc)
-        return x, loc
-
-    def direction(self, x, loc, msg, mem, grad, job):
-        self._back("loc", loc)
-        d, loc = self._twice("direction", x, loc, msg, mem, grad, job)
-        self._lend("loc", loc)
-        return d, loc
-
-    def finish(self, x, loc, msg, mem, job):
-        self._back("loc", loc)
-        up, mem = self._twice("finish", x, loc, msg, mem, job)
-        self.seen["answers"].append(up)
-        self._lend(f"memory of weight {job.weight}", mem)  # no two clients have the same size
-        return up, mem
-
-    def uniform(self, up, job):
-        return self._twice("uniform", up, job)
-
-
-def _without_full(record):
-    return record._replace(full=None) if hasattr(record, "full") else record
-
-
-def _parts(result):
-    """A pair as one record."""
-    plain = isinstance(result, tuple) and not hasattr(result, "_fields")
-    return rec(**{f"part{n}": v for n, v in enumerate(result)}) if plain else result
+    def given(self, name):
+        """What a method gave, call by call."""
+        return [out for _, out in self.notes.calls[name]]
 
 
 @pytest.fixture(scope="module")
@@ -144,23 +90,23 @@ def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     watch, loop = watched(case)
     plain = [*trace(small(build(case), local=LOCAL, cohort=5), 5)][-1]
     assert same(loop.srv, plain.srv)
+    assert not watch.notes.broken
     steps = sum(row["steps"] for row in loop.history)
-    assert watch.seen["methods"]["direction"] == steps
-    assert watch.seen["methods"]["finish"] == 25
-    assert {"server_init", "broadcast", "server_step", "model", "start", "uniform"} <= set(
-        watch.seen["methods"]
-    )
+    assert len(watch.given("direction")) == steps
+    assert len(watch.given("finish")) == 25
+    called = {name for name, calls in watch.notes.calls.items() if calls}
+    assert {"server_init", "broadcast", "server_step", "model", "start", "uniform"} <= called
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_bill_is_the_messages(case, watched):
     watch, loop = watched(case)
     down, up = Counter(), Counter()
-    for msg in watch.seen["messages"]:
+    for msg in watch.given("broadcast"):
         down.update({k: 5 * len(raw) for k, raw in wire.pack(msg).items()})
-    for answer in watch.seen["answers"]:
+    for answer, _ in watch.given("finish"):
         up.update({k: len(raw) for k, raw in wire.pack(answer).items()})
-    probes = watch.seen["probes"]
+    probes = [(x, answer) for (x, _), answer in watch.notes.calls["probe"]]
     assert len(probes) == (7 if watch.probes else 0)
     for x, answer in probes:
         down.update({k: len(raw) for k, raw in wire.pack(rec(x=x)).items()})
@@ -179,7 +125,8 @@ def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
     watch, loop = watched(case)
     rows = loop.memory.get(range(7)).values()
     assert rows
-    for record in [*watch.seen["messages"], *watch.seen["answers"], *rows, loop.srv]:
+    answers = [up for up, _ in watch.given("finish")]
+    for record in [*watch.given("broadcast"), *answers, *rows, loop.srv]:
         empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, torch.Tensor) else 0.0, record)
         assert same(wire.unpack(wire.pack(record), empty), record)
         shape, tensors = freeze(record)
@@ -203,7 +150,7 @@ def test_the_docstring_lists_the_state(name, watched):
     watch, loop = watched(name)
     said = documented(ALGORITHMS[name])
     assert set(fields(loop.srv)) == said["server"]
-    assert set(fields(watch.seen["answers"][0])) - {"weight"} == said["up"]
+    assert set(fields(watch.given("finish")[0][0])) - {"weight"} == said["up"]
     memory = next(iter(loop.memory.get(range(7)).values()))
     assert set(fields(memory.alg)) == said["client"]
 
@@ -219,7 +166,7 @@ def test_the_docstring_names_paper_and_reference(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_declared_fields_are_the_real_ones(name, watched):
     watch, _ = watched(name)
-    alg, up = watch.inner, watch.seen["answers"][0]
+    alg, up = watch.inner, watch.given("finish")[0][0]
     assert {"delta", "weight"} <= set(up._fields)
     assert set(alg.sent) <= set(up._fields)
     job = Job(2.0, 3.0, 0.1, 0.3, 0.0, 2.0, -1.0)

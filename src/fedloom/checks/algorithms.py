@@ -66,7 +66,7 @@ class AlgorithmContract(Contract):
         """One run, in which the guard looks on as well."""
         try:
             self.end = run(self.trial(Watch(inner=self.part, notes=notes), torch.float32))
-            check_sent(self.part, notes.answers[0])
+            check_sent(self.part, notes.calls["finish"][0][1][0])
             if found := unequal(self.end.srv, self.serial(torch.float32).srv):
                 raise AuthorError(
                     f"with every method called twice, the run learns another '{found}': it counts "
@@ -77,11 +77,22 @@ class AlgorithmContract(Contract):
             if isinstance(first := root(error), AuthorError):
                 notes.add(first)
 
+    def _records(self) -> tuple[End, dict[str, list[Rec]]]:
+        """The end of that run, and {kind: all records that were sent}."""
+        calls = self.notes.calls
+        assert self.end is not None
+        return self.end, {
+            "messages": [msg for _, msg in calls["broadcast"]],
+            "answers": [tree(_number, up) for _, (up, _) in calls["finish"]],
+            "asked": [rec(x=x) for (x, _), _ in calls["probe"]],
+            "probes": [up for _, up in calls["probe"]],
+        }
+
     def stored(self) -> None:
         """What is sent and stored is what is read again."""
-        end, notes = self._watched()
+        end, sent = self._records()
         rows = [row.alg for row in end.memory.values()]
-        for record in [*notes.messages, *notes.answers, *rows, end.srv]:
+        for record in [*sent["messages"], *sent["answers"], *rows, end.srv]:
             empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, Tensor) else 0.0, record)
             shape, tensors = freeze(record)
             for back in (unpack(pack(record), empty), thaw(json.loads(json.dumps(shape)), tensors)):
@@ -90,22 +101,15 @@ class AlgorithmContract(Contract):
 
     def billed(self) -> None:
         """The ledger has the bytes of the messages, to the byte."""
-        end, notes = self._watched()
-        down = _sum(notes.messages, end.history[0]["cohort"]) + _sum(
-            [rec(x=x) for x, _ in notes.probes]
-        )
-        up = _sum([tree(_number, a) for a in notes.answers]) + _sum([up for _, up in notes.probes])
+        end, sent = self._records()
+        down = _sum(sent["messages"], end.history[0]["cohort"]) + _sum(sent["asked"])
+        up = _sum(sent["answers"]) + _sum(sent["probes"])
         if (dict(down), dict(up)) != (end.down, end.up):
             raise AuthorError(
                 f"the messages have {dict(down)} bytes down and {dict(up)} up, the bill has "
                 f"{end.down} and {end.up}: a field's size differs from client to client or from "
                 "call to call"
             )
-
-    def _watched(self) -> tuple[End, Notes]:
-        notes = self.notes
-        assert self.end is not None
-        return self.end, notes
 
     def parts(self) -> str | None:
         """Clients that hold slices, and the largest weights."""

@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 
-from ..algorithm import Grad, Job, Round
-from ..core.vector import Rec, Vec
-from ..engines.author_rules import changes, differs
+from ..engines.author_rules import METHODS, changes, differs
 from ..errors import AuthorError
 from ..wrappers import Wrapper
 from .compare import changed, imprint
@@ -20,13 +18,13 @@ _AT_SERVER = ("server_init", "broadcast", "server_step", "model")
 
 
 class Notes:
-    """What was seen. broken: {rule: the first error of its kind}; and an algorithm's messages."""
+    """What was seen. broken: {rule: the first error of its kind}. calls: {method of an algorithm:
+    its arguments and what it gave, of every call}.
+    """
 
     def __init__(self) -> None:
         self.broken: dict[str, AuthorError] = {}
-        self.messages: list[Rec] = []
-        self.answers: list[Rec] = []
-        self.probes: list[tuple[Vec, Rec]] = []
+        self.calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {name: [] for name in METHODS}
 
     def add(self, error: AuthorError) -> None:
         """Keep the first error of each kind."""
@@ -61,51 +59,22 @@ def twice(
 
 
 class Watch(Wrapper):
-    """The algorithm inside, with every method called twice, and notes of what it does and sends."""
+    """The algorithm inside, with every method called twice, and notes of what it is given and
+    gives. What the methods do is `call`.
+    """
 
     notes: Notes = dataclasses.field(default_factory=Notes)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return twice(self.notes, getattr(self.inner, name), arguments)
-
-    def server_init(self, x: Vec, up: Rec) -> Rec:
-        return self._call("server_init", x, up)
-
-    def broadcast(self, srv: Rec) -> Rec:
-        msg = self._call("broadcast", srv)
-        self.notes.messages.append(msg)
-        return msg
-
-    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        return self._call("server_step", srv, up, rnd)
-
-    def model(self, srv: Rec) -> Vec:
-        x: Vec = self._call("model", srv)
-        return x
-
-    def probe(self, x: Vec, grad: Grad) -> Rec:
-        up = self._call("probe", x, grad)
-        self.notes.probes.append((x, up))
-        return up
-
-    def client_init(self, x: Vec) -> Rec:
-        return self._call("client_init", x)
-
-    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
-        out: tuple[Vec, Rec] = self._call("start", msg, mem, job)
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the algorithm inside."""
+        out = twice(self.notes, getattr(self.inner, name), arguments)
+        self.notes.calls[name].append((arguments, out))
         return out
 
-    def direction(
-        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
-    ) -> tuple[Vec, Rec]:
-        out: tuple[Vec, Rec] = self._call("direction", x, loc, msg, mem, grad, job)
-        return out
 
-    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        out: tuple[Rec, Rec] = self._call("finish", x, loc, msg, mem, job)
-        if isinstance(out, tuple):
-            self.notes.answers.append(out[0])
-        return out
+def _watched(name: str) -> Callable[..., Any]:
+    return lambda watch, *arguments: watch.call(name, *arguments)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
-        return self._call("uniform", up, job)
+
+for _name in METHODS:
+    setattr(Watch, _name, _watched(_name))
