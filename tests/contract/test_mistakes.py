@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import Any, ClassVar
 
@@ -181,6 +182,21 @@ class ListMemory(FedAvg):
         return rec(h=[0.0, 0.0])
 
 
+class NewLoc(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x), rec(last=x)
+
+
+class NoLoc(FedAvg):
+    def start(self, msg, mem, job):
+        return msg.x, None
+
+
+class ListMeans(FedAvg):
+    def uniform(self, up, job):
+        return rec(h=[1.0])
+
+
 class Misspelt(FedAvg):
     def direction(self, x, loc, msg, mem, grad, job):
         return grad(x) - msg.c, loc
@@ -213,6 +229,9 @@ AT_CLIENTS = {
     ShortMemory: r"memory whose 'c' is \[4\] float32, but it was \[102\] float32; a memory keeps",
     NewMemory: r"memory whose 'last' is \[102\] float32, but it was nothing; a memory keeps",
     ListMemory: r"client_init\(\) gives a memory whose 'h' is a list; a record holds tensors",
+    NewLoc: r"direction\(\) gives loc with the fields last, but it had nothing; keep the fields",
+    NoLoc: r"start\(\) gives loc of type NoneType; make it with rec",
+    ListMeans: r"uniform\(\) gives means whose 'h' is a list; a record holds tensors",
     Misspelt: r"direction\(\): AttributeError: 'rec' object has no attribute 'c'",
 }
 
@@ -295,6 +314,19 @@ class NoModel(FedAvg):
         return rec(y=srv.x)
 
 
+class NewServer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, m=up.delta)
+
+    def broadcast(self, srv):
+        return rec(x=srv.x)
+
+
+class ShortModel(FedAvg):
+    def model(self, srv):
+        return srv.x[:7]
+
+
 class MisspeltServer(FedAvg):
     def server_step(self, srv, up, rnd):
         return rec(x=srv.x + up.dleta)
@@ -311,6 +343,8 @@ AT_THE_SERVER = {
     ShortServer: r"server_step\(\) gives x of shape \[7\] where x has \[102\]; return",
     WideServer: r"server_step\(\) gives x of float64 where x is float32; keep the type",
     NoModel: r"broadcast\(\) gives a record without x, only with y",
+    NewServer: r"server_step\(\) gives a state with the fields x, m, but it had x; keep the fields",
+    ShortModel: r"model\(\) gives a model of shape \[7\] where x has \[102\]; return",
     MisspeltServer: r"server_step\(\): AttributeError: 'rec' object has no attribute 'dleta'",
     WrongInit: r"server_init\(\) gives a state of type dict; make it with rec",
 }
@@ -423,6 +457,21 @@ def test_a_layer_that_cannot_be_cut_is_named_in_every_engine(engine, engine_of):
 
 
 # ---------------------------------------------------------------------- what is none is let through
+class Caches(FedAvg):
+    """Works something out once, as `fedloom check` allows: it is no state of a client."""
+
+    @functools.cached_property
+    def factor(self):
+        return 0.5
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        return self.factor * grad(x), loc
+
+
+def test_a_cached_property_is_no_mistake():
+    assert len(small(Caches(), rounds=1).run().history) == 1
+
+
 class Prints(Scaffold):
     """Looks at its numbers, as one does while searching for an error."""
 

@@ -198,6 +198,7 @@ def at_server(algorithm: Algorithm, seed: int, name: str, round: int, *arguments
             raise
         if not isinstance(error, AuthorError):
             error.add_note(f"{name}()")
-        place = f"{algorithm.method}: the server, round {round + 1}"
+        now = max(1, round) if name == "model" else round + 1  # a model is asked after its round
+        place = f"{algorithm.method}: the server, round {now}"
         raise ClientError(f"{place}: {rules.in_words(error)}") from error
     return found
