@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,14 +15,14 @@ def imprint(value: Any) -> dict[str, Any]:
     """Everything in a value as {path: what later changes cannot reach}. Callables are left out.
 
     >>> imprint((torch.ones(1), 2.0))
-    {'0': ('torch.float32', (1,), b'\\x00\\x00\\x80?'), '1': 2.0}
+    {'0': ('torch.float32', (1,), b'\\x00\\x00\\x80?'), '1': '2.0'}
     """
     out: dict[str, Any] = {}
     for path, leaf in _leaves(value, ""):
         if isinstance(leaf, Tensor):
             out[path] = str(leaf.dtype), tuple(leaf.shape), as_bytes(leaf).numpy().tobytes()
         elif not callable(leaf):
-            out[path] = leaf
+            out[path] = repr(leaf) if isinstance(leaf, float) else leaf  # NaN is NaN, and 1.0 no 1
     return out
 
 
@@ -42,14 +41,9 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first path at which two imprints differ; "" where none does."""
     for path in [*before, *after]:
-        if path not in before or path not in after or not _equal(before[path], after[path]):
+        if path not in before or path not in after or before[path] != after[path]:
             return path or "value"
     return ""
-
-
-def _equal(a: Any, b: Any) -> bool:
-    both_nan = isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
-    return both_nan or (type(a) is type(b) and bool(a == b))
 
 
 def unequal(one: Any, other: Any) -> str:

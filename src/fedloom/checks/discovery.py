@@ -14,7 +14,7 @@ from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
 from ..submodels import Rule
 from ..wrappers import Momentum, Optimiser
-from .hyperparameters import some
+from .hyperparameters import another
 
 KINDS: dict[str, type] = {
     "algorithm": Algorithm,
@@ -65,7 +65,7 @@ def _filled(part: type, field: dataclasses.Field[Any]) -> Any:
     if field.name == "inner":
         return LocalSGD()
     rule = field.metadata.get("hyper")
-    if isinstance(rule, Hyper) and (value := some(rule)) is not None:
+    if isinstance(rule, Hyper) and (value := another(rule)) is not None:
         return value
     if field.type in (Optimiser, "Optimiser"):
         return Momentum(lr=1.0, beta=0.9)

@@ -20,27 +20,19 @@ def values(rule: Hyper, value: Any) -> list[Any]:
     """
     found: list[Any] = []
     for v in _candidates(rule, value):
-        if rule.allows(v) and _differs(v, value) and v not in found:
+        differs = type(v) is not type(value) or v != value
+        if rule.allows(v) and differs and v not in found:
             found.append(v)
     return found
 
 
-def another(rule: Hyper, value: Any) -> Any:
+def another(rule: Hyper, value: Any = None) -> Any:
     """The first of values(); None if there is none.
 
     >>> another(Hyper(low=0, high=1), 0.5)
     0.25
     """
     return next(iter(values(rule, value)), None)
-
-
-def some(rule: Hyper) -> Any:
-    """A legal value for a field without a default; None if there is none to be found."""
-    return another(rule, None)
-
-
-def _differs(a: Any, b: Any) -> bool:
-    return type(a) is not type(b) or bool(a != b)
 
 
 def _candidates(rule: Hyper, value: Any) -> list[Any]:
