@@ -161,13 +161,13 @@ def convolutional():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.PReLU(), nn.Flatten(), nn.Linear(16, 3))
 
 
-def pictures():
+def pictures(sizes=(5, 3, 9)):
     draw = torch.Generator().manual_seed(4)
     sample = lambda n: (
         torch.randn(n, 1, 4, 4, generator=draw),
         torch.randint(0, 3, (n,), generator=draw),
     )
-    return from_clients([sample(n) for n in (5, 3, 9)], test=sample(6))
+    return from_clients([sample(n) for n in sizes], test=sample(6))
 
 
 class SeesPictures(LocalSGD):
@@ -199,6 +199,14 @@ def test_a_part_is_tried_on_a_model_and_data_of_ones_own(part):
         assert not fedloom.check(part, engines=()).passed
         with pytest.raises(ConfigError, match="model and data are given together"):
             fedloom.check(part, model=convolutional)
+
+
+def test_an_engine_that_refuses_a_model_of_ones_own_is_left_out():
+    model = lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3))
+    report = fedloom.check(LocalSGD(), engines=ENGINE, model=model, data=pictures((6, 3, 8)))
+    assert report.passed, str(report)  # its running statistics are on the bill
+    left = " ".join(o.why for o in report.outcomes if o.passed is None)
+    assert "engine vectorised and BatchNorm1d" in left and "FIARSE and Sequential" in left
 
 
 def test_a_check_that_others_need_leaves_them_out():

@@ -6,23 +6,19 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 
 import pairs
 import pytest
 import torch
-from pairs import AXES, Mix
+from pairs import AXES
 
 from fedloom import LocalSGD
+from fedloom.checks.audit import Audited
 from fedloom.checks.compare import unequal, unlike
 from fedloom.checks.purity import Watch
 from fedloom.checks.tiny_federation import End, experiment, finish, run
-from fedloom.compression.link import Link
-from fedloom.core.vector import rec, tree
-from fedloom.core.wire import pack
+from fedloom.core.vector import rec
 from fedloom.engines import Serial
-from fedloom.engines.client_round import Client
-from fedloom.engines.vmap_range import VmapRange
 from fedloom.errors import CompositionError
 from fedloom.storage.checkpoint import Checkpoint
 
@@ -79,60 +75,6 @@ def test_a_pair_without_meaning_is_refused_by_name_before_anything_runs(pair, tm
     assert not (tmp_path / "run").exists()
 
 
-# ----------------------------------------------------------------------------------------- the bill
-class Audit:
-    """Packs every message as it would really travel, reads it again, and counts its bytes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.up: Counter[str] = Counter()
-        self.down: Counter[str] = Counter()
-        deliver, shares, audit = Link.deliver, Client.shares, self
-        take_in = VmapRange._take_in
-
-        def delivered(link, up, state, view, *place):
-            read, bill, after = deliver(link, up, state, view, *place)
-            packet, same = link.send(up, state, view, *place)
-            sizes = {name: len(raw) for name, raw in packet.items()}
-            assert sizes == bill and not unequal(same, after)
-            assert not unequal(link.receive(packet, view.layout, up), read)
-            audit.up.update(sizes)
-            return read, bill, after
-
-        def shared(client, msg, cohort, round):
-            made = shares(client, msg, cohort, round)
-            for share in made.values():
-                rule = client.plan.rule
-                told = pack(rule.told(share.view)) if rule else {}
-                sent = pack(share.msg) | {f"view.{name}": raw for name, raw in told.items()}
-                assert share.down == {name: len(raw) for name, raw in sent.items()}
-            for i in cohort:
-                audit.down.update(made[client.fed.capacity(i)].down)
-            return made
-
-        def taken_in(chunks, out, trained, share, members, *place):
-            for r in range(len(members)):  # answers of a chunk that are added up at once
-                up = tree(lambda v, r=r: float(v[r]) if v.ndim == 1 else v[r], trained.up)
-                audit.up.update({name: len(raw) for name, raw in pack(up).items()})
-            take_in(chunks, out, trained, share, members, *place)
-
-        monkeypatch.setattr(VmapRange, "_take_in", taken_in)
-        monkeypatch.setattr(Link, "deliver", delivered)
-        monkeypatch.setattr(Client, "shares", shared)
-
-    def agrees_with(self, end: End, mix: Mix) -> None:
-        """The ledger has what was counted, and the exchange before round 1."""
-        algorithm = AXES["algorithm"][mix["algorithm"]]
-        # whole and dense answers of a chunk are added up at once, past the link: the serial bill
-        # is compared with theirs
-        past = not self.up and (mix["view"], mix["codec"]) == ("none", "none")
-        if algorithm.probes:
-            vector = len(end.srv.x) * end.srv.x.element_size() * 6
-            probe = algorithm.probe(end.srv.x, torch.ones_like)
-            self.down.update({"x": vector})
-            self.up.update(dict.fromkeys(probe._fields, vector))
-        assert (past or end.up == dict(self.up)) and end.down == dict(self.down)
-
-
 # ---------------------------------------------------------------------------------------- every mix
 @functools.cache
 def serial(mix: tuple[tuple[str, str], ...], dtype: torch.dtype) -> End:
@@ -148,14 +90,11 @@ def bits_agree(end: End, want: End) -> None:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_vectorised_agrees_with_serial_and_both_bills_are_true(mix, monkeypatch):
-    close, ends = pairs.tolerance(mix), []
-    for engine in ("serial", CHUNK):
-        with monkeypatch.context() as patch:
-            audit = Audit(patch)
-            ends.append(run(pairs.trial(mix, torch.float64, engine=engine)))
-            audit.agrees_with(ends[-1], mix)
-    want, end = ends
+def test_vectorised_agrees_with_serial_and_both_bills_are_true(mix):
+    close, audit = pairs.tolerance(mix), Audited()
+    want = run(pairs.trial(mix, torch.float64, engine=audit))
+    end = run(pairs.trial(mix, torch.float64, engine=CHUNK))
+    assert (end.up, end.down) == (want.up, want.down) == (dict(audit.up), dict(audit.down))
     assert not unlike(end.srv, want.srv, close)
     for i in want.memory:
         assert not unlike(end.memory[i], want.memory[i], close), f"client {i}"

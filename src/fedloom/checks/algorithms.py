@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..algorithm import Trait
-from ..core.vector import Rec, rec, tree
+from ..core.vector import tree
 from ..core.wire import pack, unpack
 from ..engines.author_rules import (
     DECLARED,
@@ -22,7 +20,7 @@ from ..engines.author_rules import (
     check_declarations,
     check_sent,
 )
-from ..errors import AuthorError, CompositionError
+from ..errors import AuthorError
 from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import unequal, unlike
@@ -54,10 +52,7 @@ class AlgorithmContract(Contract):
         ]
 
     def later(self) -> list[Check]:
-        return [
-            Check("messages and memory can be stored", self.stored),
-            Check("bill is the messages", self.billed),
-        ]
+        return [Check("messages and memory can be stored", self.stored)]
 
     def last(self) -> list[Check]:
         return [Check("clients with a part of the model", self.parts)]
@@ -77,63 +72,23 @@ class AlgorithmContract(Contract):
             if isinstance(first := root(error), AuthorError):
                 notes.add(first)
 
-    def _records(self) -> tuple[End, dict[str, list[Rec]]]:
-        """The end of that run, and {kind: all records that were sent}."""
-        calls = self.notes.calls
-        assert self.end is not None
-        return self.end, {
-            "messages": [msg for _, msg in calls["broadcast"]],
-            "answers": [tree(_number, up) for _, (up, _) in calls["finish"]],
-            "asked": [rec(x=x) for (x, _), _ in calls["probe"]],
-            "probes": [up for _, up in calls["probe"]],
-        }
-
     def stored(self) -> None:
         """What is sent and stored is what is read again."""
-        end, sent = self._records()
-        rows = [row.alg for row in end.memory.values()]
-        for record in [*sent["messages"], *sent["answers"], *rows, end.srv]:
+        calls, end = self.notes.calls, self.end
+        assert end is not None
+        messages, answers = calls["broadcast"], calls["finish"]
+        sent = [*(msg for _, msg in messages), *(up for _, (up, _) in answers)]
+        for record in [*sent, *(row.alg for row in end.memory.values()), end.srv]:
             empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, Tensor) else 0.0, record)
             shape, tensors = freeze(record)
             for back in (unpack(pack(record), empty), thaw(json.loads(json.dumps(shape)), tensors)):
                 if found := unlike(back, record, 0.0):
                     raise AuthorError(f"sent or stored, and read again, {found}")
 
-    def billed(self) -> None:
-        """The ledger has the bytes of the messages, to the byte."""
-        end, sent = self._records()
-        down = _sum(sent["messages"], end.history[0]["cohort"]) + _sum(sent["asked"])
-        up = _sum(sent["answers"]) + _sum(sent["probes"])
-        if (dict(down), dict(up)) != (end.down, end.up):
-            raise AuthorError(
-                f"the messages have {dict(down)} bytes down and {dict(up)} up, the bill has "
-                f"{end.down} and {end.up}: a field's size differs from client to client or from "
-                "call to call"
-            )
-
     def parts(self) -> str | None:
         """Clients that hold slices, and the largest weights."""
         if Trait.WHOLE_MODEL in self.part.traits:
             return "it declares Trait.WHOLE_MODEL"
-        make, other = functools.partial(self.trial, self.part), []
-        for rule in (HeteroFL(), FIARSE()):
-            try:
-                held_by_parts(rule, make, _WHY)
-            except CompositionError as error:
-                if self.given.data is None:
-                    raise
-                other.append(str(error))  # a model of the author's, which this rule cannot cut
-        return "; ".join(other) or None
-
-
-def _number(v: Any) -> Any:
-    """A single value as it travels in an answer: as a double."""
-    return float(v) if isinstance(v, Tensor) and not v.ndim else v
-
-
-def _sum(records: Sequence[Rec], times: int = 1) -> Counter[str]:
-    """{field: bytes} of these messages together, each sent so often."""
-    out: Counter[str] = Counter()
-    for record in records:
-        out.update({k: times * len(raw) for k, raw in pack(record).items()})
-    return out
+        make = functools.partial(self.trial, self.part)
+        out = [self.fitting(held_by_parts, rule, make, _WHY) for rule in (HeteroFL(), FIARSE())]
+        return "; ".join(filter(None, out)) or None

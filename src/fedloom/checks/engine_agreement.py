@@ -16,6 +16,7 @@ from ..engines.self_state import changed, state
 from ..errors import AuthorError, CompositionError
 from ..storage.checkpoint import Checkpoint
 from ..submodels import Rule
+from .audit import Audited
 from .compare import unequal, unlike
 from .hyperparameters import variants
 from .outcome import Check
@@ -61,8 +62,12 @@ class Contract:
             Check("runs", self.starts, needed=True),
             Check(KEPT, self.nothing_kept),
             *self.later(),
+            Check("bill is the messages", self.billed),
             Check("finite", self.finite),
-            *[Check(f"engine {e}", functools.partial(self.agrees, e)) for e in engines],
+            *[
+                Check(f"engine {e}", functools.partial(self.fitting, self.agrees, e))
+                for e in engines
+            ],
             Check("stop and resume", self.resumed),
             Check("every option does something", self.options),
             *self.last(),
@@ -78,6 +83,15 @@ class Contract:
     def serial(self, dtype: torch.dtype) -> End:
         """The reference."""
         return run(self.trial(self.part, dtype))
+
+    def fitting(self, check: Callable[..., str | None], *arguments: Any) -> str | None:
+        """A check, or why it is left out: an engine or a rule refuses a model of the author's."""
+        try:
+            return check(*arguments)
+        except CompositionError as error:
+            if self.given.data is None:
+                raise
+            return str(error)
 
     # ------------------------------------------------------------------------------------- checks
     @functools.cached_property
@@ -103,6 +117,16 @@ class Contract:
         if place := changed(self.before, state(self.part, deep=True)):
             raise keeps_state(place)
 
+    def billed(self) -> None:
+        """The bill has the bytes that travel."""
+        engine = Audited()
+        end = run(self.trial(self.part, torch.float32, engine=engine))
+        if (sent := (dict(engine.down), dict(engine.up))) != (end.down, end.up):
+            raise AuthorError(
+                f"the messages have {sent[0]} bytes down and {sent[1]} up, the bill has {end.down} "
+                f"and {end.up}: a field's size differs from client to client or from call to call"
+            )
+
     def finite(self) -> None:
         """The server's record."""
         values = [v for v in leaves(self.serial(torch.float64).srv) if isinstance(v, torch.Tensor)]
@@ -113,7 +137,7 @@ class Contract:
                 "steps that grow from round to round"
             )
 
-    def agrees(self, engine: str) -> None:
+    def agrees(self, engine: str) -> str | None:
         """An engine learns and bills what the serial one does: in float32 to the bit, or where many
         clients are one computation within rounding in float64.
         """
@@ -133,6 +157,7 @@ class Contract:
                 "number made of a tensor (int(job.step)), the order of clients, randomness of its "
                 "own; where only 'up' or 'down', the bill, differs, a message's size does"
             )
+        return None
 
     def resumed(self) -> None:
         """A run that was stopped has the bits of one that never was."""
@@ -169,7 +194,7 @@ class Contract:
         return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
 
 
-def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> None:
+def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> str | None:
     """Run with clients that hold parts of the model, and compare serial and vectorised.
 
     make: dtype, **changes -> a run. hint: what to do if it fails with one client alone.
@@ -187,3 +212,4 @@ def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> None:
         raise AuthorError(
             f"{held}, engine vectorised and engine serial do not agree (float64): {found}"
         )
+    return None

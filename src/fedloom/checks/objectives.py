@@ -124,7 +124,8 @@ class ObjectiveContract(Contract):
 
             twice(notes, functools.wraps(method)(masked), arguments)
 
-    def parts(self) -> None:
+    def parts(self) -> str | None:
         """Clients that train a smaller network."""
         why = "take lengths from x and from the network's outputs, not from the whole model"
-        held_by_parts(self.case.problem.rule, functools.partial(self.trial, self.part), why)
+        make = functools.partial(self.trial, self.part)
+        return self.fitting(held_by_parts, self.case.problem.rule, make, why)

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from ..core.net import Net
 from ..core.vector import Vec, rec
-from ..core.wire import pack
 from ..engines.author_rules import check_record
-from ..engines.client_round import RangeResult
 from ..errors import AuthorError, ConfigError
 from ..federation.local import Local
 from ..submodels import Rule, View
@@ -39,11 +37,6 @@ class ViewContract(Contract):
             Check("made again from what is told", self.again),
             Check("fixed", self.fixed),
             Check("gradient and coverage", self.answers),
-        ]
-
-    def later(self) -> list[Check]:
-        return [
-            Check("bill is the messages", self.billed),
         ]
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
@@ -184,30 +177,6 @@ class ViewContract(Contract):
             view = twice(notes, part.view, (net.init(), net, capacity, 2))
             told = twice(notes, part.told, (view,))
             twice(notes, part.again, (told, net, capacity, 2))
-
-    def billed(self) -> None:
-        """Down: the client's part of the message and what it is told; up: its coordinates."""
-        trial = self.trial(self.part, torch.float32)
-        loop = trial.build()
-        loop.engine.open(loop.plan, loop.fed, loop.net)
-        loop.begin()
-        msg = loop.plan.algorithm.broadcast(loop.srv)
-        cohort = list(range(loop.fed.population))
-        answers: RangeResult = loop.engine.round(msg, loop.buffers, {}, cohort, 0)
-        loop.engine.close()
-        for cost in answers.stats:
-            capacity = loop.fed.capacity(cost.client)
-            view = self.part.view(msg.x, loop.net, capacity, 0)
-            sent = {**pack(view.take(msg))}
-            sent |= {f"view.{k}": raw for k, raw in pack(self.part.told(view)).items()}
-            down = {k: len(raw) for k, raw in sent.items()}
-            m = view.layout.d * msg.x.element_size()
-            if cost.bytes_down != down or cost.bytes_up["delta"] != m:
-                raise AuthorError(
-                    f"a client of capacity {capacity} is sent {down} and answers {m} bytes, the "
-                    f"bill has {cost.bytes_down} down and {cost.bytes_up} up: told() must give a "
-                    "record of tensors, the same for the same view"
-                )
 
 
 def _indices(held: Any, d: int, capacity: float) -> None:

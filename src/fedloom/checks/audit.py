@@ -1,0 +1,74 @@
+"""The serial engine with a scale beside it: every message is packed as it would really travel."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..core.net import Net
+from ..core.vector import Rec, Vec, rec
+from ..core.wire import pack
+from ..engines import Serial
+from ..engines.client_round import Client, Done, RangeResult, Share, Stats
+from ..engines.summation import root
+from ..errors import AuthorError
+from ..federation.federation import Federation
+from ..plan import Plan
+from .compare import unequal
+
+
+class Audited(Serial):
+    """up, down: {field: bytes} of all messages so far."""
+
+    def __init__(self) -> None:
+        self.up: Counter[str] = Counter()
+        self.down: Counter[str] = Counter()
+
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        super().open(plan, fed, net)
+        self._client = _Packing(plan, fed, net, self)
+
+
+class _Packing(Client):
+    """Packs what its clients are sent and send; what is read of it must be what they count with."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net, audit: Audited) -> None:
+        super().__init__(plan, fed, net)
+        self.audit = audit
+
+    def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
+        made, rule = super().shares(msg, cohort, round), self.plan.rule
+        for i in cohort:
+            share = made[self.fed.capacity(i)]
+            told = pack(rule.told(share.view)) if rule else {}
+            self.audit.down.update(_sizes(share.msg))
+            self.audit.down.update({f"view.{name}": len(raw) for name, raw in told.items()})
+            if self.net.buffer_layout.d:
+                self.audit.down["buffers"] += self.net.init_buffers().nbytes
+        return made
+
+    def _sent(
+        self, up: Rec, done: Done, share: Share, i: int, round: int
+    ) -> tuple[Rec, Rec, Stats]:
+        link, view = self.plan.link, share.view
+        place = (up, done.memory.link, view, self.fed.seed, round, i)
+        packet, state = link.send(*place)
+        read, _, counted = link.deliver(*place)
+        if found := unequal(link.receive(packet, view.layout, up), read) or unequal(state, counted):
+            raise AuthorError(
+                f"what the server decodes from the bytes differs in '{found}' from what the client "
+                "counts as sent: decode() must depend on the message and the layout alone"
+            )
+        self.audit.up.update({name: len(raw) for name, raw in packet.items()})
+        self.audit.up.update({"buffers": done.buffers.nbytes} if done.buffers.numel() else {})
+        return super()._sent(up, done, share, i, round)
+
+    def probe_range(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+        out = super().probe_range(x, buffers, clients, first)
+        for _ in clients:
+            self.audit.down.update(_sizes(rec(x=x)))
+            self.audit.up.update(_sizes(root(out.nodes).up))
+        return out
+
+
+def _sizes(record: Rec) -> dict[str, int]:
+    return {name: len(raw) for name, raw in pack(record).items()}
