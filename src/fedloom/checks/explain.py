@@ -33,9 +33,9 @@ def explain(error: Exception, part: Any) -> str:
 
 def _where(error: BaseException, part: Any) -> str:
     """The last line of the part's own file that the error went through, as a prefix."""
-    mine = [c for c in type(part).__mro__ if not c.__module__.startswith("fedloom.")]
-    methods = [f for c in mine for f in vars(c).values() if isinstance(f, types.FunctionType)]
-    own = {f.__code__.co_filename for f in methods}
+    every = (f for c in type(part).__mro__ for f in vars(c).values())
+    methods = [f for f in every if isinstance(f, types.FunctionType)]
+    own = {f.__code__.co_filename for f in methods if not f.__module__.startswith("fedloom.")}
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in own]
     if not frames:
         return ""

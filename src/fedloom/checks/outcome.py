@@ -82,7 +82,7 @@ def _outcomes(part: Any, checks: Iterable[Check]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     missing = ""
     for check in checks:
-        passed, why, started = None, f"left out: it needs '{missing}'", time.perf_counter()
+        passed, why, started = None, f"it needs '{missing}'", time.perf_counter()
         if not missing:
             passed, why = _one(check, part)
         outcomes.append(Outcome(check.name, passed, time.perf_counter() - started, why))
