@@ -148,7 +148,8 @@ def check_record(method: str, what: str, value: Any) -> None:
     """A record holds tensors, numbers and records."""
     if not is_rec(value):
         raise AuthorError(
-            f"{method}() gives {what} of type {type(value).__name__}; make it with rec(...)",
+            f"{method}() gives {what} of type {type(value).__name__}; make it with rec(...), of "
+            "tensors, numbers and records",
             SHAPES,
         )
     if all(isinstance(leaf, (Tensor, int, float)) for leaf in leaves(value)):

@@ -1,0 +1,318 @@
+"""Authors' mistakes in the methods of an algorithm: {class: (the row of `fedloom check` that finds
+it, words of the sentence)}. A run and a check say the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+
+from fedloom import FedAvg
+from fedloom.algorithms import Scaffold
+from fedloom.core.vector import rec
+from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, SHAPES
+
+RUNS = "runs"
+
+
+# ----------------------------------------------------------------------------- a client's methods
+class BranchDirection(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        g = grad(x)
+        return (g if g.norm() > 1 else 2 * g), loc
+
+
+class BranchFinish(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        while (x - msg.x).norm() > 100:
+            x = x / 2
+        return super().finish(x, loc, msg, mem, job)
+
+
+class BranchEqual(FedAvg):
+    def start(self, msg, mem, job):
+        return (msg.x if torch.equal(msg.x, msg.x) else -msg.x), rec()
+
+
+class ChangesX(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        x *= 0.9
+        return grad(x), loc
+
+
+class ChangesMessage(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        msg.x.add_(0.01)
+        return grad(x), loc
+
+
+class ChangesEntry(FedAvg):
+    def start(self, msg, mem, job):
+        msg.x[0] = 0.0
+        return msg.x, rec()
+
+
+class ChangesPiece(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        msg.x[2:5].zero_()
+        return super().finish(x, loc, msg, mem, job)
+
+
+class ChangesMemory(Scaffold):
+    def finish(self, x, loc, msg, mem, job):
+        mem.c.sub_(1.0)
+        return super().finish(x, loc, msg, mem, job)
+
+
+class ChangesOut(Scaffold):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return torch.add(grad(x), 1.0, out=msg.c), loc
+
+
+class SetsItself(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        self.last = x
+        return grad(x), loc
+
+
+class SetsItselfByForce(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        object.__setattr__(self, "rounds", job.round)
+        return super().finish(x, loc, msg, mem, job)
+
+
+class FillsAField(FedAvg):
+    seen: dict = dataclasses.field(default_factory=dict)
+
+    def finish(self, x, loc, msg, mem, job):
+        self.seen["x"] = x
+        return super().finish(x, loc, msg, mem, job)
+
+
+class FillsItsClass(FedAvg):
+    seen: ClassVar[list] = []
+
+    def finish(self, x, loc, msg, mem, job):
+        self.seen.append(1)
+        return super().finish(x, loc, msg, mem, job)
+
+
+class ShortDirection(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x)[:3], loc
+
+
+class NumberDirection(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x).sum(), loc
+
+
+class WideDirection(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x).double(), loc
+
+
+class OneValue(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x)
+
+
+class ShortStart(FedAvg):
+    def start(self, msg, mem, job):
+        return msg.x[:5], rec()
+
+
+class ShortPoint(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x[:4]), loc
+
+
+class ShortDelta(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=(x - msg.x)[:5], weight=job.weight), mem
+
+
+class WideDelta(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=(x - msg.x).double(), weight=job.weight), mem
+
+
+class NoWeight(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=x - msg.x), mem
+
+
+class NoRecord(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        return {"delta": x - msg.x}, mem
+
+
+class ShortMemory(Scaffold):
+    def finish(self, x, loc, msg, mem, job):
+        up, mem = super().finish(x, loc, msg, mem, job)
+        return up, rec(c=mem.c[:4])
+
+
+class NewMemory(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        return super().finish(x, loc, msg, mem, job)[0], rec(last=x)
+
+
+class ListMemory(FedAvg):
+    def client_init(self, x):
+        return rec(h=[0.0, 0.0])
+
+
+class NewLoc(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x), rec(last=x)
+
+
+class NoLoc(FedAvg):
+    def start(self, msg, mem, job):
+        return msg.x, None
+
+
+class ListMeans(FedAvg):
+    def uniform(self, up, job):
+        return rec(h=[1.0])
+
+
+class Misspelt(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) - msg.c, loc
+
+
+AT_CLIENTS = {
+    BranchDirection: (RUNS, r"direction\(\) branches on a tensor's value.*torch.where"),
+    BranchFinish: (RUNS, r"finish\(\) branches on a tensor's value.*torch.where"),
+    BranchEqual: (RUNS, r"start\(\) branches on a tensor's value.*torch.where"),
+    ChangesX: (ARGUMENTS, r"direction\(\) changes x( and msg.x)? in place.*return a new value"),
+    ChangesMessage: (
+        ARGUMENTS,
+        r"direction\(\) changes (x and )?msg.x in place.*return a new value",
+    ),
+    ChangesEntry: (ARGUMENTS, r"start\(\) changes msg.x in place.*return a new value"),
+    ChangesPiece: (ARGUMENTS, r"finish\(\) changes msg.x in place.*return a new value"),
+    ChangesMemory: (ARGUMENTS, r"finish\(\) changes mem.c in place.*return a new value"),
+    ChangesOut: (ARGUMENTS, r"direction\(\) changes msg.c in place.*return a new value"),
+    SetsItself: (
+        RUNS,
+        r"keeps state outside of its records \(cannot assign to field 'last'\).*record loc",
+    ),
+    SetsItselfByForce: (KEPT, r"outside of its records \(self.rounds\).*record loc"),
+    FillsAField: (KEPT, r"outside of its records \(self.seen\).*record loc"),
+    FillsItsClass: (KEPT, r"outside of its records \(FillsItsClass.seen\).*record loc"),
+    ShortDirection: (
+        SHAPES,
+        r"direction\(\) gives a direction of shape \[3\] where x has \[102\]; return",
+    ),
+    NumberDirection: (
+        SHAPES,
+        r"direction\(\) gives a direction of shape \[\] where x has \[102\]; return",
+    ),
+    WideDirection: (
+        SHAPES,
+        r"direction\(\) gives a direction of float64 where x is float32; keep the type",
+    ),
+    OneValue: (SHAPES, r"direction\(\) must give two values, the direction and loc, got a Tensor"),
+    ShortStart: (SHAPES, r"start\(\) gives x of shape \[5\] where x has \[102\]"),
+    ShortPoint: (RUNS, r"grad\(\) is asked at \[4\]; it takes a point as long as x, \[102\]"),
+    ShortDelta: (SHAPES, r"finish\(\) gives delta of shape \[5\] where x has \[102\]; return"),
+    WideDelta: (SHAPES, r"finish\(\) gives delta of float64 where x is float32; keep the type"),
+    NoWeight: (
+        SHAPES,
+        r"finish\(\) gives an answer without weight, only with delta; return rec\(delta",
+    ),
+    NoRecord: (SHAPES, r"finish\(\) gives an answer of type dict; make it with rec"),
+    ShortMemory: (
+        FIELDS,
+        r"memory whose 'c' is \[4\] float32, but it was \[102\] float32; a memory keeps",
+    ),
+    NewMemory: (
+        FIELDS,
+        r"memory whose 'last' is \[102\] float32, but it was nothing; a memory keeps",
+    ),
+    ListMemory: (
+        SHAPES,
+        r"client_init\(\) gives a memory whose 'h' is a list; a record holds tensors",
+    ),
+    NewLoc: (
+        FIELDS,
+        r"direction\(\) gives loc with the fields last, but it had nothing; keep the fields",
+    ),
+    NoLoc: (SHAPES, r"start\(\) gives loc of type NoneType; make it with rec"),
+    ListMeans: (SHAPES, r"uniform\(\) gives means whose 'h' is a list; a record holds tensors"),
+    Misspelt: (RUNS, r"direction\(\): AttributeError: 'rec' object has no attribute 'c'"),
+}
+
+
+# ---------------------------------------------------------------------------- the server's methods
+class ChangesServer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        srv.x.add_(up.delta)
+        return srv
+
+
+class ChangesAnswer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return srv._replace(x=srv.x + up.delta.mul_(2))
+
+
+class ShortServer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return rec(x=(srv.x + up.delta)[:7])
+
+
+class WideServer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return rec(x=(srv.x + up.delta).double())
+
+
+class NoModel(FedAvg):
+    def broadcast(self, srv):
+        return rec(y=srv.x)
+
+
+class NewServer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, m=up.delta)
+
+    def broadcast(self, srv):
+        return rec(x=srv.x)
+
+
+class ShortModel(FedAvg):
+    def model(self, srv):
+        return srv.x[:7]
+
+
+class MisspeltServer(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.dleta)
+
+
+class WrongInit(FedAvg):
+    def server_init(self, x, up):
+        return {"x": x}
+
+
+AT_THE_SERVER = {
+    ChangesServer: (ARGUMENTS, r"server_step\(\) changes srv.x in place.*return a new value"),
+    ChangesAnswer: (ARGUMENTS, r"server_step\(\) changes up.delta in place.*return a new value"),
+    ShortServer: (SHAPES, r"server_step\(\) gives x of shape \[7\] where x has \[102\]; return"),
+    WideServer: (SHAPES, r"server_step\(\) gives x of float64 where x is float32; keep the type"),
+    NoModel: (SHAPES, r"broadcast\(\) gives a record without x, only with y"),
+    NewServer: (
+        FIELDS,
+        r"server_step\(\) gives a state with the fields x, m, but it had x; keep the fields",
+    ),
+    ShortModel: (SHAPES, r"model\(\) gives a model of shape \[7\] where x has \[102\]; return"),
+    MisspeltServer: (
+        RUNS,
+        r"server_step\(\): AttributeError: 'rec' object has no attribute 'dleta'",
+    ),
+    WrongInit: (SHAPES, r"server_init\(\) gives a state of type dict; make it with rec"),
+}
