@@ -1,7 +1,8 @@
 """The contract of a user's own algorithm, objective, view or codec, carried out on a small problem.
 
-Files: algorithms.py, objectives.py, views.py and codecs.py say what each kind owes;
-engine_agreement.py what all do (the same in every engine, after a stop, on the bill);
+The rules of an algorithm's methods are those of every run, engines/author_rules.py. Files:
+algorithms.py, objectives.py, views.py and codecs.py say what each kind owes; engine_agreement.py
+what all do (the same in every engine, after a stop, on the bill, which audit.py weighs);
 tiny_federation.py and tiny_losses.py hold the small federations; purity.py calls every method
 twice; explain.py turns an exception into a paragraph.
 """
