@@ -101,7 +101,7 @@ class ObjectiveContract(Contract):
             "finish": lambda: part.finish(case.x, case.ref, case.carried),
         }
         for name, make in made.items():
-            same_fields(name, "a memory", make(), begin, "init")
+            same_fields(name, "a client state", make(), begin, "init")
 
     def call(self, notes: Notes) -> None:
         part, case = self.part, self.case

@@ -175,7 +175,7 @@ def _free(watch: _Watch, argument: Any) -> Any:
 def first_memory(algorithm: Algorithm, x: Vec) -> Rec:
     """Call client_init(). Raises AuthorError."""
     memory = algorithm.client_init(x)
-    rules.check_record("client_init", "a memory", memory)
+    rules.check_record("client_init", "a client state", memory)
     return memory
 
 

@@ -114,12 +114,12 @@ def check_direction(found: Any, x: Vec, loc: Rec) -> tuple[Vec, Rec]:
 
 
 def check_finish(found: Any, x: Vec, mem: Rec) -> tuple[Rec, Rec]:
-    """finish() gives an update with delta, like x, and weight, and a memory like the last one."""
-    up, new = pair("finish", "the answer and the memory", found)
-    check_record("finish", "an answer", up)
+    """finish() gives an update (weight; delta, like x) and a client state like the last."""
+    up, new = pair("finish", "the update and the client state", found)
+    check_record("finish", "an update", up)
     if missing := {"delta", "weight"} - set(up._fields):
         raise AuthorError(
-            f"finish() gives an answer without {' and '.join(sorted(missing))}, only with "
+            f"finish() gives an update without {' and '.join(sorted(missing))}, only with "
             f"{_names(up)}; return rec(delta=..., weight=job.weight)",
             SHAPES,
         )
@@ -207,7 +207,7 @@ def _names(record: Rec) -> str:
 def _memory(old: Rec, new: Rec) -> None:
     if new is old:
         return
-    check_record("finish", "a memory", new)
+    check_record("finish", "a client state", new)
     if _alike(old, new):
         return
     before = {path: _kind(v) for path, v in fields(old).items()}
@@ -216,8 +216,8 @@ def _memory(old: Rec, new: Rec) -> None:
         now, was = (kinds.get(path, "nothing") for kinds in (after, before))
         if now != was:
             raise AuthorError(
-                f"finish() gives a memory whose '{path}' is {now}, but it was {was}; a memory "
-                "keeps the fields, lengths and types that client_init() gave it",
+                f"finish() gives a client state whose '{path}' is {now}, but it was {was}; a "
+                "client state keeps the fields, lengths and types that client_init() gave it",
                 FIELDS,
             )
 
@@ -274,7 +274,7 @@ def check_sent(algorithm: Algorithm, up: Rec) -> None:
     """What a method says that it sends is in its update."""
     if lacking := [name for name in algorithm.sent if name not in up._fields]:
         raise AuthorError(
-            f"sent names {', '.join(lacking)}, but finish() gives an answer with {_names(up)}; a "
+            f"sent names {', '.join(lacking)}, but finish() gives an update with {_names(up)}; a "
             "link compresses the fields that sent names",
             FIELDS,
         )

@@ -171,7 +171,7 @@ class Client:
                 batch = self.fed.batch(self.fed.probe_batch(i))
                 oracle.at(batch, obj, seed)
                 up = self.plan.algorithm.probe(x, oracle)
-                check_record("probe", "an answer", up)
+                check_record("probe", "an update", up)
                 if not finite(up):
                     raise ClientError(
                         f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "

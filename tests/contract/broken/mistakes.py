@@ -224,20 +224,20 @@ AT_CLIENTS = {
     WideDelta: (SHAPES, r"finish\(\) gives delta of float64 where x is float32; keep the type"),
     NoWeight: (
         SHAPES,
-        r"finish\(\) gives an answer without weight, only with delta; return rec\(delta",
+        r"finish\(\) gives an update without weight, only with delta; return rec\(delta",
     ),
-    NoRecord: (SHAPES, r"finish\(\) gives an answer of type dict; make it with rec"),
+    NoRecord: (SHAPES, r"finish\(\) gives an update of type dict; make it with rec"),
     ShortMemory: (
         FIELDS,
-        r"memory whose 'c' is \[4\] float32, but it was \[102\] float32; a memory keeps",
+        r"client state whose 'c' is \[4\] float32, but it was \[102\] float32; a client state",
     ),
     NewMemory: (
         FIELDS,
-        r"memory whose 'last' is \[102\] float32, but it was nothing; a memory keeps",
+        r"client state whose 'last' is \[102\] float32, but it was nothing; a client state keeps",
     ),
     ListMemory: (
         SHAPES,
-        r"client_init\(\) gives a memory whose 'h' is a list; a record holds tensors",
+        r"client_init\(\) gives a client state whose 'h' is a list; a record holds tensors",
     ),
     NewLoc: (
         FIELDS,
