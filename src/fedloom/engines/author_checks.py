@@ -179,6 +179,13 @@ def first_memory(algorithm: Algorithm, x: Vec) -> Rec:
     return memory
 
 
+def probed(algorithm: Algorithm, x: Vec, grad: Grad) -> Rec:
+    """Call probe(). Raises AuthorError."""
+    up = algorithm.probe(x, grad)
+    rules.check_record("probe", "an update", up)
+    return up
+
+
 # ---------------------------------------------------------------------------------- at the server
 def at_server(algorithm: Algorithm, seed: int, name: str, round: int, *arguments: Any) -> Any:
     """Call a method of the server's side. Raises ClientError naming algorithm, method and round.

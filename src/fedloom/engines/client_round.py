@@ -25,8 +25,7 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..submodels.base import View, whole
-from .author_checks import Guard, counters, first_memory
-from .author_rules import check_record
+from .author_checks import Guard, counters, first_memory, probed
 from .error_context import Explained
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
 from .summation import Node, finite, numbers, push, spread, uniform_of
@@ -170,8 +169,7 @@ class Client:
                 obj = self.first_memory(x, i).obj
                 batch = self.fed.batch(self.fed.probe_batch(i))
                 oracle.at(batch, obj, seed)
-                up = self.plan.algorithm.probe(x, oracle)
-                check_record("probe", "an update", up)
+                up = probed(self.plan.algorithm, x, oracle)
                 if not finite(up):
                     raise ClientError(
                         f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "
