@@ -250,7 +250,8 @@ LOCAL_CHANGES = {
 
 
 def test_every_part_of_local_training_is_tried_below():
-    own = {"seconds"}  # it needs devices: tests/closed_form/test_cfedavg.py
+    # devices: tests/closed_form/test_cfedavg.py; float32: tests/unit/test_precision.py
+    own = {"seconds", "precision"}
     assert {f.name for f in dataclasses.fields(Local)} == set(LOCAL_CHANGES) | own
 
 
