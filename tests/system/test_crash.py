@@ -331,7 +331,7 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
 
 def test_the_handler_of_ctrl_c_is_put_back():
     before = signal.getsignal(signal.SIGINT)
-    experiment(rounds=2).run()
+    experiment(rounds=2, resident_bytes=None).run()
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -347,7 +347,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored(monkeypatch, tmp_path):
     monkeypatch.setattr(ClientMemory, "put", interrupted)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert len(experiment(rounds=2).run().history) == 2
+        assert len(experiment(rounds=2, resident_bytes=None).run().history) == 2
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -373,7 +373,7 @@ class Deadly(torch.nn.Module):
 def deadly(folder, engine, times):
     folder.mkdir()
     torch.manual_seed(1)
-    return experiment(engine, rounds=3, model=Deadly(folder, times))
+    return experiment(engine, rounds=3, model=Deadly(folder, times), resident_bytes=None)
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path, caplog):
@@ -397,7 +397,7 @@ def test_nothing_is_left_in_shared_memory(tmp_path, engine_of):
         return list(Path("/dev/shm").glob(f"fedloom.board-{os.getpid()}-*"))
 
     before = mine()
-    experiment(engine_of("workers:2"), rounds=2).run()
+    experiment(engine_of("workers:2"), rounds=2, resident_bytes=None).run()
     assert mine() == before
 
 

@@ -402,7 +402,8 @@ def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
 def dry(monkeypatch):
     """A configuration of digits, on a machine where no worker may start."""
     monkeypatch.setattr(Workers, "_start", lambda self: pytest.fail("started"))
-    monkeypatch.setattr(auto, "MOST", auto.BUDGET)  # seconds for a candidate
+    monkeypatch.setattr(auto, "LEAST", 0.2)  # seconds for all candidates
+    monkeypatch.setattr(auto, "SHARE", 0.0)
     for module in (auto, workers):
         monkeypatch.setattr(module, "processors", lambda: 2)
     return lambda *changes: resolve("digits", ["local.epochs=1", *changes])

@@ -100,7 +100,7 @@ def test_what_is_refused(data):
         run(data, "tf32")
     with pytest.raises(ConfigError, match="goes with dtype = float32, not float64"):
         run(data.astype(torch.float64), dtype="float64")
-    with pytest.raises(ConfigError, match=r"local\.precision must be one of full, tf32, bf16"):
+    with pytest.raises(ConfigError, match=r"local\.precision must be one of full, bf16, tf32"):
         run(data, "fp16")
 
 

@@ -41,12 +41,6 @@ _ADVICE = (
         "local.drop_last, or a norm over more values (such as fewer groups)",
     ),
     (
-        ("called random operation", "randomness error mode"),
-        "the model, the loss or the method draws from torch's generator (F.dropout, torch.rand), "
-        "whose draws belong to no client where many run at once; nn.Dropout's do, or run engine = "
-        "serial or workers",
-    ),
-    (
         ("inplace arithmetic", "in-place operation", "a leaf Variable that requires grad"),
         "arguments belong to the engine and to other clients: return a new value, x + y and not "
         "x.add_(y)",
@@ -56,6 +50,11 @@ _ADVICE = (
         "broadcast() gives the fields of msg, client_init() and finish() those of mem, start() and "
         "direction() those of loc, finish() and uniform() those of up",
     ),
+)
+_RANDOM = (
+    "the model, the loss or the method draws from torch's generator (F.dropout, torch.rand), whose "
+    "draws belong to no client where many run at once; nn.Dropout's do, or run engine = serial or "
+    "workers"
 )
 _BRANCHED = ("data-dependent control flow", ".item()", "Boolean value of Tensor")
 
@@ -288,6 +287,8 @@ def in_words(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, dataclasses.FrozenInstanceError):
         return str(keeps_state(text))
+    if "called random operation" in text or "randomness error mode" in text:
+        return _RANDOM  # no method is named: most likely it was a model's forward
     method = next(iter(getattr(error, "__notes__", ())), "")  # the guard's: which one raised
     if text.startswith("vmap: "):
         text = text[6:].split(". ")[0]

@@ -102,10 +102,10 @@ class Local:
     )
     precision: str = hyper(
         "full",
-        "arithmetic of local training: full is dtype's own; tf32, on CUDA, rounds what products "
-        "read; bf16 computes products and convolutions in bfloat16 (autocast). Weights, updates "
-        "and evaluation stay in dtype",
-        choices=("full", "tf32", "bf16"),
+        "arithmetic of local training: full is dtype's own; bf16 computes products and "
+        "convolutions in bfloat16 (autocast); tf32, on CUDA, rounds what products read. Weights, "
+        "updates and evaluation stay in dtype",
+        choices=("full", "bf16", "tf32"),
         source="full in all five papers' code",
     )
     drop_last: bool = hyper(
