@@ -10,8 +10,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedloom.algorithm import FedAvg, Job
+from fedloom.core.layout import Layout
 from fedloom.core.vector import rec, tree
-from fedloom.engines.summation import finite, means, push, push_rows, ranges, root
+from fedloom.engines.summation import (
+    finite,
+    means,
+    numbers,
+    push,
+    push_rows,
+    ranges,
+    rate,
+    rested,
+    root,
+    spread,
+    uniform_of,
+)
+from fedloom.errors import ClientError
+from fedloom.submodels.base import View
 from tiny import imprint, same
 
 
@@ -146,10 +162,83 @@ def test_ranges_cover_every_place_once_and_share_the_cost(costs, pieces):
     assert max(sum(costs[a:b]) for a, b in cuts) <= 2 * fair + 2 * max(costs)
 
 
+@pytest.mark.parametrize(
+    ("costs", "pieces", "cuts"),
+    [
+        ([1, 1, 1, 1], 2, [(0, 2), (2, 4)]),
+        ([3, 2, 1], 2, [(0, 1), (1, 3)]),  # the middle of the second is beyond a half
+        ([1, 2, 1], 2, [(0, 2), (2, 3)]),  # the middle of the second is the half itself
+        ([14, 1, 1], 3, [(0, 1), (1, 2), (2, 3)]),  # no range is empty
+        ([1, 2, 3], 1, [(0, 3)]),
+    ],
+)
+def test_a_range_ends_before_the_place_whose_middle_is_beyond_its_share(costs, pieces, cuts):
+    assert ranges(costs, pieces) == cuts
+
+
 def test_nobody_is_no_range():
     assert ranges([], 4) == [] and root([]) is None
 
 
+# ---------------------------------------------------------------------------------- sub-models
+HELD = torch.tensor([2.0, 1.0, 0.0])  # updates that hold each coordinate
+
+
+def test_a_coordinates_mean_is_over_its_holders():
+    v = torch.tensor([6.0, 3.0, 0.0])
+    uniform, empty = rec(dc=v, tau=8.0, own=rec(t=2.0)), torch.zeros(0)
+    up, _ = means(rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, uniform=uniform, buffers=empty))
+    assert up.delta.tolist() == [0.75, 0.75, 0.0] and up.dc.tolist() == (v / 4).tolist()
+    total = rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, uniform=uniform, buffers=empty)
+    up, _ = means(rec(**total._asdict(), holders=HELD, shares=rec(tau=torch.tensor([2.0, 3.0, 0]))))
+    assert up.dc.tolist() == [3.0, 3.0, 0.0]
+    assert up.tau.tolist() == [1.0, 3.0, 2.0]  # where nobody holds it, that of all
+    assert up.own.t == 0.5
+
+
+def test_the_ratio_of_participation_is_of_a_coordinates_holders():
+    assert rate(rec(n=2.0), 8, HELD) == 0.25
+    two = rec(n=2.0, holders=HELD)
+    assert rate(two, 8, torch.tensor([8.0, 4.0, 0.0])).tolist() == [0.25, 0.25, 0.0]
+    assert rate(two, 8, None).tolist() == [0.25, 0.125, 0.0]
+
+
+def test_the_server_rests_where_no_update_held_a_coordinate():
+    before = rec(x=torch.zeros(3), own=rec(m=torch.zeros(3), t=0.0), new=0.0, w=torch.zeros(2))
+    ones = torch.ones(3)
+    srv = rec(x=ones, own=rec(m=ones, t=1.0), new=ones, w=torch.ones(2))
+    for total in (rec(weight=HELD), rec(weight=ones, holders=HELD)):
+        out = rested(srv, before, total)
+        assert out.x.tolist() == out.own.m.tolist() == [1.0, 1.0, 0.0]
+        assert out.own.t == 1.0 and out.new.tolist() == [1.0] * 3 and out.w.tolist() == [1.0] * 2
+    for total in (rec(weight=3.0), rec(weight=ones), rec(weight=HELD, holders=ones)):
+        assert rested(srv, before, total) is srv
+
+
+def test_an_update_is_spread_over_the_models_coordinates():
+    part = rec(delta=torch.tensor([5.0, 7.0]), n=1.0, other=torch.ones(3))
+    out = spread(part, View(torch.tensor([1, 3]), None, None, Layout(("x",), ((2,),)), 4))
+    assert out.delta.tolist() == [0.0, 5.0, 0.0, 7.0] and out.n == 1.0 and len(out.other) == 3
+
+
+def test_single_values_of_an_update_are_floats():
+    out = numbers(rec(delta=torch.ones(1), weight=torch.tensor(2.0), own=rec(t=torch.tensor(3))))
+    assert type(out.weight) is float and type(out.own.t) is float
+    assert (out.weight, out.own.t) == (2.0, 3.0) and torch.equal(out.delta, torch.ones(1))
+
+
+def test_uniform_gives_a_record_and_sees_no_gradients():
+    class Mine(FedAvg):
+        def uniform(self, up, job):
+            return rec(seen=job.full) if up else [1.0]
+
+    job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=lambda x: x)
+    assert uniform_of(Mine(), rec(a=1.0), job) == rec(seen=None)
+    with pytest.raises(ClientError, match=r"Mine: uniform\(\) gives a list; make it with rec"):
+        uniform_of(Mine(), rec(), job)
+
+
+# ------------------------------------------------------------------------------------- finiteness
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_finite_sees_every_number(bad):
     good = leaf(1)

@@ -183,8 +183,6 @@ def numbers(up: Rec) -> Rec:
     """A client update whose single values are Python floats. They travel as doubles, also if an
     engine computes them as tensors.
     """
-    if not any(isinstance(v, Tensor) and not v.ndim for v in leaves(up)):
-        return up
     return tree(lambda v: float(v) if isinstance(v, Tensor) and not v.ndim else v, up)
 
 
