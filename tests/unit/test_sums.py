@@ -129,6 +129,14 @@ def test_the_sum_of_seven_is_this_one():
     assert torch.equal(gathered([leaf(n) for n in range(7)], [3]).delta, want)
 
 
+def test_what_has_no_delta_is_summed_too():
+    stack, sent = [], [torch.full((2,), 2.0**n) for n in range(4)]
+    for place, m in enumerate(sent):  # as before round 1
+        push(stack, 0, place, rec(n=1.0, up=rec(m=m)))
+    assert same(root(stack), rec(n=4.0, up=rec(m=torch.full((2,), 15.0))))
+    assert [float(m[0]) for m in sent] == [1.0, 2.0, 4.0, 8.0]
+
+
 def test_order_would_show():
     answers = [leaf(n) for n in range(40)]
     line = answers[0].delta.clone()
@@ -242,7 +250,7 @@ def test_uniform_gives_a_record_and_sees_no_gradients():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_finite_sees_every_number(bad):
     good = leaf(1)
-    assert finite(good)
+    assert finite(good) and finite(rec(none=torch.zeros(0), count=torch.tensor([3])))
     assert not finite(good._replace(weight=bad))
     assert not finite(good._replace(delta=torch.tensor([1.0, bad, 2.0])))
     assert not finite(good._replace(uniform=rec(dc=torch.tensor([bad, -bad]))))

@@ -115,8 +115,7 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
     """
     weight = total.weight
     if isinstance(weight, Tensor):  # per coordinate: 0 where no update holds it
-        covered = weight > 0
-        delta = torch.where(covered, total.delta / torch.where(covered, weight, 1.0), 0.0)
+        delta = torch.where(weight > 0, total.delta / weight, 0.0)
     else:
         delta = total.delta / weight
     uniform = tree(lambda v: v / total.n, total.uniform)
@@ -167,7 +166,7 @@ def finite(part: Rec) -> bool:
         if not isinstance(v, Tensor):
             if not math.isfinite(v):
                 return False
-        elif v.numel() and not math.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
+        elif not math.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
             return False
     return True
 
