@@ -17,6 +17,7 @@ from fedloom.compression.codecs import (
     BF16,
     CODECS,
     FP16,
+    MAKERS,
     QSGD,
     Codec,
     Dense,
@@ -87,6 +88,7 @@ if importlib.util.find_spec("zstandard"):
         "top, int8, zipped": make_codec("topk:0.1|int8|zstd"),
     }
 NOISY = (QSGD, RandomDropping, Natural, Int8, Proportion)
+HALVES = dict.fromkeys(("bfloat", "dropping, bfloat"), torch.bfloat16) | {"half": torch.float16}
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -132,6 +134,110 @@ def through(codec: Codec, p, layout=LAYOUT, place=0):
 
 def flat(d):
     return Layout(("x",), ((d,),))
+
+
+# ------------------------------------------------------------------------------------ the format
+FORMAT = {  # name: (number in the header, default error feedback, options by default)
+    "dense": (0, "forget", "Dense()"),
+    "topk": (1, "residual", "TopK(ratio=0.01, scope='global')"),
+    "dropping": (2, "residual", "RandomDropping(ratio=0.1, scaled=False)"),
+    "qsgd": (3, "residual", "QSGD(levels=127, bucket=512, scope='global', shrink=False)"),
+    "powersgd": (4, "residual", "PowerSGD(rank=2)"),
+    "threshold": (5, "residual", "Threshold(tau=0.01)"),
+    "strom": (6, "residual", "Strom(tau=0.01)"),
+    "proportion": (7, "residual", "Proportion(ratio=0.01, sample=0.001)"),
+    "sign": (8, "residual", "Sign(scope='global')"),
+    "natural": (9, "residual", "Natural()"),
+    "fp16": (10, "residual", "FP16()"),
+    "bf16": (11, "residual", "BF16()"),
+    "fedpaq": (12, "forget", "FedPAQ(levels=7, bucket=512, scope='layer', shrink=False)"),
+    "int8": (13, "residual", "Int8(bucket=512)"),
+    "chain": (
+        14,
+        "residual",
+        "Chain(first=TopK(ratio=0.01, scope='global'), then=Int8(bucket=512))",
+    ),
+    "qsparse": (
+        14,
+        "residual",
+        "Chain(first=TopK(ratio=0.01, scope='global'), "
+        "then=QSGD(levels=7, bucket=512, scope='global', shrink=True))",
+    ),
+    "zstd": (15, "forget", "Zstd(inner=Dense(), level=3)"),
+}
+
+
+@pytest.mark.parametrize("name", FORMAT)
+def test_numbers_and_defaults_are_those_of_the_format(name):
+    if name == "zstd":
+        pytest.importorskip("zstandard")
+    codec = MAKERS[name]() if name in MAKERS else make_codec(name)
+    assert (codec.code, codec.feedback, repr(codec)) == FORMAT[name]
+    assert codec.matrices == (name == "powersgd")
+    assert codec.chooses == (name in ("topk", "threshold", "proportion", "dropping"))
+    assert {*FORMAT} == {*MAKERS, "zstd"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_message_is_decoded_to_the_type_that_is_asked_for(name):
+    codec = EVERY[name]
+    message = encode(codec, normal(dtype=torch.float32))
+    sent = codec.decode(message, LAYOUT)
+    assert sent.dtype == HALVES.get(name, torch.float32)
+    wide = codec.decode(message, LAYOUT, torch.float64)
+    assert wide.dtype == torch.float64
+    torch.testing.assert_close(wide, sent.double(), rtol=1e-5, atol=1e-6)
+
+
+HEADS = {  # name: what is said of another value type, index coding, or number of values
+    "dense": (None, "{k} of {d} values; it needs all", "{k} of {d} values; it needs all"),
+    "dropping": (None, "coding 1 and 8 bytes", None),
+    "sign": ("of float16; it has", "coding 1 and {k} mag", "{k} magnitudes; it takes 1"),
+    "natural": ("as float32", "as float32", "{k} of {d} values; it needs all"),
+    "half": ("values as float32; it needs all, as float16", "as float16", "{k} of {d} values"),
+    "bfloat": ("values as float16; it needs all, as bfloat16", "as bfloat16", "{k} of {d} values"),
+    "int8": ("as float32 steps", "as float32 steps", "{k} of {d} values"),
+    "8 bit": ("as float32 norms", "as float32 norms", "{k} of {d} values"),
+    "rank 1": (None, "index coding 1; it", "{k} values; rank 1 of this layout takes {n}"),
+    "strom": ("value type float16; this run has 0.5 and float32", None, None),
+    "top, int8": ("codecs 1 and 13; this run has 1 and 13", None, None),
+    "zipped": ("this run has 0", "this run has 0", "this run has 0"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_header_of_something_else_is_refused_for_that(name):
+    if name not in EVERY:
+        pytest.skip("needs zstandard")
+    codec = EVERY[name]
+    raw = bytearray(codec.pack(encode(codec, normal(dtype=torch.float32))))
+    (k,) = struct.unpack_from("<I", raw, 8)
+    n, kind = k, 1 if raw[1] == 2 else 2
+    wrong = ((1, "B", kind), (2, "B", 1), (8, "I", k + 1), (8, "I", k - 1 if k else 2))
+    for (at, form, value), said in zip(wrong, (*HEADS[name], HEADS[name][2]), strict=True):
+        worse = bytearray(raw)
+        struct.pack_into(f"<{form}", worse, at, value)
+        if said is not None:
+            now = value if at == 8 else k
+            with pytest.raises(WireError, match=said.format(k=now, d=D, n=n)):
+                codec.unpack(bytes(worse), LAYOUT)
+    for at, said in ((0, "has codec 99; .* reads"), (1, "value type 99; known: 0 .float64., 1")):
+        worse = bytearray(raw)
+        worse[at] = 99
+        with pytest.raises(WireError, match=said):
+            codec.unpack(bytes(worse), LAYOUT)
+    with pytest.raises(WireError, match="flags 1"):
+        codec.unpack(raw[:3] + b"\1" + raw[4:], LAYOUT)
+    with pytest.raises(WireError, match=r"has 11 bytes; its header alone has 12"):
+        codec.unpack(raw[:11], LAYOUT)
+
+
+def test_a_message_that_ends_early_says_by_how_much():
+    raw = Dense().pack(encode(Dense(), normal()))
+    with pytest.raises(WireError, match="a Dense message ends 3 bytes too early"):
+        Dense().unpack(raw[:-3])
+    with pytest.raises(WireError, match="a Dense message has 2 bytes too many"):
+        Dense().unpack(raw + b"..")
 
 
 # ------------------------------------------------------------------------------------ round trips

@@ -17,6 +17,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import (
     Dense,
     Int8,
+    Sign,
     TopK,
     make_codec,
 )
@@ -126,6 +127,18 @@ def test_only_the_shortest_coding_of_the_places_is_read():
                 refused(codec, raw)
     whole = TopK(ratio=1.0)
     refused(whole, sparse(whole, range(D), [1.0] * D, Coding.BITMAP))
+
+
+def test_a_chain_is_read_only_if_both_of_its_parts_are_as_written():
+    codec, index, inner = make_codec(f"topk:{5 / D}|sign"), [3, 17, 18, 300, 430], Sign()
+    p = torch.zeros(D, dtype=torch.float64).index_fill(0, torch.tensor(index), -2.0)
+    wide, raw = (codec.pack(encode(codec, v)) for v in (p, p.float()))
+    assert codec.read(raw, LAYOUT, F32)[index].tolist() == [-2.0] * 5
+    refused(codec, wide)  # the indices in the shortest coding, a scale of eight bytes
+    block = indices.write(np.array(index), D, indices.Plan(Coding.RAW, 0, 0))
+    head = Header(codec.code, F32, Coding.RAW, D, 5).bytes()
+    own = struct.pack("<BBI", 1, inner.code, len(block))
+    refused(codec, head + own + block + raw[-17:])
 
 
 def test_top_k_is_as_many_as_the_run_agreed_on():
