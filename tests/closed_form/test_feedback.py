@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg
+from fedloom.algorithm import MEAN
 from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import (
     BF16,
@@ -173,6 +174,34 @@ def test_ef21_in_a_run_with_absent_clients(weighting, ratio):
         torch.testing.assert_close(loop.srv.c, sent / 4, rtol=0, atol=1e-12)
         left = max([left, *(float(m.link.dc.e.abs().max()) for m in held.values())])
     assert (left > 0.01) == (ratio < 1)
+
+
+class Also(FedAvg):
+    """An algorithm whose clients send their move twice: for a weighted mean, and a plain one."""
+
+    sent = dict.fromkeys(("delta", "m"), MEAN)
+
+    def server_init(self, x, up):
+        return rec(x=x, m=x)
+
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=x - msg.x, m=x - msg.x, weight=job.weight), mem
+
+    def uniform(self, up, job):
+        return rec(m=up.m)
+
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, m=srv.m + up.m)
+
+
+def test_one_round_of_ef21_counts_the_weights_of_those_who_are_away():
+    copies, link = (1, 2, 3, 4), Link(dict.fromkeys(("delta", "m"), Via(Dense(), EF21())))
+    plain, both = (
+        list(trace(quadratics(Also(), copies, cohort=[[0, 2, 3]], compress=own), 1))[-1]
+        for own in (Link(), link)
+    )
+    torch.testing.assert_close(both.srv.x, (1 + 3 + 4) / 10 * plain.srv.x, rtol=0, atol=1e-14)
+    torch.testing.assert_close(both.srv.m, 3 / 4 * plain.srv.m, rtol=0, atol=1e-14)
 
 
 def test_ef21_reaches_the_minimiser_and_forgetting_does_not():

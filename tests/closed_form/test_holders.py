@@ -91,6 +91,15 @@ def test_what_the_server_adds_up_stays_the_mean_of_the_clients_own(method, field
         torch.testing.assert_close(getattr(loop.srv, field), total / count, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_round_counts_the_holders_among_all_clients(seed):
+    options = {"submodel": First(), "capacities": CLIENTS, "seed": seed}
+    (*_, loop) = trace(quadratics(make_algorithm("scaffold"), cohort=2, **options), 1)
+    each = [row.alg.c for row in loop.memory.get(range(4)).values()]
+    own = torch.stack(each).sum(0) / torch.tensor([4.0, 2.0])
+    torch.testing.assert_close(loop.srv.c, own, rtol=0, atol=1e-15)
+
+
 def test_fednova_counts_the_steps_of_those_who_hold_a_coordinate():
     # with another client of more steps beside, a coordinate of its own goes as it does alone
     local = Local(epochs=2, lr=0.1, batch=1)

@@ -32,6 +32,7 @@ from fedloom.compression.codecs import (
     Threshold,
     TopK,
     make_codec,
+    topk,
 )
 from fedloom.compression.codecs import (
     golomb_rice as rice,
@@ -221,9 +222,9 @@ def test_a_header_of_something_else_is_refused_for_that(name):
             now = value if at == 8 else k
             with pytest.raises(WireError, match=said.format(k=now, d=D, n=n)):
                 codec.unpack(bytes(worse), LAYOUT)
-    for at, said in ((0, "has codec 99; .* reads"), (1, "value type 99; known: 0 .float64., 1")):
+    for at, said in ((0, "has codec 44; .* reads"), (1, "value type 4; known: 0 .float64., 1")):
         worse = bytearray(raw)
-        worse[at] = 99
+        worse[at] = 4 + 40 * (at == 0)
         with pytest.raises(WireError, match=said):
             codec.unpack(bytes(worse), LAYOUT)
     with pytest.raises(WireError, match="flags 1"):
@@ -527,6 +528,24 @@ def test_long_rice_blocks_are_read_in_windows(monkeypatch):
     assert read.tolist() == [700, 19_999]
 
 
+def test_a_varint_has_a_byte_for_every_seven_bits():
+    edges = [0, 1, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**28 - 1, 2**28, 2**32 - 2]
+    for less in edges:
+        size = max(1, -(-less.bit_length() // 7))
+        index = np.array([less])
+        assert indices._varint_bytes(index) == size
+        block = indices.write(index, 2**32 - 1, indices.Plan(Coding.VARINT, 0, 0))
+        assert len(block) == size
+        read = indices.read(np.frombuffer(block, np.uint8), Coding.VARINT, 2**32 - 1, 1)
+        assert read.tolist() == [less]
+    assert indices._varint_bytes(np.array(edges)) == sum(
+        max(1, -(-n.bit_length() // 7)) for n in edges
+    )
+    for block, said in (([0x81] * 5 + [1], "at most 5 bytes, got 6"), ([0x83, 0], "padding")):
+        with pytest.raises(WireError, match=said):
+            indices.read(np.array(block, np.uint8), Coding.VARINT, 2**32 - 1, 1)
+
+
 # -------------------------------------------------------------------------------------------- top-k
 def sorted_choice(p, k):
     """The k largest magnitudes by a stable sort: of equal ones the lowest index."""
@@ -539,6 +558,18 @@ def test_of_equal_magnitudes_the_lowest_index_is_kept(values, k):
     p = torch.tensor(values, dtype=torch.float32)
     k = min(k, len(p))
     assert torch.equal(largest(p, k), sorted_choice(p, k))
+
+
+@pytest.mark.parametrize("k", [1, 40, 700])
+def test_candidates_come_from_every_chunk(monkeypatch, k):
+    monkeypatch.setattr(topk, "_SMALL", 20_000)
+    monkeypatch.setattr(topk, "_CHUNK", 3_000)
+    p = normal(20_000)
+    found = topk._candidates(p, k)
+    assert found is not None and k <= len(found) <= 10_000
+    assert torch.equal(largest(p, k), sorted_choice(p, k))
+    assert topk._candidates(p[:-1], k) is None and topk._candidates(p, 6_000) is None
+    assert topk._candidates(torch.ones(20_000), k) is None  # the bound keeps them all
 
 
 @pytest.mark.parametrize("k", [1, 3_000, 139_999])

@@ -163,10 +163,10 @@ def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
 # -------------------------------------------------------------------------------------- variable
 def _varint_bytes(less: Index) -> int:
     """One byte each, and one more from 2^7, 2^14, ... on."""
-    total, longest = len(less), int(less.max())
-    for n in range(1, _VARINT):
-        if longest >> (7 * n):
-            total += int(np.count_nonzero(less >= 1 << (7 * n)))
+    total, bound, longest = len(less), 1 << 7, int(less.max())
+    while bound <= longest:
+        total += int(np.count_nonzero(less >= bound))
+        bound <<= 7
     return total
 
 
