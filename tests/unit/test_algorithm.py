@@ -12,7 +12,7 @@ import torch
 from fedloom import FedAvg, LocalSGD
 from fedloom.algorithm import CHANGE, MEAN, Algorithm, Job, Round, Trait
 from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
+from fedloom.algorithms.registry import ALGORITHMS, label_of, make_algorithm, options
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import clip, rec
 from fedloom.errors import CompositionError, ConfigError
@@ -201,6 +201,81 @@ def test_every_entry_can_be_made_by_name():
         assert ALGORITHMS.label(name)
         defaults = {o.name: o.default for o in options(name)}
         assert make_algorithm(name, **defaults) == make_algorithm(name)
+
+
+USUAL = {  # the hyper-parameters that the pages of the methods name
+    "fedavg": {"server_lr": 1.0},
+    "fedprox": {"mu": 0.001, "server_lr": 1.0},
+    "fedavgm": {"beta": 0.9, "server_lr": 1.0},
+    "scaffold": {"server_lr": 1.0, "option": 2},
+    "fedacg": {"lam": 0.85, "beta": 0.01},
+    "fednova": {"server_lr": 1.0},
+    "cfedavg": {"server_lr": 1.0, "per_step": False},
+    "feddyn": {"alpha": 0.1, "size_scaled": False},
+    "fedsmoo": {"rho": 0.1, "beta": 10.0, "dynamic": True, "correction": True},
+    "fafed": {"alpha": 0.1, "beta": 0.9, "rho": 0.01, "c": None, "ext": 1.0}
+    | {"precondition_first_step": False, "a_lag": False},
+    "fedadagrad": {"server_lr": 0.03, "beta1": 0.0, "tau": 0.001, "v0": None},
+    "fedadam": {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None},
+    "fedyogi": {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None},
+    "fedams": {"server_lr": 0.03, "beta1": 0.9, "beta2": 0.99, "eps": 0.001, "option": 1}
+    | {"start": 0.0, "corrected": False},
+    "fedcm": {"server_lr": 1.0, "alpha": 0.1},
+    "feddc": {"alpha": 0.01, "eta0": None, "size_scaled": False},
+    "fedsam": {"rho": 0.01, "server_lr": 1.0},
+    "mofedsam": {"alpha": 0.1, "rho": 0.01, "server_lr": 1.0},
+    "fedspeed": {"alpha": 0.1, "rho": 0.1, "mix": 1.0},
+    "stem": {"alpha": 0.1, "c": None},
+    "naive_adaptive": {"beta": 0.9, "eps": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_methods_have_their_papers_numbers_by_default(name):
+    assert {o.name: o.default for o in options(name)} == USUAL[name]
+    made = make_algorithm(name)
+    assert made == make_algorithm(name, **USUAL[name]) and label_of(made) == ALGORITHMS.label(name)
+    for key, value in USUAL[name].items():
+        if isinstance(value, float) and value != 0.5:
+            assert make_algorithm(name, **{key: 0.5}) != made, key
+    # a client at rest: what it sends is nothing, whatever the method
+    zero = torch.zeros(3, dtype=torch.float64)
+    srv, mem = made.server_init(X, rec(m=zero, v=zero)), made.client_init(X)
+    msg = made.broadcast(srv)
+    x, loc = made.start(msg, mem, JOB)
+    d, loc = made.direction(x, loc, msg, mem, lambda y: torch.zeros_like(y), JOB)
+    up, _ = made.finish(x - JOB.lr * d, loc, msg, mem, JOB._replace(full=lambda y: y))
+    assert not up.delta.any() and up.weight == 2.0
+    assert torch.equal(made.model(srv), X)
+
+
+def test_what_a_parameter_is_called_with_comes_first():
+    alpha, rho, _ = options("fedspeed")
+    assert alpha.source == "FL-Simulator: 0.1, its lambda; paper: 1 / lambda"
+    assert alpha.meaning == "strength of the dual" and rho.source == "FL-Simulator: 0.1"
+    assert rho.allowed == "in [0, inf)"
+
+
+def test_the_ten_methods_are_those_to_write():
+    assert Algorithm.__abstractmethods__ == {
+        *("server_init", "broadcast", "server_step", "model", "uniform"),
+        *("probe", "client_init", "start", "direction", "finish"),
+    }
+    assert not LocalSGD().uniform(rec(), JOB) and LocalSGD().probe(X, grad) is None
+    assert {n for n in ALGORITHMS if make_algorithm(n).probes} == {"fafed", "stem"}
+    assert {n for n in ALGORITHMS if make_algorithm(n).plain} >= {"fedavg", "fednova", "cfedavg"}
+    assert not make_algorithm("scaffold").plain
+    later = JOB.at(0.2, 1.0)
+    assert later == JOB._replace(lr=0.2, step=1.0) and later.size == 1.0
+
+
+def test_a_part_of_ones_own_is_called_by_what_it_is():
+    class Mine(LocalSGD):
+        pass
+
+    assert label_of(Mine()) == "Mine"
+    assert label_of(Prox(inner=Scaffold(), mu=0.1)) == "Prox(Scaffold)"
+    assert label_of(ServerOpt(inner=Mine(), opt=Momentum())) == "ServerOpt(Mine, Momentum)"
 
 
 def test_unknown_names_and_options_come_with_a_suggestion():

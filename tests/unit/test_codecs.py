@@ -46,7 +46,7 @@ from fedloom.compression.codecs.topk import largest
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import rec
-from fedloom.errors import ConfigError, DataError, WireError
+from fedloom.errors import AuthorError, ConfigError, DataError, WireError
 
 LAYOUT = Layout(("w", "b", "conv", "s"), ((20, 15), (20,), (8, 2, 3, 3), (1,)))
 D = LAYOUT.d
@@ -233,6 +233,20 @@ def test_a_header_of_something_else_is_refused_for_that(name):
         codec.unpack(raw[:11], LAYOUT)
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_one_magnitude_belongs_to_a_message_of_signs(number):
+    message = encode(Sign(), normal())._replace(scale=torch.ones(number))
+    with pytest.raises(WireError, match=f"{number} magnitudes; it takes 1"):
+        Sign().decode(message, LAYOUT)
+
+
+def test_a_codec_of_ones_own_needs_these_methods():
+    assert Codec.__abstractmethods__ == {"encode", "decode", "pack", "unpack", "nbytes"}
+    for ask in (lambda: Sign().where(rec()), lambda: Sign().there(0, np.zeros(0), 1, 1)):
+        with pytest.raises(AuthorError, match="Sign chooses coordinates, and needs a"):
+            ask()
+
+
 def test_a_message_that_ends_early_says_by_how_much():
     raw = Dense().pack(encode(Dense(), normal()))
     with pytest.raises(WireError, match="a Dense message ends 3 bytes too early"):
@@ -321,7 +335,7 @@ def test_another_length_or_type_is_refused(name):
         encode(EVERY[name], normal(D - 1))
     with pytest.raises(DataError, match="coordinates"):
         encode(EVERY[name], normal().view(1, -1))
-    with pytest.raises(DataError, match="int64"):
+    with pytest.raises(DataError, match="int64; it sends float64, float32, float16, bfloat16"):
         encode(EVERY[name], torch.ones(D, dtype=torch.int64))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 
@@ -341,6 +342,13 @@ def test_levels_with_a_factor_of_one_or_more_would_make_feedback_grow():
     assert residual(RandomDropping(ratio=0.1, scaled=True)) > 1e3
     assert residual(RandomDropping(ratio=0.1)) < 30
     assert math.isfinite(residual(TopK(ratio=0.1)))
+
+
+@pytest.mark.parametrize("kind", [Forget, Residual, EF21])
+def test_feedbacks_are_values(kind):
+    assert kind() == kind() and hash(kind()) == hash(kind())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kind().leftover = True
 
 
 def test_names_are_as_good_as_codecs():

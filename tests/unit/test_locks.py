@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from fedloom.storage import locks
 from fedloom.storage.locks import hold, holder
 from tiny import environment
 
@@ -82,6 +83,33 @@ def test_a_lock_whose_file_was_replaced_says_so(tmp_path):
         assert not replaced()
         with hold(path) as second:
             assert replaced() and not second()
+
+
+def test_where_there_are_no_locks_everybody_may_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    with locks.hold(tmp_path / ".lock") as replaced, locks.hold(tmp_path / ".lock"):
+        assert not replaced() and locks.holder(tmp_path / ".lock") is None
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, caplog):
+    def none(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(locks.fcntl, "flock", none)
+    with hold(tmp_path / ".lock") as replaced:
+        assert not replaced() and holder(tmp_path / ".lock") is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"'{tmp_path}' has no locks (Operation not supported)" in said
+
+
+def test_a_lock_can_be_written_by_whom_the_umask_allows(tmp_path):
+    before = os.umask(0o002)
+    try:
+        with hold(tmp_path / ".lock"):
+            assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
 
 
 def test_a_link_is_no_lock(tmp_path):

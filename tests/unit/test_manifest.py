@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
 
 from fedloom.errors import CheckpointError
 from fedloom.storage.manifest import (
+    LogError,
     check_log,
     numbered,
     read_manifest,
@@ -64,6 +66,44 @@ def test_a_manifest_of_before_there_were_checksums_is_read(folder):
     (folder / "manifest.json").write_text(json.dumps({"format": 2, **CONTENT}))
     with pytest.raises(CheckpointError, match="checksum"):
         read_manifest(folder)
+
+
+def test_a_checksum_is_of_the_sorted_content(folder):
+    path = folder / "manifest.json"
+    found = json.loads(path.read_text())
+    assert found["format"] == 2
+    said = found.pop("checksum")
+    assert said == hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({"checksum": said, **dict(reversed(found.items()))}))
+    assert read_manifest(folder) == {"format": 2, **CONTENT}
+    for kind in (0, "x", None):
+        path.write_text(json.dumps({"format": kind, **CONTENT}))
+        with pytest.raises(CheckpointError, match="does not have the checksum"):
+            read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", "rounds.jsonl is gone"),
+        (b"12", "rounds.jsonl is shorter than it was"),
+        (b"123", None),
+        (b"1234", None),
+        (b"223", "rounds.jsonl does not have the checksum"),
+    ],
+)
+def test_a_log_is_compared_with_what_it_was(tmp_path, log, said):
+    path = tmp_path / "rounds.jsonl"
+    wanted = {"log_bytes": 3, "log_sha256": hashlib.sha256(b"123").hexdigest()}
+    if log:
+        path.write_bytes(log)
+    if said is None:
+        check_log(wanted, path)
+        check_log({"log_bytes": 3}, path)  # of format 1
+    else:
+        with pytest.raises(LogError, match=said):
+            check_log(wanted, path)
+    check_log({"log_bytes": 0, "log_sha256": "of nothing"}, path)
 
 
 def test_a_later_format_is_said(folder):

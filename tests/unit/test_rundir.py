@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 
@@ -11,7 +12,7 @@ import torch
 import fedloom.storage.atomic
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.storage.atomic import checksum, write_atomic
+from fedloom.storage.atomic import checksum, concerns, reason, remedy, write_atomic
 from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.run_directory import RunDirectory, State
@@ -200,6 +201,92 @@ def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
 def test_savings_that_would_lose_everything_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Checkpoint(**wrong)
+
+
+def test_checkpoints_are_written_every_minute_and_two_are_kept():
+    usual = Checkpoint()
+    assert (usual.every_rounds, usual.every_seconds, usual.keep) == (None, 60.0, 2)
+    with pytest.warns(DeprecationWarning, match="rounds is now called every_rounds"):
+        assert Checkpoint(rounds=3).every_rounds == 3
+    assert Checkpoint(keep=1, every_rounds=1, every_seconds=0).keep == 1
+
+
+def test_what_is_no_folder_is_not_free(tmp_path):
+    (tmp_path / "run").touch()
+    run = RunDirectory(tmp_path / "run")
+    assert not run.free()
+    with pytest.raises(ConfigError, match="exists and is not empty; choose another folder"):
+        run.create()
+    for name in (".lock", "environment.json"):  # the lock is the first file of a run
+        other = RunDirectory(tmp_path / name[1:])
+        other.path.mkdir()
+        (other.path / name).touch()
+        assert other.free() == (name == ".lock")
+    (other.path / ".lock").touch()
+    assert other.free()
+    other.checkpoints.mkdir()
+    assert other.free()
+    (other.checkpoints / "00000001").mkdir()
+    assert not other.free()
+    (tmp_path / "run").unlink()
+    run.path.mkdir()
+    (run.path / "config.toml").touch()
+    with pytest.raises(ConfigError, match=r"go on with `fedloom resume .*run`, or choose"):
+        run.create()
+
+
+def test_the_log_is_on_the_disk_before_the_checkpoint_is_valid(run, monkeypatch):
+    forced, real = [], os.fsync
+
+    def fsync(handle):
+        forced.append(os.fstat(handle).st_ino)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    memory = ClientMemory(run.memory_folder)
+    run.save(state(1), memory, 2)  # no rounds yet
+    run.append_round({"round": 1})
+    run.save(state(2), memory, 2)
+    log, manifest = (
+        p.stat().st_ino for p in (run.rounds, run.checkpoints / "00000002/manifest.json")
+    )
+    assert forced.index(log) < forced.index(manifest)
+    before = len(forced)
+    run.save(state(2), memory, 2)  # it is there already
+    assert len(forced) == before
+
+
+def test_a_log_that_cannot_be_written_is_said(run):
+    run.rounds.mkdir()
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl' cannot be written: .*resume"):
+        run.append_round({"round": 1})
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl' cannot be read"):
+        run.read_rounds(10, 1)
+    assert run.read_rounds(0, 0) == []
+
+
+def test_system_errors_are_told_in_words():
+    assert reason(OSError("odd")) == "odd" and reason(OSError()) == "OSError"
+    assert reason(OSError(28, "full")) == "full" and reason(OSError(28, "full", "f")) == "full: 'f'"
+    said = {28: "make room", 2: "put it back", 13: "change who", 5: "check the disk", 24: "close"}
+    assert all(remedy(OSError(n, "")).startswith(text) for n, text in said.items())
+    assert remedy(OSError(12, "")) == "free memory" and remedy(OSError()) == "mend that"
+
+
+def test_an_error_concerns_a_folder_if_its_file_is_in_there(tmp_path):
+    inside, beside = str(tmp_path / "a" / "b"), str(tmp_path.parent / "b")
+    assert concerns(OSError(2, "", inside), tmp_path) and concerns(OSError(2, ""), tmp_path)
+    assert not concerns(OSError(2, "", beside), tmp_path)
+    assert not concerns(OSError(2, "", str(tmp_path)), tmp_path)
+
+
+def test_a_checksum_is_of_as_many_bytes_as_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(fedloom.storage.atomic, "_CHUNK", 4)
+    (tmp_path / "f").write_bytes(content := b"0123456789")
+    digest = lambda part: hashlib.sha256(part).hexdigest()
+    assert checksum(tmp_path / "f") == digest(content)
+    for size in (0, 1, 4, 6, 8, 10, 12):
+        assert checksum(tmp_path / "f", size) == digest(content[:size])
 
 
 def test_a_folder_that_cannot_be_written_is_said(run):

@@ -190,7 +190,7 @@ def _varints(less: Index) -> bytes:
 def _read_varint(block: Bytes, k: int) -> Index:
     last = np.flatnonzero(block < 0x80)
     _need(len(last) == k, f"{k} gaps", len(last))
-    _need(k == 0 or last[-1] == len(block) - 1, "whole gaps", "a part of one at its end")
+    _need(last[-1] == len(block) - 1, "whole gaps", "a part of one at its end")
     starts = np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])
     lengths = last - starts + 1
     _need(lengths.max() <= _VARINT, f"gaps of at most {_VARINT} bytes", int(lengths.max()))
