@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+import re
 
 import pytest
 import torch
@@ -12,7 +13,17 @@ import torch
 from fedloom import FedAvg
 from fedloom.algorithm import MEAN
 from fedloom.algorithms import Scaffold
-from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
+from fedloom.compression import downlink
+from fedloom.compression.codecs import (
+    QSGD,
+    Chain,
+    Dense,
+    Int8,
+    PowerSGD,
+    RandomDropping,
+    TopK,
+    make_codec,
+)
 from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Link, Via, Whole, via
 from fedloom.core.layout import Layout
@@ -342,6 +353,80 @@ def test_levels_with_a_factor_of_one_or_more_would_make_feedback_grow():
     assert residual(RandomDropping(ratio=0.1, scaled=True)) > 1e3
     assert residual(RandomDropping(ratio=0.1)) < 30
     assert math.isfinite(residual(TopK(ratio=0.1)))
+
+
+# ----------------------------------------------------------------------------------------- downlink
+def test_who_was_away_pays_for_the_messages_it_missed_or_for_the_whole():
+    state, whole = rec(x=rec(sizes=torch.tensor([5, 7, 9]))), {"x": 100, "y": 3}
+    paid = [downlink.bill(state, whole, missed) for missed in (0, 1, 2, 3, 4, None)]
+    assert [p["x"] for p in paid] == [0, 9, 16, 21, 100, 100] and {p["y"] for p in paid} == {3}
+    assert whole == {"x": 100, "y": 3}
+    sizes = torch.tensor([5, 7, 9])
+    worth = {22: [5, 7, 9], 21: [7, 9], 17: [7, 9], 16: [9], 10: [9], 9: [], 0: []}
+    assert {n: downlink._worth(sizes, n).tolist() for n in worth} == worth
+    memories = {1: rec(last=3.0), 4: rec(last=4.0)}
+    assert downlink.away(memories, [1, 2, 4], 5) == {1: 2, 2: None, 4: 1}
+
+
+def test_the_server_sends_the_difference_to_what_clients_have_seen():
+    layout, codecs = Layout(("x",), ((4,),)), {"x": TopK(ratio=0.25)}
+    first, d = rec(x=torch.tensor([1.0, 2.0, 3.0, 4.0]), y=2.0), [0.0, 5.0, -7.0, 1.0]
+    state = downlink.first_state(codecs, first, layout, 0)
+    assert torch.equal(state.x.seen, first.x) and len(state.x.sizes) == 0
+    now = first._replace(x=first.x + torch.tensor(d))
+    msg, after = downlink.announce(codecs, now, state, layout, 0, 0)
+    assert msg.x.tolist() == after.x.seen.tolist() == [1.0, 2.0, -4.0, 4.0] and msg.y == 2.0
+    assert len(after.x.sizes) == 0  # a message of 17 bytes is longer than the vector
+    msg, after = downlink.announce(codecs, now, after, layout, 0, 1)
+    assert msg.x.tolist() == [1.0, 7.0, -4.0, 4.0]
+    assert downlink.sizes(codecs, now, after, layout) == {"x": 12 + 1 + 4}
+
+
+def test_a_link_knows_what_it_loses_and_what_the_server_lacks():
+    up, state = rec(delta=torch.tensor([3.0, 4.0])), rec(delta=rec(e=torch.tensor([1.0, 2.0])))
+    squares = lambda feedback: Link({"delta": Via(TopK(), feedback)}).squares(up, state)
+    assert squares(Residual()) == (25.0, 5.0) and squares(EF21()) == (25.0, 8.0)
+    assert Link({"m": Via(TopK())}).squares(up, state) is None
+    several = {"a": Via(), "b": Via(TopK()), "c": Via(TopK(), Residual()), "d": Via(QSGD())}
+    assert Link(several).losing == ("b", "d") and not Link(several).mirrored
+    assert Link({"a": Via(TopK(), EF21())}).mirrored and Link(several).codes and not Link().codes
+    for ask in (lambda: Link(Via(TopK())).codes, lambda: Link(down=TopK()).codes_down):
+        with pytest.raises(ConfigError, match="must be settled"):
+            ask()
+    assert Link(down={"x": TopK()}).codes_down == {"x": TopK()} and not Link().codes_down
+    with pytest.raises(ConfigError, match=r"Link.down\['x'\] must be a codec"):
+        Link(down={"x": 1}).settled(FedAvg())
+
+
+class Fair(RandomDropping):
+    """A scaled choice of somebody's who says nothing about feedback."""
+
+    code = 201
+
+    def unfit(self, d):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("codec", "d", "said"),
+    [
+        (make_codec("topk:0.5|int8"), 100, ""),
+        (make_codec("topk:0.5|qsgd:1,0"), 100, "its variance factor is 7.07"),
+        (make_codec("dropping:0.5,scaled=true|fp16"), 100, "the scaled form"),
+        (Chain(first=Fair(ratio=0.6, scaled=True), then=QSGD(levels=5, bucket=0)), 30, "1.17"),
+        (Chain(first=Fair(ratio=0.6, scaled=True), then=QSGD()), 20, ""),
+        (QSGD(levels=5, bucket=0), 100, "its variance factor is 1, and .* take more levels"),
+        (QSGD(levels=5, bucket=0), 99, ""),
+        (QSGD(levels=5, bucket=99), 500, ""),
+        (Int8(bucket=0), 4 * 127**2, "its variance factor is 1, .* below 1: use smaller buckets"),
+        (Int8(bucket=0), 4 * 127**2 - 1, ""),
+    ],
+)
+def test_feedback_around_a_codec_is_refused_from_a_factor_of_one_on(codec, d, said):
+    found = Via(codec, Residual()).unfit(d)
+    assert bool(found) == bool(said) and re.search(said, found)
+    assert not found or found.startswith(f"Residual around {type(codec).__name__}: ")
+    assert Via(codec).unfit(d) == ""
 
 
 @pytest.mark.parametrize("kind", [Forget, Residual, EF21])

@@ -114,6 +114,60 @@ def test_a_bound_keeps_rows_on_disk_and_loses_none(bound, tmp_path):
     assert all(same(other.get([i])[i], free.get([i])[i]) for i in range(12))
 
 
+SIZE = 2 * 50 * 4 + 8  # bytes of a row: two vectors and a number
+
+
+def test_the_least_recently_used_rows_leave_memory_first(tmp_path):
+    memory = ClientMemory(tmp_path, 3 * SIZE)
+    memory.put({i: row(i) for i in range(3)})
+    assert [*memory._rows] == [0, 1, 2] and memory._bytes == 3 * SIZE and not [*tmp_path.iterdir()]
+    memory.get([0])
+    memory.put({3: row(3)})
+    assert [*memory._rows] == [2, 0, 3] and memory._bytes == 3 * SIZE
+    memory.put({2: row(2, 1)})  # a new version of it
+    assert [*memory._rows] == [0, 3, 2] and memory._bytes == 3 * SIZE
+    assert same(memory.get([1])[1], row(1)) and [*memory._rows] == [0, 3, 2, 1]  # read from disk
+    memory.put({4: row(4), 5: row(5)})
+    assert [*memory._rows] == [1, 4, 5] and memory._bytes == 3 * SIZE
+    memory.drop([1, 5, 0, 77])
+    assert [*memory._rows] == [4] and memory._bytes == SIZE and len(memory) == 3
+    assert memory.get([0, 1, 5]) == {} and same(memory.get([2])[2], row(2, 1))
+    memory.put({6: row(6)})
+    memory.drop([6])  # before it was written
+    memory.restore(commit(memory))
+    assert memory._bytes == 0 == len(memory._rows)
+    memory.put({i: row(i, 2) for i in range(3)})
+    assert len(memory._rows) == 3 and memory._bytes == 3 * SIZE  # exactly the bound
+    less = ClientMemory(tmp_path / "less", 3 * SIZE - 1)
+    less.put({i: row(i) for i in range(3)})
+    assert [*less._rows] == [1, 2]
+    free = ClientMemory()
+    free.put({1: row(1)})
+    free.drop([1])
+    assert len(free) == 0 and free.get([1]) == {}
+
+
+@pytest.mark.parametrize(("again", "left"), [(8, 2), (9, 1), (12, 1), (1, 2)])
+def test_the_last_quarter_of_a_segment_moves_on(again, left, tmp_path):
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i) for i in range(12)})
+    memory.flush()
+    memory.put({i: row(i, 1) for i in range(again)})
+    index = commit(memory)
+    names = ["00000000.safetensors", "00000001.safetensors"][-left:]
+    assert [name for name, _, _ in index["segments"]] == names
+    moved = again if left == 2 else 12
+    assert index["segments"][-1][1] == moved and index["next"] == 2
+    assert index["clients"] == [*range(12)]
+    assert index["segment_of"] == [left - 1] * moved + [0] * (12 - moved)
+    (tmp_path / "notes.safetensors").touch()
+    memory.discard([index])
+    assert {p.name for p in tmp_path.iterdir()} == {*names, "notes.safetensors"}
+    memory.restore(index)
+    back = memory.get(range(12))
+    assert all(same(back[i], row(i, int(i < again))) for i in range(12))
+
+
 def test_a_kill_at_any_call_leaves_the_committed_rows(tmp_path, monkeypatch):
     """Every call to the file system is once the last one."""
 
