@@ -17,6 +17,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import (
     Dense,
     Int8,
+    RandomDropping,
     Sign,
     TopK,
     make_codec,
@@ -158,6 +159,38 @@ def test_zeros_with_a_sign_are_no_scales():
         scale = getattr(message, field).clone()
         scale[0] = -0.0
         refused(EVERY[name], EVERY[name].pack(message._replace(**{field: scale})))
+
+
+INSIDE = {  # (codec, field, value): what is said of a message with such a value
+    ("4 bit", "symbol", 15): "has symbol 15; 7 levels have 0 .. 14",
+    ("int8", "symbol", -128): "has the value -128; it goes down to -127",
+    ("natural", "exponent", 255): "has exponent 255; it goes up to 254",
+    ("natural", "exponent", 0): "a zero with a sign",
+    ("8 bit", "norm", -1.0): "a norm that is negative or not finite",
+    ("int8", "scale", -1.0): "a step that is negative or not finite times 127",
+    ("int8", "scale", 3e36): "a step that is negative or not finite times 127",
+    ("sign", "scale", -1.0): "a magnitude that is negative or not finite",
+}
+
+
+@pytest.mark.parametrize("case", INSIDE, ids=str)
+def test_values_that_no_writer_gives_are_named(case):
+    name, field, value = case
+    codec, message = EVERY[name], encode(EVERY[name], -normal(dtype=F32).abs())
+    worse = getattr(message, field).clone()
+    worse[0] = value
+    assert INSIDE[case] in refused(codec, codec.pack(message._replace(**{field: worse})))
+
+
+def test_the_ends_of_what_a_writer_gives_are_read():
+    for name, field, value in (("4 bit", "symbol", 14), ("int8", "symbol", -127)):
+        message = encode(EVERY[name], normal(dtype=F32))
+        ends = getattr(message, field).clone()
+        ends[0] = value
+        EVERY[name].read(EVERY[name].pack(message._replace(**{field: ends})), LAYOUT, F32)
+    whole = RandomDropping(ratio=1.0, scaled=True)
+    p = normal(dtype=F32)
+    assert torch.equal(whole.read(whole.pack(encode(whole, p)), LAYOUT, F32), p)
 
 
 # ------------------------------------------------------------------------------------- the packet

@@ -398,6 +398,25 @@ def test_a_link_knows_what_it_loses_and_what_the_server_lacks():
         Link(down={"x": 1}).settled(FedAvg())
 
 
+def test_what_the_feedbacks_do_is_what_they_say():
+    v, e, sent = (torch.tensor([n]) for n in (5.0, 2.0, 4.0))
+    x = torch.ones(3)
+    ends = lambda kind: [len(part) for part in kind().init(x)]
+    assert (ends(Forget), ends(Residual), ends(EF21)) == ([0, 0], [3, 0], [3, 3])
+    assert not any(part.any() for part in EF21().init(x))
+    aims = [kind().aim(v, e).item() for kind in (Forget, Residual, EF21)]
+    kept = [kind().keep(v.clone(), sent, e).item() for kind in (Forget, Residual, EF21)]
+    lost = [kind().lost(v, e).item() for kind in (Forget, Residual, EF21)]
+    assert (aims, kept, lost) == ([5.0, 7.0, 3.0], [2.0, 1.0, 6.0], [2.0, 2.0, 3.0])
+    for kind, mean, h in ((Forget, 5.0, 2.0), (Residual, 5.0, 2.0), (EF21, 3.25, 3.25)):
+        assert [part.item() for part in kind().arrive(v, e, 0.25)] == [mean, h]
+    assert [(k.remembers, k.leftover) for k in (Forget, Residual, EF21)] == [
+        (False, False),
+        (True, True),
+        (True, False),
+    ]
+
+
 class Fair(RandomDropping):
     """A scaled choice of somebody's who says nothing about feedback."""
 

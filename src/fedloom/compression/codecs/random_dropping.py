@@ -46,8 +46,6 @@ class RandomDropping(Codec):
 
     def mask(self, seed: int, d: int) -> Tensor:
         """The kept coordinates of the message with this seed, as bools (d,)."""
-        if self.ratio == 1:
-            return torch.ones(d, dtype=torch.bool)
         draw, kept = generator(seed, "dropping"), torch.empty(d, dtype=torch.bool)
         for part in torch.split(kept, CHUNK):  # the same numbers as in one go
             u = torch.rand(len(part), generator=draw, dtype=torch.float32)
