@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from fedloom.federation.schedules import SCHEDULES, CubeRoot, FAFEDTheory, InverseSqrt, STEMTheory
+from fedloom import Local, LocalSGD
+from fedloom.core.vector import rec
+from fedloom.federation.schedules import (
+    SCHEDULES,
+    CubeRoot,
+    Exponential,
+    FAFEDTheory,
+    InverseSqrt,
+    STEMTheory,
+)
+from tiny import quadratics, trace
 
 
 # -------------------------------------------------------------------------------- FAFED, Theorem 2
@@ -93,3 +103,20 @@ def test_every_schedule_is_a_positive_factor():
     for make in SCHEDULES.values():
         made = make()
         assert all(made(t, k) > 0 for t in (0, 3, 50) for k in (0, 2))
+
+
+class Told(LocalSGD):
+    """An algorithm whose server keeps what it is told of the round."""
+
+    def server_init(self, x, up):
+        return rec(x=x, lr=0.0, rate=0.0)
+
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, lr=rnd.lr, rate=rnd.rate)
+
+
+def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
+    local = Local(epochs=1, batch=1, lr=0.1, schedule=Exponential(decay=0.8, step_decay=0.5))
+    run = quadratics(Told(), (1, 3, 4, 2), local=local, cohort=[[0, 1, 3], [0]])
+    told = [(loop.srv.lr, loop.srv.rate) for loop in trace(run, 2)][1:]
+    assert told == [(pytest.approx(0.1 / 4), 0.75), (pytest.approx(0.08), 0.25)]

@@ -30,6 +30,7 @@ from fedloom.compression.codecs import (
     Threshold,
     TopK,
     make_codec,
+    natural,
 )
 from fedloom.compression.codecs import (
     index_coding as indices,
@@ -201,6 +202,25 @@ def test_natural_compression_rounds_to_neighbouring_powers_of_two():
             encode(Natural(), torch.tensor([bad], dtype=torch.float64), flat(1))
     edge = torch.tensor([2.0**127, -(2.0**-126), 2.0**-127], dtype=torch.float64)
     assert through(Natural(), edge, flat(3)).tolist() == [2.0**127, -(2.0**-126), 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_natural_compression_rounds_up_by_the_share_of_the_noise_below_the_mantissa(dtype):
+    class Noise:
+        def __init__(self, bits):
+            self.bits = bits
+
+        def integers(self, n, kind):
+            return torch.from_numpy(np.full(n, self.bits, kind))
+
+    least = torch.finfo(dtype).eps  # the last bit of a mantissa of 1
+    p = torch.tensor([1.0, 1 + least, -2 + least, 2.0, 0.0], dtype=dtype)
+    assert (natural._exponents(p, Noise(0)) - 127).tolist() == [0, 0, 0, 1, 129]
+    bits = 52 if dtype == torch.float64 else 23
+    some = 1 if dtype == torch.float16 else 0  # its mantissa ends thirteen bits before float32's
+    assert (natural._exponents(p, Noise(-1)) - 127).tolist() == [0, 1, 1, 1, 129]
+    below = Noise((1 << bits) - (1 << 13 * some) - 1)  # one too few for the last bit
+    assert (natural._exponents(p, below) - 127).tolist() == [0, 0, 1, 1, 129]
 
 
 def test_int8_has_127_steps_of_each_buckets_largest():

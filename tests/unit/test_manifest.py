@@ -82,6 +82,12 @@ def test_a_checksum_is_of_the_sorted_content(folder):
             read_manifest(folder)
 
 
+@pytest.mark.parametrize("name", ["00000011", "00000013"])
+def test_a_manifest_belongs_to_its_round(folder, name):
+    with pytest.raises(CheckpointError, match="is of round 12"):
+        read_manifest(folder.rename(folder.with_name(name)))
+
+
 @pytest.mark.parametrize(
     ("log", "said"),
     [

@@ -193,14 +193,14 @@ HELD = torch.tensor([2.0, 1.0, 0.0])  # updates that hold each coordinate
 
 
 def test_a_coordinates_mean_is_over_its_holders():
-    v = torch.tensor([6.0, 3.0, 0.0])
+    v = torch.tensor([5.0, 3.5, 0.0])
     uniform, empty = rec(dc=v, tau=8.0, own=rec(t=2.0)), torch.zeros(0)
     up, _ = means(rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, uniform=uniform, buffers=empty))
-    assert up.delta.tolist() == [0.75, 0.75, 0.0] and up.dc.tolist() == (v / 4).tolist()
+    assert up.delta.tolist() == [0.625, 0.875, 0.0] and up.dc.tolist() == (v / 4).tolist()
     total = rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, uniform=uniform, buffers=empty)
-    up, _ = means(rec(**total._asdict(), holders=HELD, shares=rec(tau=torch.tensor([2.0, 3.0, 0]))))
-    assert up.dc.tolist() == [3.0, 3.0, 0.0]
-    assert up.tau.tolist() == [1.0, 3.0, 2.0]  # where nobody holds it, that of all
+    up, _ = means(rec(**total._asdict(), holders=HELD, shares=rec(tau=torch.tensor([3.0, 2.5, 0]))))
+    assert up.dc.tolist() == [2.5, 3.5, 0.0]
+    assert up.tau.tolist() == [1.5, 2.5, 2.0]  # where nobody holds it, that of all
     assert up.own.t == 0.5
 
 
