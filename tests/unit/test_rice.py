@@ -144,8 +144,8 @@ def test_claims_that_the_bytes_cannot_hold_cost_no_memory():
     for r, k in ((0, 2**30), (5, 2**20), (31, 799_000)):
         block = array(bytes([r]) + bytes(100_000))
 
-        def attempt(block=block, k=k):
-            with pytest.raises(WireError, match="do not fit"):
+        def attempt(block=block, k=k, r=r):
+            with pytest.raises(WireError, match=f"{k} codes of {1 + r} bits .* do not fit"):
                 indices.read(block, Coding.RICE, d, k)
 
         assert peak_of(attempt) < 200_000

@@ -258,9 +258,11 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_is_valid(run, monkeypatch)
 
 def test_a_log_that_cannot_be_written_is_said(run):
     run.rounds.mkdir()
-    with pytest.raises(CheckpointError, match=r"rounds.jsonl' cannot be written: .*resume"):
+    with pytest.raises(
+        CheckpointError, match=r"rounds.jsonl' cannot be written: Is a directory; .*resume"
+    ):
         run.append_round({"round": 1})
-    with pytest.raises(CheckpointError, match=r"rounds.jsonl' cannot be read"):
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl' cannot be read: Is a"):
         run.read_rounds(10, 1)
     assert run.read_rounds(0, 0) == []
 

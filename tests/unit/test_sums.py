@@ -26,7 +26,7 @@ from fedloom.engines.summation import (
     spread,
     uniform_of,
 )
-from fedloom.errors import ClientError
+from fedloom.errors import AuthorError
 from fedloom.submodels.base import View
 from tiny import imprint, same
 
@@ -238,11 +238,13 @@ def test_single_values_of_an_update_are_floats():
 def test_uniform_gives_a_record_and_sees_no_gradients():
     class Mine(FedAvg):
         def uniform(self, up, job):
-            return rec(seen=job.full) if up else [1.0]
+            return rec(blind=float(job.full is None)) if up else [1.0]
 
     job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=lambda x: x)
-    assert uniform_of(Mine(), rec(a=1.0), job) == rec(seen=None)
-    with pytest.raises(ClientError, match=r"Mine: uniform\(\) gives a list; make it with rec"):
+    assert uniform_of(Mine(), rec(a=1.0), job) == rec(blind=1.0)
+    with pytest.raises(
+        AuthorError, match=r"uniform\(\) gives means of type list; make it with rec"
+    ):
         uniform_of(Mine(), rec(), job)
 
 

@@ -175,8 +175,10 @@ def _walk(following: Places, most: int) -> Places:
 
 
 def _sliding(bits: Bytes, skip: int, width: int) -> Bytes:
-    """The number that the `width` <= 8 bits form which are `skip` behind every bit, uint8."""
-    n = max(0, len(bits) - skip - width)
+    """The number that the `width` <= 8 bits form which are `skip` behind every bit, uint8; there
+    are more bits than skip + width.
+    """
+    n = len(bits) - skip - width
     out = np.zeros(n, np.uint8)
     for j in range(1 + skip, 1 + skip + width):
         out += out  # twice as fast as a shift

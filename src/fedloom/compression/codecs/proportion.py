@@ -48,7 +48,7 @@ class Proportion(Sparse):
         k = max(1, round(self.ratio * len(seen)))
         size = seen.abs().to(torch.promote_types(p.dtype, torch.float32))  # halves are exact in it
         least = size.kthvalue(len(size) - k + 1).values
-        return (p.abs() >= least.to(p.dtype)).nonzero()[:, 0]
+        return (p.abs() >= least.to(p.dtype)).nonzero().flatten()
 
     def delta(self, d: int) -> float | None:
         return 1 - max(1, round(self.ratio * d)) / max(d, 1) if self.sample == 1 else None

@@ -39,7 +39,7 @@ class Threshold(Sparse):
     )
 
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
-        return (p.abs() > self.tau).nonzero()[:, 0]
+        return (p.abs() > self.tau).nonzero().flatten()
 
     def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
         large = bool((message.value.abs() > self.tau).all())
@@ -67,7 +67,7 @@ class Strom(Codec):
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)
-        index = (p.abs() > self.tau).nonzero()[:, 0]
+        index = (p.abs() > self.tau).nonzero().flatten()
         return rec(size=torch.tensor([len(p)]), index=index, negative=p[index] < 0), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:

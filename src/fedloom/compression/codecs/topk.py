@@ -101,9 +101,9 @@ def largest(p: Vec, k: int) -> Tensor:
     size = _size(p if candidates is None else p[candidates])
     least = float(np.partition(size.numpy(), len(size) - k)[len(size) - k])
     kept = size > least
-    ties = (size == least).nonzero()[:, 0]
+    ties = (size == least).nonzero().flatten()
     kept[ties[: k - int(kept.count_nonzero())]] = True
-    return kept.nonzero()[:, 0] if candidates is None else candidates[kept]
+    return kept.nonzero().flatten() if candidates is None else candidates[kept]
 
 
 def _size(p: Vec) -> Tensor:
