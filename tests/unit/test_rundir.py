@@ -92,6 +92,10 @@ def test_the_log_is_cut_back_to_the_checkpoint(run):
     got, _ = loaded(run)
     run.rewind(got.extra["log"], got.round)
     assert [r["round"] for r in run.read_rounds(got.extra["log"], 2)] == [1, 2]
+    assert run.rounds.stat().st_size == got.extra["log"]
+    run.rounds.unlink()
+    run.rewind(0, 0)  # no log yet
+    assert not run.rounds.exists() and not [*run.checkpoints.iterdir()]
 
 
 def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
