@@ -166,7 +166,8 @@ def finite(part: Rec) -> bool:
         if not isinstance(v, Tensor):
             if not math.isfinite(v):
                 return False
-        elif not math.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
+        # of no values, such as buffers that there are not, nothing is read from a device
+        elif v.numel() and not math.isfinite(v.sum()) and not bool(torch.isfinite(v).all()):
             return False
     return True
 
