@@ -12,6 +12,7 @@ import torch
 import fedloom.storage.atomic
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError
+from fedloom.storage import client_state
 from fedloom.storage.client_state import ClientMemory
 from tiny import same
 
@@ -88,14 +89,69 @@ def test_an_old_index_stays_good_until_it_is_discarded(tmp_path):
 
 
 def test_disk_use_stays_bounded(tmp_path):
-    memory, draw = ClientMemory(tmp_path), random.Random(1)
-    memory.put({i: row(i) for i in range(40)})
-    for version in range(1, 150):
-        memory.put({i: row(i, version) for i in draw.sample(range(40), 4)})
-        memory.discard([commit(memory)])
-    live = 40 * 2 * 50 * 4
-    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 6 * live
-    assert len(memory) == 40
+    memory, draw, most = ClientMemory(tmp_path, resident_bytes=0), random.Random(1), 0.0
+    newest, kept, size = {}, [], 0
+    for version in range(150):
+        chosen = range(4 * version, 4 * version + 4) if version < 25 else draw.sample(range(100), 4)
+        newest |= dict.fromkeys(chosen, version)
+        memory.put({i: row(i, version, d=500) for i in chosen})
+        kept = [*kept[-1:], commit(memory)]
+        memory.discard(kept)
+        used = sum(p.stat().st_size for p in tmp_path.iterdir())
+        size = size or used / 4
+        most = max(most, used / len(newest) / size)
+    assert 1.4 < most < 1.7  # with the two checkpoints that a run keeps
+    assert memory._bytes == 0 and len(memory) == 100
+    assert all(same(r, row(i, newest[i], d=500)) for i, r in memory.get(range(100)).items())
+
+
+def test_the_emptiest_segment_moves_on_first(tmp_path):
+    memory = ClientMemory(tmp_path)
+    for clients in (range(8), range(8, 16)):
+        memory.put({i: row(i) for i in clients})
+        memory.flush()
+    again = {i: row(i, 1) for i in (0, 1, 2, 8, 9, 10, 11)}  # 23 rows of 16, and 22 may stay
+    memory.put(again)
+    index = commit(memory)
+    assert [(name[7], n) for name, n, _ in index["segments"]] == [("0", 8), ("2", 11)]
+
+
+def test_what_no_checkpoint_needs_is_deleted_at_once(tmp_path):
+    def names():
+        return sorted(path.name[7] for path in tmp_path.iterdir())
+
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i) for i in range(4)})
+    index = commit(memory)
+    for version in (1, 2, 3):
+        memory.put({i: row(i, version) for i in range(4)})
+        memory.flush()
+        assert names() == ["0", str(version)]  # 0 is the checkpoint's
+    assert same(again(tmp_path, index).get([3])[3], row(3))
+    memory.discard([memory.index()])
+    assert names() == ["3"]
+
+
+def test_with_a_bound_changed_rows_are_written_before_they_are_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(client_state, "AT_ONCE", 3 * SIZE)
+    memory = ClientMemory(tmp_path, 10**6)
+    memory.put({i: row(i) for i in range(3)})
+    assert not [*tmp_path.iterdir()]
+    memory.put({3: row(3)})
+    assert len([*tmp_path.iterdir()]) == 1 and memory._bytes == 4 * SIZE
+    memory.put({4: row(4)})
+    assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_many_rows_of_a_segment_open_it_once(tmp_path, monkeypatch):
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i) for i in range(20)})
+    memory, opened = again(tmp_path, commit(memory)), []
+    real = client_state.safe_open
+    monkeypatch.setattr(
+        client_state, "safe_open", lambda path, **o: opened.append(path) or real(path, **o)
+    )
+    assert [*memory.get([9, 77, 3, 12])] == [9, 3, 12] and len(opened) == 1
 
 
 @pytest.mark.parametrize("bound", [0, 401, 1000, 10**9])
@@ -147,8 +203,8 @@ def test_the_least_recently_used_rows_leave_memory_first(tmp_path):
     assert len(free) == 0 and free.get([1]) == {}
 
 
-@pytest.mark.parametrize(("again", "left"), [(8, 2), (9, 1), (12, 1), (1, 2)])
-def test_the_last_quarter_of_a_segment_moves_on(again, left, tmp_path):
+@pytest.mark.parametrize(("again", "left"), [(4, 2), (5, 1), (12, 1), (1, 2)])
+def test_the_rows_left_in_an_old_segment_move_on(again, left, tmp_path):
     memory = ClientMemory(tmp_path)
     memory.put({i: row(i) for i in range(12)})
     memory.flush()

@@ -3,7 +3,8 @@ in memory.
 
 A row is one client's state. On disk a row is never overwritten: flush() writes the rows that
 changed into a new segment file, and a checkpoint's index says which segment holds which client. A
-segment is deleted when no kept checkpoint names it.
+segment is deleted when no kept checkpoint names it. Rows that are left alone in old segments move
+on into new ones, so that the current segments hold few rows that are not current.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from .atomic import checksum, remedy
 from .records import freeze, thaw, write_tensors
 
 _SEGMENT = re.compile(r"[0-9]{8,}\.safetensors")  # other files are not ours
+SPARE = 1.4  # rows in the current segments for each current row, at most
+AT_ONCE = 1 << 28  # bytes of changed rows that are written before more are gathered, with a bound
 
 
 class ClientMemory:
@@ -52,23 +55,28 @@ class ClientMemory:
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
         self._written: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
+        self._named: set[str] = set()  # segments that a checkpoint may need
         self._number = 0
-        self._bytes = 0
+        self._bytes = self._changed = 0  # in memory; put since the last flush
 
     def __len__(self) -> int:
         return len(self._rows.keys() | self._where.keys())
 
     def get(self, clients: Iterable[int]) -> dict[int, Rec]:
         """{client: row} of those with a row. Raises CheckpointError if a segment cannot be read."""
-        found = {}
-        for i in clients:
+        found: dict[int, Rec] = {}
+        away: dict[str, list[int]] = {}
+        for i in (clients := list(clients)):
             if i in self._rows:
                 self._rows.move_to_end(i)
                 found[i] = self._rows[i]
             elif i in self._where:
-                found[i] = self._read(i)
-                self._keep(i, found[i])
-        return found
+                away.setdefault(self._where[i], []).append(i)
+        for name, rows in away.items():
+            for i, row in self._read(name, rows).items():
+                self._keep(i, row)
+                found[i] = row
+        return {i: found[i] for i in clients if i in found}
 
     def put(self, rows: dict[int, Rec]) -> None:
         """Store new versions of these clients' rows. Raises CheckpointError if the bound requires
@@ -77,17 +85,22 @@ class ClientMemory:
         for i, row in rows.items():
             self._keep(i, row)
             self._dirty.add(i)
-        if self._bound is not None and self._folder is not None and self._bytes > self._bound:
-            if any(i in self._dirty for i in self._oldest()):
-                try:
-                    self.flush()
-                except OSError as error:
-                    raise CheckpointError(
-                        f"client memory cannot be written to '{self._folder}': "
-                        f"{error.strerror or error}; {remedy(error)}, then resume the run"
-                    ) from error
-            for i in self._oldest():
-                self._bytes -= _size(self._rows.pop(i))
+        if self._bound is None or self._folder is None:
+            return
+        self._changed += sum(map(_size, rows.values()))
+        if self._changed > AT_ONCE or any(i in self._dirty for i in self._oldest()):
+            try:
+                self.flush()
+            except OSError as error:
+                raise CheckpointError(
+                    f"client memory cannot be written to '{self._folder}': "
+                    f"{error.strerror or error}; {remedy(error)}, then resume the run"
+                ) from error
+        self._evict()
+
+    def _evict(self) -> None:
+        for i in self._oldest():
+            self._bytes -= _size(self._rows.pop(i))
 
     def drop(self, clients: Iterable[int]) -> None:
         """Delete the states of these clients: their next participation is their first."""
@@ -99,7 +112,8 @@ class ClientMemory:
 
     def _oldest(self) -> list[int]:
         """The least recently used rows, which must leave memory for the bound."""
-        assert self._bound is not None
+        if self._bound is None:
+            return []
         out, over = [], self._bytes - self._bound
         for i, row in self._rows.items():
             if over <= 0:
@@ -134,21 +148,33 @@ class ClientMemory:
         self._where |= dict.fromkeys(self._dirty, name)
         self._written[name] = len(self._dirty), checksum(self._folder / name)
         self._dirty.clear()
+        self._changed = 0
+        self._evict()  # of what was gathered
+        for name in self._written.keys() - self._named - set(self._where.values()):
+            (self._folder / name).unlink(missing_ok=True)
+            del self._written[name]
 
     def _gather_stragglers(self) -> None:
-        """Move the last rows of a mostly unused segment into the next one: it bounds disk use."""
+        """Move the current rows of the emptiest segments into the next one, while the segments
+        hold more than SPARE rows for each current one: it bounds disk use.
+        """
         live: dict[str, list[int]] = {}
         for i, name in self._where.items():
             if i not in self._dirty:
                 live.setdefault(name, []).append(i)
-        for name, rows in live.items():
-            if len(rows) * 4 <= self._written[name][0]:
-                self.get(rows)
-                self._dirty.update(rows)
+        spare = sum(self._written[name][0] for name in live) + len(self._dirty)
+        spare -= int(SPARE * len(self._where.keys() | self._dirty))
+        for name in sorted(live, key=lambda n: len(live[n]) / self._written[n][0]):
+            if spare <= 0:
+                return
+            spare -= self._written[name][0] - len(live[name])
+            self.get(live[name])
+            self._dirty.update(live[name])
 
     def index(self) -> dict[str, Any]:
         """What a checkpoint needs to find every row again, as JSON."""
         names = sorted(set(self._where.values()))
+        self._named.update(names)
         number = {name: n for n, name in enumerate(names)}
         clients = sorted(self._where)
         return {
@@ -168,7 +194,7 @@ class ClientMemory:
         self._where = {
             int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
         }
-        self._number = int(index["next"])
+        self._number, self._named = int(index["next"]), set(names)
         for name, (_, digest) in self._written.items():
             if self._folder is None or not (self._folder / name).exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")
@@ -179,25 +205,29 @@ class ClientMemory:
         """Delete the segments that none of these indexes names, and that hold no current row."""
         if self._folder is None or not self._folder.exists():
             return
-        named = {name for index in kept for name, _, _ in index["segments"]}
-        named |= set(self._where.values())
+        self._named = {name for index in kept for name, _, _ in index["segments"]}
+        named = self._named | set(self._where.values())
         for path in self._folder.iterdir():
             if _SEGMENT.fullmatch(path.name) and path.name not in named:
                 path.unlink(missing_ok=True)
         self._written = {k: n for k, n in self._written.items() if k in named}
 
-    def _read(self, i: int) -> Rec:
+    def _read(self, name: str, clients: list[int]) -> dict[int, Rec]:
+        """The rows of these clients in a segment, which is opened once."""
         assert self._folder is not None
-        path = self._folder / self._where[i]
+        path, i, found = self._folder / name, clients[0], {}
         try:
-            with safe_open(path, framework="pt") as f:  # memory-mapped: reads this row only
-                shape = parse_json(f.metadata()["rows"])[str(i)]
-                tensors = {k: f.get_tensor(f"{i}/{k}") for k in _paths(shape)}
-                return thaw(shape, tensors, self._device)
+            with safe_open(path, framework="pt") as f:  # memory-mapped: reads these rows only
+                shapes = parse_json(f.metadata()["rows"])
+                for i in clients:
+                    shape = shapes[str(i)]
+                    tensors = {k: f.get_tensor(f"{i}/{k}") for k in _paths(shape)}
+                    found[i] = thaw(shape, tensors, self._device)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CheckpointError(
                 f"client {i}'s memory in {path} cannot be read: {error}"
             ) from error
+        return found
 
 
 def _paths(shape: Any) -> list[str]:
