@@ -18,7 +18,7 @@ from fedloom.algorithm import Algorithm
 from fedloom.core.net import Variables
 from fedloom.core.vector import as_bytes, fields
 from fedloom.data import FederatedData, from_clients
-from fedloom.engines import workers as worker_module
+from fedloom.engines import worker_process
 from fedloom.engines.workers import Workers
 from fedloom.federation.schedules import Exponential
 from fedloom.objectives import Function
@@ -163,9 +163,9 @@ def timeless(rows: Any) -> Any:
 # ------------------------------------------------------------------------------ started workers
 def on_plan(post: str, parent: int, task: Any, *arguments: Any) -> Any:
     """In a worker: take up another plan if need be, then do the task."""
-    here = worker_module._HERE
+    here = worker_process._HERE
     if here.get("post") != post:
-        worker_module._begin(post, parent)
+        worker_process.begin(post, parent)
         here["post"] = post
     return task(*arguments)
 
@@ -181,8 +181,10 @@ class _Tasks:
 class Shared(Workers):
     """The engine `workers` on processes that many tests share: starting them takes seconds."""
 
-    def __init__(self, pool: Any, workers: int, vectorised: int | None) -> None:
-        super().__init__(workers, vectorised)
+    def __init__(
+        self, pool: Any, workers: int, vectorised: int | None = None, onednn: bool = False
+    ) -> None:
+        super().__init__(workers, vectorised, onednn)
         self._pool = pool
 
     def _start(self) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,8 +16,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from fedloom.core import wire
-from fedloom.core.vector import fields, rec, tree
-from fedloom.engines.shared_memory import Board, dumps, load, loads
+from fedloom.core.vector import as_bytes, fields, rec, tree
+from fedloom.engines import shared_memory
+from fedloom.engines.shared_memory import Board, load, packed, unpacked
 from fedloom.storage.records import disk_errors, freeze, thaw, write_tensors
 from tiny import same
 
@@ -70,9 +75,68 @@ def test_what_is_mapped_from_a_file_begins_where_torchs_own_memory_does(first, t
 @settings(max_examples=30, deadline=None)
 @given(records)
 def test_a_process_gets_what_was_sent(record):
-    back = loads(dumps(record))
+    with tempfile.TemporaryDirectory() as folder:
+        back = unpacked(packed(record, Path(folder), "one").raw, Path(folder))
     assert same(back, record)
     assert all(t.data_ptr() % 64 == 0 for t in fields(back).values() if isinstance(t, torch.Tensor))
+
+
+@pytest.fixture
+def board():
+    made = Board()
+    yield made
+    made.close()
+
+
+def large(n=3):
+    return rec(c=torch.arange(20_000.0) * n, n=n)
+
+
+def in_memory(board):
+    return sorted(path.name for path in board.folder.iterdir())
+
+
+def test_a_state_stays_in_shared_memory_and_goes_back_without_a_copy(board):
+    row = board.take(packed(large(), board.folder, "result1.0").raw)
+    assert same(row, large()) and in_memory(board) == ["result1.0.0"]
+    again = board.pack({7: row, 8: row})
+    assert again.files == [] and len(again.raw) < 1000
+    assert same(unpacked(again.raw, board.folder)[8], large())
+    row.c.add_(1)  # the file has not changed with it
+    again = board.pack({7: row})
+    assert [path.name for path in again.files] == ["sent2.0"]
+    assert same(unpacked(again.raw, board.folder)[7].c, large().c + 1)
+    del row
+    assert in_memory(board) == ["sent2.0"]
+
+
+def test_a_tensor_that_a_result_holds_twice_is_one(board):
+    row = large()
+    found = board.take(packed(rec(a=row, b=row), board.folder, "result1.0").raw)
+    assert found.a.c is found.b.c and in_memory(board) == ["result1.0.0"]
+    kept = found.a
+    del found
+    assert board.pack(kept).files == [] and same(kept, large())
+
+
+def test_more_tensors_than_a_process_may_map_are_read(board, monkeypatch):
+    monkeypatch.setattr(shared_memory, "_MAPPED", 0)
+    rows = [board.take(packed(large(n), board.folder, f"result{n}.0").raw) for n in (1, 2)]
+    assert in_memory(board) == ["result1.0.0"]
+    assert all(same(row, large(n)) for n, row in enumerate(rows, 1))
+
+
+def test_where_shared_memory_is_full_a_state_goes_as_bytes(board, monkeypatch):
+    class Full(np.ndarray):
+        def tofile(self, *_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shared_memory, "_bytes_of", lambda t: as_bytes(t).numpy().view(Full))
+    parcel = board.pack(large())
+    assert parcel.files == [] and in_memory(board) == []
+    assert same(unpacked(parcel.raw, board.folder), large())
+    with pytest.raises(OSError, match="No space"):
+        board.post(large())
 
 
 def test_messages_are_little_endian():

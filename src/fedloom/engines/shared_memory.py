@@ -14,8 +14,10 @@ import pickle
 import shutil
 import sys
 import tempfile
+import weakref
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -29,14 +31,25 @@ from ..core.vector import aligned, as_bytes
 _PREFIX = "fedloom.board-"
 
 _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
+_MAPPED = 20_000  # tensors in files of their own; Linux gives a process 65,530 maps
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles plain CPU tensors as bytes; large ones as a file's name if there is a folder."""
+    """Pickles plain CPU tensors as bytes; large ones as a file's name if there is a folder.
 
-    def __init__(self, out: io.BytesIO, folder: Path | None = None, stem: str = "") -> None:
+    board: the tensors that lie in its folder already are not written again. written: the files.
+    """
+
+    def __init__(
+        self,
+        out: io.BytesIO,
+        folder: Path | None = None,
+        stem: str = "",
+        board: Board | None = None,
+    ) -> None:
         super().__init__(out, protocol=5)
-        self._folder, self._stem, self._count = folder, stem, 0
+        self._folder, self._stem, self._board = folder, stem, board
+        self.written: list[Path] = []
         self._names: dict[
             int, tuple[Tensor, str]
         ] = {}  # keeps the tensors alive, so that ids stay theirs
@@ -45,9 +58,11 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         if self._folder is None or not _is_plain(obj) or obj.nbytes < _LARGE:
             return None
         if id(obj) not in self._names:
-            name = f"{self._stem}.{self._count}"
-            self._count += 1
-            _bytes_of(_stored(obj)).tofile(self._folder / name)
+            name = self._board.name_of(obj) if self._board else None
+            if name is None:
+                name = f"{self._stem}.{len(self.written)}"
+                self.written.append(self._folder / name)
+                _bytes_of(_stored(obj)).tofile(self.written[-1])
             self._names[id(obj)] = (obj, name)
         place = (tuple(obj.shape), obj.stride(), obj.storage_offset()) if _overlaps(obj) else None
         shape = tuple(_stored(obj).shape)
@@ -61,15 +76,21 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, folder: Path) -> None:
+    """found: the tensors that were in files, by name. copy: read them, and map none."""
+
+    def __init__(self, file: Any, folder: Path, copy: bool = False) -> None:
         super().__init__(file)
-        self._folder = folder
+        self._folder, self._copy = folder, copy
+        self.found: dict[str, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
         name, dtype, shape, place = pid
-        # copy on write: a process that writes by mistake changes its own page only
-        whole = _tensor(np.memmap(self._folder / name, np.uint8, mode="c"), dtype, shape)
-        return whole if place is None else whole.as_strided(*place)
+        if name not in self.found:
+            # copy on write: a process that writes by mistake changes its own page only
+            whole = _tensor(np.memmap(self._folder / name, np.uint8, mode="c"), dtype, shape)
+            whole = whole.clone() if self._copy else whole
+            self.found[name] = whole if place is None else whole.as_strided(*place)
+        return self.found[name]
 
 
 def _is_plain(obj: Any) -> bool:
@@ -102,16 +123,39 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:
     return whole.view(getattr(torch, dtype)).view(shape)
 
 
-def dumps(value: Any) -> bytes:
-    """Pickle by value, with tensors as bytes."""
-    out = io.BytesIO()
-    _Pickler(out).dump(value)
-    return out.getvalue()
+class Parcel(NamedTuple):
+    """A pickled object, and the files with its large tensors that were written for it."""
+
+    raw: bytes
+    files: list[Path]
 
 
-def loads(raw: bytes) -> Any:
-    """The object given to dumps()."""
-    return pickle.loads(raw)
+def packed(value: Any, folder: Path, stem: str, board: Board | None = None) -> Parcel:
+    """Pickle by value, with large tensors in files `stem`.0, .1, ... of a board's folder; with all
+    of it as bytes if the memory is full.
+    """
+    for place in (folder, None):
+        out = io.BytesIO()
+        pickler = _Pickler(out, place, stem, board)
+        try:
+            pickler.dump(value)
+            return Parcel(out.getvalue(), pickler.written)
+        except OSError:
+            delete(pickler.written)
+            if place is None:
+                raise
+    raise AssertionError
+
+
+def unpacked(raw: bytes, folder: Path) -> Any:
+    """The object of a Parcel. Large tensors are mapped, not read."""
+    return _Unpickler(io.BytesIO(raw), folder).load()
+
+
+def delete(files: Iterable[Path]) -> None:
+    """Delete those of these files that are there."""
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def load(path: str) -> Any:
@@ -133,20 +177,55 @@ class Board:
         root = Path(home or tempfile.gettempdir())
         _sweep(root)
         self.folder, self._lock = _held(root)
-        self._posts = 0
+        self._count = 0
+        self._files: dict[str, list[Path]] = {}  # of posts
+        self._known: dict[int, tuple[str, int]] = {}  # tensors in files: id -> name, version
 
     def post(self, value: Any) -> str:
         """Write an object; returns the path for load(). Raises OSError if the memory is full."""
-        self._posts += 1
-        name, out = f"post{self._posts}", io.BytesIO()
-        _Pickler(out, self.folder, name).dump(value)
-        (self.folder / name).write_bytes(out.getvalue())
-        return str(self.folder / name)
+        path, out = self.folder / self.stem("post"), io.BytesIO()
+        pickler = _Pickler(out, self.folder, path.name)
+        pickler.dump(value)
+        path.write_bytes(out.getvalue())
+        self._files[str(path)] = [path, *pickler.written]
+        return str(path)
 
     def remove(self, path: str) -> None:
         """Delete a posted object. Processes that have already loaded it keep their copy."""
-        for file in [Path(path), *self.folder.glob(f"{Path(path).name}.*")]:
-            file.unlink(missing_ok=True)
+        delete(self._files.pop(path, []))
+
+    def stem(self, word: str) -> str:
+        """A new name for files of this board."""
+        self._count += 1
+        return f"{word}{self._count}"
+
+    def pack(self, value: Any) -> Parcel:
+        """An object for one task. Tensors that came by take() are not copied once more."""
+        return packed(value, self.folder, self.stem("sent"), self)
+
+    def take(self, raw: bytes) -> Any:
+        """The object that a worker packed. Its large tensors stay in shared memory, without a
+        copy, as long as they are used.
+        """
+        copied = len(self._known) > _MAPPED
+        reader = _Unpickler(io.BytesIO(raw), self.folder, copied)
+        value = reader.load()
+        for name, t in reader.found.items():
+            if copied:
+                (self.folder / name).unlink()
+            else:
+                self._known[id(t)] = name, t._version
+                weakref.finalize(t, self._forget, id(t), self.folder / name).atexit = False
+        return value
+
+    def name_of(self, t: Tensor) -> str | None:
+        """The file that holds this tensor; None if there is none, or it was changed since."""
+        name, version = self._known.get(id(t), (None, 0))
+        return name if name is not None and t._version == version else None
+
+    def _forget(self, key: int, file: Path) -> None:
+        del self._known[key]
+        file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Delete everything. It may be called twice."""

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from ..core.interrupts import deaf_children, leave_to_parent
+from ..core.interrupts import deaf_children
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from . import heartbeat as pulse
-from .base import keep_memory, one_thread, processors
-from .client_round import Client, RangeResult
-from .evaluation import Score, add, evaluate_range, evaluation_batch, score_of
+from . import worker_process
+from .base import one_thread, processors
+from .client_round import RangeResult
+from .evaluation import Score, add, evaluation_batch, score_of
 from .heartbeat import Hung, Watch, listed
 from .metrics import is_whole
 from .serial import Serial
-from .shared_memory import Board, dumps, load, loads
+from .shared_memory import Board, delete
 from .summation import push, ranges
 from .vectorised import Vectorised, refuse_module
-from .vmap_range import VmapRange, default_chunk
+from .vmap_range import default_chunk
 
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 
@@ -47,14 +43,17 @@ class Workers:
 
     A worker that dies or hangs (see heartbeat.py) is replaced, and its work is repeated.
     vectorised: every worker computes chunks of this many clients (0: as many as fit, see
-    Vectorised); the bits are those of the vectorised engine with these chunks.
+    Vectorised); the bits are those of the vectorised engine with these chunks. onednn: see Serial.
     """
 
     name = "workers"
 
-    def __init__(self, workers: int | None = None, vectorised: int | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, vectorised: int | None = None, onednn: bool = False
+    ) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
+        self.onednn = onednn
         self.workers = self._number = workers or processors()
         self._given, self._clients = workers is not None, 0
         self.chunk, self._vectorised = vectorised or 1, vectorised
@@ -66,7 +65,9 @@ class Workers:
     def text(self) -> str:
         """The engine as a configuration writes it."""
         first, chunk = f"workers:{self._number}", self._vectorised
-        return first if chunk is None else f"{first}+vectorised" + (f":{chunk}" if chunk else "")
+        if chunk is not None:
+            return f"{first}+vectorised" + (f":{chunk}" if chunk else "")
+        return first + ("+onednn" if self.onednn else "")
 
     def fit(self, clients: int) -> None:
         """Use no more processes than cohorts of this many clients keep busy. Raises ConfigError for
@@ -106,7 +107,7 @@ class Workers:
 
     def alone(self) -> Serial | Vectorised:
         """An engine that computes the same in this process."""
-        return Serial() if self._vectorised is None else Vectorised(self.chunk)
+        return Serial(self.onednn) if self._vectorised is None else Vectorised(self.chunk)
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Put plan, data and model into shared memory, and start the processes."""
@@ -114,8 +115,9 @@ class Workers:
         self._board = Board()
         module = net.export(net.init(), net.init_buffers())
         chunk = None if self._vectorised is None else self.chunk
+        net.onednn = self.onednn  # for metrics of the whole set, which are computed here
         try:
-            self._post = self._board.post((plan, fed, module, chunk))
+            self._post = self._board.post((plan, fed, module, chunk, self.onednn))
         except OSError:  # the memory is full
             raise
         except Exception as error:  # an exception of a user's part may not survive pickling
@@ -137,7 +139,7 @@ class Workers:
             ensure_running()
         self._executor = ProcessPoolExecutor(
             max_workers=self.workers,
-            initializer=_begin,
+            initializer=worker_process.begin,
             initargs=(self._post, os.getpid()),
             env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         )
@@ -153,15 +155,20 @@ class Workers:
         cuts = [(a * size, b * size) for a, b in ranges(costs, _PIECES * self.workers)]
         post = self._board.post((msg, buffers))
 
-        def task(a: int, b: int) -> _Task:
-            mine = {i: memories[i] for i in cohort[a:b] if i in memories}
+        mine = [{i: memories[i] for i in cohort[a:b] if i in memories} for a, b in cuts]
+        sent = [self._board.pack(rows) for rows in mine]
+
+        def task(a: int, b: int, rows: bytes) -> _Task:
             what = f"{listed(cohort[a:b])} of round {round + 1}"
-            return _Task(what, _train, (post, dumps(mine), cohort[a:b], round, a))
+            return _Task(what, worker_process.train, (post, rows, cohort[a:b], round, a))
 
         try:
-            parts: list[RangeResult] = self._all([task(a, b) for a, b in cuts])
+            parts: list[RangeResult] = self._all(
+                [task(a, b, parcel.raw) for (a, b), parcel in zip(cuts, sent, strict=True)]
+            )
         finally:
             self._board.remove(post)
+            delete(file for parcel in sent for file in parcel.files)
         return _joined(parts)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
@@ -172,7 +179,7 @@ class Workers:
 
         def task(a: int, b: int) -> _Task:
             what = f"{listed(clients[a:b])} before round 1"
-            return _Task(what, _probe, (post, clients[a:b], a))
+            return _Task(what, worker_process.probe, (post, clients[a:b], a))
 
         try:
             return _joined(self._all([task(a, b) for a, b in cuts]))
@@ -197,7 +204,7 @@ class Workers:
         model = self._board.post((x, buffers))
 
         def task(a: int, b: int) -> _Task:
-            return _Task("an evaluation", _score, (model, data, a * size, b * size))
+            return _Task("an evaluation", worker_process.score, (model, data, a * size, b * size))
 
         cuts = ranges([1.0] * batches, 2 * self.workers)
         try:
@@ -210,16 +217,21 @@ class Workers:
         """The results of these tasks, in order. Lost work is repeated in new processes."""
         from loky.process_executor import BrokenProcessPool
 
+        assert self._board is not None
         found: dict[int, Any] = {}
+        stem = self._board.stem("result")
         for attempt in range(1, _ATTEMPTS + 1):
             futures: dict[int, Any] = {}
             try:
                 self._watch.begin()
                 for k, task in enumerate(tasks):
                     if k not in found:
-                        futures[k] = self._executor.submit(_take, k + 1, task.do, task.arguments)
+                        name = f"{stem}.{k}"
+                        futures[k] = self._executor.submit(
+                            worker_process.take, k + 1, name, *task[1:]
+                        )
                 for k, future in futures.items():
-                    found[k] = loads(self._result(future))
+                    found[k] = self._board.take(self._result(future))
                 return [found[k] for k in range(len(tasks))]
             except BrokenProcessPool as error:
                 kind, what = "died", f"a worker died: {str(error).splitlines()[0]}"
@@ -228,7 +240,7 @@ class Workers:
             _log.warning("%s (attempt %d of %d)", what, attempt, _ATTEMPTS)
             for k, future in futures.items():
                 if k not in found and future.done() and future.exception() is None:
-                    found[k] = loads(future.result())
+                    found[k] = self._board.take(future.result())
             self._end()
             self._start()
         raise WorkerError(
@@ -285,7 +297,7 @@ class _Task(NamedTuple):
     """A function for a worker, and a text that says what it does."""
 
     what: str
-    do: Callable[..., bytes]
+    do: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
@@ -312,79 +324,3 @@ def _joined(parts: list[RangeResult]) -> RangeResult:
         out.memories.update(part.memories)
         out.stats.extend(part.stats)
     return out
-
-
-# ---------------------------------------------------------------------------------- in the worker
-_HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
-
-
-def _begin(post: str, parent: int) -> None:
-    """Make this process a worker."""
-    leave_to_parent()
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    pulse.begin(Path(post).parent)
-    torch.set_num_threads(1)
-    keep_memory()
-    plan, fed, module, chunk = load(post)
-    net = Net(module)
-    client = Client(plan, fed, net) if chunk is None else VmapRange(plan, fed, net, chunk)
-    _HERE.update(plan=plan, fed=fed, net=net, client=client, loaded={}, settled=False)
-
-
-def _settle() -> None:
-    """Hide the objects that exist after the first task, above all torch's modules, from the garbage
-    collector: loky collects every second, and a look at all of them takes a tenth of that.
-    """
-    if not _HERE["settled"]:
-        gc.freeze()
-        _HERE["settled"] = True
-
-
-def _follow(parent: int) -> None:
-    """End with the parent process, also if it is killed. Meanwhile, write the processor time."""
-    while os.getppid() == parent:
-        pulse.tick()
-        time.sleep(pulse.TICK)
-    os._exit(3)
-
-
-def _loaded(kind: str, post: str) -> Any:
-    """The object under a path; the last object of each kind is kept."""
-    if _HERE["loaded"].get(kind, (None, None))[0] != post:
-        _HERE["loaded"][kind] = (post, load(post))
-    return _HERE["loaded"][kind][1]
-
-
-def _take(number: int, do: Callable[..., bytes], arguments: tuple[Any, ...]) -> bytes:
-    """Do a task, and write which one."""
-    pulse.take(number)
-    try:
-        return do(*arguments)
-    finally:
-        pulse.take(0)
-
-
-def _train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> bytes:
-    msg, buffers = _loaded("message", post)
-    with one_thread(_HERE["fed"].local.precision):
-        client: Client | VmapRange = _HERE["client"]
-        done = dumps(client.run_range(msg, buffers, loads(memories), cohort, round, first))
-    _settle()
-    return done
-
-
-def _probe(post: str, clients: list[int], first: int) -> bytes:
-    x, buffers = _loaded("message", post)
-    with one_thread(_HERE["fed"].local.precision):
-        client: Client | VmapRange = _HERE["client"]
-        return dumps(client.probe_range(x, buffers, clients, first))
-
-
-def _score(model: str, data: str, first: int, end: int) -> bytes:
-    x, buffers = _loaded("message", model)
-    inputs, targets = _loaded(data, data)
-    net: Net = _HERE["net"]
-    with one_thread():
-        net.load_buffers(buffers)
-        plan, fed = _HERE["plan"], _HERE["fed"]
-        return dumps(evaluate_range(plan, fed, net, x, inputs[first:end], targets[first:end]))

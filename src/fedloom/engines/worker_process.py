@@ -1,0 +1,105 @@
+"""What a worker process does: it is begun once, and then takes tasks from its parent.
+
+Several functions here are handed to other processes, which find them by their names.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.interrupts import leave_to_parent
+from ..core.net import Net
+from . import heartbeat as pulse
+from .base import keep_memory, one_thread
+from .client_round import Client, RangeResult
+from .evaluation import Score, evaluate_range
+from .shared_memory import load, packed, unpacked
+from .vmap_range import VmapRange
+
+_HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
+
+
+def begin(post: str, parent: int) -> None:
+    """Make this process a worker."""
+    leave_to_parent()
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    pulse.begin(Path(post).parent)
+    torch.set_num_threads(1)
+    keep_memory()
+    plan, fed, module, chunk, onednn = load(post)
+    net = Net(module)
+    net.onednn = onednn
+    client = Client(plan, fed, net) if chunk is None else VmapRange(plan, fed, net, chunk)
+    _HERE.update(plan=plan, fed=fed, net=net, client=client, loaded={}, settled=False)
+    _HERE["folder"] = Path(post).parent
+
+
+def _settle() -> None:
+    """Hide the objects that exist after the first task, above all torch's modules, from the garbage
+    collector: loky collects every second, and a look at all of them takes a tenth of that.
+    """
+    if not _HERE["settled"]:
+        gc.freeze()
+        _HERE["settled"] = True
+
+
+def _follow(parent: int) -> None:
+    """End with the parent process, also if it is killed. Meanwhile, write the processor time."""
+    while os.getppid() == parent:
+        pulse.tick()
+        time.sleep(pulse.TICK)
+    os._exit(3)
+
+
+def _loaded(kind: str, post: str) -> Any:
+    """The object under a path; the last object of each kind is kept."""
+    if _HERE["loaded"].get(kind, (None, None))[0] != post:
+        _HERE["loaded"][kind] = (post, load(post))
+    return _HERE["loaded"][kind][1]
+
+
+def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Do a task, and write which one. The result's large tensors go to files `stem`.0, .1, ..."""
+    pulse.take(number)
+    try:
+        raw = packed(do(*arguments), _HERE["folder"], stem).raw
+        _settle()
+        return raw
+    finally:
+        pulse.take(0)
+
+
+def train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> RangeResult:
+    """Run a range of a cohort: see Engine.round. post: the message; memories: a Parcel's bytes."""
+    msg, buffers = _loaded("message", post)
+    rows = unpacked(memories, _HERE["folder"])
+    with one_thread(_HERE["fed"].local.precision):
+        client: Client | VmapRange = _HERE["client"]
+        return client.run_range(msg, buffers, rows, cohort, round, first)
+
+
+def probe(post: str, clients: list[int], first: int) -> RangeResult:
+    """Ask a range of clients: see Engine.probe."""
+    x, buffers = _loaded("message", post)
+    with one_thread(_HERE["fed"].local.precision):
+        client: Client | VmapRange = _HERE["client"]
+        return client.probe_range(x, buffers, clients, first)
+
+
+def score(model: str, data: str, first: int, end: int) -> list[Score]:
+    """Evaluate the examples from `first` to `end`: see evaluate_range."""
+    x, buffers = _loaded("message", model)
+    inputs, targets = _loaded(data, data)
+    net: Net = _HERE["net"]
+    with one_thread():
+        net.load_buffers(buffers)
+        plan, fed = _HERE["plan"], _HERE["fed"]
+        return evaluate_range(plan, fed, net, x, inputs[first:end], targets[first:end])
