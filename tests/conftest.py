@@ -74,8 +74,9 @@ def engine_of() -> Iterator[Callable[[str], Engine]]:
         if pool is None:
             one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
             pool = ProcessPoolExecutor(max_workers=2, env=one)
+        first, _, onednn = first.partition("+")
         number = int(first.removeprefix("workers:"))
-        return Shared(pool, number, int(chunk) if chunk else None)
+        return Shared(pool, number, int(chunk) if chunk else None, bool(onednn))
 
     yield make
     if pool is not None:

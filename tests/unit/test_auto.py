@@ -49,6 +49,23 @@ def test_the_fastest_is_chosen(monkeypatch, best, times):
     assert f"engine = {best}, 500 ms a round" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("best", "times"),
+    [
+        ("serial+onednn", {"workers:2+onednn": 0.7, "serial+onednn": 0.6}),
+        ("workers:2+onednn", {"workers:2+onednn": 0.5, "serial+onednn": 0.8}),
+        ("workers:2", {"workers:2": 0.5, "serial+onednn": 1.1}),
+    ],
+)
+def test_products_in_onednn_are_measured_where_they_are_large(monkeypatch, best, times):
+    monkeypatch.setattr(auto, "gains", lambda module, batch: batch == 4)
+    times = {"serial": 1.0, "vectorised:5": 2.0} | times
+    found = choice(monkeypatch, times, cohort=5, local=Local(epochs=1, batch=4))
+    assert found.engine == best and found.seconds == times
+    found = choice(monkeypatch, times | {"workers:2": 0.9}, cohort=5, local=Local(batch=3))
+    assert "serial+onednn" not in found.seconds
+
+
 def test_what_is_hardly_faster_does_not_displace_what_asks_less(monkeypatch):
     times = {"serial": 1.0, "vectorised:5": 0.99, "workers:2": 0.99}
     assert choice(monkeypatch, times, cohort=5).engine == "serial"
@@ -63,7 +80,7 @@ def test_processes_are_not_started_for_a_short_run(monkeypatch):
 
 @pytest.mark.parametrize("rounds", [1, 20, 100, 10**4])
 def test_measuring_takes_two_seconds_or_a_hundredth_of_the_run(monkeypatch, rounds):
-    """A step of 1 s, five clients of one step each. Four engines share the time."""
+    """A step of 1 s, five clients of one step each. Five engines share the time."""
     asked = []
     monkeypatch.setattr(auto, "processors", lambda: 1)
     monkeypatch.setattr(auto._Trial, "_round", lambda self, engine, members: 1.0)
@@ -74,8 +91,26 @@ def test_measuring_takes_two_seconds_or_a_hundredth_of_the_run(monkeypatch, roun
     equal = [loop.fed.cost(i) for i in loop.cohorts.of(0)]
     choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), rounds)
     one_round = sum(equal) / equal[0]  # s
-    assert asked == [pytest.approx(max(2.0, 0.01 * rounds * one_round) / 4)] * 2
+    assert asked == [pytest.approx(max(2.0, 0.01 * rounds * one_round) / 5)] * 2
     assert (asked[0] > 0.5) == (rounds > 20)
+
+
+@pytest.mark.parametrize(("times", "once"), [(9.0, True), (1.4, False)])
+def test_an_engine_that_is_far_behind_gets_one_round(monkeypatch, times, once):
+    """Rounds of 1 s with serial, `times` as much with vectorised, and 1 s for each."""
+    asked: list[str] = []
+
+    def round(self, engine, members):
+        asked.append(engine.text)
+        share = sum(map(self._fed.cost, members)) / self.whole
+        return share * (times if engine.name == "vectorised" else 1.0)
+
+    monkeypatch.setattr(auto, "processors", lambda: 1)
+    monkeypatch.setattr(auto._Trial, "_round", round)
+    loop = small(FedAvg(), cohort=5).build()
+    found = choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), 10)
+    assert (asked.count("vectorised:5") == 1) == once
+    assert found.seconds == pytest.approx({"serial": 1.0, "vectorised:5": times})
 
 
 def test_one_engine_is_open_at_a_time(monkeypatch):

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from .bfloat16 import in_bfloat16
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
 from .dropout import HashedDropout, restore, swap
 from .layout import Layout
+from .onednn import in_onednn
+from .slots import Slot, called_with, slots_of
 from .vector import Vec
 
 
@@ -38,41 +40,6 @@ class Variables(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.x.expand(len(inputs), -1)
-
-
-class Slot(NamedTuple):
-    """A place of a trained parameter in a module, and the parameter's index in the layout."""
-
-    owner: nn.Module
-    key: str
-    place: int
-
-
-def _slots_of(module: nn.Module, params: Sequence[Tensor]) -> list[Slot]:
-    """Every place once, also in a module that is used twice; a tied parameter has several."""
-    places = {id(p): i for i, p in enumerate(params)}
-    return [
-        Slot(owner, key, places[id(p)])
-        for owner in module.modules()
-        for key, p in owner._parameters.items()
-        if id(p) in places
-    ]
-
-
-def _with(slots: list[Slot], pieces: list[Tensor], module: nn.Module, inputs: Any) -> Any:
-    """The module's output with these tensors in place of its parameters.
-
-    Not torch's functional_call: it restores a module that is used twice to the first call's
-    tensors, and looks up all names again at every call.
-    """
-    own = [slot.owner._parameters[slot.key] for slot in slots]
-    try:
-        for slot in slots:
-            slot.owner._parameters[slot.key] = pieces[slot.place]  # type: ignore[assignment]
-        return module(inputs)
-    finally:
-        for slot, param in zip(slots, own, strict=True):
-            slot.owner._parameters[slot.key] = param
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -130,6 +97,7 @@ class Net:
         self.pieces: list[Tensor] = []  # of the vector that is bound
         self._live: Tensor | None = None
         self.bf16 = False  # products and convolutions in bfloat16, see Local.precision
+        self.onednn = False  # large products of linear layers in oneDNN
 
     def _find_buffers(self) -> None:
         """Find the module's current buffers. Counters (integers) are not averaged: every client
@@ -247,19 +215,25 @@ class Net:
         if x is self._live:
             return self._computed(self.module, inputs)
         pieces = self.layout.pieces(x)
-        return self._computed(lambda v: _with(self._slots, pieces, self.module, v), inputs)
+        return self._computed(lambda v: called_with(self._slots, pieces, self.module, v), inputs)
+
+    def evaluated(self, inputs: Any) -> Any:
+        """The module's output on `inputs` with the parameters that are bound, in full precision."""
+        return in_onednn(self.module, inputs) if self.onednn else self.module(inputs)
 
     def _computed(self, forward: Callable[[Any], Any], inputs: Any) -> Any:
-        return in_bfloat16(forward, inputs, self._start) if self.bf16 else forward(inputs)
+        if self.bf16:
+            return in_bfloat16(forward, inputs, self._start)
+        return in_onednn(forward, inputs) if self.onednn else forward(inputs)
 
     @functools.cached_property
     def _slots(self) -> list[Slot]:
-        return _slots_of(self.module, self.params)
+        return slots_of(self.module, self.params)
 
     @functools.cached_property
     def _slots_of_blocks(self) -> dict[str, list[Slot]]:
         children = {b.name: self.module.get_submodule(b.name) for b in self._blocks.parts}
-        return {name: _slots_of(child, self.params) for name, child in children.items()}
+        return {name: slots_of(child, self.params) for name, child in children.items()}
 
     def full(self, x: Vec, inputs: Any) -> Any:
         """As the call, but with all parameters, if the net of a view draws a part for each step."""
@@ -336,7 +310,7 @@ class Net:
         if id(x) not in pieces:
             pieces[id(x)] = self.layout.pieces(x)
         slots, own = self._slots_of_blocks[block.name], pieces[id(x)]
-        return self._computed(lambda v: _with(slots, own, child, v), inputs)
+        return self._computed(lambda v: called_with(slots, own, child, v), inputs)
 
     def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
         """Run block start + b with the vector xs[b] (d,), on what the block before it gives. Fewer

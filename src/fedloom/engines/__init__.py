@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.onednn import has_onednn
 from ..core.registry import Registry
 from ..errors import ConfigError
 from ..storage.identity import bits_of
@@ -35,12 +36,15 @@ ENGINES: Registry[type] = Registry(
 
 def make_engine(text: str) -> Engine:
     """An engine by its name: "serial", "workers" (one per processor), "workers:4", "vectorised",
-    "vectorised:20" (clients at once), or "workers:2+vectorised:20", both.
+    "vectorised:20" (clients at once), or "workers:2+vectorised:20", both; "serial+onednn" and
+    "workers:4+onednn" with large products in oneDNN.
 
     Raises ConfigError for anything else.
     """
     first, plus, second = text.partition("+")
     name, number = _parsed(first, text)
+    if second == "onednn":
+        return _in_onednn(name, number, text)
     if plus:
         inner, chunk = _parsed(second, text)
         if (name, inner) != ("workers", "vectorised"):
@@ -52,6 +56,17 @@ def make_engine(text: str) -> Engine:
     if name == "serial":
         return Serial()
     return Vectorised(number) if name == "vectorised" else Workers(number)
+
+
+def _in_onednn(name: str, number: int | None, text: str) -> Engine:
+    if name not in ("serial", "workers"):
+        raise ConfigError(
+            f"engine '{text}': onednn goes with serial and workers, as in 'workers:2+onednn'"
+        )
+    if not has_onednn():
+        alone = text.partition("+")[0]
+        raise ConfigError(f"engine '{text}': this torch has no oneDNN; take '{alone}'")
+    return Serial(onednn=True) if name == "serial" else Workers(number, onednn=True)
 
 
 def on_processes(engine: str | Engine) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.net import Net
+from ..core.onednn import gains
 from ..core.vector import Rec, tree
 from ..errors import FedloomError
 from ..federation.federation import Federation
@@ -23,9 +24,11 @@ from .vmap_range import default_chunk
 from .workers import Workers
 
 LEAST, SHARE = 2.0, 0.01  # seconds, and share of the run's time, that measuring takes at most
-ENGINES = 4  # that are measured: the time is shared out among them
+ENGINES = 5  # that are measured: the time is shared out among them
 WORTH = 20.0  # seconds that a run must last before processes are started to see how fast they are
+ONEDNN = "+onednn"
 WIDEST = 128  # clients at once that are tried
+HOPELESS = 1.5  # times the best: a long first round that is slower is the last
 MARGIN = 0.97  # a later candidate must be this much faster, because it needs more of the machine
 
 
@@ -78,14 +81,19 @@ def choose(
     before = Measured.of(plan, fed, net, cohort)
     trial = _Trial(plan, fed, net, cohort, rounds, before.seconds)
     trial.take("serial", Serial)
+    batch = fed.local.batch or len(fed.data.clients.of(cohort[0]))
+    if net.device.type == "cpu" and fed.local.precision == "full" and gains(net.module, batch):
+        trial.take(f"serial{ONEDNN}", functools.partial(Serial, onednn=True))
     fits = min(default_chunk(plan, fed, net, WIDEST), len(cohort))
     for chunk in sorted({min(fits, 32), fits}):
         trial.take(f"vectorised:{chunk}", functools.partial(Vectorised, chunk))
     many = min(processors(), len(cohort))
     if many > 1 and net.device.type == "cpu":
         name, lasts = f"workers:{many}", rounds * min(trial.seconds.values(), default=0.0)
-        chunks = None if trial.best() == "serial" else min(fits, -(-len(cohort) // (2 * many)))
-        engine = Workers(many, chunks)
+        best = trial.best()
+        several = best.startswith("vectorised")
+        chunks = min(fits, -(-len(cohort) // (2 * many))) if several else None
+        engine = Workers(many, chunks, best.endswith(ONEDNN))
         if lasts < WORTH:
             trial.left_out[name] = f"the run lasts about {_shown(lasts)}, too short to start them"
         elif not processes:
@@ -176,7 +184,10 @@ class _Trial:
         """
         budget, at_once = self._budget, _at_once(engine)
         members = self.cohort[:at_once]
-        self._round(engine, members)  # the first time costs what no other does
+        # the first time costs what no other does
+        times, whole = [self._round(engine, members)], self._as_whole(members)
+        if times[0] > budget / 2 and times[0] * whole > HOPELESS * self._least():
+            return times[0] * whole
         times = [self._round(engine, members)]
         count = int(budget / 3 / times[0] * len(members))  # see what a whole cohort takes
         if count > at_once and len(members) < len(self.cohort):
@@ -184,7 +195,14 @@ class _Trial:
         while not times or (sum(times) < budget and len(times) < 20):
             times.append(self._round(engine, members))
         usual = statistics.median(times) if len(times) > 2 else min(times)
-        return usual * self.whole / sum(map(self._fed.cost, members))
+        return usual * self._as_whole(members)
+
+    def _as_whole(self, members: list[int]) -> float:
+        """How many times as much work as these clients' a round is."""
+        return self.whole / sum(map(self._fed.cost, members))
+
+    def _least(self) -> float:
+        return min(self.seconds.values(), default=float("inf"))
 
     def _round(self, engine: Engine, members: list[int]) -> float:
         started = time.perf_counter()

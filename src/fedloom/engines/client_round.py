@@ -152,7 +152,7 @@ class Client:
             if self.net.buffer_layout.d:
                 down["buffers"] = self.net.init_buffers().nbytes
             net = view.net or self.net
-            net.bf16 = self.net.bf16
+            net.bf16, net.onednn = self.net.bf16, self.net.onednn
             made[capacity] = Share(view, net, part, down)
         return made
 

@@ -138,7 +138,7 @@ def evaluate_range(
             batch = fed.data.ready(inputs[a : a + size])
             batch = fed.formatted(aligned(batch))
             wanted = aligned(targets[a : a + size])
-            outputs, count = logits_of(net.module(batch)), len(batch)
+            outputs, count = logits_of(net.evaluated(batch)), len(batch)
             with _told(plan):
                 loss = plan.objective.score(outputs, (batch, wanted))
                 values = {k: f(outputs, wanted) for k, f in functions.items()}

@@ -14,13 +14,22 @@ from .evaluation import Score, score_of
 
 
 class Serial:
-    """One client after another."""
+    """One client after another. onednn: with large products of linear layers in oneDNN."""
 
-    name = text = "serial"
+    name = "serial"
+
+    def __init__(self, onednn: bool = False) -> None:
+        self.onednn = onednn
+
+    @property
+    def text(self) -> str:
+        """The engine as a configuration writes it."""
+        return "serial+onednn" if self.onednn else "serial"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run."""
         keep_memory()
+        net.onednn = self.onednn
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
 

@@ -69,6 +69,7 @@ class Vectorised:
         """Prepare the run. Raises CompositionError for a module that cannot be vmapped."""
         refuse_module(net.module)
         keep_memory()
+        net.onednn = False
         self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
         self._chunks = VmapRange(plan, fed, net, self.chunk)

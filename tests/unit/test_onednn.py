@@ -1,0 +1,120 @@
+"""Large products in oneDNN: the same layer, rounded otherwise, and only where it was asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.core import onednn
+from fedloom.core.net import Net
+from fedloom.data import from_clients
+from fedloom.engines import Serial, Workers, bits_of, make_engine
+from fedloom.errors import ConfigError
+from fedloom.models import mlp
+
+needed = pytest.mark.skipif(not onednn.has_onednn(), reason="this torch has no oneDNN")
+
+
+@pytest.fixture
+def all_sizes(monkeypatch):
+    """Every product is large enough."""
+    monkeypatch.setattr(onednn, "LEAST", 1)
+
+
+@needed
+@pytest.mark.usefixtures("all_sizes")
+@pytest.mark.parametrize("shape", [(4, 30), (2, 3, 30), (1, 30)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_and_its_gradients_are_those_of_doubles(shape, bias):
+    torch.manual_seed(0)
+    layer, x = nn.Linear(30, 20, bias=bias), torch.randn(shape, requires_grad=True)
+    exact = nn.Linear(30, 20, bias=bias).double()
+    exact.load_state_dict(layer.state_dict())
+    twin = x.detach().double().requires_grad_()
+    weights = torch.randn(*shape[:-1], 20)
+    out, wanted = onednn.in_onednn(layer, x), exact(twin)
+    assert type(out.grad_fn).__name__ == "_LinearBackward"
+    torch.testing.assert_close(out.double(), wanted, rtol=0, atol=1e-5)
+    (out * weights).sum().backward()
+    (wanted * weights).sum().backward()
+    pairs = [(x, twin), *zip(layer.parameters(), exact.parameters(), strict=True)]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=1e-5)
+
+
+@needed
+def test_small_and_other_products_stay_torchs(monkeypatch):
+    layer, x = nn.Linear(6, 5), torch.randn(4, 6)
+    assert onednn.in_onednn(layer.double(), x.double()).grad_fn.name().startswith("Addmm")
+    layer = layer.float()
+    monkeypatch.setattr(onednn, "LEAST", 4 * 6 * 5)
+    assert not onednn.in_onednn(layer, x).grad_fn.name().startswith("Addmm")
+    monkeypatch.setattr(onednn, "LEAST", 4 * 6 * 5 + 1)
+    assert onednn.in_onednn(layer, x).grad_fn.name().startswith("Addmm")
+    assert onednn.gains(layer, 5) and not onednn.gains(layer, 4)
+    assert not onednn.gains(nn.Conv2d(3, 3, 3), 100)
+
+
+@needed
+@pytest.mark.usefixtures("all_sizes")
+def test_a_layer_without_a_gradient_gets_none():
+    layer = nn.Linear(6, 5).requires_grad_(False)
+    x = torch.randn(4, 6, requires_grad=True)
+    onednn.in_onednn(layer, x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(4, 6))
+    assert layer.weight.grad is None and not onednn.in_onednn(layer, x.detach()).requires_grad
+
+
+@needed
+def test_a_run_in_onednn_is_the_run_rounded_otherwise(engine_of):
+    torch.manual_seed(1)
+    clients = [(torch.randn(8, 1024), torch.randint(0, 3, (8,))) for _ in range(3)]
+    model = mlp(1024, (1024,), 3)  # with batches of 4 just large enough
+
+    def weights(engine):
+        run = Experiment(
+            algorithm=FedAvg(),
+            model=model,
+            data=from_clients(clients),
+            local=Local(epochs=1, batch=4, lr=0.1),
+            rounds=2,
+            engine=engine,
+            metrics={},
+        ).build()
+        run.engine.open(run.plan, run.fed, run.net)
+        try:
+            run.begin()
+            run.run(2)
+            return run.srv.x.clone()
+        finally:
+            run.engine.close()
+
+    torch_s, ours, again = map(weights, ("serial", "serial+onednn", "serial+onednn"))
+    assert torch.equal(ours, again) and torch.equal(torch_s, weights("serial"))
+    torch.testing.assert_close(ours, torch_s, rtol=0, atol=1e-6)
+    assert torch.equal(ours, weights(engine_of("workers:2+onednn")))
+
+
+def test_the_engine_says_its_name_and_what_it_does_not_go_with(monkeypatch):
+    monkeypatch.setattr("fedloom.engines.has_onednn", lambda: True)
+    for name in ("serial+onednn", "workers:2+onednn"):
+        assert make_engine(name).text == name
+    assert Workers(2, onednn=True).alone().text == "serial+onednn"
+    assert bits_of("workers:2+onednn") == "workers+onednn" != bits_of("workers:2")
+    assert bits_of(Serial(onednn=True).text) == "serial+onednn"
+    with pytest.raises(ConfigError, match="onednn goes with serial and workers"):
+        make_engine("vectorised:3+onednn")
+    monkeypatch.setattr("fedloom.engines.has_onednn", lambda: False)
+    with pytest.raises(ConfigError, match=r"'workers:2\+onednn'.*take 'workers:2'"):
+        make_engine("workers:2+onednn")
+
+
+@pytest.mark.usefixtures("all_sizes")
+def test_a_net_evaluates_as_it_trains():
+    net = Net(nn.Linear(6, 5))
+    net.onednn = onednn.has_onednn()
+    net.bind(net.init())
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(net.evaluated(x), net(net.init(), x), rtol=0, atol=1e-6)
