@@ -212,15 +212,17 @@ def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--seeds", 2, "--out", "some", "--quiet")
     fedloom("run", *SMALL, "algorithm=fedacg", "--out", "one", "--quiet")
     table = fedloom("compare", "some", "one", "--target", 0.01, "--csv", "a/b.csv").output
-    assert [line.split()[:2] for line in table.splitlines()[2:]] == [
+    assert [line.split()[:2] for line in table.splitlines()[2:4]] == [
         ["FedAvg", "2"],
         ["FedACG", "1"],
     ]
     assert "rounds to 1 %" in table
+    assert "Only one seed in common with FedAvg" in table
     for command in ("compare", "report"):
         said = fedloom(command, "one", "--target", 95, code=2).output
         assert "give 0.95 for 95 %" in said
     assert len(Path("a/b.csv").read_text().splitlines()) == 3
+    assert "--against 'FedAcg'" in fedloom("compare", "some", "--against", "FedAcg", code=2).output
     assert fedloom("compare", "one", "--markdown").output.startswith("| algorithm | seeds |")
 
 

@@ -15,57 +15,26 @@ from typing import Any
 import pytest
 from results_lines import RESULTS, SCRIPTS, load, sub_line, zoo_line, zoo_lines
 
+from fedloom.report.statistics import Paired, paired
+
 PAGES = load("results_pages", SCRIPTS / "pages.py")
-SEEDS, PAGE, LINES, ZOO_RUNS, SUBMODELS, COMPRESSION = (
+PAGE, LINES, ZOO_RUNS, SUBMODELS, COMPRESSION = (
     importlib.import_module(f"evidence.{name}")
-    for name in ("seeds", "page", "lines", "zoo_runs", "submodel_runs", "compression_runs")
+    for name in ("page", "lines", "zoo_runs", "submodel_runs", "compression_runs")
 )
-Difference = SEEDS.Difference
 
 
 # -------------------------------------------------------------------------------------- Student's t
-@pytest.mark.parametrize(
-    ("t", "freedom", "p"),
-    [
-        (1.0, 1, 0.5),  # Cauchy: 1 - 2 atan(1) / pi
-        (12.706, 1, 0.05),
-        (2.0, 2, 1 - 2 / math.sqrt(6)),
-        (4.303, 2, 0.05),
-        (3.182, 3, 0.05),
-        (2.776, 4, 0.05),
-        (2.571, 5, 0.05),
-        (9.925, 2, 0.01),
-    ],
-)
-def test_p_is_that_of_the_tables(t: float, freedom: int, p: float) -> None:
-    assert SEEDS.student_p(t, freedom) == pytest.approx(p, abs=1e-4)
-    assert SEEDS.student_p(-t, freedom) == SEEDS.student_p(t, freedom)
-
-
-def test_three_seeds_need_four_point_three_standard_errors() -> None:
-    # differences of 1, 2 and 3 points: mean 2, sd 1, t = 2 sqrt(3) = 3.46, which two standard
-    # errors would have called clear; p = 1 - t / sqrt(2 + t^2) = 1 - sqrt(12 / 14)
-    found = SEEDS.difference({0: 0.81, 1: 0.82, 2: 0.83}, {0: 0.80, 1: 0.80, 2: 0.80})
-    assert found.mean == pytest.approx(0.02)
-    assert found.sd == pytest.approx(0.01)
-    assert found.p() == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-9)
-    assert PAGE.judged(found) == "undecided"
-    edge = 4.3027 / math.sqrt(3)
-    assert Difference(0.01 * edge * 1.001, 0.01, 3).clear()
-    assert not Difference(-0.01 * edge * 0.999, 0.01, 3).clear()
-    assert PAGE.judged(Difference(-0.01 * edge * 1.001, 0.01, 3)) == "no"
-
-
 def test_one_seed_has_no_p() -> None:
-    assert Difference(0.5, None, 1).p() is None
-    assert PAGE.tested(Difference(0.5, None, 1)) == "+50.00"
+    assert PAGE.tested(Paired(0.5, None, 1)) == "+50.00"
+    assert PAGE.judged(Paired(0.5, None, 1)) == "yes", "single runs that differ by more than a point"
 
 
 def test_a_bound_is_tested_and_not_only_the_mean() -> None:
     # 11 points, sd 8: "at least 10" is undecided, and so is "at most"
-    assert PAGE.judged(Difference(0.11, 0.08, 3), 0.10) == "undecided"
-    assert PAGE.judged(Difference(0.11, 0.001, 3), 0.10) == "yes"
-    assert PAGE.judged(Difference(0.05, 0.001, 3), 0.10) == "no"
+    assert PAGE.judged(Paired(0.11, 0.08, 3), 0.10) == "undecided"
+    assert PAGE.judged(Paired(0.11, 0.001, 3), 0.10) == "yes"
+    assert PAGE.judged(Paired(0.05, 0.001, 3), 0.10) == "no"
 
 
 # ------------------------------------------------------------------------------ what is not judged
@@ -204,10 +173,10 @@ def test_sentences_on_fedacg_and_fedsmoo() -> None:
             assert set(rivals) == behind
     assert "undecided against FedDyn, FedDC, FedLC, FedMLB and FedAdam" in text
     correction = zoo.gap("FedSMOO", "FedSpeed")
-    assert f"{100 * correction.mean:.2f}" == "0.12" and not correction.clear()
+    assert f"{100 * correction.mean:.2f}" == "0.12" and not PAGE.clear(correction)
     assert "0.12 points" in text and "0.12 points (undecided" in front
     gain = zoo.gap(ZOO_RUNS.OWN_RATE, "FedAvg")
-    assert f"{100 * gain.mean:.2f}" == "0.92" and not gain.clear()
+    assert f"{100 * gain.mean:.2f}" == "0.92" and not PAGE.clear(gain)
     lost = {
         n
         for column in table
@@ -215,8 +184,8 @@ def test_sentences_on_fedacg_and_fedsmoo() -> None:
         if n != "FedAvg"
         and not zoo.unequal(n)
         and zoo.gap(n, "FedAvg").mean > 0
-        and zoo.gap(n, "FedAvg").clear()
-        and not zoo.gap(n, ZOO_RUNS.OWN_RATE).clear()
+        and PAGE.clear(zoo.gap(n, "FedAvg"))
+        and not PAGE.clear(zoo.gap(n, ZOO_RUNS.OWN_RATE))
     }
     assert lost == {"FedAvgM", "FedDyn", "FedLC", "FedNTD", "MOON"}
     assert "(FedAvgM, FedDyn, FedLC, FedNTD and MOON)" in text
@@ -228,11 +197,11 @@ def test_sentences_on_fafed() -> None:
     for rival in ("FedAvg", "SCAFFOLD", "STEM, alpha 0.9"):
         assert PAGE.judged(own.gap(ours, rival)) == "yes"
     lead = own.gap(ours, "FedAdam")
-    assert PAGE.tested(lead) == "-0.75 ± 0.29, p 0.047"
+    assert PAGE.tested(lead) == "-0.75 ± 0.73, p 0.047"
     assert "0.75 points below FedAdam (p 0.047)" in front and "0.75 points above it" in text
     equal = dict(enumerate(own.at_equal_bytes(ours, "fafed")))
-    behind = SEEDS.difference(equal, own.emas("FedAvg", "fafed"))
-    assert PAGE.tested(behind).startswith("-0.92") and behind.clear()
+    behind = paired(equal, own.emas("FedAvg", "fafed"))
+    assert PAGE.tested(behind).startswith("-0.92") and PAGE.clear(behind)
     assert "0.92 below FedAvg (p 0.016)" in text and "0.92 points below FedAvg" in front
     assert PAGE.judged(own.gap("FAFED", "FedAvg")) == "undecided"
 

@@ -134,6 +134,7 @@ def test_the_page_says_what_is_unfinished_and_what_differs(page: Page) -> None:
 def test_the_page_has_the_numbers_of_the_table(page: Page) -> None:
     assert "70.00 ± 0.00 %" in page.words
     assert "rounds to 60\N{NO-BREAK SPACE}%" in page.words
+    assert "+0.00 ± 0.00 (95 %, Student, 2 seeds), p 1.000 (by Holm 1.000): undecided" in page.words
 
 
 def test_a_regression_run_has_sizes_and_no_heat_map(tmp_path: Path) -> None:

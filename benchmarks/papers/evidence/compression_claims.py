@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from fedloom.report.statistics import Paired
+
 from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label
 from .lines import Line
 from .numbers import at_or_before
 from .page import Case, Claim, Verdict, claims_table, judged, per_cent, said
-from .seeds import Difference
 
 NEAR = 0.02  # within two points: "almost the same"
 SAVED = 0.98  # "about 99 %", positions included
@@ -55,7 +56,7 @@ def _case(name: str, a: float | None, b: float | None) -> Case:
     """Whether an accuracy is above another; a point between two runs is noise."""
     if a is None or b is None:
         return Case(name, "open")
-    gap = Difference(a - b, None, 1)
+    gap = Paired(a - b, None, 1)
     return Case(name, judged(gap), f"{per_cent(a)} against {per_cent(b)}")
 
 

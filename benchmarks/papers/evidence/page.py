@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fedloom.report.curve_data import mean, sd
+from fedloom.report.statistics import Paired, p_text, shown
 from fedloom.report.style import png, write_atomic
 from fedloom.report.tables import MISSING, fixed, human_value
-
-from .seeds import NOISE, Difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["yes", "no", "undecided", "not judged", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+NOISE = 0.01  # of shares: below that two runs of one seed each are not told apart
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,27 @@ def said(seen: bool | None) -> Verdict:
     return "open" if seen is None else "yes" if seen else "no"
 
 
-def judged(found: Difference | None, beside: float = 0.0, noise: float = NOISE) -> Verdict:
-    """Whether a difference is above a value; undecided where that may be chance: Student's t over
-    the seeds, two-sided, p of 0.05 and more; of one seed, which has no test, within `noise`.
+def clear(found: Paired, noise: float = NOISE) -> bool:
+    """Say whether a difference is told from zero: p below 0.05 by Student's t over the seeds. One
+    seed has no test: then whether it is further away than `noise`.
+    """
+    return abs(found.mean) > noise if found.p is None else found.verdict != "undecided"
 
-    >>> judged(Difference(0.02, 0.001, 3)), judged(Difference(-0.02, 0.05, 3)), judged(None)
+
+def judged(found: Paired | None, beside: float = 0.0, noise: float = NOISE) -> Verdict:
+    """Whether a difference is above a value; undecided where that may be chance (`clear`).
+
+    >>> judged(Paired(0.02, 0.001, 3)), judged(Paired(-0.02, 0.05, 3)), judged(None)
     ('yes', 'undecided', 'open')
-    >>> judged(Difference(0.009, None, 1)), judged(Difference(-0.011, None, 1))
+    >>> judged(Paired(0.009, None, 1)), judged(Paired(-0.011, None, 1))
     ('undecided', 'no')
-    >>> judged(Difference(0.02, 0.001, 3), beside=0.1)
+    >>> judged(Paired(0.02, 0.001, 3), beside=0.1)
     'no'
     """
     if found is None:
         return "open"
-    return said(found.mean > beside) if found.clear(beside, noise) else "undecided"
+    far = found.less(beside)
+    return said(far.mean > 0) if clear(far, noise) else "undecided"
 
 
 def all_of(verdicts: Sequence[Verdict]) -> Verdict:
@@ -169,36 +176,25 @@ def seeds_cell(values: Sequence[float | None]) -> str:
     return human_value(mean(values), "share", sd(values)).removesuffix(" %")
 
 
-def points_of(found: Difference | None) -> str:
-    """A difference of shares in points, with its deviation over the seeds.
+def points_of(found: Paired | None) -> str:
+    """A difference of shares in points, with its 95 % interval by Student's t over the seeds.
 
-    >>> points_of(Difference(0.012, 0.004, 3)), points_of(Difference(-0.012, None, 1))
-    ('+1.20 ± 0.40', '-1.20')
+    >>> points_of(Paired(0.012, 0.004, 3)), points_of(Paired(-0.012, None, 1))
+    ('+1.20 ± 0.99', '-1.20')
     """
     if found is None:
         return MISSING
-    beside = "" if found.sd is None else f" ± {fixed(100 * found.sd, 2)}"
-    return fixed(100 * found.mean, 2, "+") + beside
+    beside = "" if found.sd is None else f" ± {fixed(100 * found.half, 2)}"
+    return shown(found.mean, "share") + beside
 
 
-def p_text(p: float | None) -> str:
-    """A p-value, three decimals.
-
-    >>> p_text(0.0467), p_text(0.00004), p_text(None)
-    ('0.047', '< 0.001', '-')
-    """
-    if p is None:
-        return MISSING
-    return "< 0.001" if p < 0.001 else fixed(p, 3)
-
-
-def tested(found: Difference | None) -> str:
+def tested(found: Paired | None) -> str:
     """A difference of shares in points, and the p of its test where it has one.
 
-    >>> tested(Difference(0.01, 0.01, 3)), tested(Difference(-0.012, None, 1))
-    ('+1.00 ± 1.00, p 0.225', '-1.20')
+    >>> tested(Paired(0.01, 0.01, 3)), tested(Paired(-0.012, None, 1))
+    ('+1.00 ± 2.48, p 0.225', '-1.20')
     """
-    p = None if found is None else found.p()
+    p = None if found is None else found.p
     return points_of(found) + ("" if p is None else f", p {p_text(p)}")
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from fedloom.report.curve_data import mean, sd
+from fedloom.report.statistics import Paired, p_text, paired
 from fedloom.report.tables import fixed
 
 from .numbers import band, skewness
@@ -16,13 +18,11 @@ from .page import (
     all_of,
     claims_table,
     judged,
-    p_text,
     per_cent,
     points_of,
     said,
     tested,
 )
-from .seeds import Difference, difference
 from .submodel_runs import PARTS, WINDOW, Part, size_name
 
 OURS, ROLLING = "FIARSE", "FedRolex"
@@ -44,7 +44,7 @@ def claims(parts: Sequence[Part]) -> list[str]:
 
 NOTE = (
     "Accuracies in per cent, means over the seeds; differences in points are paired by seed, with "
-    "their standard deviation and the p of Student's t (three seeds: two degrees of freedom), and "
+    "the 95 % interval (±) and the p of Student's t (three seeds: 4.303 standard errors), and "
     "undecided where p is 0.05 or more; not corrected for the number of comparisons. *First* "
     "needs a clear difference from every rival: beside the best of them, those without one are "
     "listed. *Within* and *at least* so many points are tested against that number. A part with "
@@ -128,14 +128,14 @@ def _whole(part: Part) -> Claim:
     return Claim(says, "Figure 3", cases)
 
 
-def _turned(gap: Difference) -> Difference:
+def _turned(gap: Paired) -> Paired:
     """The difference the other way round."""
-    return Difference(-gap.mean, gap.sd, gap.seeds)
+    return replace(gap, mean=-gap.mean)
 
 
-def _against(gap: Difference, bound: float) -> str:
+def _against(gap: Paired, bound: float) -> str:
     """A difference, and the p of its test against the nearer of plus and minus a bound."""
-    p = gap.p(math.copysign(bound, gap.mean))
+    p = gap.less(math.copysign(bound, gap.mean)).p
     return points_of(gap) + ("" if p is None else f", p against {100 * bound:g} {p_text(p)}")
 
 
@@ -170,7 +170,7 @@ def _far_ahead(part: Part, size: float, means: Mapping[str, Mapping[float, float
         {s: c[size] for s, c in zip(part.runs(m), part.unseen(m), strict=True) if size in c}
         for m in (OURS, best)
     )
-    gap = difference(ours, theirs)
+    gap = paired(ours, theirs)
     verdict = judged(gap, FAR)
     if verdict != "no" and len(rest) < len(_others(part)):
         verdict = "open"
@@ -190,7 +190,7 @@ def _histograms(part: Part) -> Claim:
         to_the_left = middle if method == ROLLING else -middle
         # of one seed: 1.96 standard errors of a normal sample's skewness
         noise = 1.96 * (6 / min(map(len, by_seed))) ** 0.5
-        verdict = judged(Difference(to_the_left, sd(skews), len(skews)), noise=noise)
+        verdict = judged(Paired(to_the_left, sd(skews), len(skews)), noise=noise)
         cases.append(Case(method, verdict, fixed(middle, 2, "+")))
     says = "Clients' accuracies have a tail to the left, but for FedRolex (skewness)"
     return Claim(says, "Figures 2 and 5", cases)
@@ -207,12 +207,12 @@ def _ends(curves: Sequence[Mapping[int, float]], parts: int) -> list[tuple[float
     return out
 
 
-def _falls(ends: Sequence[tuple[float, float]]) -> tuple[Difference, float, float] | None:
+def _falls(ends: Sequence[tuple[float, float]]) -> tuple[Paired, float, float] | None:
     """The first less the last part, seed by seed, and the mean of each; None of nothing."""
     firsts, lasts = (
         (dict(enumerate(side)) for side in zip(*ends, strict=True)) if ends else ({}, {})
     )
-    gap = difference(firsts, lasts)
+    gap = paired(firsts, lasts)
     if gap is None:
         return None
     return gap, math.fsum(firsts.values()) / len(firsts), math.fsum(lasts.values()) / len(lasts)
@@ -239,7 +239,7 @@ def _explored(part: Part) -> Iterator[Claim]:
     yield Claim(says, "Figure 7a", slow)
     says = "A size's part settles (replaced by a round, first and last fifth)"
     yield Claim(says, "Figure 7b", stable)
-    steps = [judged(difference(a, b), noise=0.0) for a, b in pairwise(ends.values())]
+    steps = [judged(paired(a, b), noise=0.0) for a, b in pairwise(ends.values())]
     verdict = all_of(steps) if len(ends) == len(below) else "open"
     numbers = ", ".join(
         f"size {size_name(s)} {per_cent(mean(list(v.values())))} %" for s, v in ends.items()

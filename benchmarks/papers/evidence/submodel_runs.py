@@ -9,10 +9,10 @@ from typing import Any
 
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
+from fedloom.report.statistics import Paired, paired
 
 from .lines import Line, script
 from .numbers import first_round
-from .seeds import Difference, difference
 
 PARTS = {
     "main": "Fashion-MNIST, four sizes",
@@ -118,16 +118,14 @@ class Part:
                 out[seed] = math.fsum(values[-last:]) / last
         return out
 
-    def gap(
-        self, method: str, other: str, kind: str, size: str, last: int = 1
-    ) -> Difference | None:
+    def gap(self, method: str, other: str, kind: str, size: str, last: int = 1) -> Paired | None:
         """One method less another, seed by seed."""
         ours, theirs = (self.values(m, kind, size, last) for m in (method, other))
-        return difference(ours, theirs)
+        return paired(ours, theirs)
 
     def effect(
         self, with_it: Sequence[str], without: Sequence[str], kind: str, last: int = 1
-    ) -> Difference | None:
+    ) -> Paired | None:
         """What an idea adds: the mean of the methods with it less that of those without it, seed by
         seed, of the mean over the sizes; None while one of them has no run.
         """
@@ -136,7 +134,7 @@ class Part:
             found = [self.values(m, kind, "mean", last) for m in methods]
             shared = set.intersection(*map(set, found))
             sides.append({s: math.fsum(f[s] for f in found) / len(found) for s in shared})
-        return difference(*sides)
+        return paired(*sides)
 
     def average(self, method: str, kind: str, size: str, last: int = 1) -> float | None:
         """The mean over the seeds."""

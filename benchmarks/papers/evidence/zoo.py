@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedloom.report.curve_data import mean
+from fedloom.report.statistics import p_text
 
 from .lines import Line, script
-from .page import MISSING, Page, Plot, mib, p_text, per_cent, points_of, seeds_cell, table
+from .page import MISSING, Page, Plot, mib, per_cent, points_of, seeds_cell, table
 from .zoo_claims import claims, papers
 from .zoo_plots import plots
 from .zoo_runs import BASE, SEEDS, Zoo, gradients, words_of
@@ -51,7 +52,7 @@ def _beside(zoo: Zoo, name: str, part: str) -> tuple[str, str]:
     if name == BASE:
         return "", ""
     gap = zoo.gap(name, BASE, part)
-    return points_of(gap), p_text(gap.p() if gap else None)
+    return points_of(gap), p_text(gap.p if gap else None)
 
 
 def _target(runs: Sequence[Line]) -> tuple[str, str]:
@@ -157,8 +158,9 @@ def make(lines: Sequence[Line], words: str) -> Page:
 LEGEND = (
     "Accuracies in per cent on the whole test set, mean ± standard deviation over the seeds; "
     "*EMA* is the debiased moving average (0.9 per round), on which rounds to the target are read; "
-    f"*less {BASE}* is paired by seed, in points, and *p* is Student's, two-sided, not corrected "
-    "for the number of rows; MiB count up and down, all clients, "
+    f"*less {BASE}* is paired by seed, in points, with the 95 % interval by Student's t (three "
+    "seeds: 4.303 standard errors), and *p* is two-sided, not corrected for the number of rows; "
+    "MiB count up and down, all clients, "
     f"*at {BASE}'s MiB*: when as much was sent as {BASE} does in all; *gradients* "
     "are those of a batch per local step (MOON's, FedNTD's and FedMLB's need further passes "
     "through the network, which only the time shows); seconds are medians on a shared machine. "

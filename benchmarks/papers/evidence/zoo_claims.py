@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from fedloom.report.curve_data import mean
+from fedloom.report.statistics import LEVEL, holm, p_text, paired
 from fedloom.report.tables import fixed
 
 from .numbers import roughness
@@ -14,13 +18,11 @@ from .page import (
     all_of,
     claims_table,
     judged,
-    p_text,
     points_of,
     table,
     tested,
 )
 from .published import ACG_GAINS, CORRECTION, ZOO, Published
-from .seeds import Difference, difference, holm
 from .zoo_runs import BASE, OWN_RATE, Zoo, words_of
 
 # what else keeps a row from being judged: the part's tuning, and the method
@@ -43,7 +45,7 @@ def papers(zoo: Zoo) -> list[str | Plot]:
         rows = []
         for name, there in found.items():
             gaps = [zoo.gap(name, base) for base in bases]
-            cells = [c for g in gaps for c in (points_of(g), p_text(g.p() if g else None))]
+            cells = [c for g in gaps for c in (points_of(g), p_text(g.p if g else None))]
             rows.append([name, f"{there:+.2f}", *cells, _sign(zoo, name, there)])
         out += [f"### Less {BASE}, in points: {column.source}", table([*head, "sign"], rows)]
         out.append(_together(zoo, list(found)))
@@ -52,8 +54,8 @@ def papers(zoo: Zoo) -> list[str | Plot]:
 
 SIGNS = (
     "*As there* and *the other way*: p is below 0.05, by Student's t on the paired differences of "
-    "the seeds (three seeds: two degrees of freedom, so the mean must be 2.5 standard deviations "
-    f"from zero); *undecided* otherwise. Where {BASE} also ran at the best of its further rates, "
+    "the seeds (three seeds: the interval reaches 4.303 standard errors either "
+    f"way); *undecided* otherwise. Where {BASE} also ran at the best of its further rates, "
     "a sign needs both comparisons; *at the common rate only* has the first alone. *Not judged*: "
     "the runs differ in a setting that is not the method's, or the method was not tuned. A "
     "p-value is of its own row and is not corrected for the number of rows. Data, network and "
@@ -79,7 +81,7 @@ def _sign(zoo: Zoo, name: str, there: float) -> str:
         return f"not judged: {reason}"
     words = {"yes": "as there", "no": "the other way"}
     seen = [
-        words.get(judged(Difference(g.mean * there, g.sd and g.sd * abs(there), g.seeds)))
+        words.get(judged(replace(g, mean=math.copysign(1, there) * g.mean)))
         for base in (BASE, OWN_RATE)
         if base in zoo.methods and (g := zoo.gap(name, base))
     ]
@@ -91,8 +93,9 @@ def _sign(zoo: Zoo, name: str, there: float) -> str:
 def _together(zoo: Zoo, names: list[str]) -> str:
     """Which of a table's rows stay clear when all are counted."""
     judged_ones = {n: g for n in names if not _unequal(zoo, n) and (g := zoo.gap(n, BASE))}
-    found = {n: p for n, g in judged_ones.items() if (p := g.p()) is not None}
-    clear = holm(found)
+    found = {n: p for n, g in judged_ones.items() if (p := g.p) is not None}
+    counted = dict(zip(found, holm([*found.values()]), strict=True))
+    clear = sorted((n for n, p in counted.items() if p < 1 - LEVEL), key=lambda n: found[n])
     if not found:
         return "One seed: no test."
     return (
@@ -161,13 +164,13 @@ def _smooth(zoo: Zoo) -> Claim:
         runs = zoo.finished(name, "dirichlet").items()
         found = {s: roughness({int(t): float(a) for t, a in x["curve"]}) for s, x in runs}
         rough.append({s: v for s, v in found.items() if v is not None})
-    gap = difference(rough[1], rough[0])
+    gap = paired(rough[1], rough[0])
     ours, theirs = (mean(list(r.values())) for r in rough)
     if gap is None or ours is None or theirs is None:
         return Claim(says, source, [Case("", "open")])
     momenta = " and ".join(f"{zoo.chosen(n)}" for n in ("FedACG", "FedAvgM"))
     numbers = (
-        f"{fixed(ours, 2)} against {fixed(theirs, 2)}, p {p_text(gap.p())}, with momentum {momenta}"
+        f"{fixed(ours, 2)} against {fixed(theirs, 2)}, p {p_text(gap.p)}, with momentum {momenta}"
     )
     numbers += " (there 2.26 against 10.30, both with 0.85)"
     return Claim(says, source, [Case("", judged(gap, noise=0.0), numbers)])

@@ -11,10 +11,10 @@ from fedloom.algorithms.registry import make_algorithm
 from fedloom.cli.method_costs import costs
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
+from fedloom.report.statistics import Paired, paired
 
 from .lines import Line, script
 from .numbers import at_or_before, smoothed
-from .seeds import Difference, difference
 
 BASE, OWN_RATE, SEEDS = "FedAvg", "FedAvg, rate of its own", 3
 NUISANCES = ("weight_decay", "clip")  # settings of no method: alike, or the methods do not compare
@@ -165,10 +165,10 @@ class Zoo:
             (n for n in means if means[n] is not None), key=lambda n: (-(means[n] or 0), n)
         )
 
-    def gap(self, name: str, other: str, part: str = "") -> Difference | None:
+    def gap(self, name: str, other: str, part: str = "") -> Paired | None:
         """One method's last moving average less another's, seed by seed; in the part that chose."""
         part = part or self.tuned
-        return difference(self.emas(name, part), self.emas(other, part))
+        return paired(self.emas(name, part), self.emas(other, part))
 
     def curves(self, name: str, part: str) -> list[dict[int, float]]:
         """The moving averages of the seeds, {round: accuracy}."""

@@ -17,24 +17,36 @@ if TYPE_CHECKING:
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
 @click.option("--csv", type=click.Path(path_type=Path), help="Also write all numbers to this file.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+@click.option("--against", metavar="LABEL", help="Compare with this row.  [default: the first]")
 def compare_command(
-    runs: tuple[str, ...], target: float | None, csv: Path | None, markdown: bool
+    runs: tuple[str, ...],
+    target: float | None,
+    csv: Path | None,
+    markdown: bool,
+    against: str | None,
 ) -> None:
     """Print a table of runs; runs that differ only in their seed are one line.
 
-    A folder of runs stands for all runs in it.
+    A folder of runs stands for all runs in it. Below stands what every line is less the first one,
+    paired by seed, with Student's t: its interval, its p, and whether that may be chance.
     """
     from fedloom.report import as_csv, as_markdown, comparison, group_runs, load_run
+    from fedloom.report.differences import as_lines, columns, differences
     from fedloom.report.style import write_atomic
 
     from .printing import expand, fitted
 
     loaded = [load_run(path) for path in expand(runs)]
     _check_target(target, loaded)
-    rows = comparison(group_runs(loaded), target)
+    groups = group_runs(loaded)
+    rows, beside = comparison(groups, target), differences(groups, against)
     if csv is not None:
-        write_atomic(csv, as_csv(rows).encode())
+        whole = [row | columns(row["label"], beside) for row in rows]
+        write_atomic(csv, as_csv(whole).encode())
     click.echo(as_markdown(rows).rstrip() if markdown else fitted(rows))
+    if said := as_lines(beside):
+        fence = ["```"] if markdown else []
+        click.echo("\n".join(["", *fence, *said, *fence]))
 
 
 def _check_target(target: float | None, runs: Sequence[Run]) -> None:

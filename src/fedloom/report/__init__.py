@@ -9,20 +9,24 @@ from __future__ import annotations
 from .curves import save_curves
 from .html import write_report
 from .runs import Group, Metric, Run, group_runs, load_run
+from .statistics import Paired, holm, paired
 from .tables import as_csv, as_markdown, as_text, comparison, human_bytes, human_seconds
 
 __all__ = [
     "Group",
     "Metric",
+    "Paired",
     "Run",
     "as_csv",
     "as_markdown",
     "as_text",
     "comparison",
     "group_runs",
+    "holm",
     "human_bytes",
     "human_seconds",
     "load_run",
+    "paired",
     "save_curves",
     "write_report",
 ]

@@ -16,6 +16,7 @@ from fedloom.storage.identity import flatten
 from .charts import field_bytes
 from .curve_data import best, last
 from .curves import all_pictures, save_pictures
+from .differences import as_lines, differences
 from .runs import Group, Run, group_runs, load_run, show_value
 from .style import DPI, Picture, need, styles, write_atomic
 from .submodels import size_cells
@@ -99,6 +100,7 @@ def _context(
         "facts": _facts(runs),
         "unfinished": sum(not run.finished for run in runs),
         "table": _Table(heads, lines, colours),
+        "tested": as_lines(differences(groups)),
         "curves": _images(
             pictures, "_by_round", "_by_seconds", "_by_simulated", "train_loss", "test_loss"
         ),

@@ -1,0 +1,174 @@
+"""Whether a difference of two methods can be told from chance: Student's t on paired seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .curve_data import mean as mean_of
+from .curve_data import sd as sd_of
+from .tables import MISSING, fixed
+
+LEVEL = 0.95  # of intervals; a verdict needs p below 1 - LEVEL, two-sided
+Side = Literal["above", "below", "undecided"]
+
+
+def student_p(t: float, freedom: int) -> float:
+    """The probability that |T| is at least |t|, T Student's t with so many degrees of freedom.
+
+    Closed form for whole degrees (Abramowitz and Stegun, 26.7.3 and 26.7.4), so that a page has
+    the same digits wherever it is made; with two it is 1 - |t| / sqrt(2 + t^2).
+
+    >>> round(student_p(1.0, 1), 9), round(student_p(4.303, 2), 4), student_p(0.0, 2)
+    (0.5, 0.05, 1.0)
+    """
+    angle = math.atan2(abs(t), math.sqrt(freedom))
+    odd, squared = freedom % 2, math.cos(angle) ** 2
+    term, terms = (math.cos(angle), freedom // 2) if odd else (1.0, freedom // 2)
+    total = []
+    for k in range(1, terms + 1):
+        total.append(term)
+        term *= squared * (2 * k / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
+    within = math.sin(angle) * math.fsum(total)
+    return 1 - (2 / math.pi * (angle + within) if odd else within)
+
+
+def student_t(level: float, freedom: int) -> float:
+    """The t that |T| exceeds with probability 1 - level: how many standard errors wide an interval
+    is, either way. Three seeds have two degrees of freedom, five have four.
+
+    >>> round(student_t(0.95, 2), 3), round(student_t(0.95, 4), 3)
+    (4.303, 2.776)
+    """
+    low, high = 0.0, 1.0
+    while student_p(high, freedom) > 1 - level:
+        high *= 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if student_p(middle, freedom) > 1 - level else (low, middle)
+    return high
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The differences of n pairs: their mean and standard deviation (n - 1; None for one pair)."""
+
+    mean: float
+    sd: float | None
+    n: int
+    level: float = LEVEL
+
+    @property
+    def half(self) -> float:
+        """Half the width of the mean's interval; infinite for one pair, which has none."""
+        if self.sd is None:
+            return math.inf
+        return student_t(self.level, self.n - 1) * self.sd / math.sqrt(self.n)
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.mean + self.half
+
+    @property
+    def p(self) -> float | None:
+        """Student's two-sided p of a mean of zero; None for one pair, which has no test.
+
+        >>> round(Paired(0.01, 0.01, 3).p, 4)  # t = sqrt(3), two degrees: 1 - sqrt(3 / 5)
+        0.2254
+        """
+        if self.sd is None:
+            return None
+        if self.sd == 0:
+            return 1.0 if self.mean == 0 else 0.0
+        return student_p(self.mean / (self.sd / math.sqrt(self.n)), self.n - 1)
+
+    @property
+    def verdict(self) -> Side:
+        """On which side of zero the mean is; undecided where that may be chance, or with one pair.
+
+        >>> [Paired(*d).verdict for d in ((0.02, 0.001, 3), (-0.02, 0.05, 3), (9.0, None, 1))]
+        ['above', 'undecided', 'undecided']
+        """
+        return side(self.mean, self.p, self.level)
+
+    def less(self, bound: float) -> Paired:
+        """The same pairs, each less a number: to test whether the mean is above that."""
+        return replace(self, mean=self.mean - bound)
+
+    def words(self, unit: str = "share") -> str:
+        """The mean, its interval and the verdict; of shares in points.
+
+        >>> Paired(0.0084, 0.00483, 3).words()
+        '+0.84 ± 1.20 (95 %, Student, 3 seeds): undecided'
+        >>> Paired(-1.5, None, 1).words(unit="")
+        '-1.5 (one seed, no test): undecided'
+        """
+        middle, half = shown(self.mean, unit), shown(self.half, unit).removeprefix("+")
+        if self.sd is None:
+            return f"{middle} (one seed, no test): {self.verdict}"
+        level = f"{100 * self.level:g} %"
+        return f"{middle} ± {half} ({level}, Student, {self.n} seeds): {self.verdict}"
+
+
+def shown(value: float, unit: str) -> str:
+    """A difference with its sign: of shares in points to two decimals, else four digits."""
+    return fixed(100 * value, 2, "+") if unit == "share" else f"{value:+.4g}"
+
+
+def side(mean: float, p: float | None, level: float = LEVEL) -> Side:
+    """A verdict from a mean and its p, corrected or not."""
+    if p is None or not p < 1 - level:
+        return "undecided"
+    return "above" if mean > 0 else "below"
+
+
+Values = Mapping[int, float] | Sequence[float]
+
+
+def paired(a: Values, b: Values, level: float = LEVEL) -> Paired | None:
+    """a less b, pair by pair: {seed: value} over the seeds that both have, or two sequences of one
+    length. None if there is no pair.
+
+    Paired, because runs with the same seed have the same clients, data and start.
+
+    >>> paired({0: 3.0, 1: 5.0}, {0: 1.0, 1: 1.0, 2: 9.0})
+    Paired(mean=3.0, sd=1.4142135623730951, n=2, level=0.95)
+    """
+    one, two = (dict(v if isinstance(v, Mapping) else enumerate(v)) for v in (a, b))
+    if not isinstance(a, Mapping) and len(one) != len(two):
+        raise ValueError(f"{len(one)} values cannot be paired with {len(two)}")
+    found = [one[s] - two[s] for s in sorted(set(one) & set(two))]
+    middle = mean_of(found)
+    return None if middle is None else Paired(middle, sd_of(found), len(found), level)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """The p-values of several comparisons, each corrected for their number (Holm 1979), in order.
+
+    The smallest is multiplied by n, the next by n - 1, and so on; none falls below one before it.
+
+    >>> holm([0.01, 0.04, 0.03, 0.005])
+    [0.03, 0.06, 0.06, 0.02]
+    """
+    out, least = [0.0] * len(p), 0.0
+    for rank, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        least = out[i] = max(least, min(1.0, (len(p) - rank) * p[i]))
+    return out
+
+
+def p_text(p: float | None) -> str:
+    """A p-value, three decimals.
+
+    >>> p_text(0.0467), p_text(0.00004), p_text(None)
+    ('0.047', '< 0.001', '-')
+    """
+    if p is None:
+        return MISSING
+    return "< 0.001" if p < 0.001 else fixed(p, 3)
