@@ -15,12 +15,14 @@ import pytest
 import torch
 from published import refused
 
+from fedloom.config import resolve
 from fedloom.data import SOURCES, Images, celeba, cifar100, femnist, iid, tiny_imagenet
 from fedloom.data.partition import natural
 from fedloom.data.published import images
 from fedloom.data.published.cache import FOLDER
 from fedloom.data.published.cifar_batches import read_batch
 from fedloom.data.published.download import PublishedFile, fetch_archive, md5_of
+from fedloom.storage import identity
 from support.downloads import FromFiles
 
 Image = pytest.importorskip("PIL.Image")
@@ -46,6 +48,11 @@ def test_cifar_options_reach_the_transform(tmp_path):
     options = {"crop": 4, "flip": True, "rotate": 10.0, "std": [0.5, 0.5, 0.5]}
     data = cifar100(iid(10), data_dir=tmp_path, **options)
     assert data.transform.draws and data.transform.std == (0.5, 0.5, 0.5)
+    # a list from a file or the command line, as the authors' normalisation is written
+    two = {"mean": [0.5, 0.5], "std": [0.5, 0.5]}
+    refused(lambda: cifar100(iid(10), data_dir=tmp_path, **two), "mean and std have 2 numbers", "3")
+    table = resolve("fiarse_cifar10", ["data.mean=[0.5, 0.4, 0.3]"]).values["data"]
+    assert (table["mean"], table["std"]) == ([0.5, 0.4, 0.3], [0.2023, 0.1994, 0.2010])
     assert data.about["crop"] == 4 and data.about["flip"] is True
 
 
@@ -322,6 +329,16 @@ def test_celeba_has_a_client_per_celebrity(tmp_path):
     assert data.inputs.shape == (2, 3, 84, 84) and data.sizes.tolist() == [2]
     assert data.inputs[:, 0].float().mean((1, 2)).tolist() == pytest.approx([100, 0], abs=3)
     assert data.test_clients.sizes.tolist() == [1] and data.class_names[1] == "smiling"
+    assert float(data.ready(data.inputs[1:]).max()) < 0.1  # bytes / 255, as LEAF has them
+    halves = celeba(natural(), data_dir=tmp_path, mean=[0.5] * 3, std=[0.5] * 3)
+    assert float(halves.ready(halves.inputs[1:]).min()) == pytest.approx(-1, abs=0.05)
+    # runs of before these settings go on
+    before = {"data": {"name": "celeba", "flip": False}, "local": {"lr": 0.1}}
+    told = {"name": "celeba", "flip": False, "mean": [0.0] * 3, "std": [1.0] * 3}
+    assert identity.fixed_parts(before | {"data": told}) == before
+    other = before | {"data": told | {"std": [0.5] * 3}}
+    assert "std" in identity.fixed_parts(other)["data"]
+    assert "mean" in identity.fixed_parts({"data": told | {"name": "cifar10"}})["data"]
     (folder / "img_align_celeba" / "0.jpg").unlink()
     published.leaf(folder / "train", **{"7": {"x": ["0.jpg"], "y": [0]}})
     refused(lambda: celeba(natural(), data_dir=tmp_path), "celebrity 7", "0.jpg is missing")

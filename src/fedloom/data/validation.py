@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.client_indices import Ragged
-from fedloom.data.transforms import Transform
+from fedloom.data.transforms import Images, Transform
 from fedloom.errors import DataError
 
 MOST = 1 << 24  # classes, or tokens
@@ -42,6 +42,12 @@ def check_arrays(which: str, inputs: Tensor, targets: Tensor, transform: Transfo
         raise DataError(
             f"{which}inputs have shape {tuple(inputs.shape)} and {which}targets "
             f"{tuple(targets.shape)}; the first dimension counts the samples and must be the same"
+        )
+    numbers = len(transform.mean) if isinstance(transform, Images) else 1
+    if inputs.ndim > 1 and numbers not in (1, inputs.shape[1]):
+        raise DataError(
+            f"mean and std have {numbers} numbers and {which}images {inputs.shape[1]} channels; "
+            "give one number per channel"
         )
     if len(inputs) == 0:
         raise DataError(f"{which or 'training '}data have no samples")

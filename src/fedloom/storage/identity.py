@@ -35,8 +35,13 @@ LATER = ("rounds", "evaluate")
 # of these what has already decided something by then
 FIXED = ("evaluate.validation", "evaluate.ema")
 SEEDS = ("seed", "data.seed")
-# settings that came later, and the value that stands for what all runs did before
-NEW = {"local.precision": "full"}
+# settings that came later, and the value that stands for what all runs did before; those of a
+# part that a file names have the part's name
+NEW: dict[str, tuple[Any, str | None]] = {
+    "local.precision": ("full", None),
+    "data.mean": ([0.0] * 3, "celeba"),
+    "data.std": ([1.0] * 3, "celeba"),
+}
 
 CHANGEABLE = (
     "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, name, "
@@ -60,11 +65,14 @@ def fixed_parts(config: Table) -> dict[str, Any]:
 
 def _as_then(config: Table) -> dict[str, Any]:
     """A configuration without the settings that came later and have the value of before."""
-    out = dict(config)
-    for setting, then in NEW.items():
+    out, python = dict(config), config.get("source") == "python"
+    for setting, (then, name) in NEW.items():
         table, _, key = setting.partition(".")
-        if isinstance(out.get(table), Mapping) and out[table].get(key) == then:
-            out[table] = {k: v for k, v in out[table].items() if k != key}
+        found = out.get(table)
+        if not isinstance(found, Mapping) or found.get(key) != then:
+            continue
+        if name is None or (found.get("name") == name and not python):
+            out[table] = {k: v for k, v in found.items() if k != key}
     return out
 
 

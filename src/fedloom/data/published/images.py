@@ -262,9 +262,11 @@ def cifar10(
 
     The images stay uint8; batches are normalised by mean and std, and in training turned, cropped
     and flipped as `Images` says: rotate=10 crop=4 flip=true is FedACG's augmentation, crop=4
-    flip=true FIARSE's, flip=true crop=4 crop_chance=0.5 fill=mean FedSMOO's. root as for `mnist`;
-    every file is verified by its published md5, and the archive is downloaded if the folder is not
-    there. Raises DataError for files that are missing or damaged.
+    flip=true FIARSE's, flip=true crop=4 crop_chance=0.5 fill=mean FedSMOO's. The default mean and
+    std are those of the training images. FedACG's and FIARSE's code has the same mean, but
+    std=[0.2023, 0.1994, 0.2010], the mean of each image's own deviation. root as for `mnist`; every
+    file is verified by its published md5, and the archive is downloaded if the folder is not there.
+    Raises DataError for files that are missing or damaged.
 
     Source: Krizhevsky 2009.
     """

@@ -7,7 +7,7 @@ training and test. Shakespeare, whose samples overlap, has a file of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,6 +192,8 @@ def celeba(
     partition: Partition,
     seed: int = 0,
     data_dir: str | os.PathLike[str] | None = None,
+    mean: Sequence[float] = (0.0,) * 3,
+    std: Sequence[float] = (1.0,) * 3,
     flip: bool = False,
 ) -> FederatedData:
     """Load LEAF's task on CelebA, whether a celebrity smiles, from <root>/leaf/celeba.
@@ -199,13 +201,14 @@ def celeba(
     That folder holds train and test with LEAF's .json files, and img_align_celeba with the
     pictures, which are made 84 x 84 as LEAF's loader does, once, and kept as arrays in .prepared
     (4 GB for all 200,288, mapped into memory). The partition natural makes a client of every
-    celebrity. Inputs are (n, 3, 84, 84), pixel / 255; flip mirrors half of them in training. There
-    is no download: the pictures' licence asks for consent. Needs pillow. Raises DataError for files
-    that are missing or damaged, naming the file and the celebrity.
+    celebrity. Inputs are (n, 3, 84, 84), (pixel / 255 - mean) / std, by default as LEAF has them;
+    0.5 three times for both is FedACG's code. flip mirrors half of them in training. There is no
+    download: the pictures' licence asks for consent. Needs pillow. Raises DataError for files that
+    are missing or damaged, naming the file and the celebrity.
 
     Source: Caldas et al., LEAF 2018; Liu et al., CelebA, ICCV 2015.
     """
-    transform = Images(mean=(0.0,) * 3, std=(1.0,) * 3, flip=flip)
+    transform = Images(mean=tuple(mean), std=tuple(std), flip=flip)
     return load_celeba(data_root(data_dir) / "leaf" / "celeba", transform).divided(partition, seed)
 
 
