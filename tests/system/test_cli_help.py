@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from fedloom import __version__
 from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.cli.__main__ import cli
+from fedloom.cli.measure_names import EVERY
 from fedloom.cli.printing import table
 from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
@@ -31,8 +32,9 @@ FLAGS = {
     "run": {"--out", "--quiet", "--dry-run", "--seeds"},
     "resume": {"--quiet", "--accept-log"},
     "sweep": {"--seeds", "--by", "--out", "--quiet"},
-    "compare": {"--target", "--csv", "--markdown"},
+    "compare": {"--target", "--csv", "--markdown", "--against"},
     "report": {"--out", "--target"},
+    "measure": {"--out"},
     "list": set(),
     "show": set(),
     "matrix": {"--out"},
@@ -108,6 +110,7 @@ REGISTRIES = {
     "codecs": MAKERS,
     "devices": DEVICES,
     "engines": ENGINES,
+    "measures": EVERY,
 }
 
 

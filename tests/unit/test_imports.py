@@ -24,7 +24,7 @@ LAYERS = {
     5: ["models", "plan"],
     6: ["engines"],
     7: ["server"],
-    8: ["experiment"],
+    8: ["experiment", "measures"],
     9: ["checks", "recipes", "report"],
     10: ["config"],
     11: ["sweep"],

@@ -23,6 +23,7 @@ from .demo import demo_command
 from .export import export_command
 from .list_and_show import list_command, show_command
 from .matrix import matrix_command
+from .measure import measure_command
 from .partition import partition_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
@@ -123,6 +124,7 @@ for _command in (
     sweep_command,
     compare_command,
     report_command,
+    measure_command,
     list_command,
     show_command,
     matrix_command,

@@ -28,6 +28,7 @@ _WHERE = {  # topic: the registry of its names
     "codecs": "fedloom.compression.codecs:MAKERS",
     "devices": "fedloom.federation.devices:DEVICES",
     "engines": "fedloom.engines:ENGINES",
+    "measures": "fedloom.cli.measure_names:EVERY",
     "optimisers": "fedloom.config.help_texts:OPTIMISERS",
     "settings": "fedloom.config.help_texts:TABLES",
 }
@@ -42,7 +43,8 @@ def list_command(topic: str | None) -> None:
 
     Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
     partitions, objectives, submodels, schedules, codecs (how updates are compressed), devices (how
-    fast clients are), engines, optimisers (of clients), settings (tables without a name), runs.
+    fast clients are), engines, measures (of a run), optimisers (of clients), settings (tables
+    without a name), runs.
     Without one: everything but the runs.
     """
     from .printing import table
@@ -65,8 +67,8 @@ def list_command(topic: str | None) -> None:
 @click.argument("name")
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
-    of sub-models, schedule, codec, device profile, engine, local optimiser or table of settings
-    (run, local, evaluate, checkpoint, turnover).
+    of sub-models, schedule, codec, device profile, engine, measure, local optimiser or table of
+    settings (run, local, evaluate, checkpoint, turnover).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -201,6 +203,16 @@ def _settings(name: str, what: Any) -> str:
     return f"{_words(what)}\n\n" + table([["key", "default", "allowed", "meaning"], *lines])
 
 
+def _measure(name: str, make: Any) -> str:
+    from fedloom.config.help_texts import options_of_measure
+
+    from .printing import table
+
+    lines = [[s.key, s.default, s.allowed, s.about] for s in options_of_measure(make)]
+    rows = table([["key", "default", "allowed", "meaning"], *lines]) if lines else ""
+    return f"{_words(make)}\n\n{rows}".rstrip()
+
+
 def _optimiser(name: str, what: Any) -> str:
     return f"{_words(what)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
 
@@ -223,4 +235,5 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "submodels": _in_table("submodel"),
     "settings": _settings,
     "optimisers": _optimiser,
+    "measures": _measure,
 }

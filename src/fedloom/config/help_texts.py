@@ -105,6 +105,11 @@ def options_of(path: str, name: str) -> list[Setting]:
     return _of(REGISTRIES[path][name], f"{path}.", NESTED.get(path, ()))
 
 
+def options_of_measure(make: Callable[..., Any]) -> list[Setting]:
+    """The settings of an entry of `fedloom list measures`."""
+    return _of(make, "", ("run", "every"))
+
+
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:
     rules, given, hints = _rules(make), inspect.signature(make).parameters, hints_of(make)
     out = []

@@ -349,6 +349,7 @@ class Client:
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
         job = job.at(lr=rates[-1], step=float(len(rates) - 1))
+        self.last: Vec = x  # for measures; the next client's steps overwrite it
         up, kept = alg.finish(x, loc, msg, own, job)
         alg.unchanged(before, msg, own)
         obj = objective.finish(view.seen(x), ref, obj)

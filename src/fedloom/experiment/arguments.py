@@ -22,6 +22,18 @@ def functions(given: Any, name: str) -> tuple[Callable[..., Any], ...]:
     return found
 
 
+def measures_of(given: Any) -> list[Any]:
+    """Measures: one, or any number of them. Raises ConfigError."""
+    found = [given] if callable(given) else given
+    usable = isinstance(found, Sequence) and all(callable(m) for m in found)
+    if not usable or not all(isinstance(getattr(m, "every", None), int) for m in found):
+        raise ConfigError(
+            "measures must be measures of a run, such as [Hessian(every=50)] of fedloom.measures, "
+            f"got {given!r}"
+        )
+    return list(found)
+
+
 def metrics_of(given: Any) -> dict[str, Callable[..., Any]] | None:
     """Metrics by name; a single function has its own name. Raises ConfigError."""
     if given is None:

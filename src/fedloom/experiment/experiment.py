@@ -25,7 +25,7 @@ from ..data import FederatedData
 from ..engines import Choice, Workers, choose, make_engine, on_processes
 from ..engines.base import Engine
 from ..engines.metrics import default_metrics
-from ..errors import ConfigError
+from ..errors import CheckpointError, ConfigError
 from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.devices import Devices
 from ..federation.federation import Federation
@@ -35,13 +35,13 @@ from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLos
 from ..plan import Plan, Setting
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say
-from ..server.rounds import Loop
+from ..server.rounds import Loop, Measuring
 from ..server.submodel_evaluation import Sizes
 from ..storage.checkpoint import Checkpoint
 from ..storage.client_state import ClientMemory
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
-from .arguments import functions, link_of, metrics_of
+from .arguments import functions, link_of, measures_of, metrics_of
 from .preflight import (
     check_evaluation,
     check_fit,
@@ -82,7 +82,7 @@ class Experiment(Settings):
     the clients}, or a file with one per client; "1/4" may be written for 0.25. compress: the codecs
     of client updates and of broadcasts (Link.down); "topk:0.01" is short. devices: how fast clients
     are. weights: the initial model, {name: tensor} or a safetensors file. on_round, on_evaluation:
-    called with the round's row.
+    called with the round's row. measures: of fedloom.measures, whose numbers become columns of it.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -117,6 +117,7 @@ class Experiment(Settings):
     )
     on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
     on_evaluation: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
+    measures: Sequence[Measuring] | Measuring = ()
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -125,6 +126,7 @@ class Experiment(Settings):
         self._metrics = metrics_of(self.metrics)
         self._on_round = functions(self.on_round, "on_round")
         self._on_evaluation = functions(self.on_evaluation, "on_evaluation")
+        self._measures = measures_of(self.measures)
         if self.evaluate.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)
         if self._dtype is not None and self.data.transform is not None:
@@ -254,6 +256,7 @@ class Experiment(Settings):
             checkpoint=self.checkpoint,
             on_round=list(self._on_round),
             on_evaluation=list(self._on_evaluation),
+            measures=self._measures,
             sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluate),
         )
 
@@ -295,6 +298,27 @@ class Experiment(Settings):
         folder.open()
         with folder.held():
             return self._resume(folder, progress)
+
+    def open(self, out: str | Path) -> Loop:
+        """A run as the newest checkpoint of its directory left it, to be measured: no file changes.
+
+        Raises CheckpointError if there is none, or it is of a run of another configuration.
+        """
+        folder = RunDirectory(out)
+        folder.open()
+        self.engine = "serial"  # nothing is run, and the run may come from a larger machine
+        loop = self.build()
+        check_same(folder, self._settings(loop), self.data, loop, but=("engine",))
+        self._attach(loop, folder)
+        state = folder.load(loop.memory, loop.net.device)
+        if state is None:
+            raise CheckpointError(
+                f"'{out}' has no checkpoint yet, so there is no model to measure; {folder.resume} "
+                "first"
+            )
+        loop.take(state)
+        loop.folder = None
+        return loop
 
     def _resume(self, folder: RunDirectory, progress: bool) -> Result:
         if self.engine == "auto":  # what the run began with

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,12 +81,18 @@ _SCHEME = "2"  # of the fingerprint; the first one had no number, and looked at 
 
 
 def check_same(
-    folder: RunDirectory, config: Mapping[str, Any], data: FederatedData, loop: Loop
+    folder: RunDirectory,
+    config: Mapping[str, Any],
+    data: FederatedData,
+    loop: Loop,
+    but: Collection[str] = (),
 ) -> None:
-    """Raise CheckpointError if the folder holds a run of another configuration."""
+    """Raise CheckpointError if the folder holds a run of another configuration. but: parts that may
+    differ.
+    """
     known = folder.read_object("fingerprint.json")
     own = fingerprint(config, data, loop, known.get("version", "1"))
-    other = sorted(k for k in {*own, *known} if known.get(k) != own.get(k))
+    other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
     if other:
         raise CheckpointError(
             f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "

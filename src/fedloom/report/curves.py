@@ -13,6 +13,7 @@ from fedloom.errors import ConfigError
 
 from .charts import clients_chart, ledger_chart, partition_charts
 from .curve_data import Axis, Curve, group_curve
+from .measures import measure_pictures
 from .runs import Floats, Group, Metric, Run, group_runs
 from .style import (
     Picture,
@@ -59,7 +60,8 @@ def save_curves(
 
     Takes one run, several, or groups of them; `target` (the metric's unit) draws a line.  Returns
     the files: <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were
-    described), train_loss, test_loss, partition, clients, ledger, and of sub-models sizes-*.
+    described), train_loss, test_loss, partition, clients, ledger, of sub-models sizes-*, and
+    measures-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
     return save_pictures(all_pictures(_as_groups(run_or_groups), target), folder)
@@ -79,6 +81,7 @@ def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[P
     pictures += [picture] if (picture := clients_chart(groups, look)) else []
     pictures += [picture] if (picture := ledger_chart(groups, look)) else []
     pictures += size_pictures(groups, look)
+    pictures += measure_pictures(groups, look)
     return pictures
 
 

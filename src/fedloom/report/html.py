@@ -17,6 +17,7 @@ from .charts import field_bytes
 from .curve_data import best, last
 from .curves import all_pictures, save_pictures
 from .differences import as_lines, differences
+from .measures import measure_cells
 from .runs import Group, Run, group_runs, load_run, show_value
 from .style import DPI, Picture, need, styles, write_atomic
 from .submodels import size_cells
@@ -108,6 +109,8 @@ def _context(
         "clients": _images(pictures, "partition", "clients"),
         "sizes": _sizes(groups),
         "by_size": _images(pictures, "sizes"),
+        "measured": _measured(groups),
+        "measures": _images(pictures, "measures"),
         "fields": _fields(groups),
         "differences": _differences(groups),
         "configurations": [(group.label, group.runs[0].config_text) for group in groups],
@@ -173,6 +176,15 @@ def _sizes(groups: Sequence[Group]) -> _Table:
     look = styles(groups)
     colour = {group.label: look[group.key].colour for group in groups}
     return _Table(heads, lines, [colour[line[0]] for line in lines])
+
+
+def _measured(groups: Sequence[Group]) -> _Table:
+    heads, lines = measure_cells(groups)
+    look = {
+        group.label: style.colour
+        for group, style in zip(groups, styles(groups).values(), strict=True)
+    }
+    return _Table(heads, lines, [look[line[0]] for line in lines])
 
 
 def _differences(groups: Sequence[Group]) -> _Table:

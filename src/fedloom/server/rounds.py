@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from ..engines.base import Engine, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.client_round import RangeResult, Stats
 from ..engines.evaluation import Score
-from ..errors import CheckpointError, FedloomError
+from ..errors import CheckpointError, ConfigError, FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
@@ -39,6 +39,17 @@ from .submodel_evaluation import Sizes
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
 Saving = Checkpoint  # what it was called in fedloom 0.1
+
+
+class Measuring(Protocol):
+    """A look at a run between two rounds, every so many of them: -> columns of the round's row. It
+    changes nothing.
+    """
+
+    @property
+    def every(self) -> int: ...
+
+    def __call__(self, loop: Loop, /) -> Mapping[str, float]: ...
 
 
 @dataclass
@@ -58,6 +69,7 @@ class Loop:
     on_round: list[Callable[[Row], None]] = field(default_factory=list)
     on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
     sizes: Sizes | None = None  # of sub-models
+    measures: list[Measuring] = field(default_factory=list)
 
     round: int = 0  # rounds that are done
     history: list[Row] = field(default_factory=list)
@@ -220,9 +232,10 @@ class Loop:
         sizes: dict[str, float] = {}
         if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
             sizes = self.sizes.columns(self.size_scores(scores.get("test")))
+        measured = self._measured(rounds)
         with undisturbed():
             row = self.history[-1]
-            row.update(sizes)
+            row.update(sizes | measured)
             for part, score in scores.items():
                 put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
@@ -238,6 +251,16 @@ class Loop:
                 _log.warning(said)
         for call in [*(self.on_evaluation if scores else ()), *self.on_round]:
             call(row)
+
+    def _measured(self, rounds: int) -> dict[str, float]:
+        """The columns of the measures that are due."""
+        found: dict[str, float] = {}
+        for measure in self.measures:
+            if self.round % measure.every == 0 or self.round >= rounds:
+                found |= measure(self)
+        if taken := sorted(found.keys() & self.history[-1].keys()):
+            raise ConfigError(f"measures: a round has a column '{taken[0]}' already; rename it")
+        return found
 
     def scores(self) -> dict[str, Score]:
         """The current model on the test set and on the validation split."""
@@ -328,11 +351,7 @@ class Loop:
         log = int(state.extra["log"])
         self.history = self.folder.read_rounds(log, state.round)
         self.folder.rewind(log, state.round)
-        self.round, self.buffers = state.round, state.buffers
-        learnt = state.srv
-        self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
-        if self.sizes is not None:
-            self.sizes.restore(getattr(learnt, "sizes", None), self._sent(), self.round)
+        self.take(state)
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
         asked = self.curve
@@ -346,6 +365,14 @@ class Loop:
         self.logged = len(self.history)
         for row in self.history:  # no warning twice
             self._watch.see(row)
+
+    def take(self, state: State) -> None:
+        """Go to the round of a checkpoint, without its history; the client states are there."""
+        self.round, self.buffers = state.round, state.buffers
+        learnt = state.srv
+        self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
+        if self.sizes is not None:
+            self.sizes.restore(getattr(learnt, "sizes", None), self._sent(), self.round)
 
     def _means(self) -> Iterator[tuple[int, float, int, float]]:
         """For every evaluation so far: round, moving average, bytes and seconds until then."""

@@ -1,0 +1,112 @@
+"""`fedloom measure`: curvature, loss surface, divergence, CKA and more of a run's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedloom.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.report.runs import Run
+
+
+@click.command("measure")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("name", metavar="MEASURE")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file.  [default: RUN/measures/MEASURE.json]"
+)
+def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path | None) -> None:
+    """Measure a run at its newest checkpoint, and write the numbers to a JSON file beside it.
+
+    \b
+    fedloom measure runs/a hessian examples=2000      top eigenvalue and trace
+    fedloom measure runs/a surface points=21          the loss on a square around the model
+    fedloom measure runs/a divergence                 of the local models of the next cohort
+    fedloom measure runs/a cka layers='["layer*"]'    their layers, pair by pair
+    fedloom measure runs/a clients                    a histogram of the clients' metric
+    fedloom measure runs/a targets target='[0.8]'     rounds and bytes to it
+    fedloom measure runs/a residual                   norms of the error feedback by round
+    fedloom measure runs/a explored                   share of the weights ever chosen
+
+    Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
+    """
+    from fedloom._version import __version__
+    from fedloom.report import load_run
+    from fedloom.report.recorded import RECORDED
+
+    from .measure_names import EVERY
+
+    make, loaded = EVERY.known(name), load_run(run)
+    options, shown = _options(name, make, settings)
+    recorded = name in RECORDED
+    found = make(loaded, **options) if recorded else _at_checkpoint(loaded, make(**options))
+    out = out or run / "measures" / f"{name}.json"
+    _write(out, {"measure": name, "fedloom": __version__, "settings": shown, **found})
+    click.echo(_said(found))
+    click.echo(f"  numbers in {out}")
+
+
+def _options(
+    name: str, make: Any, settings: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings as Python arguments, and as they are written. Raises ConfigError."""
+    from fedloom.config import parse_override
+    from fedloom.config.validation import Origin, check, live, model_of
+
+    given = dict(map(parse_override, settings))
+    origin = Origin("command line", frozenset(given))
+    model = model_of(make, frozenset({"run", "every"}))
+    shown = check(model, given, "", f"measure '{name}'", origin)
+    return live(shown), shown
+
+
+def _at_checkpoint(run: Run, measure: Any) -> dict[str, Any]:
+    """Measure the run's model, on its data, as its newest checkpoint left it."""
+    if run.config.get("source") == "python":
+        kind = type(measure).__name__
+        raise ConfigError(
+            f"'{run.path}' was started from Python, which made its model and data; measure it "
+            f"there with {kind}().of(Experiment(...).open('{run.path}'))"
+        )
+    from fedloom.config import from_run
+
+    loop = from_run(run.path, ["device=auto"]).experiment().open(run.path)
+    found: dict[str, Any] = measure.of(loop)
+    return found
+
+
+def _said(found: dict[str, Any]) -> str:
+    """The numbers of a result, without its long lists."""
+    from .printing import table
+
+    rows: list[tuple[str, str]] = []
+    for key, value in found.items():
+        if isinstance(value, dict) and all(isinstance(v, float | None) for v in value.values()):
+            rows += [(f"{key} {k}", _number(v)) for k, v in list(value.items())[:40]]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            rows += [(key, ", ".join(f"{k} {_number(v)}" for k, v in row.items())) for row in value]
+        elif isinstance(value, int | float | str):
+            rows.append((key.replace("_", " "), _number(value)))
+    return table(rows)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def _write(out: Path, found: dict[str, Any]) -> None:
+    from fedloom.storage.atomic import write_atomic
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, json.dumps(found) + "\n")
+    except OSError as error:
+        raise CheckpointError(
+            f"'{out}' cannot be written: {error.strerror or error}; choose --out"
+        ) from None

@@ -1,0 +1,35 @@
+"""Measures of a model and of a run: curvature, loss surface, divergence and CKA of local models.
+
+Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
+`fedloom measure` takes on a run's folder. The functions below them work on any model and data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..core.registry import Registry
+from .base import Measure
+from .cka import Cka, linear_cka
+from .divergence import Divergence
+from .hessian import Hessian, hessian
+from .mean_loss import MeanLoss
+from .surface import Surface, surface
+
+MEASURES: Registry[Callable[..., Measure]] = Registry(
+    "measure",
+    {"hessian": Hessian, "surface": Surface, "divergence": Divergence, "cka": Cka},
+)
+
+__all__ = [
+    "MEASURES",
+    "Cka",
+    "Divergence",
+    "Hessian",
+    "MeanLoss",
+    "Measure",
+    "Surface",
+    "hessian",
+    "linear_cka",
+    "surface",
+]

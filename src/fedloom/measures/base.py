@@ -1,0 +1,42 @@
+"""What a measure is: a value that looks at a run between two rounds and changes nothing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.hyper import PositiveInt, check_settings, hyper, ranged
+from ..engines.base import one_thread
+from ..server.rounds import Loop
+
+Found = dict[str, Any]  # fit for JSON
+
+
+@ranged
+@dataclass(frozen=True, kw_only=True)
+class Measure(ABC):
+    """every: how many rounds apart a run takes it, and after the last one."""
+
+    every: PositiveInt = hyper(50, "rounds between two measurements of a run")
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        check_settings(self)
+
+    def __call__(self, loop: Loop) -> dict[str, float]:
+        """The columns of a round's row."""
+        return self.columns(self.of(loop))
+
+    def of(self, loop: Loop) -> Found:
+        """Measure a run between two rounds. Raises ConfigError or CompositionError."""
+        with one_thread():
+            return {"round": loop.round, **self._of(loop)}
+
+    @abstractmethod
+    def _of(self, loop: Loop) -> Found: ...
+
+    @abstractmethod
+    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers of a result that make a curve, {column: value}."""

@@ -1,0 +1,56 @@
+"""How far the local models of a round lie apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..core.hyper import ranged
+from ..core.vector import Vec
+from ..server.rounds import Loop
+from .base import Found, Measure
+from .local_models import local_models
+
+
+def divergence(models: Sequence[Vec], around: Vec) -> float:
+    """1/n sum ||x_i - x||^2 of models (d,) around another one.
+
+    >>> divergence([torch.tensor([1.0, 0.0]), torch.tensor([0.0, 3.0])], torch.zeros(2))
+    5.0
+    """
+    squares = [float((x - around).double().square().sum()) for x in models]
+    return math.fsum(squares) / len(squares)
+
+
+@ranged
+@dataclass(frozen=True, kw_only=True)
+class Divergence(Measure):
+    """The weight divergence 1/n sum ||x_i - x||^2 of the local models of the next cohort.
+
+    Around the server's model at the round's end (FedSMOO's Table 2), at its beginning (FedACG's
+    Figure 2b) and around their own mean; beside them the squared length of the model, to divide by.
+    It costs a round. A run's columns are divergence, divergence_before and divergence_mean. Source:
+    Sun et al., FedSMOO, ICML 2023, Table 2; Kim et al., FedACG, CVPR 2024, Figure 2b.
+    """
+
+    def _of(self, loop: Loop) -> Found:
+        found = local_models(loop)
+        models = list(found.models.values())
+        middle = torch.stack(models).mean(0)
+        each = {str(i): divergence([x], found.after) for i, x in found.models.items()}
+        return {
+            "clients": len(models),
+            "after": divergence(models, found.after),
+            "before": divergence(models, found.before),
+            "mean": divergence(models, middle),
+            "model_square": float(found.after.double().square().sum()),
+            "each": each,
+        }
+
+    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
+        names = {"divergence": "after", "divergence_before": "before", "divergence_mean": "mean"}
+        return {name: found[key] for name, key in names.items()}

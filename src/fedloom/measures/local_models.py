@@ -1,0 +1,71 @@
+"""The local models of a round: what the clients of the next cohort make of the server's model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from ..core.net import Net
+from ..core.vector import Rec, Vec
+from ..engines.author_checks import at_server
+from ..engines.client_round import Client, Done, Share
+from ..engines.serial import Serial
+from ..errors import CompositionError
+from ..federation.federation import Federation
+from ..plan import Plan
+from ..server.rounds import Loop
+from ..server.server_step import Asked, Learnt, Step
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModels:
+    """The round after the last one, as it would be. before, after: the server's model (d,) at its
+    beginning and at its end; models: {client: x (d,) after its last local step}; buffers: the same
+    of batch norm's statistics; net: a copy of the run's.
+    """
+
+    before: Vec
+    after: Vec
+    models: dict[int, Vec]
+    buffers: dict[int, Vec]
+    net: Net
+
+
+def local_models(loop: Loop) -> LocalModels:
+    """Train the next cohort of a run, between two rounds, and keep every local model.
+
+    It costs a round in one process and a model per client of the cohort. The run is not changed: a
+    round is a function of its message and its client states. Raises CompositionError for a run with
+    sub-models, whose local models have no coordinates in common.
+    """
+    if loop.plan.rule is not None:
+        raise CompositionError(
+            f"local models are compared as whole models, and with submodel "
+            f"'{loop.plan.rule.name}' clients hold parts; measure a run without submodel"
+        )
+    cohort, (msg, _) = loop.cohorts.of(loop.round), loop.message()
+    asked = Asked(msg, loop.buffers, loop.memory.get(cohort), cohort, loop.round)
+    recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
+    results = recorder.run_range(*asked)
+    engine = Serial()
+    engine.open(loop.plan, loop.fed, recorder.net)
+    step = Step(loop.plan, loop.fed, recorder.net)
+    now = Learnt(loop.srv, loop.at_link, loop.buffers)
+    _, learnt = step.checked(engine, now, asked, results)
+    after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
+    return LocalModels(loop.model(), after, recorder.models, recorder.ended, recorder.net)
+
+
+class _Recorder(Client):
+    """A client that keeps where the local steps of each one ended."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
+        super().__init__(plan, fed, net)
+        self.models: dict[int, Vec] = {}
+        self.ended: dict[int, Vec] = {}
+
+    def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
+        """As every client's, and keep the result."""
+        done = super().train(share, memory, i, round)
+        self.models[i], self.ended[i] = self.last.clone(), share.net.buffers()
+        return done

@@ -1,0 +1,91 @@
+"""The loss on a plane through a model, along two random directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper, ranged
+from ..core.rng import generator
+from ..core.vector import Vec
+from ..server.rounds import Loop
+from .base import Found, Measure
+from .mean_loss import MeanLoss
+
+
+def directions(params: Sequence[Tensor], seed: int = 0) -> tuple[Vec, Vec]:
+    """Two random directions (d,), scaled filter by filter: every slice along the first axis of a
+    weight has the length of the model's own slice. Biases and norms, which have one axis, stay.
+
+    Source: Li et al., Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, section 4.
+    """
+    draw, found = generator(seed, "surface"), []
+    for _ in range(2):
+        parts = []
+        for p in params:
+            noise = torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p)
+            if p.ndim < 2:
+                parts.append(torch.zeros_like(noise).reshape(-1))
+                continue
+            rows, own = noise.flatten(1), p.detach().flatten(1)
+            parts.append((rows * (own.norm(dim=1) / rows.norm(dim=1))[:, None]).reshape(-1))
+        found.append(torch.cat(parts))
+    return found[0], found[1]
+
+
+def surface(
+    loss: MeanLoss, span: float = 1.0, points: int = 31, seed: int = 0
+) -> tuple[list[float], list[list[float | None]]]:
+    """The places along each direction, and f(x + a u + b v) for each a and b: rows are a's.
+
+    None stands for a loss that is not finite. The model is as before afterwards.
+    """
+    first, second = directions(loss.params, seed)
+    places = [span * (2 * i / (points - 1) - 1) if points > 1 else 0.0 for i in range(points)]
+    rows: list[list[float | None]] = []
+    with loss.moved() as move:
+        at = loss.x
+        for a in places:
+            row: list[float | None] = []
+            for b in places:
+                move(at + a * first + b * second)
+                value = loss.value()
+                row.append(value if math.isfinite(value) else None)
+            rows.append(row)
+    return places, rows
+
+
+@ranged
+@dataclass(frozen=True, kw_only=True)
+class Surface(Measure):
+    """The loss on a square around the server's model, along two filter-normalised directions.
+
+    As the Hessian it is the mean loss of evaluation. A run's column is surface_rise: the mean loss
+    over the square less the loss at its middle. Source: FedSMOO (Sun et al., ICML 2023), Figure 3;
+    Li et al., NeurIPS 2018.
+    """
+
+    on: Literal["train", "test"] = hyper("train", "whose examples")
+    examples: PositiveInt = hyper(1000, "how many of them, drawn by the seed")
+    span: Positive = hyper(1.0, "how far the square reaches, in lengths of the filters")
+    points: PositiveInt = hyper(31, "along each direction; the time grows with its square")
+    seed: NonNegativeInt = hyper(0, "of examples and directions")
+
+    def _of(self, loop: Loop) -> Found:
+        loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
+        middle = loss.value()
+        places, rows = surface(loss, self.span, self.points, self.seed)
+        count = {"on": self.on, "examples": len(loss.inputs)}
+        return count | {"middle": middle, "places": places, "loss": rows}
+
+    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
+        values = [v for row in found["loss"] for v in row]
+        finite = [v for v in values if v is not None]
+        if len(finite) < len(values):
+            return {}
+        return {"surface_rise": math.fsum(finite) / len(finite) - found["middle"]}

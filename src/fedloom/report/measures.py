@@ -1,0 +1,188 @@
+"""Pictures and a table of measures: the columns that a run recorded, and the files that `fedloom
+measure` wrote beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedloom.core.parsing import parse_json
+
+from .curve_data import group_curve, mean, sd
+from .runs import Group, Run
+from .style import Picture, Style, figure, legend_below, line_with_band, plain, shorten
+from .tables import human_bytes
+
+_CURVES = {
+    "divergence": "weight divergence of local models",
+    "hessian_top": "top eigenvalue of the Hessian",
+    "hessian_trace": "trace of the Hessian",
+    "surface_rise": "mean rise of the loss on the surface",
+    "cka": "CKA of local models, mean over the layers",
+}
+_NORMS = {"delta_square": "-", "residual_square": "--"}  # ||delta||^2 and ||e||^2
+_MOST = 6  # surfaces side by side
+
+
+def measure_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
+    """Draw what was measured: curves by round, norms of error feedback, CKA by layer, surfaces."""
+    made = [_curve(groups, look, column, said) for column, said in _CURVES.items()]
+    made += [_norms(groups, look), _layers(groups, look), _surfaces(groups)]
+    return [picture for picture in made if picture is not None]
+
+
+def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a line per group and number of the files hessian, divergence and targets: the
+    mean over the seeds that have it, with their deviation.
+    """
+    lines = []
+    for group in groups:
+        for said, value in _NUMBERS.items():
+            found = [v for run in group.counted if (v := value(run)) is not None]
+            if found:
+                spread = sd(found)
+                beside = "" if spread is None else f" ± {spread:.2g}"
+                lines.append([group.label, said, f"{mean(found):.4g}{beside}", str(len(found))])
+        lines += [[group.label, *cells] for run in group.counted for cells in _targets(run)]
+    return ["algorithm", "measured", "value", "seeds"], lines
+
+
+def _of(name: str, key: str) -> Callable[[Run], float | None]:
+    def value(run: Run) -> float | None:
+        found = file_of(run, name).get(key)
+        return float(found) if isinstance(found, int | float) else None
+
+    return value
+
+
+_NUMBERS = {
+    "top eigenvalue of the Hessian": _of("hessian", "top"),
+    "trace of the Hessian": _of("hessian", "trace"),
+    "divergence around the next model": _of("divergence", "after"),
+    "divergence around the model before": _of("divergence", "before"),
+    "divergence around the local models' mean": _of("divergence", "mean"),
+}
+
+
+def file_of(run: Run, name: str) -> dict[str, Any]:
+    """The numbers that `fedloom measure RUN name` wrote; empty if there are none to be read."""
+    try:
+        found = parse_json((run.path / "measures" / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _targets(run: Run) -> list[list[str]]:
+    rows = file_of(run, "targets").get("targets") or []
+    out = []
+    for row in rows:
+        reached = f"{row['round']} rounds, {human_bytes(row['bytes'])}"
+        value = f"not in {len(run.rounds)} rounds" if row["round"] is None else reached
+        out.append([f"to {row['target']:g}, seed {run.seed}", value, "1"])
+    return out
+
+
+def _curve(
+    groups: Sequence[Group], look: Mapping[str, Style], column: str, said: str
+) -> Picture | None:
+    drawn = [(g, c) for g in groups if (c := group_curve(g, column))]
+    if not drawn:
+        return None
+    made = figure(5.6, 3.9)
+    axes = made.add_subplot()
+    handles = [
+        line_with_band(axes, c.x, c.mean, c.low, c.high, look[group.key]) for group, c in drawn
+    ]
+    plain(axes, "rounds", said)
+    legend_below(made, handles, [group.label for group, _ in drawn])
+    ends = "; ".join(f"{group.label} {c.mean[-1]:.4g}" for group, c in drawn)
+    alt = f"Line chart of the {said} by round. Last values: {ends}."
+    return Picture(f"measures-{column}", f"{said[0].upper()}{said[1:]}", alt, made)
+
+
+def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+    """CFedAvg's Figures 3, 8 and 9."""
+    drawn = [
+        (group, column, c)
+        for group in groups
+        for column in _NORMS
+        if (c := group_curve(group, column)) and float(np.nanmax(c.mean)) > 0
+    ]
+    if not any(column == "residual_square" for _, column, _ in drawn):
+        return None
+    made = figure(5.6, 3.9)
+    axes = made.add_subplot()
+    handles, labels = [], []
+    for group, column, c in drawn:
+        style = Style(look[group.key].colour, _NORMS[column])
+        handles.append(line_with_band(axes, c.x, c.mean, c.low, c.high, style))
+        labels.append(f"{group.label}, {'‖e‖²' if column == 'residual_square' else '‖Δ‖²'}")
+    axes.set_yscale("log")
+    plain(axes, "rounds", "mean over the clients")
+    legend_below(made, handles, labels)
+    ends = "; ".join(f"{n} {c.mean[-1]:.4g}" for n, (_, _, c) in zip(labels, drawn, strict=True))
+    alt = f"Line chart of the norms of update and error feedback by round. Last values: {ends}."
+    return Picture("measures-residual", "Update and error feedback, squared norms", alt, made)
+
+
+def _layers(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+    """FedACG's Figure 2c: the CKA of each layer, the mean over the seeds."""
+    drawn = []
+    for group in groups:
+        found = [layers for run in group.counted if (layers := file_of(run, "cka").get("layers"))]
+        names = [n for n in (found[0] if found else ()) if all(n in f for f in found)]
+        values = [[np.nan if f[n] is None else f[n] for n in names] for f in found]
+        if names:
+            drawn.append((group, names, np.array(values, dtype=np.float64)))
+    if not drawn:
+        return None
+    made = figure(6.4, 4.2)
+    axes = made.add_subplot()
+    handles = [
+        line_with_band(axes, range(len(names)), v.mean(0), v.min(0), v.max(0), look[group.key])
+        for group, names, v in drawn
+    ]
+    names = max((names for _, names, _ in drawn), key=len)
+    ticks = [shorten(n, 18) for n in names]
+    axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=7.0)
+    plain(axes, "", "CKA, mean over pairs of clients")
+    axes.tick_params(axis="x", labelsize=7.0)
+    legend_below(made, handles, [group.label for group, _, _ in drawn])
+    words = "; ".join(f"{g.label} {v.mean(0)[0]:.3f} to {v.mean(0)[-1]:.3f}" for g, _, v in drawn)
+    alt = f"Line chart of the CKA of local models by layer, from the first to the last: {words}."
+    return Picture("measures-cka_layers", "CKA of local models by layer", alt, made)
+
+
+def _surfaces(groups: Sequence[Group]) -> Picture | None:
+    """FedSMOO's Figure 3: the loss around the model, one panel per group with common levels."""
+    found = [
+        (group, surface)
+        for group in groups
+        if (surface := next(filter(None, (file_of(r, "surface") for r in group.counted)), None))
+    ][:_MOST]
+    if not found:
+        return None
+    grids = [np.array(s["loss"], dtype=np.float64) for _, s in found]  # null is NaN
+    low = min(float(np.nanmin(g)) for g in grids)
+    high = max(float(np.nanmax(g)) for g in grids)
+    levels = np.geomspace(max(low, 1e-6), max(high, 1e-6) * 1.0001 + 1e-9, 16)
+    across = min(3, len(found))
+    rows = -(-len(found) // across)
+    made = figure(max(4.2, 3.2 * across), 3.0 * rows)
+    cells = made.subplots(rows, across, squeeze=False).ravel()
+    image: Any = None
+    for axes, (group, surface), grid in zip(cells, found, grids, strict=False):
+        image = axes.contourf(surface["places"], surface["places"], grid.T, levels, cmap="viridis")
+        axes.plot([0], [0], "+", color="white")
+        axes.set_title(shorten(group.label, 40), fontsize=9.5, loc="left")
+        axes.set_aspect("equal")
+    for axes in cells[len(found) :]:
+        axes.set_visible(False)
+    made.colorbar(image, ax=list(cells), label="loss", format="%.2g")
+    words = "; ".join(f"{g.label} {s['middle']:.4g} in the middle" for g, s in found)
+    alt = f"Contours of the loss along two filter-normalised directions: {words}."
+    return Picture("measures-surface", "Loss around the model", alt, made)

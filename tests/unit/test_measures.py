@@ -1,0 +1,355 @@
+"""Curvature, loss surface, divergence and CKA against exact small cases, and `fedloom measure`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+from torch.func import functional_call
+
+from fedloom import Experiment, Local
+from fedloom.algorithms import FedAvg
+from fedloom.cli.__main__ import cli
+from fedloom.data import digits, dirichlet, from_clients
+from fedloom.errors import CompositionError, ConfigError
+from fedloom.measures import Cka, Divergence, Hessian, MeanLoss, Surface, hessian, linear_cka
+from fedloom.measures import surface as loss_surface
+from fedloom.measures.cka import activations, layers_of
+from fedloom.measures.local_models import local_models
+from fedloom.measures.surface import directions
+from fedloom.models import mlp
+from fedloom.report import group_runs, load_run
+from fedloom.report.measures import measure_cells, measure_pictures
+from fedloom.report.style import styles
+from fedloom.submodels import FIARSE
+from tiny import A, B, quadratics, trace
+
+DRAW = torch.Generator().manual_seed(3)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+# ------------------------------------------------------------------------------------- curvature
+@pytest.fixture(scope="module")
+def curved() -> tuple[MeanLoss, torch.Tensor]:
+    """A loss of 31 parameters in batches of 7, and its whole Hessian by torch."""
+    module = network()
+    inputs = torch.randn(20, 3, generator=DRAW, dtype=torch.float64)
+    targets = torch.randint(0, 3, (20,), generator=DRAW)
+    names = [n for n, _ in module.named_parameters()]
+    shapes = [p.shape for p in module.parameters()]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        parts = x.split([s.numel() for s in shapes])
+        named = {n: p.view(s) for n, p, s in zip(names, parts, shapes, strict=True)}
+        return nn.functional.cross_entropy(functional_call(module, named, inputs), targets)
+
+    loss = MeanLoss(module, inputs, targets, batch=7)
+    exact = torch.autograd.functional.hessian(f, loss.x)
+    assert loss.value() == pytest.approx(float(f(loss.x)), abs=1e-12)
+    return loss, exact
+
+
+def test_a_product_is_the_whole_hessians(curved: tuple[MeanLoss, torch.Tensor]) -> None:
+    loss, exact = curved
+    v = torch.randn(loss.d, generator=DRAW, dtype=torch.float64)
+    torch.testing.assert_close(loss.product(v), exact @ v, rtol=0, atol=1e-12)
+    assert all(m.training for m in loss.module.modules()), "layers are as before"
+
+
+def test_top_eigenvalue_and_trace_are_the_whole_hessians(
+    curved: tuple[MeanLoss, torch.Tensor],
+) -> None:
+    loss, exact = curved
+    values = torch.linalg.eigvalsh(exact)
+    found = hessian(loss, steps=31, probes=31, tolerance=1e-10)
+    assert found.top == pytest.approx(float(values[-1]), abs=1e-9)
+    assert found.bottom <= 1e-12 and found.top_error < 1e-8
+    assert (found.trace, found.trace_error) == (pytest.approx(float(exact.trace())), 0.0)
+    early = hessian(loss, steps=31, probes=1)
+    assert abs(early.top - float(values[-1])) <= 1e-3 * early.top, "its error bound holds"
+    guessed = hessian(loss, steps=1, probes=20)
+    assert guessed.trace_error > 0 and abs(guessed.trace - found.trace) < 4 * guessed.trace_error
+
+
+def test_a_linear_loss_has_no_curvature() -> None:
+    line = nn.Linear(2, 1, bias=False)
+    loss = MeanLoss(line, torch.ones(3, 2), torch.zeros(3, 1), lambda out, _: out.squeeze(1))
+    assert loss.product(torch.ones(2)).tolist() == [0.0, 0.0]
+    with pytest.raises(ConfigError, match="no parameter"):
+        MeanLoss(line.requires_grad_(False), torch.ones(3, 2), torch.zeros(3, 1))
+
+
+# -------------------------------------------------------------------------------------- surface
+def test_a_surface_of_a_quadratic_loss_is_that_quadratic() -> None:
+    # f(w) = mean (x w - y)^2, so f(w + a u + b v) = mean (x (w + a u + b v) - y)^2
+    line = nn.Linear(3, 1, bias=False).double()
+    x = torch.randn(9, 3, generator=DRAW, dtype=torch.float64)
+    y = torch.randn(9, 1, generator=DRAW, dtype=torch.float64)
+    loss, w = MeanLoss(line, x, y), line.weight.detach().clone().flatten()
+    places, rows = loss_surface(loss, span=0.5, points=3, seed=4)
+    u, v = directions(loss.params, seed=4)
+    assert places == [-0.5, 0.0, 0.5]
+    for a, row in zip(places, rows, strict=True):
+        for b, found in zip(places, row, strict=True):
+            exact = float((x @ (w + a * u + b * v) - y.flatten()).square().mean())
+            assert found == pytest.approx(exact, abs=1e-12)
+    assert torch.equal(line.weight.detach().flatten(), w), "the model is as before"
+
+
+def test_directions_are_scaled_filter_by_filter() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(3, 3))
+    params = list(module.parameters())
+    u, v = directions(params)
+    filters = params[0].detach().flatten(1).norm(dim=1)
+    for d in (u, v):
+        torch.testing.assert_close(d[:54].view(3, 18).norm(dim=1), filters)
+        assert not d[54:].any(), "a bias and a norm stay"
+    assert float(u @ v) != float(u @ u)
+
+
+# ------------------------------------------------------------------------- divergence, in a run
+def test_divergence_is_that_of_the_closed_form() -> None:
+    # K steps of rate r from x end at b + (1 - r a)^K (x - b)
+    experiment = quadratics(FedAvg(), cohort=[[0, 1, 2, 3], [1, 3]])
+    for loop in trace(experiment, 2):
+        x, cohort = loop.model().numpy(), [[0, 1, 2, 3], [1, 3]][loop.round % 2]
+        ends = np.array([B[i] + (1 - 0.1 * A[i]) ** 5 * (x - B[i]) for i in cohort])
+        found = Divergence().of(loop)
+        for around, key in ((x, "before"), (ends.mean(0), "after"), (ends.mean(0), "mean")):
+            assert found[key] == pytest.approx(((ends - around) ** 2).sum(1).mean(), abs=1e-12)
+        assert found["model_square"] == pytest.approx((ends.mean(0) ** 2).sum())
+        assert list(found["each"]) == list(map(str, cohort))
+
+
+def small(**changes: object) -> Experiment:
+    parts: dict[str, object] = {
+        "algorithm": FedAvg(),
+        "model": lambda: mlp(64, (8,)),
+        "data": digits(dirichlet(0.5, clients=8)),
+        "local": Local(epochs=1, batch=16, lr=0.1),
+        "rounds": 3,
+        "cohort": 3,
+        "seed": 2,
+        "device": "cpu",
+    }
+    return Experiment(**(parts | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
+def test_a_run_that_is_measured_has_the_same_bits(engine: str, tmp_path: Path) -> None:
+    plain = small(engine=engine).run()
+    measures = [
+        Hessian(every=2, examples=40, steps=3, probes=2),
+        Divergence(every=1),
+        Cka(every=3, examples=30),
+        Surface(every=9, examples=20, points=2),
+    ]
+    run = small(engine=engine, measures=measures).run(tmp_path / "run")
+    own = [{k: v for k, v in r.items() if k in plain.history[0]} for r in run.history]
+    for one, other in zip(own, plain.history, strict=True):
+        assert one | {"seconds": 0} == other | {"seconds": 0}
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(run.model.parameters(), plain.model.parameters(), strict=True)
+    )
+    columns = {c: run.curve(c)[0] for c in ("hessian_top", "divergence", "cka", "surface_rise")}
+    assert columns == {
+        "hessian_top": [2, 3], "divergence": [1, 2, 3], "cka": [3], "surface_rise": [3]
+    }  # fmt: skip
+    assert 0 < run.curve("cka@fc1.linear")[1][0] <= 1 + 1e-12
+    again = small(engine=engine).open(tmp_path / "run")
+    assert Divergence().of(again)["after"] == run.curve("divergence")[1][-1]
+    assert again.round == 3 and torch.equal(again.model(), run.state.x)
+
+
+def test_a_quadratic_run_has_the_mean_curvature_in_every_row() -> None:
+    run = quadratics(FedAvg(), rounds=2, measures=Hessian(every=1, tolerance=1e-9)).run()
+    # the Hessian of the mean is diagonal: the clients' mean curvatures
+    assert run.curve("hessian_top")[1] == pytest.approx([A.mean(0).max()] * 2)
+    assert run.curve("hessian_trace")[1] == pytest.approx([A.mean(0).sum()] * 2)
+
+
+# -------------------------------------------------------------------------------------------- cka
+def test_linear_cka_is_the_formula_and_knows_no_rotation() -> None:
+    x = torch.randn(12, 5, generator=DRAW, dtype=torch.float64)
+    y = torch.randn(12, 3, generator=DRAW, dtype=torch.float64)
+    a, b = x - x.mean(0), y - y.mean(0)
+    exact = (b.T @ a).norm() ** 2 / ((a.T @ a).norm() * (b.T @ b).norm())
+    assert linear_cka(x, y) == pytest.approx(float(exact), abs=1e-12)
+    turn = torch.linalg.qr(torch.randn(5, 5, generator=DRAW, dtype=torch.float64)).Q
+    assert linear_cka(x, x) == pytest.approx(1.0, abs=1e-12)
+    assert linear_cka(x, 3 * x @ turn + 1) == pytest.approx(1.0, abs=1e-12)
+    assert linear_cka(x @ turn, y) == pytest.approx(linear_cka(x, y), abs=1e-12)
+
+
+def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models() -> None:
+    loop = list(trace(small(), 1))[-1]
+    found = Cka(examples=25, on="train", layers=["fc1.linear", "head"]).of(loop)
+    local, inputs = local_models(loop), loop.fed.data.inputs
+    order = torch.randperm(len(inputs), generator=_drawn(loop))[:25].sort().values
+    pairs = []
+    for i, j in itertools.combinations(local.models, 2):
+        both = []
+        for k in (i, j):
+            local.net.bind(local.models[k])
+            both.append(local.net.module.fc1.linear(inputs[order].flatten(1)))
+        pairs.append(linear_cka(*both))
+    assert found["layers"]["fc1.linear"] == pytest.approx(np.mean(pairs), abs=1e-9)
+    assert list(found["layers"]) == ["fc1.linear", "head"] and found["clients"] == 3
+
+
+def _drawn(loop: object) -> torch.Generator:
+    from fedloom.core.rng import generator
+
+    return generator(0, "measure")
+
+
+def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.row = nn.Linear(2, 2), nn.GRU(2, 3, batch_first=True)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.row(self.own(self.own(inputs))[:, None])[0][:, 0]
+
+    from fedloom.core.net import Net
+
+    net = Net(Twice())
+    assert layers_of(net.module) == ["own", "row"]
+    batches = list(torch.randn(6, 2, generator=DRAW).split(2))
+    found = activations(net, net.init(), net.init_buffers(), batches, ["own", "row"])
+    once = net.module.own(torch.cat(batches))
+    both = torch.cat([once, net.module.own(once)], dim=1).detach()
+    both = both.double() - both.double().mean(0)
+    gram = both @ both.T
+    torch.testing.assert_close(found["own"], gram / gram.norm(), rtol=0, atol=1e-6)
+    assert found["row"].shape == (6, 6)
+
+
+# --------------------------------------------------------------------------------- what is refused
+def test_what_cannot_be_measured_is_said() -> None:
+    whole = next(trace(small(submodel=FIARSE(), capacities=[0.25, 1]), 0))
+    with pytest.raises(CompositionError, match="submodel 'FIARSE' clients hold parts"):
+        Divergence().of(whole)
+    with pytest.raises(ConfigError, match="Variables has no named layers"):
+        Cka().of(next(trace(quadratics(FedAvg()), 0)))
+    alone = next(trace(small(cohort=1), 0))
+    with pytest.raises(ConfigError, match="cohort has one client"):
+        Cka().of(alone)
+    with pytest.raises(ConfigError, match=r"no layer is called 'haed'; did you mean 'head'"):
+        layers_of(mlp(4), ["haed"])
+    with pytest.raises(ConfigError, match="no test set"):
+        Cka().of(next(trace(small(data=from_clients([_site()] * 3), model=_line), 0)))
+    with pytest.raises(ConfigError, match="every must be"):
+        Hessian(every=0)
+    with pytest.raises(ConfigError, match=r"measures must be measures of a run"):
+        small(measures=[len])
+    with pytest.raises(ConfigError, match="a round has a column 'round' already"):
+        small(measures=Own(), rounds=1).run()
+
+
+class Own:
+    """A measure of a user's own, whose column is taken."""
+
+    every = 1
+
+    def __call__(self, loop: object) -> dict[str, float]:
+        return {"round": 0.0}
+
+
+def _site() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(4, 2), torch.zeros(4, 1)
+
+
+def _line() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 1))
+
+
+# ------------------------------------------------------------------------------------ the command
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measured") / "a"
+    changes = ("rounds=3", "cohort=4", "compress=topk:0.1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
+        _call("run", "digits", *changes, "--out", folder, "--quiet")
+    return folder
+
+
+def _call(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(cli, [str(w) for w in words], prog_name="fedloom")
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.output
+
+
+def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
+    before = (run / "rounds.jsonl").read_bytes()
+    for name, *settings in (
+        ("hessian", "examples=50", "probes=2", "steps=3"),
+        ("surface", "examples=20", "points=3"),
+        ("divergence",),
+        ("cka", "examples=20", 'layers=["fc1*", "head"]'),
+        ("clients",),
+        ("targets", "target=[0.01, 0.99]"),
+        ("residual",),
+    ):
+        assert f"{name}.json" in _call("measure", run, name, *settings)
+    found = {p.stem: json.loads(p.read_text()) for p in (run / "measures").iterdir()}
+    assert found["hessian"]["round"] == 3 and found["hessian"]["settings"]["probes"] == 2
+    assert sum(found["clients"]["counts"]) == found["clients"]["clients"] == 50
+    reached, missed = found["targets"]["targets"]
+    assert reached["round"] == 1 and missed["round"] is None
+    rows = [json.loads(line) for line in before.splitlines()]
+    assert found["residual"]["residual_square"]["values"] == [r["residual_square"] for r in rows]
+    assert (run / "rounds.jsonl").read_bytes() == before
+    groups = group_runs([load_run(run)])
+    drawn = measure_pictures(groups, styles(groups))
+    assert [p.name for p in drawn] == [
+        f"measures-{n}" for n in ("residual", "cka_layers", "surface")
+    ]
+    assert all(p.png[1:4] == b"PNG" and p.alt for p in drawn)
+    lines = measure_cells(groups)[1]
+    top = f"{found['hessian']['top']:.4g}"
+    assert lines[0][1:] == ["top eigenvalue of the Hessian", top, "1"]
+    assert any(line[1] == "to 0.99, seed 0" and line[2] == "not in 3 rounds" for line in lines)
+
+
+def test_what_is_asked_wrongly(run: Path, tmp_path: Path) -> None:
+    for words, says in (
+        (("hesian",), "unknown measure 'hesian'; did you mean 'hessian'?"),
+        (("hessian", "probe=3"), "measure 'hessian' has no key 'probe'; did you mean 'probes'?"),
+        (("hessian", "probes=none"), "probes must be a whole number"),
+        (("hessian", "probes=0"), "probes must be"),
+        (("surface", "span=-1"), "span must be"),
+        (("explored",), "no sub-models that choose coordinates"),
+        (("targets",), ""),
+    ):
+        code = 0 if words == ("targets",) else 2  # the recipe has a target
+        text = _call("measure", run, *words, code=code)
+        assert says in text
+    assert "config.toml" in _call("measure", tmp_path, "hessian", code=1)
+    python = tmp_path / "python"
+    small(rounds=1).run(python)
+    text = _call("measure", python, "divergence", code=2)
+    assert "was started from Python" in text and "Divergence().of(Experiment(...).open(" in text
+    assert "gone" in _without_checkpoints(run, tmp_path / "bare")
+
+
+def _without_checkpoints(run: Path, to: Path) -> str:
+    import shutil
+
+    shutil.copytree(run, to)
+    shutil.rmtree(to / "checkpoints")
+    return _call("measure", to, "hessian", code=1)
