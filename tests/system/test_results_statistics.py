@@ -27,7 +27,9 @@ PAGE, LINES, ZOO_RUNS, SUBMODELS, COMPRESSION = (
 # -------------------------------------------------------------------------------------- Student's t
 def test_one_seed_has_no_p() -> None:
     assert PAGE.tested(Paired(0.5, None, 1)) == "+50.00"
-    assert PAGE.judged(Paired(0.5, None, 1)) == "yes", "single runs that differ by more than a point"
+    assert PAGE.judged(Paired(0.5, None, 1)) == "yes", (
+        "single runs that differ by more than a point"
+    )
 
 
 def test_a_bound_is_tested_and_not_only_the_mean() -> None:
@@ -191,13 +193,45 @@ def test_sentences_on_fedacg_and_fedsmoo() -> None:
     assert "(FedAvgM, FedDyn, FedLC, FedNTD and MOON)" in text
 
 
+def test_every_sign_on_the_page_follows_from_the_lines() -> None:
+    zoo, own = committed()[:2]
+    text = (RESULTS / "zoo.md").read_text(encoding="utf-8")
+    blocks = text.split("### Less FedAvg, in points: ")[1:]
+    assert len(blocks) == 4, "three papers in the common protocol, FAFED's in its own"
+    checked = 0
+    for study, block in zip((zoo, zoo, zoo, own), blocks, strict=True):
+        rows = [x for x in block.split("\n\n")[1].splitlines()[2:] if x.startswith("| ")]
+        bases = [b for b in ("FedAvg", ZOO_RUNS.OWN_RATE) if b in study.methods]
+        for name, there, *cells, sign in (
+            [c.strip() for c in r.strip("|").split("|")] for r in rows
+        ):
+            seen = []
+            for base, gap, p in zip(bases, cells[::2], cells[1::2], strict=True):
+                ours, theirs = (study.emas(n, study.tuned) for n in (name, base))
+                values = [ours[s] - theirs[s] for s in ours]
+                assert len(values) == 3
+                middle, chance = sum(values) / 3, by_hand(values)
+                half = 4.30265 * math.sqrt(sum((v - middle) ** 2 for v in values) / 6)
+                assert abs(float(gap.split(" ± ")[0]) - 100 * middle) < 0.0051
+                assert abs(float(gap.split(" ± ")[1]) - 100 * half) < 0.0051
+                assert p == "< 0.001" or abs(float(p) - chance) < 0.00051
+                same = middle * float(there) > 0
+                seen.append("undecided" if chance >= 0.05 else "as there" if same else "the other")
+            if not sign.startswith("not judged"):
+                checked += 1
+                assert sign.startswith(seen[0])
+                only = seen[0] != "undecided" and len(set(seen)) > 1
+                assert ("at the common rate only" in sign) == only
+    assert checked > 20
+
+
 def test_sentences_on_fafed() -> None:
     own, text, front = committed()[1], words("zoo"), words("README")
     ours = "FAFED, alpha 0.9"
     for rival in ("FedAvg", "SCAFFOLD", "STEM, alpha 0.9"):
         assert PAGE.judged(own.gap(ours, rival)) == "yes"
     lead = own.gap(ours, "FedAdam")
-    assert PAGE.tested(lead) == "-0.75 ± 0.73, p 0.047"
+    assert PAGE.tested(lead) == "-0.75 ± 0.72, p 0.047"
     assert "0.75 points below FedAdam (p 0.047)" in front and "0.75 points above it" in text
     equal = dict(enumerate(own.at_equal_bytes(ours, "fafed")))
     behind = paired(equal, own.emas("FedAvg", "fafed"))
