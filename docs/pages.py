@@ -117,9 +117,9 @@ LINES: dict[str, list[tuple[str, str]]] = {
     ],
     "fafed": [
         (
-            "the authors' code: its order, factor, floor and beta",
+            "the authors' code: its order, factor, floor, alpha and beta",
             "algorithm=fafed algorithm.a_lag=true algorithm.ext=0.95 algorithm.rho=0.1 "
-            "algorithm.beta=0.1",
+            "algorithm.alpha=0.1 algorithm.beta=0.1",
         )
     ],
     "fedavgm": [("the same by hand", "algorithm=fedavg server=momentum server.beta=0.9")],

@@ -66,7 +66,7 @@ METHODS: dict[str, Method] = {
     "FedACG": _of("fedacg", "algorithm.lam=0.8,0.85,0.9"),
     "FedSMOO": _of("fedsmoo", "algorithm.beta=10,30,100"),
     "FedDyn": _of("feddyn", "algorithm.alpha=0.001,0.01,0.1"),
-    "FAFED": _of("fafed", "local.lr=0.003,0.01,0.03", "local.clip=none"),
+    "FAFED": _of("fafed", "local.lr=0.003,0.01,0.03", "local.clip=none", "algorithm.alpha=0.1"),
     "FedCM": _of("fedcm", "algorithm.alpha=0.1,0.3,0.5"),
     "FedDC": _of("feddc", "algorithm.alpha=0.001,0.01,0.1"),
     "FedSAM": _of("fedsam", "algorithm.rho=0.001,0.01,0.1"),
@@ -109,7 +109,7 @@ OF_FAFED = {
     "STEM": _of("stem", GRID),
     "FedAdam": _of("fedadam", GRID),
     "FedAMS": _of("fedams", GRID),
-    "FAFED": _of("fafed", GRID),
+    "FAFED": _of("fafed", GRID, "algorithm.alpha=0.1"),
     "STEM, alpha 0.9": _of("stem", GRID, "algorithm.alpha=0.9"),
     "FAFED, alpha 0.9": _of("fafed", GRID, "algorithm.alpha=0.9"),
 }

@@ -48,7 +48,7 @@ class Box:
     """
 
     def __init__(
-        self, rate, weights, alpha=0.1, beta=0.9, rho=0.01, c=None, ext=1.0, first=False, lag=False
+        self, rate, weights, alpha=0.9, beta=0.9, rho=0.01, c=None, ext=1.0, first=False, lag=False
     ):
         self.rate, self.weights, self.lag = rate, np.array(weights, float), lag
         self.alpha, self.beta, self.rho, self.c, self.ext = alpha, beta, rho, c, ext
@@ -93,9 +93,10 @@ class Box:
 
 CASES = {
     "default": {},
+    "heavy memory": {"alpha": 0.1},
     "light memory": {"alpha": 0.9, "beta": 0.1, "rho": 0.1},
     "Theorem 2's alpha": {"c": 40.0},
-    "the authors' factor": {"ext": 0.95},
+    "the authors' factor": {"ext": 0.95, "alpha": 0.1},
     "first step as the others": {"precondition_first_step": True},
     "the authors' order": {"a_lag": True},
 }

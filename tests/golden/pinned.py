@@ -86,7 +86,10 @@ def runs() -> dict[str, Callable[[], Parts]]:
     }.items():
         out[f"local {name}"] = lambda changed=changed: {"local": Local(**(local | changed))}
     # with 0.1 it diverges, and the last bits of a processor's sums become a third of the loss
-    tame = {"algorithm": make_algorithm("fafed"), "local": dataclasses.replace(LOCAL, lr=0.003)}
+    tame = {
+        "algorithm": make_algorithm("fafed", alpha=0.1),
+        "local": dataclasses.replace(LOCAL, lr=0.003),
+    }
     out["algorithm fafed"] = lambda: tame
     return out
 
