@@ -20,6 +20,7 @@ def test_a_recipe_is_plain_settings_and_says_what_it_is(name: str) -> None:
     assert made is not RECIPES[name]()
     assert inspect.getdoc(RECIPES[name])
     tables = {"algorithm", "model", "data", "local", "evaluate", "submodel", "compress"}
+    tables |= {"objective", "turnover"}
     assert set(made) <= {*RUN.model_fields, *tables}
     values = resolve(name).values
     assert values["name"] == name
@@ -32,7 +33,8 @@ def test_its_model_has_a_class_for_every_label(name: str) -> None:
     options = {k: v for k, v in values["model"].items() if k != "name"}
     model = MODELS[values["model"]["name"]](**options)
     others = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "wikitext2": 13_777, "ag_news": 4}
-    classes = others.get(values["data"]["name"], 10)
+    others |= {"tiny_imagenet": 200, "celeba": 2, "fafed_wikitext2": 33_278}
+    classes = others.get(name) or others.get(values["data"]["name"], 10)
     assert Layout.of(list(model.named_parameters())).shapes[-1] == (classes,)
 
 

@@ -10,8 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.registry import Registry
-from .compressed import cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
+from .compressed import cfedavg_cifar10, cfedavg_fashion, cfedavg_mnist, fedacg_fedpaq
+from .fafed import fafed_cifar10, fafed_mnist, fafed_wikitext2
 from .fashion import fafed_fashion, fashion_dirichlet, zoo_fashion_mnist
+from .fedacg import (
+    fedacg_celeba,
+    fedacg_cifar10,
+    fedacg_cifar10_500,
+    fedacg_cifar100,
+    fedacg_cifar100_500,
+    fedacg_cifar100_changing,
+    fedacg_femnist,
+    fedacg_shakespeare,
+    fedacg_tiny,
+    fedacg_tiny_500,
+)
+from .fedsmoo import fedsmoo_cifar10, fedsmoo_cifar100
 from .images import cifar10, cifar100, femnist
 from .mnist import digits, million_clients, mnist_dirichlet, mnist_iid, mnist_writers
 from .submodels import fiarse_agnews, fiarse_cifar10, fiarse_cifar100, fiarse_fashion
@@ -25,14 +39,30 @@ RECIPES: Registry[Recipe] = Registry(
     "recipe",
     {
         "ag_news": ag_news,
+        "cfedavg_cifar10": cfedavg_cifar10,
         "cfedavg_fashion": cfedavg_fashion,
         "cfedavg_mnist": cfedavg_mnist,
         "cifar10": cifar10,
         "cifar100": cifar100,
         "digits": digits,
+        "fafed_cifar10": fafed_cifar10,
         "fafed_fashion": fafed_fashion,
+        "fafed_mnist": fafed_mnist,
+        "fafed_wikitext2": fafed_wikitext2,
         "fashion_dirichlet": fashion_dirichlet,
+        "fedacg_celeba": fedacg_celeba,
+        "fedacg_cifar10": fedacg_cifar10,
+        "fedacg_cifar100": fedacg_cifar100,
+        "fedacg_cifar100_500": fedacg_cifar100_500,
+        "fedacg_cifar100_changing": fedacg_cifar100_changing,
+        "fedacg_cifar10_500": fedacg_cifar10_500,
+        "fedacg_femnist": fedacg_femnist,
         "fedacg_fedpaq": fedacg_fedpaq,
+        "fedacg_shakespeare": fedacg_shakespeare,
+        "fedacg_tiny": fedacg_tiny,
+        "fedacg_tiny_500": fedacg_tiny_500,
+        "fedsmoo_cifar10": fedsmoo_cifar10,
+        "fedsmoo_cifar100": fedsmoo_cifar100,
         "femnist": femnist,
         "fiarse_agnews": fiarse_agnews,
         "fiarse_cifar10": fiarse_cifar10,
