@@ -171,8 +171,9 @@ def state_of(folder: Path) -> str:
     return "begun" if (folder / "config.toml").is_file() else "new"
 
 
-def run_trial(trial: Trial, progress: bool = False) -> str:
-    """Run a trial, continue it, or skip it if it is finished or failed -> its state.
+def run_trial(trial: Trial, progress: bool = False, **more: Any) -> str:
+    """Run a trial, continue it, or skip it if it is finished or failed -> its state. more: as of
+    Config.experiment, such as data that are loaded already.
 
     A run whose client fails, as with a learning rate that is too high, is a result too: the reason
     stays in its folder, and the sweep goes on. A run that has begun continues in the engine it
@@ -181,13 +182,13 @@ def run_trial(trial: Trial, progress: bool = False) -> str:
     state = state_of(trial.folder)
     if state in ("finished", "failed"):
         return state
-    experiment = trial.config.experiment()
+    experiment = trial.config.experiment(**more)
     try:
         if state == "begun":
             own = str(RunDirectory(trial.folder).read_config().get("engine", "serial"))
             if bits_of(own) != bits_of(str(trial.config.values["engine"])):
                 values = {**trial.config.values, "engine": own}
-                experiment = replace(trial.config, values=values).experiment()
+                experiment = replace(trial.config, values=values).experiment(**more)
             experiment.resume(trial.folder, progress=progress)
         else:
             experiment.run(trial.folder, progress=progress)

@@ -71,14 +71,15 @@ class Config:
 
         return tomli_w.dumps(dict(self.values))
 
-    def experiment(self, **more: Any) -> Experiment:
-        """Make every part, load the data. more: further arguments of Experiment, such as on_round.
+    def experiment(self, data: FederatedData | None = None, **more: Any) -> Experiment:
+        """Make every part, load the data. data: those of data(), if they are loaded already; more:
+        further arguments of Experiment, such as on_round.
 
         Raises ConfigError or DataError with the source of a refused value.
         """
         parts = {p: self._part(p) for p in (*PLAIN, "objective", "submodel", "devices")}
         run = {k: v for k, v in self.values.items() if k in RUN.model_fields}
-        algorithm, data = self._algorithm(), self.data()
+        algorithm, data = self._algorithm(), self.data() if data is None else data
         compress = self.values.get("compress", {})
         with self.origin.blame("compress", compress):
             link = link_of(compress)
