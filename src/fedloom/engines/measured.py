@@ -1,4 +1,5 @@
-"""What engine = "auto" has measured on this machine, so that the next run of its kind need not.
+"""What was measured on this machine, so that the next run of its kind need not: rounds in the
+engines that "auto" compares, and steps of a model for estimates.
 
 One small file, engines.json, in the folder FEDLOOM_CACHE (else the user's cache; "" switches it
 off). An entry holds for one month, one machine, one version of fedloom and torch, and one model,
@@ -46,8 +47,13 @@ def _kind(plan: Plan, fed: Federation, net: Net, cohort: list[int]) -> str:
     work = (net.layout, str(net.dtype), str(net.device), sizes, len(cohort), fed.local.batch)
     steps = sorted(map(fed.cost, cohort))
     method = (plan.algorithm, plan.objective, plan.rule, plan.link.codes, plan.link.codes_down)
+    return _named(work, steps, net.module, method)
+
+
+def _named(*work: object) -> str:
+    """A short name of work on this machine."""
     machine = (platform.node(), platform.machine(), _processor(), processors())
-    text = repr((__version__, torch.__version__, machine, work, steps, net.module, method))
+    text = repr((__version__, torch.__version__, machine, *work))
     text = re.sub(r" at 0x[0-9a-f]+", "", text)  # where an object lies is another place every time
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -71,7 +77,9 @@ def _entries(file: Path | None) -> dict[str, Any]:
 
 @dataclass
 class Measured:
-    """{engine: seconds of a round} from earlier runs of this kind, and the day they are from."""
+    """{engine, or another word: seconds} from earlier runs of this kind, and the day they are
+    from.
+    """
 
     kind: str
     seconds: dict[str, float]
@@ -80,10 +88,16 @@ class Measured:
     @classmethod
     def of(cls, plan: Plan, fed: Federation, net: Net, cohort: list[int]) -> Measured:
         """What is known of such a run; nothing, if it is older than a month."""
+        return cls("", {}) if place() is None else cls._known(_kind(plan, fed, net, cohort))
+
+    @classmethod
+    def named(cls, *work: object) -> Measured:
+        """The same of any other work, which its description tells apart."""
+        return cls("", {}) if place() is None else cls._known(_named(*work))
+
+    @classmethod
+    def _known(cls, kind: str) -> Measured:
         file = place()
-        if file is None:
-            return cls("", {})
-        kind = _kind(plan, fed, net, cohort)
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             entry = _entries(file)[kind]
             age = datetime.date.today() - datetime.date.fromisoformat(entry["day"])
