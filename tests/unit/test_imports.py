@@ -28,8 +28,9 @@ LAYERS = {
     9: ["checks", "recipes", "report"],
     10: ["config"],
     11: ["sweep"],
-    12: ["cli"],
-    13: ["__main__"],
+    12: ["papers"],
+    13: ["cli"],
+    14: ["__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}
 PATHS = sorted(SOURCE.rglob("*.py"))

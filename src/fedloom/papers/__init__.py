@@ -1,0 +1,63 @@
+"""The experiments of the five papers: every table and figure as data, and what runs them.
+
+`fedloom papers` lists them, `fedloom paper fedacg:1a` runs one (docs/papers.md).
+"""
+
+from __future__ import annotations
+
+from ..errors import ConfigError, did_you_mean
+from . import cfedavg, fafed, fedacg, fedsmoo, fiarse
+from .entry import SCALES, Claim, Entry, Protocol, Row, Wanted
+from .published_tables import PAPERS, Cell, published, value_of
+
+__all__ = [
+    "ENTRIES",
+    "PAPERS",
+    "SCALES",
+    "TITLES",
+    "Cell",
+    "Claim",
+    "Entry",
+    "Protocol",
+    "Row",
+    "Wanted",
+    "entries_of",
+    "entry",
+    "published",
+    "value_of",
+]
+
+TITLES = {
+    "fedacg": "FedACG (Kim, Kim and Han, CVPR 2024)",
+    "fiarse": "FIARSE (Wu et al., NeurIPS 2024)",
+    "fafed": "FAFED (Wu et al., AAAI 2023)",
+    "cfedavg": "CFedAvg (Yang, Liu and Bentley, WiOpt 2021)",
+    "fedsmoo": "FedSMOO (Sun et al., ICML 2023)",
+}
+ENTRIES: dict[str, Entry] = {
+    e.id: e for paper in (fedacg, fiarse, fafed, cfedavg, fedsmoo) for e in paper.ENTRIES
+}
+
+
+def entries_of(paper: str) -> list[Entry]:
+    """The tables and figures of a paper. Raises ConfigError for an unknown one."""
+    if paper not in PAPERS:
+        raise ConfigError(f"unknown paper '{paper}'; {did_you_mean(paper, PAPERS)}")
+    return [e for e in ENTRIES.values() if e.paper == paper]
+
+
+def entry(name: str) -> Entry:
+    """The table or figure of a name such as fedacg:1a, however its letters are written. Raises
+    ConfigError for an unknown one, with the nearest.
+    """
+    known = {key.lower(): e for key, e in ENTRIES.items()}
+    found = ENTRIES.get(name) or known.get(name.lower())
+    if found is not None:
+        return found
+    paper, colon, _ = name.partition(":")
+    if not colon and paper in PAPERS:
+        raise ConfigError(f"'{name}' is a paper; give one of its tables (`fedloom papers {name}`)")
+    near = [e.id for e in ENTRIES.values() if e.paper == paper] or [*ENTRIES]
+    said = did_you_mean(name, near)
+    said = said if said.startswith("did") else "`fedloom papers` lists all"
+    raise ConfigError(f"unknown table or figure '{name}'; {said}")

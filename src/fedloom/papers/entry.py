@@ -1,0 +1,176 @@
+"""What a table or figure of a paper consists of: rows, protocols, measures, claims; all data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .published_tables import Cell, published, settings_of
+
+SCALES = ("paper", "cpu", "smoke")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """Where a column's runs happen: a recipe with changes, `key=value` between blanks.
+
+    dataset, setting: of the published cells that belong to it. changes: of the recipe at scale
+    paper, and at cpu, with further ones of that scale, None where it does not exist; why: why it
+    does not. smoke: of the recipe at scale smoke. small, tiny: the recipe of scale cpu, which then
+    has only its own changes, and of smoke, if they are others. grid: where rows try other values
+    here than elsewhere; () for none.
+    """
+
+    name: str
+    recipe: str
+    dataset: str
+    setting: str = ""
+    changes: str = ""
+    cpu: str | None = ""
+    smoke: str = ""
+    why: str = ""
+    small: str = ""
+    tiny: str = ""
+    grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def fits(self, cell: Cell) -> bool:
+        """True if a cell is one of this protocol's."""
+        return cell.dataset == self.dataset and cell.has(settings_of(self.setting))
+
+    def recipe_at(self, scale: str) -> str:
+        """The recipe of a scale."""
+        return {"cpu": self.small, "smoke": self.tiny}.get(scale, "") or self.recipe
+
+    def at(self, scale: str) -> str:
+        """The changes of the recipe at a scale."""
+        if scale == "smoke":
+            return self.smoke
+        common = "" if scale == "cpu" and self.small else self.changes
+        return f"{common} {self.cpu or ''}" if scale == "cpu" else common
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method as the paper runs it. method, setting: of its published cells; changes: of any
+    protocol; on: further ones by data set, by data set at a scale ("AGNews@paper") or by protocol;
+    grid: the values that the paper tries, by setting; label: where one method has several rows.
+    """
+
+    method: str
+    changes: str
+    setting: str = ""
+    on: Mapping[str, str] = field(default_factory=dict)
+    grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    label: str = ""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The row's name in tables."""
+        return self.label or self.method
+
+    @property
+    def key(self) -> str:
+        """The row's name on the command line.
+
+        >>> Row(method="FedACG + FedPAQ", changes="").key
+        'fedacg+fedpaq'
+        """
+        words = re.sub(r"\s*\+\s*", "+", self.name.lower())
+        return re.sub(r"[^\w.+=-]+", "-", words).strip("-")
+
+    def fits(self, cell: Cell) -> bool:
+        """True if a cell is one of this row's."""
+        return cell.method == self.method and cell.has(settings_of(self.setting))
+
+    def at(self, protocol: Protocol, scale: str) -> str:
+        """The changes for a protocol at a scale."""
+        places = (protocol.dataset, f"{protocol.dataset}@{scale}", protocol.name)
+        return " ".join([self.changes, *(self.on.get(place, "") for place in places)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of the paper: a row beats others, in every protocol named (all by default).
+
+    better: keys of rows; than: keys of others (every other row by default), compared pair by pair
+    if there are several on both sides. metric, at: the measure (the first of the entry by default).
+    """
+
+    text: str
+    better: tuple[str, ...]
+    than: tuple[str, ...] = ()
+    metric: str = ""
+    at: str = ""
+    protocols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One number that an entry compares; cell: what the paper prints, if it prints it."""
+
+    row: Row
+    protocol: Protocol
+    metric: str
+    at: str
+    cell: Cell | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A table or figure. tables: its files of published numbers. measures: what is shown beside
+    them, and all there is of a figure, as "metric at". fact: the name of the check of an entry
+    without runs. raw: rounds to a target are read from the raw curve, not the moving average.
+    notes: what a reader must know, such as readings of what the paper leaves open.
+    """
+
+    paper: str
+    name: str
+    title: str
+    rows: tuple[Row, ...] = ()
+    protocols: tuple[Protocol, ...] = ()
+    tables: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    fact: str = ""
+    raw: bool = False
+    cpu: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The name on the command line, fedacg:1a."""
+        return f"{self.paper}:{self.name}"
+
+    def cells(self) -> tuple[Cell, ...]:
+        """What the paper prints."""
+        return tuple(cell for table in self.tables for cell in published(self.paper, table))
+
+    def row_of(self, cell: Cell) -> Row | None:
+        """The row of a published cell."""
+        return next((row for row in self.rows if row.fits(cell)), None)
+
+    def protocol_of(self, cell: Cell) -> Protocol | None:
+        """The protocol of a published cell."""
+        return next((p for p in self.protocols if p.fits(cell)), None)
+
+    def wanted(self) -> Iterator[Wanted]:
+        """Every number of the entry: the published ones in the paper's order, then the measures."""
+        for cell in self.cells():
+            row, protocol = self.row_of(cell), self.protocol_of(cell)
+            if row is not None and protocol is not None:
+                yield Wanted(row, protocol, cell.metric, cell.at, cell)
+        for measure in self.measures:
+            metric, _, at = measure.partition(" ")
+            for protocol in self.protocols:
+                for row in self.rows:
+                    yield Wanted(row, protocol, metric, at, None)
+
+    def headline(self, protocol: Protocol) -> tuple[str, str]:
+        """The measure that claims compare unless they name one: of the first metric the mean over
+        sizes, else the last value.
+        """
+        found = [(w.metric, w.at) for w in self.wanted() if w.protocol is protocol]
+        own = [pair for pair in found if pair[0] == found[0][0]]
+        return next((pair for pair in own if pair[1] == "size=mean"), own[-1])

@@ -1,0 +1,363 @@
+"""From lines of evidence to the numbers of a table: one function per metric of the papers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..report.curve_data import mean
+from ..server.evaluation import Curve
+from .entry import Entry, Protocol, Row, Wanted
+from .lines import Line
+from .plan import paper_rounds
+from .published_tables import published, settings_of, tables_of
+
+EMA = 0.9  # of FedACG, per round
+BASE = "FedAvg"
+Seen = Mapping[str, Line]  # of one protocol and seed: {row: its line}
+
+# lower is better; all others: higher is
+LOWER = (
+    "rounds_to_acc",
+    "comm_cost_in_V",
+    "uplink_models",
+    "sec_per_round",
+    "total_time_s",
+    "train_loss",
+    "test_loss",
+    "train_perplexity",
+    "accuracy_roughness",
+    "client_divergence",
+    "hessian_top_eigenvalue",
+    "hessian_trace",
+    "loss_sharpness",
+)
+AFTERWARDS = (  # measured on a finished run, not in its rounds
+    "client_divergence",
+    "local_cka",
+    "hessian_top_eigenvalue",
+    "hessian_trace",
+    "loss_sharpness",
+)
+WORDS = {
+    "acc_ema_pct": "accuracy, moving average",
+    "test_acc_pct": "test accuracy",
+    "test_acc_fraction": "test accuracy",
+    "rounds_to_acc": "rounds to",
+    "local_acc_pct": "accuracy at the clients",
+    "global_acc_pct": "accuracy",
+    "client_acc_pct": "accuracy of clients",
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "train_perplexity": "training perplexity",
+    "rounds_speedup_vs_fedavg": "speed-up in rounds to",
+    "comm_cost_in_V": "traffic (FedAvg's: 1) to",
+    "uplink_models": "models sent per client to",
+    "sec_per_round": "seconds a round",
+    "fedsmoo_sec_per_round_over_this": "FedSMOO's seconds a round over these",
+    "total_time_s": "seconds to",
+    "total_time_speedup_vs_fedavg": "speed-up in seconds to",
+    "client_divergence": "divergence of clients",
+    "hessian_top_eigenvalue": "largest eigenvalue of the Hessian",
+    "hessian_trace": "trace of the Hessian",
+    "accuracy_roughness": "roughness of the curve",
+    "residual_over_delta": "||e||^2 / ||update||^2",
+    "delta_square": "||update||^2",
+    "residual_square": "||e||^2",
+    "explored_pct": "coordinates explored",
+    "replaced_pct": "of the mask replaced",
+    "untrained_pct": "never trained",
+    "local_cka": "CKA of local models",
+    "loss_sharpness": "rise of the loss around the model",
+}
+
+
+def title(metric: str, at: str) -> str:
+    """A measure in words.
+
+    >>> title("rounds_to_acc", "acc=81"), title("acc_ema_pct", "round=500")
+    ('rounds to 81 %', 'accuracy, moving average, round 500')
+    """
+    words, where = WORDS.get(metric, metric), settings_of(at)
+    if "acc" in where:
+        return f"{words} {where.pop('acc')} %"
+    said = [key if not value else f"{key} {value}" for key, value in where.items()]
+    return ", ".join([words, *said])
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a metric may need beside a run's own line. goals: {per cent as printed: share that is
+    looked for}; share: of the paper's rounds that a run of this scale has.
+    """
+
+    entry: Entry
+    protocol: Protocol
+    seen: Seen
+    goals: Mapping[float, float]
+
+    def round(self, printed: float, line: Line) -> int:
+        """The round that stands for a printed one: at a scale with fewer rounds, the same share."""
+        return max(1, round(printed * int(line["rounds"]) / paper_rounds(self.protocol)))
+
+
+Measure = Callable[[Line, dict[str, str], Context], float | None]
+
+
+def measure(wanted: Wanted, context: Context) -> float | None:
+    """A number of a row in a protocol at one seed; None where it was not measured, infinite for a
+    target that was not reached.
+    """
+    line = context.seen.get(wanted.row.key)
+    if line is None or line["state"] != "finished" or wanted.metric not in _METRICS:
+        return None
+    return _METRICS[wanted.metric](line, settings_of(wanted.at), context)
+
+
+# ---------------------------------------------------------------------------------------- of curves
+def _points(line: Line, name: str) -> dict[int, float]:
+    return {int(t): float(v) for t, v in line["curves"].get(name, ())}
+
+
+def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
+    """FedACG's moving average, debiased; evaluations r rounds apart decay by 0.9^r."""
+    state = Curve(ema=EMA)
+    return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
+
+
+def _until(curve: Mapping[int, float], limit: int) -> float | None:
+    """The value at the last point up to a round."""
+    known = [t for t in curve if t <= limit]
+    return curve[max(known)] if known else None
+
+
+def _at(line: Line, name: str, where: Mapping[str, str], context: Context) -> float | None:
+    """A curve's value at a printed round, or its last."""
+    curve = _points(line, name)
+    if not curve:
+        return None
+    if "round" not in where:
+        return curve[max(curve)]
+    return _until(curve, context.round(float(where["round"]), line))
+
+
+def _accuracy(scale: float, average: bool = False) -> Measure:
+    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+        curve = _points(line, "curve")
+        curve = smoothed(curve) if average else curve
+        last = context.round(float(where["round"]), line) if "round" in where else line["rounds"]
+        value = _until(curve, last)
+        return None if value is None else scale * value
+
+    return found
+
+
+def _of(name: str, scale: float = 1.0) -> Measure:
+    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+        size = where.get("size")
+        value = _at(line, name if size is None else _column(line, name, size), where, context)
+        return None if value is None else scale * value
+
+    return found
+
+
+def _column(line: Line, name: str, size: str) -> str:
+    """The curve of a size: test_accuracy@0.25 for 1/4; there may be none."""
+    wanted = name.replace("METRIC", line["metric"])
+    for column in line["curves"]:
+        start, _, end = column.rpartition("@")
+        if start == wanted and (end == size or (end != "mean" and _share(end) == _share(size))):
+            return str(column)
+    return f"{wanted}@{size}"
+
+
+def _share(size: str) -> float:
+    """A size as a number with the digits that columns have; not a number for "mean"."""
+    top, _, bottom = size.partition("/")
+    try:
+        return float(f"{float(top) / float(bottom or 1):.6g}")
+    except ValueError:
+        return math.nan
+
+
+def _global(line: Line, where: dict[str, str], context: Context) -> float | None:
+    found = _of("test_METRIC", 100)(line, where, context)
+    if found is not None or "round" in where:
+        return found
+    for row in (line["sizes"] or {}).get("unseen", ()):  # sizes that no client has
+        if float(f"{row['capacity']:.6g}") == _share(where["size"]):
+            return 100 * float(row["global"])
+    return None
+
+
+def _perplexity(line: Line, where: dict[str, str], context: Context) -> float | None:
+    loss = _at(line, "train_loss", where, context)
+    return None if loss is None else math.exp(min(loss, 700.0))
+
+
+def _roughness(line: Line, where: dict[str, str], context: Context) -> float | None:
+    """The mean of (a_t - m_t)^2 in squared points, m_t the centred mean of `window` evaluations."""
+    curve = _points(line, "curve")
+    values, window = [100 * curve[t] for t in sorted(curve)], int(where["window"])
+    starts = range(len(values) - window + 1)
+    middles = [math.fsum(values[a : a + window]) / window for a in starts]
+    return mean([(values[a + window // 2] - m) ** 2 for a, m in zip(starts, middles, strict=True)])
+
+
+# --------------------------------------------------------------------------------------- to targets
+def _first(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    goal = context.goals.get(float(where["acc"]))
+    if goal is None:
+        return None
+    curve = _points(line, "curve")
+    curve = curve if context.entry.raw else smoothed(curve)
+    return next((float(t) for t in sorted(curve) if curve[t] >= goal), math.inf)
+
+
+def _per_round(line: Line) -> float:
+    return float(line["bytes_up"] + line["bytes_down"]) / float(line["rounds"])
+
+
+def _against(
+    one: Callable[[Line, Mapping[str, str], Context], float | None], base: str = BASE.lower()
+) -> Measure:
+    """A base row's value over this row's."""
+
+    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+        other = context.seen.get(base)
+        if other is None or other["state"] != "finished":
+            return None
+        above, below = one(other, where, context), one(line, where, context)
+        if above is None or below is None or not below or math.isinf(above):
+            return None
+        return above / below
+
+    return found
+
+
+def _traffic(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    first = _first(line, where, context)
+    return None if first is None else first * _per_round(line)
+
+
+def _relative_traffic(line: Line, where: dict[str, str], context: Context) -> float | None:
+    speed = _against(_traffic)(line, where, context)
+    if speed is None:
+        return None
+    return 1 / speed if speed else math.inf
+
+
+def _uplink(line: Line, where: dict[str, str], context: Context) -> float | None:
+    """What a client has sent when a target is reached, in models."""
+    first = _first(line, where, context)
+    model = 4.0 * line["parameters"] * line["cohort"]
+    return None if first is None else first * line["bytes_up"] / line["rounds"] / model
+
+
+def _seconds(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    return float(line["seconds_per_round"])
+
+
+def _total(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    first = _first(line, where, context)
+    return None if first is None else first * float(line["seconds_per_round"])
+
+
+def _slower(line: Line, where: dict[str, str], context: Context) -> float | None:
+    return _against(_seconds, "fedsmoo")(line, where, context)
+
+
+def _quantile(line: Line, where: dict[str, str], context: Context) -> float | None:
+    values = sorted(float(v) for v in line["clients"] if v is not None)
+    if len(values) < 2:
+        return None
+    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    return 100 * cuts[round(20 * float(where["quantile"])) - 1]
+
+
+def _error(line: Line, where: dict[str, str], context: Context) -> float | None:
+    left, sent = (_at(line, n, where, context) for n in ("residual_square", "delta_square"))
+    return None if left is None or not sent else left / sent
+
+
+def _after(name: str) -> Measure:
+    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+        value = line.get("afterwards", {}).get(name)
+        return None if value is None else float(value)
+
+    return found
+
+
+_METRICS: dict[str, Measure] = {
+    "acc_ema_pct": _accuracy(100, average=True),
+    "test_acc_pct": _accuracy(100),
+    "test_acc_fraction": _accuracy(1),
+    "rounds_to_acc": _first,
+    "local_acc_pct": _of("local_METRIC", 100),
+    "global_acc_pct": _global,
+    "client_acc_pct": _quantile,
+    "train_loss": _of("train_loss"),
+    "test_loss": _of("test_loss"),
+    "train_perplexity": _perplexity,
+    "rounds_speedup_vs_fedavg": _against(_first),
+    "comm_cost_in_V": _relative_traffic,
+    "uplink_models": _uplink,
+    "sec_per_round": _seconds,
+    "fedsmoo_sec_per_round_over_this": _slower,
+    "total_time_s": _total,
+    "total_time_speedup_vs_fedavg": _against(_total),
+    "accuracy_roughness": _roughness,
+    "residual_over_delta": _error,
+    "delta_square": _of("delta_square"),
+    "residual_square": _of("residual_square"),
+    "explored_pct": _of("explored", 100),
+    "replaced_pct": _of("replaced", 100),
+    "untrained_pct": _of("untrained", 100),
+} | {name: _after(name) for name in AFTERWARDS}
+
+
+# -------------------------------------------------------------------------------------------- goals
+def goals(
+    entry: Entry, protocol: Protocol, lines: Iterable[Line], scale: str
+) -> dict[float, float]:
+    """{a target as printed, in per cent: the share of accuracy that is looked for}.
+
+    At scale paper they are equal. At a reduced scale a printed target says nothing, so it is taken
+    relative to FedAvg, or the table's first row: the target times its accuracy here over its
+    printed one. lines: of that row; without them there is none.
+    """
+    pairs = [settings_of(w.at) for w in entry.wanted() if w.protocol is protocol]
+    targets = {float(where["acc"]) for where in pairs if "acc" in where}
+    if scale == "paper":
+        return {t: t / 100 for t in targets}
+    printed, here = _printed_base(entry, protocol), _base(entry, list(lines))
+    if here is None:
+        return {}
+    return {t: t / (printed or 100.0) * here for t in targets}
+
+
+def base_of(entry: Entry) -> Row:
+    """The row that targets of a reduced scale are relative to."""
+    return next((row for row in entry.rows if row.name == BASE), entry.rows[0])
+
+
+def _printed_base(entry: Entry, protocol: Protocol) -> float | None:
+    """The base's printed accuracy after the last round in this protocol, in per cent."""
+    found = [
+        cell
+        for table in tables_of(entry.paper)
+        for cell in published(entry.paper, table)
+        if cell.method == base_of(entry).method and cell.metric in ("acc_ema_pct", "test_acc_pct")
+        if protocol.fits(cell) and cell.value is not None
+    ]
+    last = max(found, key=lambda cell: float(cell.at.partition("=")[2] or 0), default=None)
+    return None if last is None else last.value
+
+
+def _base(entry: Entry, lines: Sequence[Line]) -> float | None:
+    """The base's mean accuracy here, after the last round."""
+    curves = [_points(x, "curve") for x in lines if x["state"] == "finished"]
+    ends = [(c if entry.raw else smoothed(c)) for c in curves if c]
+    return mean([c[max(c)] for c in ends])

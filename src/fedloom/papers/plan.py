@@ -1,0 +1,162 @@
+"""From a table to its runs: every row, protocol and seed, each set of settings once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, resolve
+from ..errors import ConfigError, FedloomError, did_you_mean
+from ..recipes import RECIPES
+from ..storage.identity import run_digest
+from .entry import SCALES, Entry, Protocol, Row
+from .smoke_text import write_text
+
+_AMOUNTS = ("local.steps", "local.epochs")
+
+
+@dataclass(frozen=True, eq=False)
+class PaperRun:
+    """One run. digest: of all settings that decide its numbers, without the seed; several rows may
+    need the same run. typed: the changes of the recipe.
+    """
+
+    protocol: Protocol
+    row: Row
+    scale: str
+    seed: int
+    recipe: str
+    typed: tuple[str, ...]
+    config: Config
+    digest: str
+    folder: Path
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has in all."""
+        return int(self.config.values["rounds"])
+
+    @property
+    def title(self) -> str:
+        """What it is, for progress."""
+        return f"{self.protocol.name} {self.row.key} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a table at a scale, and what cannot run: {(protocol, row): reason}.
+
+    digests: {(protocol, row, seed): digest}, of which several may be of one run.
+    """
+
+    entry: Entry
+    scale: str
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    runs: tuple[PaperRun, ...]
+    refused: Mapping[tuple[str, str], str]
+    digests: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
+
+
+def changes_of(protocol: Protocol, row: Row, scale: str, text: str = "") -> list[str]:
+    """What a row changes of its protocol's recipe, each key once, the last value. text: the folder
+    of the small text of scale smoke.
+    """
+    found: dict[str, str] = {"evaluate.target": "none"}  # targets are read from the curve
+    for word in f"{protocol.at(scale)} {row.at(protocol, scale)}".split():
+        key, _, value = word.partition("=")
+        if key in _AMOUNTS:  # one of them replaces the other
+            found.pop(_AMOUNTS[1 - _AMOUNTS.index(key)], None)
+        found.pop(key, None)
+        found[key] = value.replace("{text}", text)
+    return [f"{key}={value}" for key, value in found.items()]
+
+
+def paper_rounds(protocol: Protocol) -> int:
+    """The rounds of a protocol in the paper."""
+    words = dict(word.split("=", 1) for word in protocol.changes.split())
+    return int(words["rounds"] if "rounds" in words else RECIPES[protocol.recipe]()["rounds"])
+
+
+def rows_of(entry: Entry, names: Sequence[str] = ()) -> tuple[Row, ...]:
+    """The rows of these names, all without any. Raises ConfigError for an unknown one."""
+    if not names:
+        return entry.rows
+    known = {row.key: row for row in entry.rows}
+    for name in names:
+        if name.lower() not in known:
+            raise ConfigError(f"{entry.id} has no row '{name}'; {did_you_mean(name, known)}")
+    wanted = {name.lower() for name in names}
+    return tuple(row for key, row in known.items() if key in wanted)
+
+
+def plan(
+    entry: Entry,
+    scale: str,
+    out: Path,
+    rows: Sequence[str] = (),
+    seeds: int = 1,
+    more: Sequence[str] = (),
+) -> Plan:
+    """Every run of a table; all configurations are checked, no data are read.
+
+    more: changes of every run, after all others. Raises ConfigError for an unknown scale or row,
+    and for changes that no row takes.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
+    chosen, numbers = rows_of(entry, rows), tuple(range(seeds))
+    runs: dict[tuple[str, int], PaperRun] = {}
+    refused: dict[tuple[str, str], str] = {}
+    digests: dict[tuple[str, str, int], str] = {}
+    problems: list[FedloomError] = []
+    for protocol, row in _pairs(entry, chosen):
+        if scale == "cpu" and protocol.cpu is None:
+            refused[protocol.name, row.key] = f"not at scale cpu: {protocol.why}"
+            continue
+        try:
+            for seed in numbers:
+                made = _run(protocol, row, scale, seed, out, more)
+                runs.setdefault((made.digest, seed), made)
+                digests[protocol.name, row.key, seed] = made.digest
+        except FedloomError as error:
+            problems.append(error)
+            refused[protocol.name, row.key] = " ".join(str(error).split())
+    if problems and more and not runs:
+        raise ConfigError(str(problems[0]))
+    return Plan(entry, scale, numbers, chosen, tuple(runs.values()), refused, digests)
+
+
+def _pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:
+    """A protocol's rows one after the other, as far as the paper prints or we measure them."""
+    wanted = {(w.protocol.name, w.row.key) for w in entry.wanted()}
+    for protocol in entry.protocols:
+        for row in rows:
+            if (protocol.name, row.key) in wanted:
+                yield protocol, row
+
+
+def _run(
+    protocol: Protocol, row: Row, scale: str, seed: int, out: Path, more: Sequence[str]
+) -> PaperRun:
+    text = ""
+    if "{text}" in protocol.at(scale):
+        text = str(write_text(out / "smoke-text"))
+    recipe = protocol.recipe_at(scale)
+    typed = [*changes_of(protocol, row, scale, text), *more]
+    config = resolve(recipe, [*typed, f"seed={seed}"])
+    digest = digest_of(config.values)
+    name = f"{config.values['name']}-{config.algorithm}-{digest}-seed{seed}"
+    return PaperRun(
+        protocol, row, scale, seed, recipe, tuple(typed), config, digest, out / scale / name
+    )
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """A hash of the settings that decide a run's numbers, but for its seed: the same for the same
+    row at every seed.
+    """
+    data = {k: v for k, v in values["data"].items() if k != "seed"}
+    return run_digest({k: v for k, v in values.items() if k != "seed"} | {"data": data})

@@ -1,0 +1,125 @@
+"""A paper's grids: every point at one seed, and the best of each row and protocol for all seeds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .entry import Entry, Protocol, Row
+from .lines import Line
+from .measure import LOWER
+from .plan import Plan, plan
+from .table import table
+
+Point = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best point of a row's grid in a protocol: {setting: value}; edge: the settings whose best
+    value is the grid's least or largest, so that a better one may lie outside.
+    """
+
+    protocol: str
+    row: str
+    point: Point
+    edge: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """As it is printed."""
+        said = (
+            f"{key}={value:g}" + (" (at the grid's edge)" if key in self.edge else "")
+            for key, value in self.point.items()
+        )
+        return f"{self.row} in {self.protocol}: {', '.join(said)}"
+
+
+def grid_of(row: Row, protocol: Protocol) -> Mapping[str, tuple[float, ...]]:
+    """What the paper tries of a row in a protocol; nothing for a row that is not tuned."""
+    return {k: protocol.grid.get(k, v) for k, v in row.grid.items() if protocol.grid.get(k, v)}
+
+
+def points(row: Row, protocol: Protocol) -> list[Point]:
+    """Every combination of a row's grid; none for a row that is not tuned."""
+    grid = grid_of(row, protocol)
+    values = itertools.product(*grid.values()) if grid else ()
+    return [dict(zip(grid, point, strict=True)) for point in values]
+
+
+def grid_plans(
+    entry: Entry, scale: str, out: Path, rows: Sequence[Row], more: Sequence[str]
+) -> list[Plan]:
+    """The runs of all grids at the first seed, a plan for each protocol."""
+    plans = []
+    for protocol in entry.protocols:
+        tried = tuple(_tried(row, p) for row in rows for p in points(row, protocol))
+        whole = replace(
+            entry,
+            rows=tried,
+            protocols=(protocol,),
+            tables=(),
+            measures=(" ".join(_score(entry, protocol)),),
+            claims=(),
+        )
+        if tried:
+            plans.append(plan(whole, scale, out, more=more))
+    return plans
+
+
+def _score(entry: Entry, protocol: Protocol) -> tuple[str, str]:
+    """What is tuned for: the table's first measure if it is an accuracy or a loss, else the
+    accuracy at the end.
+    """
+    metric, at = entry.headline(protocol)
+    return (metric, at) if "acc_" in metric or "loss" in metric else ("test_acc_pct", "")
+
+
+def _tried(row: Row, point: Point) -> Row:
+    """A row at a point, whatever it has elsewhere for the same settings."""
+    on = {
+        place: " ".join(w for w in words.split() if w.partition("=")[0] not in point)
+        for place, words in row.on.items()
+    }
+    words = _words(point)
+    return replace(row, label=f"{row.name} {words}", changes=f"{row.changes} {words}", on=on)
+
+
+def _words(point: Point) -> str:
+    return " ".join(f"{key}={value!r}" for key, value in point.items())
+
+
+def choose(
+    entry: Entry, rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]
+) -> list[Choice]:
+    """The best point of each row and protocol, by what the table measures on the test set: the
+    papers' way. Rows without a finished run are left out.
+    """
+    out = []
+    for grid in grids:
+        protocol = grid.entry.protocols[0]
+        found = {n.wanted.row.key: n.mean for n in table(grid, lines).numbers}
+        sign = -1 if _score(entry, protocol)[0] in LOWER else 1
+        for row in rows:
+            scores = [(found.get(_tried(row, p).key), p) for p in points(row, protocol)]
+            known = [(sign * v, p) for v, p in scores if v is not None and math.isfinite(v)]
+            if known:
+                point = max(known, key=lambda pair: pair[0])[1]
+                tried = grid_of(row, protocol)
+                edge = tuple(k for k, v in point.items() if v in (min(tried[k]), max(tried[k])))
+                out.append(Choice(protocol.name, row.key, point, edge))
+    return out
+
+
+def tuned(entry: Entry, choices: Iterable[Choice]) -> Entry:
+    """The entry with each row at its best point, protocol by protocol."""
+    best = {(c.row, c.protocol): _words(c.point) for c in choices}
+
+    def at(row: Row) -> Row:
+        own = {p: words for (key, p), words in best.items() if key == row.key}
+        return replace(row, on={**row.on, **own})
+
+    return replace(entry, rows=tuple(at(row) for row in entry.rows))

@@ -1,0 +1,299 @@
+"""The papers' tables: every printed cell has its run, and every protocol the paper's numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.config import resolve
+from fedloom.errors import ConfigError
+from fedloom.papers import ENTRIES, PAPERS, Entry, Protocol, entries_of, entry, published
+from fedloom.papers.arithmetic import work
+from fedloom.papers.cost import FACTORS, cost, macs, seconds
+from fedloom.papers.entry import Claim, Row
+from fedloom.papers.facts import class_total_sd, facts
+from fedloom.papers.measure import Context, goals, measure, smoothed
+from fedloom.papers.plan import changes_of, paper_rounds, plan
+from fedloom.papers.published_tables import tables_of, value_of
+from fedloom.papers.table import overall, table
+
+PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9}
+RUNS = [e for e in ENTRIES.values() if not e.fact]
+FACTS = [e for e in ENTRIES.values() if e.fact]
+
+
+# ---------------------------------------------------------------------------------- printed numbers
+def test_all_tables_are_in_the_package() -> None:
+    assert {p: len(tables_of(p)) for p in PAPERS} == PUBLISHED
+    assert sum(len(published(p, t)) for p in PAPERS for t in tables_of(p)) == 1835 + 4
+    assert {t for e in ENTRIES.values() for t in e.tables} == {
+        t for p in PAPERS for t in tables_of(p)
+    }
+    assert value_of("fafed", "2_high", "FAFED", "test_acc_fraction", "") == 0.8188
+    with pytest.raises(LookupError, match="0 cells of FedAvg"):
+        value_of("fedacg", "1a", "FedAvg", "acc_ema_pct", "")
+
+
+@pytest.mark.parametrize("found", RUNS, ids=lambda e: e.id)
+def test_every_printed_cell_has_one_row_and_one_protocol(found: Entry) -> None:
+    for cell in found.cells():
+        assert [row.key for row in found.rows if row.fits(cell)] == [found.row_of(cell).key]
+        assert [p.name for p in found.protocols if p.fits(cell)] == [found.protocol_of(cell).name]
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    assert len({p.name for p in found.protocols}) == len(found.protocols)
+    assert found.cells() or found.measures
+    keys, names = {row.key for row in found.rows}, {p.name for p in found.protocols}
+    wanted = {(w.metric, w.at) for w in found.wanted()}
+    for claim in found.claims:
+        assert {*claim.better, *claim.than} <= keys
+        assert {*claim.protocols} <= names
+        assert not claim.metric or (claim.metric, claim.at) in wanted
+
+
+def test_names_are_found_however_they_are_written() -> None:
+    assert entry("FEDACG:1A").id == "fedacg:1a"
+    with pytest.raises(ConfigError, match="did you mean 'fedacg:1a'"):
+        entry("fedacg:1aa")
+    with pytest.raises(ConfigError, match="is a paper; give one of its tables"):
+        entry("fedacg")
+    with pytest.raises(ConfigError, match="did you mean 'fiarse'"):
+        entries_of("fiars")
+
+
+# ---------------------------------------------------------------------------------------- protocols
+# of experiments.md: clients, active, images of a client, K, rounds, weight decay, clip, decay
+IMAGES = (1e-3, 10.0, 0.998)
+PROTOCOLS: dict[tuple[str, str, str], tuple[Any, ...]] = {
+    ("fedacg:1a", "c10-100-dir0.3", "fedavg"): (100, 5, 500, 50, 1000, *IMAGES),
+    ("fedacg:1a", "c100-100-dir0.3", "fedacg"): (100, 5, 500, 50, 1000, *IMAGES),
+    ("fedacg:1a", "tiny-100", "fedacg"): (100, 5, 1000, 50, 1000, *IMAGES),
+    ("fedacg:1b", "c10-500-dir0.3", "fedacg"): (500, 10, 100, 50, 1000, *IMAGES),
+    ("fedacg:1b", "tiny-500", "fedacg"): (500, 10, 200, 50, 1000, *IMAGES),
+    ("fedacg:2", "c10-100-dir0.3-0.02", "fedcm"): (100, 2, 500, 50, 1000, *IMAGES),
+    ("fedacg:2", "c100-500-dir0.3-0.01", "moon"): (500, 5, 100, 50, 1000, *IMAGES),
+    ("fedacg:3", "c100-changing", "fedacg"): (500, 10, 100, 50, 1000, *IMAGES),
+    ("fedacg:Ca", "c100-100-iid", "feddc"): (100, 5, 500, 50, 1000, *IMAGES),
+    ("fiarse:1", "c10-4-10", "fiarse"): (100, 10, 500, 125, 800, 0, None, None),
+    ("fiarse:4", "c100-4-20", "heterofl"): (100, 20, 500, 125, 800, 0, None, None),
+    ("fiarse:5", "ag-news-5", "fiarse"): (200, 20, 600, 60, 300, 0, None, None),
+    ("fafed:2c", "fashion-high", "fafed"): (20, 20, 3000, 5, 500, 0, None, None),
+    ("fafed:fig3", "cifar10-medium", "stem"): (20, 20, 2500, 10, 500, 0, None, None),
+    ("fafed:fig2", "mnist-low", "fedavg"): (20, 20, 3000, 20, 500, 0, None, None),
+    ("fafed:fig1", "wikitext2", "fedavg"): (16, 16, 3729.6875, 10, 300, 0, 0.25, None),
+    ("cfedavg:fig1a", "mnist-1", "fedavg"): (100, 100, 600, 100, 100, 0, None, None),
+    ("cfedavg:fig7", "fashion-5", "top-k-.99"): (100, 100, 600, 100, 100, 0, None, None),
+    ("cfedavg:fig1b", "cifar10-2", "rd-.9"): (100, 100, 500, 80, 200, 0, None, None),
+    ("fedsmoo:1", "c10-100-u0.6", "fedavg"): (100, 10, 500, 50, 800, *IMAGES),
+    ("fedsmoo:1", "c10-200-c3", "fedavg"): (200, 10, 250, 25, 800, *IMAGES),
+    ("fedsmoo:1", "c100-100-c20", "fedsam"): (100, 10, 500, 50, 800, *IMAGES),
+    ("fedsmoo:1", "c100-200-u0.1", "fedcm"): (200, 10, 250, 26, 800, *IMAGES),
+    ("fedsmoo:8", "c10-100-c3", "fedsmoo"): (100, 10, 500, 50, 800, 1e-3, 10.0, 0.9995),
+}
+
+
+def _of(found: Entry, protocol: str, row: str) -> tuple[Protocol, Row]:
+    one = next(p for p in found.protocols if p.name == protocol)
+    return one, next(r for r in found.rows if r.key == row)
+
+
+def _values(name: str, protocol: str, row: str, scale: str = "paper") -> dict[str, Any]:
+    place, method = _of(entry(name), protocol, row)
+    return dict(resolve(place.recipe_at(scale), changes_of(place, method, scale)).values)
+
+
+@pytest.mark.parametrize("place", PROTOCOLS, ids="/".join)
+def test_a_protocol_at_scale_paper_is_the_papers(place: tuple[str, str, str]) -> None:
+    clients, active, each, steps, rounds, decay, clip, rate = PROTOCOLS[place]
+    values = _values(*place)
+    done, local = work(values), values["local"]
+    assert (done.clients, done.active, done.each) == (clients, active, each)
+    assert (done.steps, done.rounds) == (steps, rounds)
+    assert paper_rounds(_of(entry(place[0]), *place[1:])[0]) == rounds
+    assert local["weight_decay"] == decay
+    assert local.get("clip") == clip
+    assert local["schedule"].get("decay") == rate
+    assert "target" not in values["evaluate"] or values["evaluate"]["target"] is None
+
+
+def test_methods_have_the_papers_hyper_parameters() -> None:
+    own = _values("fedsmoo:1", "c100-100-u0.6", "fedsmoo")
+    assert own["algorithm"] == {
+        "name": "fedsmoo",
+        "rho": 0.1,
+        "beta": 100.0,
+        "dynamic": True,
+        "correction": True,
+    }
+    assert _values("fedsmoo:1", "c100-100-u0.6", "feddyn")["algorithm"]["alpha"] == 0.01
+    adam = _values("fedsmoo:1", "c10-100-u0.6", "fedadam")["algorithm"]
+    assert (adam["server_lr"], adam["tau"], adam["v0"]) == (0.1, 0.01, 0.0)
+    pixels = _values("fedacg:1a", "c10-100-dir0.3", "fedavg")["data"]
+    assert pixels["std"] == [0.2023, 0.1994, 0.2010]
+    assert (pixels["rotate"], pixels["crop"], pixels["flip"]) == (10, 4, True)
+    assert _values("fiarse:1", "c100-4-10", "fiarse")["data"]["std"] == pixels["std"]
+    changing = _values("fedacg:3", "c100-changing", "fedavg")["turnover"]
+    assert (changing["active"], changing["every"], changing["replace"]) == (250, 100, "none")
+    texts = _values("fafed:fig1", "wikitext2", "stem")["local"]
+    assert texts["lr"] == 20 and texts["schedule"]["unit"] == "epoch"
+    five = _values("fiarse:5", "c10-5-10", "fjord")["submodel"]["capacities"]
+    assert five == [0.04, 0.16, 0.36, 0.64, 1.0]
+
+
+def test_rows_share_runs_where_settings_agree(tmp_path: Path) -> None:
+    """FedACG's Table 4 is made of cells of Table 1b, its Table 5 shares one run among its parts."""
+    digests = {}
+    for name in ("1b", "4", "5a", "5b"):
+        made = plan(entry(f"fedacg:{name}"), "paper", tmp_path)
+        assert not made.refused
+        digests[name] = made.digests
+    for row in ("fedavg", "fedprox", "fedavgm", "fedacg"):
+        place = ("c10-500-dir0.3", row, 0)
+        assert digests["4"][place] == digests["1b"][place]
+    shared = {*digests["5a"].values()} & {*digests["5b"].values()}
+    assert len(shared) == 2, "one in either partition"
+    assert shared < {*digests["5a"].values()}
+    place = ("c10-500-dir0.3", "fedacg-lambda-0.85", 0)
+    assert digests["5a"][place] == digests["1b"]["c10-500-dir0.3", "fedacg", 0]
+
+
+def test_what_cannot_run_is_said(tmp_path: Path) -> None:
+    made = plan(entry("fedacg:1a"), "cpu", tmp_path, ["fedavg"])
+    assert made.refused == {
+        ("tiny-100", "fedavg"): "not at scale cpu: no small network takes 64 x 64 images"
+    }
+    assert len(made.runs) == 2
+    made = plan(entry("fiarse:1"), "cpu", tmp_path)
+    assert {row for _, row in made.refused} == {"scalefl"}, "the small networks have no exits"
+    with pytest.raises(ConfigError, match="has no row 'fedavgg'; did you mean 'fedavg'"):
+        plan(entry("fedacg:1a"), "paper", tmp_path, ["fedavgg"])
+    with pytest.raises(ConfigError, match="has no key 'lrr'"):
+        plan(entry("fafed:2c"), "cpu", tmp_path, more=["local.lrr=1"])
+
+
+# ----------------------------------------------------------------------------------------- the cost
+def test_arithmetic_is_that_of_the_protocols() -> None:
+    """Multiplications of a forward pass, and the samples of a round."""
+    for model, shape, count in (
+        ("cnn_fafed_mnist", (1, 28, 28), 2.29e6),
+        ("cnn_fafed_fashion", (1, 28, 28), 0.111e6),
+        ("cnn_cfedavg", (1, 28, 28), 4_267_008),
+    ):
+        config = resolve("mnist_iid", [f"model={model}"])
+        assert macs(config, shape) == pytest.approx(count, rel=0.005)
+    values = _values("fedacg:1a", "c10-100-dir0.3", "fedavg")
+    assert work(values).samples == 12_500
+    assert work(_values("fedsmoo:1", "c100-200-u0.6", "fedavg")).samples == 5_000
+    assert work(_values("fiarse:4", "c10-4-20", "fiarse")).samples == 50_000
+    assert FACTORS["fedsmoo"] == 2
+    one, measured = seconds(resolve("digits"), timed=False)
+    assert not measured and 0 < one < 1
+    found = cost(entry("fedacg:4"), "cpu", seeds=1, timed=False)
+    assert not found.measured and not found.unknown and found.seconds > 0
+
+
+# ------------------------------------------------------------------------------------- the measures
+def _line(curve: list[list[float]], **more: Any) -> dict[str, Any]:
+    made = {"digest": "d", "seed": 0, "state": "finished", "settings": {}, "version": "1"}
+    made |= {"rounds": curve[-1][0], "metric": "accuracy", "curves": {"curve": curve}}
+    made |= {"bytes_up": 40.0, "bytes_down": 60.0, "seconds_per_round": 2.0, "sizes": {}}
+    return made | {"clients": [], "parameters": 1, "cohort": 2.0} | more
+
+
+def test_numbers_are_read_as_the_papers_define_them() -> None:
+    found = entry("fedsmoo:3")
+    protocol = found.protocols[0]
+    base = _line([[2, 0.5], [4, 0.76], [8, 0.9]])
+    own = _line([[2, 0.75], [4, 0.7], [8, 0.9]], bytes_up=100.0, bytes_down=100.0)
+    context = Context(found, protocol, {"fedavg": base, "fedsmoo": own}, {74.0: 0.74})
+    cells = {(w.row.key, w.metric): w for w in found.wanted()}
+
+    def value(row: str, metric: str) -> float | None:
+        return measure(cells[row, metric], context)
+
+    assert value("fedavg", "rounds_to_acc") == 4, "raw: 0.76 is the first above 0.74"
+    assert value("fedsmoo", "rounds_to_acc") == 2
+    assert value("fedsmoo", "rounds_speedup_vs_fedavg") == 2
+    assert value("fedsmoo", "comm_cost_in_V") == 2 * 200 / (4 * 100)
+    assert value("fedadam", "rounds_to_acc") is None, "no line"
+    never = Context(found, protocol, {"fedavg": base}, {74.0: 0.95})
+    assert measure(cells["fedavg", "rounds_to_acc"], never) == math.inf
+
+
+def test_rounds_scale_and_averages_are_fedacgs() -> None:
+    found = entry("fedacg:1a")
+    protocol = found.protocols[0]
+    line = _line([[10, 0.5], [50, 0.6], [100, 0.8]])
+    context = Context(found, protocol, {"fedavg": line}, {})
+    wanted = {w.at: w for w in found.wanted() if w.row.key == "fedavg" and w.protocol is protocol}
+    curve = smoothed({10: 0.5, 50: 0.6, 100: 0.8})
+    assert measure(wanted["round=500"], context) == pytest.approx(100 * curve[50])
+    assert measure(wanted["round=1000"], context) == pytest.approx(100 * curve[100])
+    assert smoothed({1: 0.5, 2: 0.7})[2] == pytest.approx((0.09 * 0.5 + 0.1 * 0.7) / 0.19)
+
+
+def test_targets_of_a_reduced_scale_are_relative_to_fedavg() -> None:
+    found = entry("fedacg:1a")
+    protocol = found.protocols[0]
+    assert goals(found, protocol, [], "paper") == {81.0: 0.81, 85.0: 0.85}
+    line = _line([[100, 0.4]])
+    assert goals(found, protocol, [line], "cpu") == pytest.approx(
+        {81.0: 0.4 * 81 / 82.53, 85.0: 0.4 * 85 / 82.53}
+    )
+    assert goals(found, protocol, [], "cpu") == {}
+
+
+# ------------------------------------------------------------------------------------ the verdicts
+def _judged(tmp_path: Path, own: list[float], rival: list[float]) -> str:
+    """The verdict on "FedSMOO's correction helps" from so many seeds' last accuracies."""
+    found = entry("fedsmoo:8")
+    made = plan(found, "paper", tmp_path, seeds=len(own))
+    lines = []
+    for (_, row, seed), digest in made.digests.items():
+        if row in ("fedsmoo", "feddyn+sam"):
+            value = (own if row == "fedsmoo" else rival)[seed]
+            lines.append(_line([[800, value]], digest=digest, seed=seed))
+    return table(made, lines).claims[2].verdict
+
+
+def test_verdicts_follow_students_t(tmp_path: Path) -> None:
+    assert _judged(tmp_path, [0.80, 0.81, 0.82], [0.70, 0.71, 0.72]) == "holds"
+    assert _judged(tmp_path, [0.70, 0.71, 0.72], [0.80, 0.81, 0.82]) == "does not hold"
+    # t = 3.0: above 2 standard errors, below Student's 4.30
+    assert _judged(tmp_path, [0.73, 0.72, 0.74], [0.72, 0.71, 0.71]) == "undecided"
+    assert _judged(tmp_path, [0.90], [0.10]) == "undecided", "one seed is no test"
+    assert _judged(tmp_path, [], []) == "not measured"
+    assert overall(["holds", "does not hold", "not measured"]) == "does not hold"
+
+
+# --------------------------------------------------------------------------------------- the facts
+@pytest.mark.parametrize("found", FACTS, ids=lambda e: e.id)
+def test_what_needs_no_run_agrees_with_the_paper(
+    found: Entry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
+    rows = facts(found)
+    assert rows
+    assert [row for row in rows if row.agrees is False] == []
+    if found.fact in ("layers", "grids", "class_totals", "class_shares"):
+        assert any(row.agrees for row in rows)
+
+
+def test_recycled_pools_are_as_uneven_as_measured_elsewhere() -> None:
+    """FedSMOO's Figure 2 prints 829 for one draw; its partitioner re-implemented has a mean of 1023
+    over 20 draws, and 151 on CIFAR-100.
+    """
+    found = [class_total_sd(10, 0.1, seed) for seed in range(6)]
+    assert 700 < sum(found) / len(found) < 1400
+    found = [class_total_sd(100, 0.1, seed) for seed in range(3)]
+    assert 120 < sum(found) / len(found) < 185
+
+
+def test_claims_that_compare_pairs_need_as_many_on_both_sides() -> None:
+    for found in RUNS:
+        for claim in found.claims:
+            several = len(claim.better) > 1 and len(claim.than) > 1
+            assert not several or len(claim.better) in (len(claim.than), 4), claim.text
+    assert isinstance(RUNS[0].claims[0], Claim)
