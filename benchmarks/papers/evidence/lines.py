@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import fedloom
 from fedloom.errors import DataError
+from fedloom.papers.lines import commit, made_by
+
+__all__ = ["RESULTS", "Line", "commit", "made_by", "read", "script"]
 
 Line = dict[str, Any]
 _SCRIPTS = Path(__file__).resolve().parents[1]
@@ -42,37 +43,6 @@ def read(path: Path, needs: Callable[[Line], Iterable[str]]) -> list[Line]:
             raise DataError(f"{path}, line {number} has no {', '.join(missing)}; {again}")
         out.append(found)
     return out
-
-
-@functools.cache
-def made_by() -> dict[str, str | None]:
-    """What a line says of the code that ended its run: fedloom's version, and the commit of the
-    checkout that fedloom is in ("+dirty" with changes beside the lines themselves; None if it is in
-    none). Asked once, so before the first run: a run takes long, and files change meanwhile.
-    """
-    return {"version": fedloom.__version__, "commit": commit(Path(fedloom.__file__).parent)}
-
-
-def commit(folder: Path) -> str | None:
-    """The commit of the checkout that holds a folder's files; None without git or a checkout."""
-    if not _git(folder, "ls-files", "__init__.py"):
-        return None  # an installed package, be it in an environment inside a checkout
-    changed = _git(
-        folder, "status", "--porcelain", "--", ":/", ":(top,exclude)docs/results/*.jsonl"
-    )
-    head = _git(folder, "rev-parse", "HEAD")
-    return f"{head}+dirty" if head and changed else head or None
-
-
-def _git(folder: Path, *words: str) -> str:
-    """What git prints; nothing if it fails or is not there."""
-    try:
-        ran = subprocess.run(
-            ["git", "--no-optional-locks", *words], cwd=folder, capture_output=True, text=True
-        )
-    except OSError:
-        return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
 @functools.cache
