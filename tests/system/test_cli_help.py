@@ -40,6 +40,11 @@ FLAGS = {
     "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--test-set"},
     "partition": {"--plot", "--save"},
+    "papers": {"--scale", "--out", "--measure"},
+    "paper": {
+        *("--scale", "--rows", "--seeds", "--out", "--dry-run", "--tune", "--csv", "--latex"),
+        *("--quiet", "--measure"),
+    },
     "check": {"--data", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "demo": {"--seeds", "--out", "--rounds"},

@@ -24,6 +24,7 @@ from .export import export_command
 from .list_and_show import list_command, show_command
 from .matrix import matrix_command
 from .measure import measure_command
+from .papers import paper_command, papers_command
 from .partition import partition_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
@@ -133,6 +134,8 @@ for _command in (
     check_command,
     data_command,
     demo_command,
+    papers_command,
+    paper_command,
 ):
     cli.add_command(_command)
 

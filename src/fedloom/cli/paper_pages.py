@@ -1,0 +1,391 @@
+"""What `fedloom papers` and `fedloom paper` print: the list, the plan, the table, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
+from fedloom.papers.arithmetic import work
+from fedloom.papers.cost import Cost, cost
+from fedloom.papers.entry import Claim
+from fedloom.papers.facts import Fact, facts
+from fedloom.papers.lines import NAME, Line, read
+from fedloom.papers.measure import LOWER, title
+from fedloom.papers.plan import Plan, changes_of
+from fedloom.papers.run import missing
+from fedloom.papers.table import Number, Table
+from fedloom.papers.tune import grid_plans
+from fedloom.report import human_seconds
+from fedloom.report.tables import MISSING, fixed
+
+from .printing import table as aligned
+
+_SEEDS = 3
+_WIDE = 100  # columns without a terminal
+
+
+def columns() -> int:
+    """The width of the page."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph."""
+    return textwrap.fill(text, columns(), initial_indent=indent, subsequent_indent=indent)
+
+
+# --------------------------------------------------------------------------------------- the list
+def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure: bool) -> str:
+    """A paper's tables and figures, a line each."""
+    lines = read(out / NAME)
+    arithmetic, unknown = False, False
+    shown = [["", "", "runs", *scales, "done"]]
+    for entry in entries:
+        costs = [] if entry.fact else [cost(entry, s, _SEEDS, measure) for s in scales]
+        arithmetic |= any(not c.measured for c in costs)
+        unknown |= any(c.unknown for c in costs)
+        runs = "-" if entry.fact else str(_SEEDS * len(_pairs(entry)))
+        times = [_cost(c) for c in costs] or ["-"] * len(scales)
+        shown.append([entry.id, entry.title, runs, *times, _state(entry, lines)])
+    said = [aligned(shown, columns())]
+    if arithmetic and measure:
+        said.append(
+            "  ~ is arithmetic (operations over a processor's usual speed), not a measurement"
+        )
+    if not measure:
+        said.append("  costs are arithmetic (operations over a processor's usual speed)")
+    if unknown:
+        said.append("  + and what could not be estimated: see --dry-run")
+    return "\n".join(said)
+
+
+def _cost(found: Cost) -> str:
+    if not found.seconds:
+        return "-" if not found.unknown else "?"
+    more = "+" if found.unknown else ""
+    return f"{'' if found.measured else '~'}{_rough(found.seconds)}{more}"
+
+
+def _rough(seconds: float) -> str:
+    """A duration with two digits, as one word.
+
+    >>> _rough(50.2), _rough(5400), _rough(3e6)
+    ('50s', '1.5h', '35d')
+    """
+    for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:.0f}{unit}" if value >= 10 else f"{value:.1f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _pairs(entry: Entry) -> list[tuple[Protocol, Row]]:
+    found = {(w.protocol.name, w.row.key): (w.protocol, w.row) for w in entry.wanted()}
+    return list(found.values())
+
+
+def _state(entry: Entry, lines: Iterable[Line]) -> str:
+    """How many runs have a line, by scale; matched by what was typed, without reading settings."""
+    if entry.fact:
+        return "check"
+    made = [
+        (x.get("recipe"), x.get("scale"), tuple(x.get("changes", ())), x["seed"]) for x in lines
+    ]
+    said = []
+    for scale in SCALES:
+        wanted = {
+            (p.recipe_at(scale), scale, tuple(changes_of(p, row, scale)))
+            for p, row in _pairs(entry)
+        }
+        done = len({place for place in made if place[:3] in wanted})
+        said += [f"{scale}:{done}"] if done else []
+    return ", ".join(said) or "none"
+
+
+# --------------------------------------------------------------------------------------- the plan
+def planned(
+    plan: Plan, out: Path, changes: Sequence[str], tune: bool = False, measure: bool = True
+) -> str:
+    """What would run: protocols, rows, runs, cost; with tune, how many runs the grids have."""
+    entry = plan.entry
+    said = [_heading(plan, changes)]
+    by_protocol = {run.protocol.name: run for run in reversed(plan.runs)}
+    heads = ["protocol", "recipe", "clients", "a round", "K", "rounds", "partition", "model"]
+    shown = [heads]
+    for protocol in entry.protocols:
+        if (run := by_protocol.get(protocol.name)) is None:
+            continue
+        values = run.config.values
+        done = work(values)
+        split = {k: v for k, v in values["data"]["partition"].items() if k != "clients"}
+        words = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in split.values())
+        model = values["model"]["name"]
+        place = [str(n) for n in (done.clients, done.active, done.steps, done.rounds)]
+        shown.append([protocol.name, run.recipe, *place, words, model])
+    said.append(aligned(shown, columns()))
+    rows = [[row.key, " ".join(row.changes.split()), _tried(row)] for row in plan.rows]
+    said.append(aligned([["row", "changes", "the paper tries"], *rows], columns()))
+    left = missing(plan, out)
+    said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
+    found = cost(entry, plan.scale, len(plan.seeds), measure)
+    share = len(left) / max(1, len(_pairs(entry)) * len(plan.seeds))
+    how = "measured step" if found.measured else "arithmetic"
+    said.append(f"  about {human_seconds(found.seconds * share)} here ({how} x steps), at most")
+    if tune:
+        grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
+        said.append(f"  before: {sum(len(g.runs) for g in grids)} runs of grids, at one seed")
+    said += [f"  not run: {p}, {row}: {why}" for (p, row), why in plan.refused.items()]
+    return "\n".join(said)
+
+
+def _tried(row: Row) -> str:
+    return "; ".join(f"{k} {', '.join(f'{v:g}' for v in vs)}" for k, vs in row.grid.items())
+
+
+def _heading(plan: Plan, changes: Sequence[str]) -> str:
+    entry = plan.entry
+    said = [f"{entry.id}: {entry.title}", f"  scale {plan.scale}, {len(plan.seeds)} seed(s)"]
+    if plan.scale == "cpu":
+        said.append(wrapped(f"Reduced: {entry.cpu}."))
+    if plan.scale == "smoke":
+        said.append(wrapped("Smoke: two rounds on small digits. Its numbers mean nothing."))
+    if changes:
+        said.append(wrapped(f"Changed for every row: {' '.join(changes)}"))
+    return "\n".join([*said, *(wrapped(note) for note in entry.notes)])
+
+
+# -------------------------------------------------------------------------------------- the table
+def page(found: Table, changes: Sequence[str]) -> str:
+    """The table as text: a block per protocol, split where it is too wide; then the claims."""
+    said = [_heading(found.plan, changes)]
+    for protocol in found.entry.protocols:
+        own = [n for n in found.numbers if n.wanted.protocol is protocol]
+        if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
+            said += ["", f"{protocol.dataset}, {_words(protocol)}", *_blocks(own, found.plan.rows)]
+    goals = any("acc=" in n.wanted.at for n in found.numbers)
+    if goals and found.plan.scale != "paper":
+        said += ["", wrapped(_GOALS)]
+    if found.claims:
+        said += ["", _claims(found)]
+    return "\n".join(said)
+
+
+_GOALS = (
+    "Targets are the paper's, times the accuracy of FedAvg (without it, of the first row) here "
+    "over its accuracy there: at another scale the printed ones say nothing."
+)
+
+
+def _words(protocol: Protocol) -> str:
+    """The setting of a protocol."""
+    return " ".join(protocol.setting.replace("=", " ").replace("|", ", ").split(";")).strip()
+
+
+def _blocks(numbers: Sequence[Number], rows: Sequence[Row]) -> list[str]:
+    """Published, measured and difference of each measure, as many measures side by side as fit."""
+    measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in numbers))
+    cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in numbers}
+    known = [row for row in rows if any(key[0] == row.key for key in cells)]
+    groups = [
+        _group(measure, [cells.get((r.key, *measure)) for r in known]) for measure in measures
+    ]
+    names = [["", *(row.name for row in known)]]
+    out: list[str] = []
+    while groups:
+        taken = 1
+        while taken < len(groups) and _width([*names, *_flat(groups[: taken + 1])]) <= columns():
+            taken += 1
+        out += [_titles(groups[:taken]), _lines([*names, *_flat(groups[:taken])])]
+        groups = groups[taken:]
+    return out
+
+
+Group = tuple[str, list[list[str]]]
+
+
+def _group(measure: tuple[str, str], numbers: Sequence[Number | None]) -> Group:
+    """A measure's columns: those that have anything in them."""
+    printed = ["paper", *(_published(n) for n in numbers)]
+    here = ["here", *(_measured(n) for n in numbers)]
+    gap = ["diff", *(_difference(n) for n in numbers)]
+    kept = [c for c in (printed, here, gap) if c is here or any(v != MISSING for v in c[1:])]
+    name = title(*measure) + (" (lower is better)" if measure[0] in LOWER else "")
+    return name, kept
+
+
+def _flat(groups: Sequence[Group]) -> list[list[str]]:
+    """The columns of several measures; of each the first has its number."""
+    out = []
+    for number, (_, group) in enumerate(groups, 1):
+        (head, *rest), *others = group
+        out += [[f"{number}: {head}" if len(groups) > 1 else head, *rest], *others]
+    return out
+
+
+def _width(shown: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in shown) + 2
+
+
+def _titles(groups: Sequence[Group]) -> str:
+    """The measures above their columns, with numbers if there are several."""
+    several = len(groups) > 1
+    return wrapped("; ".join(f"{n}: {g[0]}" if several else g[0] for n, g in enumerate(groups, 1)))
+
+
+def _lines(shown: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in shown]
+    out = []
+    for row in zip(*shown, strict=True):
+        first, *rest = row
+        cells = [v.rjust(w) for v, w in zip(rest, widths[1:], strict=True)]
+        out.append("  " + "  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(out)
+
+
+def _number(value: float, metric: str) -> str:
+    if metric.startswith("rounds_to"):
+        return f"{value:.0f}"
+    if metric.endswith(("_pct", "_s")) or "speedup" in metric or "roughness" in metric:
+        return fixed(value, 2)
+    return fixed(value, 4) if metric.endswith("_fraction") else f"{value:.4g}"
+
+
+def _published(number: Number | None) -> str:
+    if number is None or number.wanted.cell is None:
+        return MISSING
+    cell = number.wanted.cell
+    if cell.value is None:
+        return cell.text or MISSING
+    spread = "" if cell.std is None else f"±{cell.std:g}"
+    return _number(cell.value, cell.metric) + spread
+
+
+def _measured(number: Number | None) -> str:
+    if number is None or (middle := number.mean) is None:
+        return MISSING
+    if math.isinf(middle):
+        return f"{number.rounds}+" if number.wanted.metric.startswith("rounds") else "never"
+    spread = number.sd
+    said = _number(middle, number.wanted.metric)
+    return said if spread is None else f"{said}±{_number(spread, number.wanted.metric)}"
+
+
+def _difference(number: Number | None) -> str:
+    if number is None or (gap := number.difference) is None:
+        return MISSING
+    said = _number(gap, number.wanted.metric)
+    return said if said.startswith("-") else f"+{said}"
+
+
+def _claims(found: Table) -> str:
+    lines = ["Claims"]
+    for judged in found.claims:
+        lines.append(wrapped(f"{judged.verdict.upper()}: {_claim(judged.claim)}"))
+        lines += [wrapped(why, "    ") for why in judged.why]
+    if found.comparisons:
+        lines.append(
+            wrapped(
+                "By Student's t on differences of the same seed, p below 0.05; "
+                f"{found.comparisons} comparison(s), not "
+                "corrected for their number: a claim needs every one of its own."
+            )
+        )
+    return "\n".join(lines)
+
+
+def _claim(claim: Claim) -> str:
+    measure = f" ({title(claim.metric, claim.at)})" if claim.metric else ""
+    return f"{claim.text}{measure}"
+
+
+# -------------------------------------------------------------------------------------- other forms
+_HEADS = ("paper", "table", "method", "dataset", "protocol", "metric", "at")
+
+
+def as_csv(found: Table) -> str:
+    """One row per number: the paper's, ours, the difference."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*_HEADS, "published", "measured", "sd", "seeds", "difference", "scale"])
+    for n in found.numbers:
+        w: Wanted = n.wanted
+        place = (found.entry.paper, found.entry.name, w.row.name, w.protocol.dataset)
+        printed = "" if w.cell is None else (w.cell.text if w.cell.value is None else w.cell.value)
+        numbers = [_plain(v) for v in (n.mean, n.sd)]
+        row = [*place, w.protocol.name, w.metric, w.at, printed, *numbers, len(n.values)]
+        writer.writerow([*row, _plain(n.difference), found.plan.scale])
+    return file.getvalue()
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def as_latex(found: Table) -> str:
+    """A booktabs tabular per protocol."""
+    out = [f"% {found.entry.id}, scale {found.plan.scale}, {len(found.plan.seeds)} seeds"]
+    for protocol in found.entry.protocols:
+        own = [n for n in found.numbers if n.wanted.protocol is protocol]
+        if not own or (found.plan.scale == "cpu" and protocol.cpu is None):
+            continue
+        measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
+        cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in own}
+        rows = [r for r in found.plan.rows if any(k[0] == r.key for k in cells)]
+        heads = "".join(rf" & \multicolumn{{2}}{{c}}{{{_tex(title(*m))}}}" for m in measures)
+        out += [
+            rf"\begin{{tabular}}{{l{'rr' * len(measures)}}}",
+            r"\toprule",
+            rf"{_tex(protocol.dataset)}{heads} \\",
+            rf"method{' & paper & here' * len(measures)} \\",
+            r"\midrule",
+        ]
+        for row in rows:
+            numbers = [cells.get((row.key, *m)) for m in measures]
+            said = "".join(f" & {_tex(_published(n))} & {_tex(_measured(n))}" for n in numbers)
+            out.append(rf"{_tex(row.name)}{said} \\")
+        out += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(out) + "\n"
+
+
+def _tex(text: str) -> str:
+    """Text for LaTeX.
+
+    >>> _tex("80.1±0.2"), _tex("rounds to 81 %")
+    ('$80.1\\\\pm0.2$', 'rounds to 81 \\\\%')
+    """
+    escaped = re.sub(r"([%&_#$])", r"\\\1", text)
+    return f"${escaped.replace('±', chr(92) + 'pm')}$" if "±" in escaped else escaped
+
+
+# -------------------------------------------------------------------------------------- the facts
+def facts_page(entry: Entry, style: str | None) -> str:
+    """A comparison without runs."""
+    found = facts(entry)
+    if style == "csv":
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["what", "published", "here", "agrees"])
+        writer.writerows([f.what, f.published, f.here, _agrees(f)] for f in found)
+        return file.getvalue().rstrip("\n")
+    if style == "latex":
+        rows = [rf"{_tex(f.what)} & {_tex(f.published)} & {_tex(f.here)} \\" for f in found]
+        return "\n".join([r"\begin{tabular}{lll}", *rows, r"\end{tabular}"])
+    shown = [["", "paper", "here", ""]]
+    shown += [[f.what, f.published, f.here, _agrees(f)] for f in found]
+    said = [f"{entry.id}: {entry.title}", aligned(shown, columns())]
+    wrong = sum(f.agrees is False for f in found)
+    known = sum(f.agrees is not None for f in found)
+    said.append(f"  {known - wrong} of {known} agree")
+    return "\n".join(said)
+
+
+def _agrees(fact: Fact) -> str:
+    return {True: "agrees", False: "DIFFERS", None: "-"}[fact.agrees]

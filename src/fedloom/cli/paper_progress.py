@@ -1,0 +1,83 @@
+"""Progress over a whole table on stderr: a bar in a terminal, a line per run elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedloom.server.progress import say
+
+if TYPE_CHECKING:
+    from fedloom.papers.plan import PaperRun
+
+_PATIENCE = 60.0  # seconds between lines of one run where there is no terminal
+
+
+class Progress:
+    """Shows runs and rounds that are done of all, the run of now and its newest value."""
+
+    def __init__(self, runs: Sequence[PaperRun], quiet: bool) -> None:
+        self._runs, self._quiet = len(runs), quiet
+        self._total = sum(run.rounds for run in runs)
+        self._done, self._before, self._number = 0, 0, 0
+        self._bar: Any = None
+        self._said = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._quiet or not self._runs or not sys.stderr.isatty():
+            return self
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.fields[runs]}"),
+            BarColumn(bar_width=20),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self._bar = Bar(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task("", total=self._total, runs=f"0/{self._runs} runs")
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, run: PaperRun, number: int) -> None:
+        """Show the run of now."""
+        self._number, self._before, self._said = number, self._done, time.monotonic()
+        self._show(run.title)
+
+    def row(self, run: PaperRun, row: Mapping[str, Any]) -> None:
+        """Show a round."""
+        self._done = self._before + int(row["round"])
+        value = next((v for k, v in row.items() if k.startswith("test_") and "_ema" not in k), None)
+        text = f"{run.title}  round {row['round']} of {run.rounds}"
+        text += "" if value is None else f"  {value:.4g}"
+        self._show(text)
+        late = time.monotonic() - self._said > _PATIENCE
+        if self._bar is None and not self._quiet and late:
+            self._said = time.monotonic()
+            say(text)
+
+    def end(self, run: PaperRun, state: str) -> None:
+        """Count a run that is over."""
+        if state == "refused":
+            self._runs -= 1
+            self._total -= run.rounds
+        else:
+            self._done = self._before + run.rounds
+        self._show(run.title)
+        if self._bar is None and not self._quiet:
+            say(f"{self._number}/{self._runs} {run.title}: {state}")
+
+    def _show(self, text: str) -> None:
+        if self._bar is not None:
+            runs = f"{self._number}/{self._runs} runs"
+            self._bar.update(
+                self._task, completed=self._done, total=self._total, description=text, runs=runs
+            )

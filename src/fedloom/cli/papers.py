@@ -1,0 +1,204 @@
+"""`fedloom papers` and `fedloom paper`: the tables of the five papers, and what runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from fedloom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedloom.papers import Entry
+    from fedloom.papers.plan import Plan
+    from fedloom.papers.run import Outcome
+    from fedloom.papers.table import Table
+
+OUT = "runs/papers"
+_SEEDS = {"smoke": 1}  # three, but where a scale says something else
+
+
+@click.command("papers")
+@click.argument("paper", required=False)
+@click.option(
+    "--scale",
+    type=click.Choice(("paper", "cpu", "smoke")),
+    help="Of which scale costs are shown.  [default: paper and cpu]",
+)
+@click.option("--out", default=OUT, show_default=True, help="Where the lines of evidence are.")
+@click.option(
+    "--measure/--no-measure",
+    default=True,
+    help="Time one step of each model, once; without it costs are arithmetic.",
+)
+def papers_command(paper: str | None, scale: str | None, out: str, measure: bool) -> None:
+    """List every table and figure of the five papers: what it compares, its cost here, its state.
+
+    \b
+    fedloom papers                 all of them
+    fedloom papers fedsmoo         those of one paper
+    fedloom paper fedsmoo:8        runs one
+
+    The cost is that of three runs per row (the time of a step, measured once and remembered, times
+    the steps), one after the other. The state is how many of the runs have a line of evidence.
+    """
+    from fedloom.papers import PAPERS, TITLES, entries_of
+
+    from .paper_pages import listing
+
+    chosen = [paper] if paper else [*PAPERS]
+    for number, name in enumerate(chosen):
+        entries = entries_of(name)
+        click.echo(("\n" if number else "") + TITLES[name])
+        click.echo(listing(entries, [scale] if scale else ["paper", "cpu"], Path(out), measure))
+    click.echo("\nRun one: fedloom paper NAME [--scale paper|cpu|smoke]; what it means: --dry-run")
+
+
+@click.command("paper")
+@click.argument("words", nargs=-1, required=True, metavar="TABLE [KEY=VALUE ...]")
+@click.option(
+    "--scale",
+    type=click.Choice(("paper", "cpu", "smoke")),
+    default="cpu",
+    show_default=True,
+    help="paper: exactly the paper's; cpu: a stated reduction; smoke: seconds.",
+)
+@click.option("--rows", help="Only these rows, as fedavg,fedacg.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs per row.  [default: 3; smoke: 1]")
+@click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Run the paper's grids at one seed first, and each row at its best point.",
+)
+@click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
+@click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
+@click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
+@click.option(
+    "--measure/--no-measure", default=True, help="Of --dry-run: time a step of each model."
+)
+def paper_command(
+    words: tuple[str, ...],
+    scale: str,
+    rows: str | None,
+    seeds: int | None,
+    out: str,
+    dry_run: bool,
+    tune: bool,
+    style: str | None,
+    quiet: bool,
+    measure: bool,
+) -> None:
+    """Run a table or figure of a paper, and print what was measured beside what was published.
+
+    \b
+    fedloom paper fedsmoo:8                         at a CPU's scale, three seeds
+    fedloom paper fedacg:1a --rows fedavg,fedacg    two rows of it
+    fedloom paper fafed:2c --scale paper --seeds 5
+
+    The same command goes on after any stop. A row that another table has run with the same settings
+    is not run again. Changes KEY=VALUE hold for every row, after all other settings.
+    """
+    from fedloom.config.overrides import refuse_repeats
+    from fedloom.papers import entry
+    from fedloom.papers.plan import plan
+
+    names = [word for word in words if "=" not in word]
+    changes = [word for word in words if "=" in word]
+    if len(names) != 1:
+        raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
+    refuse_repeats(changes)
+    if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
+        raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
+    found = entry(names[0])
+    if found.fact:
+        from .paper_pages import facts_page
+
+        click.echo(facts_page(found, style))
+        return
+    chosen = [name.strip() for name in rows.split(",")] if rows else []
+    count = seeds or _SEEDS.get(scale, 3)
+    folder, silent = Path(out), quiet or bool(style)
+    made = plan(found, scale, folder, chosen, count, changes)
+    if dry_run:
+        from .paper_pages import planned
+
+        click.echo(planned(made, folder, changes, tune, measure))
+        return
+    if tune:
+        found = _tuned(made, folder, silent, changes)
+        made = plan(found, scale, folder, chosen, count, changes)
+    outcome = _run(made, folder, silent)
+    _tell(made, outcome, folder, style, changes)
+
+
+def _tuned(made: Plan, out: Path, quiet: bool, changes: Sequence[str]) -> Entry:
+    """Run the grids of a plan's rows -> the table with each row at its best point."""
+    from fedloom.papers.lines import NAME, read
+    from fedloom.papers.tune import choose, grid_plans, tuned
+
+    grids = grid_plans(made.entry, made.scale, out, made.rows, changes)
+    for grid in grids:
+        _run(grid, out, quiet)
+    choices = choose(made.entry, made.rows, grids, read(out / NAME))
+    click.echo(
+        "tuned at seed 0 by the table's first measure on the test set, as papers do:", err=True
+    )
+    for choice in choices:
+        click.echo(f"  {choice.words}", err=True)
+    return tuned(made.entry, choices)
+
+
+def _run(made: Plan, out: Path, quiet: bool) -> Outcome:
+    from fedloom.errors import CheckpointError
+    from fedloom.papers.run import missing, run_all
+    from fedloom.storage.atomic import reason, remedy
+
+    from .paper_progress import Progress
+    from .run import interrupted
+
+    progress = Progress(missing(made, out), quiet)
+    try:
+        with progress:
+            return run_all(made, out, progress)
+    except KeyboardInterrupt as stop:
+        text = "\ninterrupted; the same command goes on, finished runs are kept"
+        raise interrupted(stop, text) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"the runs in '{out}' stopped ({reason(error)}); {remedy(error)} and repeat: finished "
+            "runs are kept"
+        ) from error
+
+
+def _tell(
+    made: Plan, outcome: Outcome, out: Path, style: str | None, changes: Sequence[str]
+) -> None:
+    """Print the table, and what must be known of it."""
+    from fedloom.papers.lines import NAME, others, read
+    from fedloom.papers.table import table
+
+    from .paper_pages import as_csv, as_latex, page
+
+    lines = read(out / NAME)
+    found: Table = table(made, lines)
+    if style == "csv":
+        click.echo(as_csv(found), nl=False)
+    elif style == "latex":
+        click.echo(as_latex(found), nl=False)
+    else:
+        click.echo(page(found, changes))
+    for name, why in outcome.no_data.items():
+        click.echo(f"no data: {name}: {why}", err=True)
+    refused = {f"{p}, {row}": why for (p, row), why in made.refused.items()} | outcome.refused
+    for name, why in refused.items():
+        click.echo(f"not run: {name}: {why}", err=True)
+    for said in others(lines, made.runs):
+        click.echo(f"note: {said}", err=True)
+    if not style:
+        click.echo(f"lines of evidence: {quote(str(out / NAME))}", err=True)

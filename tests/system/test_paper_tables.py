@@ -1,0 +1,179 @@
+"""`fedloom papers` and `fedloom paper`: every table and figure runs; lines, stops, bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fedloom.cli.__main__ import cli
+from fedloom.experiment.experiment import Experiment
+from fedloom.papers import ENTRIES, PAPERS, Entry
+from fedloom.papers.lines import NAME
+from fedloom.papers.measure import base_of
+from tiny import Fedloom
+
+RUNS = [e for e in ENTRIES.values() if not e.fact]
+SMALL = ("fedsmoo:8", "--scale", "smoke", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all tables, so that each set of settings is run once."""
+    return tmp_path_factory.mktemp("papers")
+
+
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the disk, which takes longer than such runs."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def _smoke(found: Entry, rows: Sequence[str], fedloom: Fedloom, out: Path) -> None:
+    """Run rows of a table: every number that it compares is measured."""
+    words = ("--scale", "smoke", "--rows", ",".join(rows), "--out", str(out), "--csv")
+    text = fedloom("paper", found.id, *words).stdout
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert len(read) == sum(w.row.key in rows for w in found.wanted())
+    for row in read:
+        relative = ("comm_cost", "rounds_speedup", "total_time_speedup")  # to FedAvg's target
+        late = row["metric"].startswith((*relative, "accuracy_roughness"))  # ten rounds at least
+        late |= "acc=" in row["at"] and base_of(found).key not in rows
+        assert row["measured"] or late, row
+
+
+@pytest.mark.parametrize("found", RUNS, ids=lambda e: e.id)
+def test_a_table_runs_at_scale_smoke(
+    found: Entry, fedloom: Fedloom, shared: Path, unsynced: None
+) -> None:
+    """Its first and its last row: the baseline, and what the paper proposes."""
+    _smoke(found, [found.rows[0].key, found.rows[-1].key], fedloom, shared)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", RUNS, ids=lambda e: e.id)
+def test_every_row_runs_at_scale_smoke(
+    found: Entry, fedloom: Fedloom, shared: Path, unsynced: None
+) -> None:
+    _smoke(found, [row.key for row in found.rows], fedloom, shared)
+
+
+@pytest.mark.parametrize(("name", "said"), [("fafed:5", "9 of 9 agree"), ("fiarse:2", "0 of 0")])
+def test_a_table_without_runs_is_compared(name: str, said: str, fedloom: Fedloom) -> None:
+    text = fedloom("paper", name).output
+    assert text.startswith(f"{name}: {ENTRIES[name].title}")
+    assert said in text and "DIFFERS" not in text
+    rows = list(csv.DictReader(io.StringIO(fedloom("paper", name, "--csv").output)))
+    assert all(row["published"] for row in rows)
+
+
+def lines(folder: str = "runs/papers") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(folder) / NAME).read_text().splitlines()]
+
+
+def test_the_same_command_goes_on_after_a_stop(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = Experiment.run, []
+
+    def stop(self: Experiment, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "run", stop)
+        stopped = CliRunner().invoke(cli, ["paper", *SMALL], prog_name="fedloom")
+    assert stopped.exit_code == 130
+    assert "the same command goes on" in stopped.output
+    before = lines()
+    assert len(before) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Experiment, "run", lambda self, *a, **k: calls.append(1) or run(self, *a, **k)
+        )
+        text = fedloom("paper", *SMALL).output
+    assert lines()[:2] == before and len(lines()) == 4
+    assert len(calls) == 5, "finished runs are skipped"
+    assert "UNDECIDED: SAM helps" in text and "one seed, no test" in text
+    done = {line["digest"] for line in lines()}
+    # a line that a kill cut off is made again from the run's folder, which is not run again
+    file = Path("runs/papers") / NAME
+    file.write_bytes(file.read_bytes()[:-40])
+    assert fedloom("paper", *SMALL).output == text
+    assert {line["digest"] for line in lines()} == done
+    assert all(line["version"] and "commit" in line and line["curves"] for line in lines())
+
+
+def test_lines_of_another_version_are_named(fedloom: Fedloom) -> None:
+    fedloom("paper", *SMALL, "--rows", "fedavg,fedsmoo")
+    file = Path("runs/papers") / NAME
+    old = [line | {"version": "0.0.1"} for line in lines()]
+    old[1]["digest"] = "other"
+    old[1]["settings"]["local.lr"] = 0.7
+    file.write_text("".join(json.dumps(line) + "\n" for line in old))
+    told = fedloom("paper", *SMALL, "--rows", "fedavg")
+    assert "fedavg seed 0: made by version 0.0.1, same settings" in told.output
+    assert len(lines()) == 2, "it is used as it is"
+    fedloom("paper", *SMALL, "--rows", "fedsmoo")
+    assert len(lines()) == 3, "its settings differ, so it is run again"
+    file.write_text("no line\n")
+    refused = fedloom("paper", *SMALL, code=2).output
+    assert f"{NAME}, line 1 is no JSON" in refused
+
+
+def test_missing_data_leave_the_other_rows(fedloom: Fedloom, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FEDLOOM_DATA", str(Path("nowhere").absolute()))
+    text = fedloom(
+        "paper", "fedacg:7", "--rows", "fedavg", "--seeds", "1", "rounds=1", "--quiet"
+    ).output
+    for name in ("FEMNIST", "CelebA"):
+        assert f"no data: {name}: " in text
+    assert "NOT MEASURED" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("fedacg:1c",), "unknown table or figure 'fedacg:1c'; did you mean 'fedacg:1"),
+        (("fedacg",), "is a paper; give one of its tables"),
+        (("nothing:9",), "`fedloom papers` lists all"),
+        (("fedacg:4", "fedacg:5a"), "give one table or figure"),
+        (("fedsmoo:8", "--rows", "fedavgm"), "has no row 'fedavgm'"),
+        (("fedsmoo:8", "--scale", "smoke", "local.lrr=1"), "has no key"),
+    ],
+)
+def test_bad_input_is_one_line(words: tuple[str, ...], said: str, fedloom: Fedloom) -> None:
+    assert said in fedloom("paper", *words, code=2).output
+
+
+def test_the_list_names_everything_once(fedloom: Fedloom) -> None:
+    fedloom("paper", *SMALL)
+    text = fedloom("papers", "--no-measure").output
+    first = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and ":" in line]
+    assert [name for name in first if name in ENTRIES] == [*ENTRIES]
+    assert "costs are arithmetic" in text
+    assert text.count("smoke:4") == 1, "of Table 8 all; others share some of its runs"
+    assert "did you mean 'fedacg'" in fedloom("papers", "fedacgs", code=2).output
+    assert len(PAPERS) == sum(line.endswith(")") and "20" in line for line in text.splitlines())
+
+
+def test_a_dry_run_says_what_would_run(fedloom: Fedloom) -> None:
+    words = ("--scale", "paper", "--dry-run", "--no-measure", "--seeds", "1")
+    text = fedloom("paper", "fedacg:1a", *words).output
+    assert "c10-100-dir0.3" in text and "resnet18" in text
+    assert "39 runs, 0 of them have a line" in text
+    assert not Path("runs").exists()
+
+
+def test_a_table_as_latex(fedloom: Fedloom) -> None:
+    text = fedloom("paper", *SMALL[:-1], "--latex").stdout
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert r"81.58" in text and "FedSMOO &" in text
