@@ -177,3 +177,35 @@ def test_a_table_as_latex(fedloom: Fedloom) -> None:
     text = fedloom("paper", *SMALL[:-1], "--latex").stdout
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
     assert r"81.58" in text and "FedSMOO &" in text
+
+
+def test_grids_are_run_at_one_seed_and_the_best_point_at_all(fedloom: Fedloom) -> None:
+    words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg", "--tune", "--quiet")
+    found = fedloom("paper", *words, "--seeds", "2")
+    rates = {line["settings"]["local.lr"]: line for line in lines() if line["seed"] == 0}
+    assert {*rates} == {0.001, 0.01, 0.02, 0.05, 0.1}
+    last = {rate: line["curves"]["curve"][-1][1] for rate, line in rates.items()}
+    best = max(last, key=lambda rate: last[rate])
+    assert f"fedavg in fashion-high: local.lr={best:g}" in found.output
+    assert ("at the grid's edge" in found.output) == (best in (0.001, 0.1))
+    second = [line["settings"]["local.lr"] for line in lines() if line["seed"] == 1]
+    assert second == [best]
+
+
+def test_what_is_measured_on_finished_runs_is_kept(fedloom: Fedloom) -> None:
+    """FedSMOO's Table 2 and Figure 3 need different measures of one run."""
+    words = ("--scale", "smoke", "--rows", "fedsmoo", "--quiet")
+    fedloom("paper", "fedsmoo:8", *words)
+    fedloom("paper", "fedsmoo:2", *words)
+    before = len(lines())
+    text = fedloom("paper", "fedsmoo:2", *words).output
+    assert len(lines()) == before, "nothing is measured twice"
+    fedloom("paper", "fedsmoo:fig3", *words)
+    assert fedloom("paper", "fedsmoo:2", *words).output == text
+    kept = {key for line in lines()[-1:] for key in line["afterwards"]}
+    assert kept == {
+        "client_divergence",
+        "hessian_top_eigenvalue",
+        "hessian_trace",
+        "loss_sharpness",
+    }

@@ -220,6 +220,8 @@ def test_numbers_are_read_as_the_papers_define_them() -> None:
     assert value("fedadam", "rounds_to_acc") is None, "no line"
     never = Context(found, protocol, {"fedavg": base}, {74.0: 0.95})
     assert measure(cells["fedavg", "rounds_to_acc"], never) == math.inf
+    assert measure(cells["fedavg", "comm_cost_in_V"], never) == math.inf
+    assert measure(cells["fedavg", "rounds_speedup_vs_fedavg"], never) is None
 
 
 def test_rounds_scale_and_averages_are_fedacgs() -> None:

@@ -180,10 +180,9 @@ def _git(folder: Path, *words: str) -> str:
 
 
 # ------------------------------------------------------------------------------- which lines count
-def chosen(lines: Iterable[Line], wanted: Mapping[tuple[str, int], Any]) -> dict[Any, Line]:
-    """{(digest, seed): line} of the wanted ones; of several the last."""
-    found = {(line["digest"], line["seed"]): line for line in lines}
-    return {key: found[key] for key in wanted if key in found}
+def latest(lines: Iterable[Line]) -> dict[tuple[str, int], Line]:
+    """{(digest, seed): line}, of several of one run the last."""
+    return {(line["digest"], line["seed"]): line for line in lines}
 
 
 def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:

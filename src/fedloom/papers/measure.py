@@ -230,7 +230,7 @@ def _against(
         if other is None or other["state"] != "finished":
             return None
         above, below = one(other, where, context), one(line, where, context)
-        if above is None or below is None or not below or math.isinf(above):
+        if above is None or not below or math.isinf(above) or math.isinf(below):
             return None
         return above / below
 
@@ -243,10 +243,10 @@ def _traffic(line: Line, where: Mapping[str, str], context: Context) -> float | 
 
 
 def _relative_traffic(line: Line, where: dict[str, str], context: Context) -> float | None:
-    speed = _against(_traffic)(line, where, context)
-    if speed is None:
-        return None
-    return 1 / speed if speed else math.inf
+    if _traffic(line, where, context) == math.inf:
+        return math.inf
+    less = _against(_traffic)(line, where, context)
+    return None if less is None else 1 / less
 
 
 def _uplink(line: Line, where: dict[str, str], context: Context) -> float | None:

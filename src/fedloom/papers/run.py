@@ -14,7 +14,7 @@ from ..errors import DataError, FedloomError
 from ..storage.identity import digest
 from ..sweep import FAILURE, Trial, run_trial, state_of
 from .afterwards import afterwards, needed
-from .lines import NAME, append, line_of, read
+from .lines import NAME, append, latest, line_of, read
 from .plan import PaperRun, Plan
 
 
@@ -45,8 +45,8 @@ def missing(plan: Plan, out: Path) -> list[PaperRun]:
     """
     wanted = set(needed(plan.entry))
     have = {
-        (line["digest"], line["seed"])
-        for line in read(out / NAME)
+        place
+        for place, line in latest(read(out / NAME)).items()
         if line["state"] == "failed" or wanted <= {*line.get("afterwards", ())}
     }
     left = [run for run in plan.runs if (run.digest, run.seed) not in have]
@@ -104,7 +104,9 @@ def _one(
         return "refused"
     failure = (run.folder / FAILURE).read_text("utf-8").strip() if state == "failed" else ""
     line = line_of(run, failure)
-    if metrics and not failure:
-        line["afterwards"] = afterwards(run, data, metrics)
+    if not failure:
+        before = latest(read(out / NAME)).get((run.digest, run.seed), {}).get("afterwards", {})
+        left = [metric for metric in metrics if metric not in before]
+        line["afterwards"] = before | (afterwards(run, data, left) if left else {})
     append(out / NAME, line)
     return state

@@ -10,7 +10,7 @@ from typing import Literal
 from ..report.curve_data import mean, sd
 from ..report.statistics import p_text, paired
 from .entry import Claim, Entry, Protocol, Row, Wanted
-from .lines import Line
+from .lines import Line, latest
 from .measure import LOWER, Context, base_of, goals, measure
 from .plan import Plan
 
@@ -87,7 +87,7 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
 
 def _seen(plan: Plan, lines: Iterable[Line]) -> dict[tuple[str, str, int], Line]:
     """{(protocol, row, seed): the last line of its settings}."""
-    found = {(line["digest"], line["seed"]): line for line in lines}
+    found = latest(lines)
     pairs = ((place, found.get((digest, place[2]))) for place, digest in plan.digests.items())
     return {place: line for place, line in pairs if line is not None}
 
