@@ -270,6 +270,21 @@ def test_verdicts_follow_students_t(tmp_path: Path) -> None:
     assert overall(["holds", "does not hold", "not measured"]) == "does not hold"
 
 
+def test_a_claim_is_about_the_protocols_and_rows_that_a_scale_has(tmp_path: Path) -> None:
+    """At scale cpu FedACG's Table 1a has no Tiny-ImageNet, FIARSE's Table 4 no ScaleFL."""
+    made = plan(entry("fedacg:1a"), "cpu", tmp_path, seeds=3)
+    lines = [
+        _line([[100, 0.5 + 0.01 * seed + 0.1 * (row == "fedacg")]], digest=digest, seed=seed)
+        for (_, row, seed), digest in made.digests.items()
+    ]
+    judged = table(made, lines).claims[0]
+    assert judged.verdict == "holds"
+    assert judged.why[2] == "tiny-100: not at this scale"
+    made = plan(entry("fiarse:4"), "cpu", tmp_path)
+    why = table(made, []).claims[0].why
+    assert why[0] == "c10-4-20, without scalefl: not measured"
+
+
 # --------------------------------------------------------------------------------------- the facts
 @pytest.mark.parametrize("found", FACTS, ids=lambda e: e.id)
 def test_what_needs_no_run_agrees_with_the_paper(

@@ -79,7 +79,7 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
     )
     claims, count = [], 0
     for claim in entry.claims:
-        judged, compared = _judge(claim, entry, contexts)
+        judged, compared = _judge(claim, plan, contexts)
         claims.append(judged)
         count += compared
     return Table(entry, plan, numbers, tuple(claims), count)
@@ -112,25 +112,34 @@ def _number(wanted: Wanted, contexts: Mapping[int, Context]) -> Number:
 
 # ----------------------------------------------------------------------------------------- verdicts
 def _judge(
-    claim: Claim, entry: Entry, contexts: Mapping[str, Mapping[int, Context]]
+    claim: Claim, plan: Plan, contexts: Mapping[str, Mapping[int, Context]]
 ) -> tuple[Judged, int]:
-    """A claim over its protocols: it holds if it holds in each that was measured."""
+    """A claim over its protocols: it holds if it holds in each that this scale has, against each
+    row that can run there.
+    """
+    entry = plan.entry
     verdicts: list[Verdict] = []
     why: list[str] = []
     count = 0
     for protocol in entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
             continue
+        refused = {row for place, row in plan.refused if place == protocol.name}
+        pairs = [p for p in _pairs(claim, entry) if not refused & {p[0].key, p[1].key}]
+        if not pairs:
+            why.append(f"{protocol.name}: not at this scale")
+            continue
         metric, at = entry.headline(protocol) if not claim.metric else (claim.metric, claim.at)
         gaps = [
             (one.key, other.key, _gap(one, other, protocol, metric, at, contexts[protocol.name]))
-            for one, other in _pairs(claim, entry)
+            for one, other in pairs
         ]
         known = [(a, b, gap) for a, b, gap in gaps if gap is not None]
         count += len(known)
         verdict, said = _together(known, len(gaps))
         verdicts.append(verdict)
-        why.append(f"{protocol.name}: {said}")
+        without = f", without {', '.join(sorted(refused))}" if refused else ""
+        why.append(f"{protocol.name}{without}: {said}")
     return Judged(claim, overall(verdicts), tuple(why)), count
 
 
