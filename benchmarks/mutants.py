@@ -1,17 +1,22 @@
 """A mutation run: how many small, seeded mistakes in the code do the tests notice?
 
-    python benchmarks/mutants.py [--mutants 500] [--seed 0] [--record mutants.jsonl] [--jobs 1]
-        [--seconds 120] [--tests tests] [--again]
+    python benchmarks/mutants.py [--mutants 500] [--seed 0] [--record mutants.jsonl] [--jobs 2]
+        [--budget 20] [--seconds 120] [--tests PATH ...] [--again]
 
 Cosmic Ray's operators (cosmic-ray, pytest-cov: `make mutants` installs them) change one place each
 in the code below TARGETS: an operator, a comparison, a number, a condition, a decorator, a loop.
 A change of types, words or annotations alone is none. The places are drawn at random, one mutant
-each. A first run of the whole suite, kept beside the record, says which tests run which line, and
-how long each takes. A mutant is killed if one of its tests fails, or takes --seconds; the quickest
-tests go first. Everything happens in copies of the checkout.
+each.
+
+The suite runs once first. What it shows is kept beside the record: which tests run which line, and
+the seconds of each. A mutant gets the tests of its line, the quickest first, until their seconds,
+and 0.3 for each file of tests, are above --budget. It is killed if one of them fails, or if they
+take --seconds. This process loads the libraries once and forks for each mutant; the tests run in
+the fork, in a copy of the checkout. Tests that fail so on the unchanged code are left out.
 
 Every finished mutant is a line of the record: the same command goes on with it. The end says the
-score, killed / all, and the survivors; `--again` tries the survivors of the record once more.
+score, killed / all, and the survivors. `--again` tries the survivors of the record once more, and
+finds them by the text of their change; `--tests` measures the tests of some paths again.
 """
 
 from __future__ import annotations
@@ -20,21 +25,19 @@ import argparse
 import ast
 import difflib
 import json
-import os
 import random
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+import forked_tests
+from forked_tests import ROOT
+
 TARGETS = (
     "algorithm.py",
     "algorithms",
@@ -43,11 +46,10 @@ TARGETS = (
     "server/server_step.py",
     "storage",
 )
-COPIED = ("src", "tests", "docs", "examples", "benchmarks", "requirements", "pyproject.toml")
-COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "LICENSE")
 SPARED = {"VariableReplacer", "VariableInserter"}  # they make names that mean nothing here
 ARITHMETIC = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}  # others would only raise
-MANY = 400  # tests of a mutant, the quickest first; further ones run the line by the way
+SURVIVED, GONE = "survived", "gone with its code"
+LOADING = 0.3  # seconds to load a file of tests
 
 
 class Mutant(NamedTuple):
@@ -57,6 +59,9 @@ class Mutant(NamedTuple):
     line: int
     operator: str
     occurrence: int
+
+
+Choice = tuple[Mutant, Mutant, str]  # its name in the record, its place today, the file's text
 
 
 def files() -> list[Path]:
@@ -112,202 +117,245 @@ def places(file: Path) -> dict[int, list[Mutant]]:
     import cosmic_ray.plugins
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
 
-    tree, found = get_ast_from_path(file), defaultdict(list)
+    nodes, found = list(ast_nodes(get_ast_from_path(file))), defaultdict(list)
     for name in sorted(cosmic_ray.plugins.operator_names()):
         operator = name.removeprefix("core/")
         made = cosmic_ray.plugins.get_operator(name)
         if not sensible(operator) or made.arguments():
             continue
-        positions = (p for node in ast_nodes(tree) for p in made().mutation_positions(node))
+        positions = (p for node in nodes for p in made().mutation_positions(node))
         for occurrence, (start, _) in enumerate(positions):
             mutant = Mutant(str(file.relative_to(ROOT)), start[0], operator, occurrence)
             found[start[0]].append(mutant)
     return found
 
 
-def drawn(seed: int) -> Iterator[Mutant]:
-    """Mutants in random order, one a line; those that change nothing are left out."""
+def drawn(seed: int) -> Iterator[tuple[Mutant, str]]:
+    """Mutants in random order, one a line, and their files' texts; those that change nothing are
+    left out.
+    """
     rng = random.Random(seed)
     lines = [of for file in files() for _, of in sorted(places(file).items())]
     rng.shuffle(lines)
     for of in lines:
         rng.shuffle(of)
         for mutant in of:
-            if mutated(ROOT / mutant.file, mutant.operator, mutant.occurrence) is not None:
-                yield mutant
+            changed = mutated(ROOT / mutant.file, mutant.operator, mutant.occurrence)
+            if changed is not None:
+                yield mutant, changed
                 break
 
 
-# ---------------------------------------------------------------------------------------- the tests
-def copy_of(folder: Path) -> Path:
-    """The checkout without its history, in a folder of its own."""
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            junk = shutil.ignore_patterns("__pycache__", "*.jsonl.tmp")
-            shutil.copytree(source, folder / name, ignore=junk)
-        elif source.exists():
-            shutil.copy(source, folder / name)
-    return folder
-
-
-def pytest(folder: Path, *words: str, seconds: float | None = None) -> int:
-    """Run tests in a copy -> the exit code; 124 after so many seconds."""
-    env = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
-    if others := os.environ.get("PYTHONPATH"):
-        env["PYTHONPATH"] += os.pathsep + others
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-    with subprocess.Popen(
-        [*command, *words],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return 124
-
-
-def coverage(place: Path, tests: str) -> dict[str, Any]:
-    """{"lines": {file: {line: [test]}}, "seconds": {test: s}}, measured once and kept beside."""
-    if place.exists():
-        found: dict[str, Any] = json.loads(place.read_text("utf-8"))
-        return found
-    import xml.etree.ElementTree as Tree
-
-    import coverage as library
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = copy_of(Path(name))
-        options = ["--cov=src/fedloom", "--cov-context=test", "--cov-report=", "--junitxml=t.xml"]
-        code = pytest(folder, *options, "-o", "junit_family=xunit1", tests)
-        if code != 0:
-            print(f"warning: the suite ended with {code} before anything was changed")
-        seconds = {
-            f"{case.get('file')}::{case.get('name')}": float(case.get("time") or 0)
-            for case in Tree.parse(folder / "t.xml").iter("testcase")
-        }
-        data = library.CoverageData(str(folder / ".coverage"))
-        data.read()
-        lines: dict[str, Any] = {}
-        for file in files():
-            own = folder / file.relative_to(ROOT)
-            contexts = data.contexts_by_lineno(str(own))
-            lines[str(file.relative_to(ROOT))] = {
-                line: sorted({c.split("|")[0] for c in names if c})
-                for line, names in contexts.items()
-            }
-    measured = {"lines": lines, "seconds": seconds}
-    place.write_text(json.dumps(measured), encoding="utf-8")
-    return measured
-
-
-def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """The tests that run a mutant's line, the quickest first; of a line that only the import runs,
-    those of the whole file.
-    """
-    of_file = known["lines"].get(mutant.file, {})
-    found = of_file.get(str(mutant.line)) or of_file.get(mutant.line)
-    found = found or sorted({t for names in of_file.values() for t in names})
-    return sorted(found, key=lambda t: (known["seconds"].get(t, 1.0), t))[:MANY]
-
-
-def tried(mutant: Mutant, tests: list[str], folder: Path, seconds: float) -> dict[str, Any]:
-    """Change a copy, run the tests, change it back -> a line of the record."""
-    file = folder / mutant.file
-    code, began = file.read_text("utf-8"), time.monotonic()
-    changed = mutated(file, mutant.operator, mutant.occurrence)
-    assert changed is not None
-    file.write_text(changed, encoding="utf-8")
-    try:
-        ended = pytest(folder, "-x", *tests, seconds=seconds) if tests else 0
-    finally:
-        file.write_text(code, encoding="utf-8")
+def change(code: str, changed: str) -> list[str]:
+    """The lines that a mutant takes away and puts in, with - and + before them."""
     diff = difflib.unified_diff(code.splitlines(), changed.splitlines(), lineterm="", n=0)
-    return mutant._asdict() | {
-        "killed": ended != 0,
-        "how": {0: "survived", 124: "took too long"}.get(ended, "a test failed"),
+    return [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def found_again(line: dict[str, Any]) -> tuple[Mutant, str] | None:
+    """The mutant of a line of the record, in the code of today; None if that code is gone."""
+    file = ROOT / line["file"]
+    if not file.exists():
+        return None
+    nearest = sorted(places(file).items(), key=lambda at: abs(at[0] - line["line"]))
+    for mutant in (m for _, of in nearest for m in of if m.operator == line["operator"]):
+        changed = mutated(file, mutant.operator, mutant.occurrence)
+        if changed is not None and change(file.read_text("utf-8"), changed) == line["diff"]:
+            return mutant, changed
+    return None
+
+
+# ---------------------------------------------------------------------------------------- the tests
+def coverage(place: Path, tests: Sequence[str], jobs: int) -> dict[str, Any]:
+    """What measured() says, kept in a file; tests below the paths given are measured anew."""
+    kept = json.loads(place.read_text("utf-8")) if place.exists() else {"lines": {}, "seconds": {}}
+    if place.exists() and not tests:
+        return dict(kept)
+    now = forked_tests.measured([str(f.relative_to(ROOT)) for f in files()], tests, jobs)
+    stays = {test for test in kept["seconds"] if not test.startswith(tuple(tests))}
+    seconds = {t: s for t, s in kept["seconds"].items() if t in stays} | now["seconds"]
+    lines: dict[str, dict[str, list[str]]] = now["lines"]
+    for file, of_file in kept["lines"].items():
+        for line, names in of_file.items():
+            more = lines.setdefault(file, {}).setdefault(line, [])
+            more += [test for test in names if test in stays]
+    place.write_text(json.dumps({"lines": lines, "seconds": seconds}), encoding="utf-8")
+    return {"lines": lines, "seconds": seconds}
+
+
+def tests_of(mutant: Mutant, known: dict[str, Any], budget: float) -> list[str]:
+    """The tests that run a mutant's line, the quickest first, until their seconds are above the
+    budget; of a line that only the import runs, the tests of its file.
+    """
+    of_file, seconds = known["lines"].get(mutant.file, {}), known["seconds"]
+    covering = of_file.get(str(mutant.line)) or {t for names in of_file.values() for t in names}
+    found: list[str] = []
+    loaded: set[str] = set()
+    for test in sorted(covering, key=lambda t: (seconds.get(t, 1.0), t)):
+        if budget <= 0:
+            break
+        found.append(test)
+        own = test.split("::")[0]
+        budget -= seconds.get(test, 1.0) + (0 if own in loaded else LOADING)
+        loaded.add(own)
+    return found
+
+
+# --------------------------------------------------------------------------------------- the trials
+class Given(NamedTuple):
+    """A mutant to try: its name in the record, its file's text, its tests."""
+
+    mutant: Mutant
+    changed: str
+    tests: list[str]
+
+
+class Trial(NamedTuple):
+    """A mutant while its tests run in a copy, whose text was another before."""
+
+    given: Given
+    code: str
+    folder: Path
+    process: int
+    began: float
+
+
+def begun(given: Given, folder: Path) -> Trial:
+    """Change a copy, and begin to run the tests."""
+    file = folder / given.mutant.file
+    code = file.read_text("utf-8")
+    file.write_text(given.changed, encoding="utf-8")
+    process = forked_tests.forked(folder, given.tests, "-x")
+    return Trial(given, code, folder, process, time.monotonic())
+
+
+def finished(trial: Trial, code: int) -> dict[str, Any]:
+    """Change the copy back -> a line of the record."""
+    file, tests = trial.given.mutant.file, trial.given.tests
+    (trial.folder / file).write_text(trial.code, encoding="utf-8")
+    return trial.given.mutant._asdict() | {
+        "killed": code != 0,
+        "how": {0: SURVIVED, forked_tests.TOO_LONG: "took too long"}.get(code, "a test failed"),
+        "by": next(iter(forked_tests.seen(trial.folder)["failed"]), ""),
         "tests": len(tests),
-        "seconds": round(time.monotonic() - began, 1),
-        "diff": [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")],
+        "seconds": round(time.monotonic() - trial.began, 1),
+        "diff": change(trial.code, trial.given.changed),
     }
+
+
+def tried(todo: Iterable[Given], copies: list[Path], seconds: float) -> Iterator[dict[str, Any]]:
+    """Run each mutant's tests, as many mutants at once as there are copies."""
+    waiting, free, running = iter(todo), list(copies), list[Trial]()
+    while True:
+        while free and (given := next(waiting, None)) is not None:
+            running.append(begun(given, free.pop()))
+        if not running:
+            return
+        for trial in list(running):
+            code = forked_tests.ended(trial.process, trial.began + seconds)
+            if code is not None:
+                running.remove(trial)
+                free.append(trial.folder)
+                yield finished(trial, code)
+        time.sleep(0.02)
 
 
 # ------------------------------------------------------------------------------------------ the run
-def version() -> dict[str, str]:
+def commit() -> str:
     """The commit, for the record."""
     words = ["git", "rev-parse", "--short", "HEAD"]
-    return {
-        "commit": subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    }
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
-def read(record: Path) -> list[dict[str, Any]]:
-    """The lines that there are."""
+def identity(line: dict[str, Any]) -> Mutant:
+    """The mutant of a line, by the name that it got first."""
+    return Mutant(*(line[key] for key in Mutant._fields))
+
+
+def read(record: Path) -> dict[Mutant, dict[str, Any]]:
+    """The last line of each mutant."""
     text = record.read_text("utf-8") if record.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
+    return {identity(line): line for line in map(json.loads, text.splitlines())}
+
+
+def score(lines: list[dict[str, Any]]) -> str:
+    """How many are killed, of all and without those whose code is gone."""
+    killed = sum(line["killed"] for line in lines)
+    there = sum(line["how"] != GONE for line in lines)
+    text = f"{killed} of {there} killed, {100 * killed / max(1, there):.1f} %"
+    return text + (f"; the code of {len(lines) - there} more is gone" if there < len(lines) else "")
 
 
 def report(lines: list[dict[str, Any]]) -> str:
     """The score, by folder, and who survived."""
-    rows, out = defaultdict(list), []
+    folders, out = defaultdict(list), []
     for line in lines:
-        rows["/".join(line["file"].split("/")[2:-1]) or "algorithm.py"].append(line["killed"])
-    for name, killed in sorted(rows.items()):
-        out.append(f"{name}: {sum(killed)} of {len(killed)} killed")
-    all_ = [line["killed"] for line in lines]
-    out.append(f"score: {sum(all_)} of {len(all_)}, {100 * sum(all_) / max(1, len(all_)):.1f} %")
+        folders["/".join(line["file"].split("/")[2:-1]) or "algorithm.py"].append(line)
+    out += [f"{name}: {score(of)}" for name, of in sorted(folders.items())]
+    out.append(f"score: {score(lines)}")
     for line in lines:
-        if not line["killed"]:
+        if line["how"] == SURVIVED:
             out.append(f"survived: {line['file']}:{line['line']} {line['operator']}")
             out += [f"    {text}" for text in line["diff"]]
     return "\n".join(out)
 
 
-def main() -> None:
-    """Draw, try what has no line yet, and report."""
+def options() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--mutants", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, default=Path("mutants.jsonl"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--tests", default="tests", help="what the first run covers")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for a mutant")
+    parser.add_argument("--seconds", type=float, default=120.0, help="when a mutant is given up")
+    parser.add_argument("--tests", nargs="+", default=[], help="paths to measure again")
     parser.add_argument("--again", action="store_true", help="try the survivors once more")
-    options = parser.parse_args()
-    lines = read(options.record)
-    done = {Mutant(*(line[k] for k in Mutant._fields)): line for line in lines}
-    known = coverage(options.record.with_suffix(".coverage.json"), options.tests)
-    if options.again:
-        chosen = [m for m, line in done.items() if not line["killed"]]
-        done = {m: line for m, line in done.items() if line["killed"]}
-    else:
-        chosen = [m for m, _ in zip(drawn(options.seed), range(options.mutants), strict=False)]
-    todo = [m for m in chosen if m not in done]
+    return parser.parse_args()
+
+
+def written(record: Path, line: dict[str, Any]) -> dict[str, Any]:
+    """Add a line to the record."""
+    with open(record, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    print(f"{line['how']} {line['file']}:{line['line']}", flush=True)
+    return line
+
+
+def chosen(given: argparse.Namespace, done: dict[Mutant, dict[str, Any]]) -> Iterator[Choice]:
+    """The mutants that have no line yet; again, the survivors that the code still has."""
+    if not given.again:
+        for mutant, changed in islice(drawn(given.seed), given.mutants):
+            if mutant not in done:
+                yield mutant, mutant, changed
+        return
+    for mutant, line in done.items():
+        if line["how"] == SURVIVED:
+            now = found_again(line)
+            if now is None:
+                done[mutant] = written(given.record, line | {"how": GONE})
+            else:
+                yield mutant, *now
+
+
+def main() -> None:
+    """Draw, try what has no line yet, and report."""
+    given = options()
+    done = read(given.record)
+    known = coverage(given.record.with_suffix(".coverage.json"), given.tests, given.jobs)
+    picked = list(chosen(given, done))
+    tests = [tests_of(now, known, given.budget) for _, now, _ in picked]
+    said = {"budget": given.budget, "commit": commit()}
+    forked_tests.load_libraries()
     with tempfile.TemporaryDirectory() as name:
-        copies: SimpleQueue[Path] = SimpleQueue()
-        for job in range(options.jobs):
-            (Path(name) / str(job)).mkdir()
-            copies.put(copy_of(Path(name) / str(job)))
-
-        def go(mutant: Mutant) -> tuple[Mutant, dict[str, Any]]:
-            folder = copies.get()
-            try:
-                return mutant, tried(mutant, tests_of(mutant, known), folder, options.seconds)
-            finally:
-                copies.put(folder)
-
-        with ThreadPoolExecutor(options.jobs) as pool:
-            for mutant, line in pool.map(go, todo):
-                done[mutant] = line | version()
-                with open(options.record, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(done[mutant]) + "\n")
-                print(f"{len(done)}: {line['how']} {mutant.file}:{mutant.line}", flush=True)
+        copies = [forked_tests.copy_of(Path(name) / str(job)) for job in range(given.jobs)]
+        sound = forked_tests.sound({test for of in tests for test in of}, copies)
+        todo = [
+            Given(mutant, changed, [test for test in of if test in sound])
+            for (mutant, _, changed), of in zip(picked, tests, strict=True)
+        ]
+        for line in tried(todo, copies, given.seconds):
+            done[identity(line)] = written(given.record, line | said)
     print(report(list(done.values())))
 
 
