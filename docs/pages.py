@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom._old_names import MOVED
+from fedloom._old_names import FUNCTIONS, MOVED
 from fedloom._old_names import SUBMODELS as NAMES
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
@@ -353,10 +353,16 @@ def old_names() -> str:
     """docs/old-names.md."""
     rows = [[f"`fedloom.{old}`", f"`fedloom.{new}`"] for old, new in sorted(MOVED.items())]
     rows += [[f"`fedloom.views.{old}`", f"`fedloom.submodels.{new}`"] for old, new in NAMES.items()]
+    was = {new: old for old, new in MOVED.items()}
+    rows += [
+        [f"`fedloom.{was[module]}.{old}`", f"`fedloom.{module}.{new}`"]
+        for module, names in FUNCTIONS.items()
+        for old, new in names.items()
+    ]
     words = (
-        "Modules and classes of fedloom 0.1. The old names still import, with a warning. Modules "
-        "named as a function of their package (`fedloom.data.shakespeare`, `fedloom.data.folders`) "
-        "have no old name: theirs would hide the function."
+        "Modules, classes and functions of fedloom 0.1. The old names still import, with a "
+        "warning. Modules named as a function of their package (`fedloom.data.shakespeare`, "
+        "`fedloom.data.folders`) have no old name: theirs would hide the function."
     )
     return "\n".join(["# Old names and new ones", "", words, "", *grid(["old", "new"], rows), ""])
 

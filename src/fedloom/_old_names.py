@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
@@ -151,6 +151,9 @@ SUBMODELS = {
     "Width": "HeteroFL",
 }
 
+# functions, by the module of fedloom that holds them now: old name -> new name
+FUNCTIONS = {"federation.capacities": {"deal": "assign_capacities"}}
+
 
 class OldNames(_Finder):
     """Finds the modules of fedloom under their old names, and nothing else."""
@@ -170,7 +173,17 @@ class OldNames(_Finder):
         """Warn, and let the old name stand for the new module."""
         old, new = module.__name__, new_name(module.__name__)
         warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=2)
-        sys.modules[old] = importlib.import_module(new)
+        sys.modules[old] = found = importlib.import_module(new)
+        if names := FUNCTIONS.get(new.removeprefix("fedloom.")):
+            vars(found)["__getattr__"] = lambda name: _old_function(found, names, name)
+
+
+def _old_function(module: ModuleType, names: dict[str, str], name: str) -> Any:
+    """A function under its name of fedloom 0.1, with a warning."""
+    if name not in names:
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is now {names[name]}", DeprecationWarning, stacklevel=3)
+    return getattr(module, names[name])
 
 
 def new_name(old: str) -> str:

@@ -60,6 +60,18 @@ def test_an_old_class_is_the_new_one(old, new):
         assert getattr(fedloom.submodels, old) is getattr(fedloom.submodels, new)
 
 
+def test_an_old_function_is_the_new_one():
+    from fedloom.federation import capacities
+
+    with pytest.warns(DeprecationWarning) as said:
+        from fedloom.capacities import deal
+    assert deal is capacities.assign_capacities
+    assert "deal is now assign_capacities" in str(said[-1].message)
+    assert said[-1].filename == __file__
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = capacities.Nothing
+
+
 def test_the_labels_of_the_zoo():
     with pytest.warns(DeprecationWarning) as said:
         from fedloom.zoo import LABELS
