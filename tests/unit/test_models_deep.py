@@ -303,7 +303,7 @@ def test_what_makes_no_network_is_refused_in_one_line(build, says):
 
 
 def test_a_text_that_is_too_long_is_refused():
-    with pytest.raises(DataError, match=r"6 tokens .* 5 places; give model.length = 6"):
+    with pytest.raises(DataError, match=r"6 tokens .* 5 positions; give model.length = 6"):
         transformer_text(9, length=5, width=8)(torch.ones(1, 6, dtype=torch.int64))
 
 

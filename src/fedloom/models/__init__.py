@@ -1,6 +1,4 @@
-"""Networks by name. Every one is built of named blocks, which run one after another; the last is
-`head`.
-"""
+"""Models by name. Each is a sequence of named blocks; the last block is the classifier `head`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Small networks, each a Sequential of named blocks whose last is the classifier `head`.
 
-The convolutional ones pool before the activation. ReLU and tanh never fall, so the largest value of
-a window is the same before and after them; there are four times fewer values to activate behind
-the pool, which saves about 15 % of a step of a small network. Where weights are drawn, torch's
-global generator draws them, as in any module.
+The convolutional networks pool before the activation. ReLU and tanh never decrease, so the maximum
+of a window is at the same place before and after them. After the pool there are four times fewer
+values to activate, which saves about 15 % of a step of a small network. Random initial weights come
+from torch's global generator, as in any module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.T
 def logistic(inputs: int = 784, classes: int = 10) -> nn.Sequential:
     """Build one linear layer on the flattened input (n, ...) of `inputs` values.
 
-    Returns logits (n, classes); one class stands for one regression output. Raises ConfigError.
+    Returns logits (n, classes); classes=1 makes one regression output. Raises ConfigError.
 
     >>> logistic(inputs=64)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
@@ -44,9 +44,9 @@ def mlp(
 ) -> nn.Module:
     """Build a multilayer perceptron on the flattened input: blocks fc1, fc2, ..., head.
 
-    hidden: the width of each hidden layer, at least one; activation: "relu" or "tanh", behind
-    every hidden layer. exits: a linear layer behind each hidden layer but the last as well, for
-    ScaleFL. Returns logits (n, classes). Raises ConfigError.
+    hidden: the width of each hidden layer, at least one; activation: "relu" or "tanh", after
+    every hidden layer. exits: add an early exit, a linear layer, after each hidden layer but the
+    last, for ScaleFL. Returns logits (n, classes). Raises ConfigError.
 
     >>> list(dict(mlp(hidden=(32, 16)).named_children()))
     ['fc1', 'fc2', 'head']
@@ -54,8 +54,8 @@ def mlp(
     check_counts(inputs=inputs, classes=classes)
     if isinstance(hidden, str | int) or not len(hidden):
         raise ConfigError(
-            f"hidden must list the widths of one or more layers, got {hidden!r}; for no hidden "
-            "layer take the model logistic"
+            f"hidden must list the widths of one or more layers, got {hidden!r}; for a model "
+            "without hidden layers use logistic"
         )
     for width in hidden:
         check_counts(hidden=width)
@@ -71,8 +71,8 @@ def mlp(
         return net
     if len(hidden) < 2:
         raise ConfigError(
-            f"exits need two hidden layers or more, got hidden = {[*hidden]}; the last one's exit "
-            "is the head"
+            f"exits need two hidden layers or more, got hidden = {[*hidden]}; the exit of the "
+            "last one is the head"
         )
     early = {f"fc{i}": nn.Linear(n, classes) for i, n in enumerate(hidden[:-1], start=1)}
     return MultiExit(dict(net.named_children()), early)
@@ -85,8 +85,8 @@ def cnn_fafed_mnist(
 
     Two unpadded 5 x 5 convolutions (20 and 50 channels), each with a pool and ReLU, then 800 ->
     500 ReLU -> classes. init "authors": Xavier-normal weights and every bias 1 / its length, as in
-    the authors' code; "torch": PyTorch's default. The table's ReLU behind the last layer is left
-    out, as in that code. Raises ConfigError.
+    the authors' code; "torch": PyTorch's default. The table has a ReLU after the last layer; the
+    authors' code and this network do not. Raises ConfigError.
 
     Source: Wu et al., FAFED, AAAI 2023, Table 3.
     """
@@ -109,11 +109,11 @@ def cnn_fafed_fashion(
     """Build FAFED's Fashion-MNIST network for (n, 1, 28, 28): 26,620 parameters with 10 classes.
 
     Two unpadded 3 x 3 convolutions (5 and 10 channels), each with a pool and tanh, then 250 ->
-    100 tanh -> classes. The printed table has a tanh on the logits, which would hold the loss
-    above ln(1 + 9 e^-2) = 0.797; the authors' code has none, nor have we. init: as
-    `cnn_fafed_mnist`. widen: times as many channels and hidden units; with 2 there are 104,130
-    parameters. exits: a mean and a linear layer behind both convolutions as well, for ScaleFL.
-    Raises ConfigError.
+    100 tanh -> classes. The printed table has a tanh on the logits, which would keep the loss
+    above ln(1 + 9 e^-2) = 0.797; the authors' code and this network do not. init: as
+    `cnn_fafed_mnist`. widen: the factor on channels and hidden units; widen=2 gives 104,130
+    parameters. exits: add an early exit after both convolutions, a mean and a linear layer, for
+    ScaleFL. Raises ConfigError.
 
     Source: Wu et al., FAFED, AAAI 2023, Table 4.
     """
@@ -170,7 +170,7 @@ def cnn_cfedavg(classes: int = 10) -> nn.Sequential:
 def cnn_femnist(classes: int = 62) -> nn.Sequential:
     """Build LEAF's FEMNIST network for (n, 1, 28, 28): 6,603,710 parameters with 62 classes.
 
-    Two 5 x 5 convolutions of unchanged size (32 and 64 channels), each with a pool and ReLU, then
+    Two 5 x 5 convolutions that keep the size (32 and 64 channels), each with a pool and ReLU, then
     3136 -> 2048 ReLU -> classes; PyTorch's default weights. Raises ConfigError.
 
     Source: Caldas et al., LEAF 2018, reference implementation of FEMNIST.
@@ -191,10 +191,10 @@ def cnn_celeba(
 ) -> nn.Sequential:
     """Build LEAF's CelebA network for (n, 3, 84, 84): 31,202 parameters with 2 classes.
 
-    Four 3 x 3 convolutions of 32 channels and unchanged size, each with a norm, a pool that rounds
-    up and ReLU, then 1152 -> classes; PyTorch's default weights. norm: LEAF takes the batch's own
-    statistics, in training and in tests; see `fedloom.models.norms.norm_of` for others. Raises
-    ConfigError.
+    Four 3 x 3 convolutions of 32 channels that keep the size, each with a norm, a pool that rounds
+    up and ReLU, then 1152 -> classes; PyTorch's default weights. norm: LEAF uses the statistics of
+    the batch, in training and in evaluation; for the others see `fedloom.models.norms.norm_of`.
+    Raises ConfigError.
 
     Source: Caldas et al., LEAF 2018, reference implementation of CelebA.
     """

@@ -1,4 +1,4 @@
-"""Hugging Face models that classify texts, with LoRA if wanted. Needs the extra fedloom[text]."""
+"""Text classifiers from Hugging Face, optionally with LoRA. Needs the extra fedloom[text]."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def roberta_base(
 ) -> nn.Module:
     """Build RoBERTa-base for texts (n, T) int64, padded with token 1: 124,648,708 parameters.
 
-    The count is that of 4 classes; all of them are trained, with a new head. Blocks embedding,
-    layer1 to layer12, head, so that objectives can run it in parts; its dropout is the same for all
-    gradients of a step. For the options, and errors, see `huggingface_text`.
+    The count is for 4 classes; all parameters are trained, with a new head. Its blocks are
+    embedding, layer1 to layer12 and head, so that objectives can run it in parts. Dropout masks are
+    the same for all gradients of a step. For the options and errors see `huggingface_text`.
 
     Source: Liu et al., 2019; FIARSE (Wu et al., NeurIPS 2024) fine-tunes it on AG News.
     """
@@ -44,12 +44,12 @@ def huggingface_text(
 ) -> nn.Module:
     """Build a classifier of texts (n, T) int64 from a model of the Hugging Face hub or a folder.
 
-    source: a folder, or a name on the hub; padding: the token that is no text. pretrained: take the
-    source's weights (but for a head of another number of classes); false: only its configuration is
-    read, and weights are drawn. lora: the rank of low-rank adapters (Hu et al., ICLR 2022), scaled
-    by lora_alpha / lora; only they and the classifier are then trained and sent; 0: everything is.
-    Raises ConfigError for values out of range and for a package that is not installed, DataError
-    for a source that cannot be read.
+    source: a folder, or a name on the hub; padding: the padding token. pretrained: use the weights
+    of the source (except for a head with another number of classes); false: read only its
+    configuration and initialise the weights at random. lora: the rank of low-rank adapters (Hu et
+    al., ICLR 2022), scaled by lora_alpha / lora; then only the adapters and the classifier are
+    trained and sent. With lora=0 all parameters are. Raises ConfigError for values out of range and
+    for a package that is not installed, DataError for a source that cannot be read.
     """
     check_counts(classes=classes)
     _check(padding, lora, lora_alpha, lora_dropout)
@@ -75,7 +75,7 @@ def huggingface_text(
         if type(inner).__name__ == "RobertaForSequenceClassification"
         else TextModel(inner, padding)
     )
-    return made.train()  # from_pretrained leaves the inside in evaluation mode
+    return made.train()  # from_pretrained leaves the inner model in evaluation mode
 
 
 def _check(padding: int, lora: int, lora_alpha: float, lora_dropout: float) -> None:
@@ -99,7 +99,7 @@ def _library(name: str) -> Any:
 
 
 def _adapt(inner: nn.Module, rank: int, alpha: float, dropout: float) -> None:
-    """Put low-rank adapters into a classifier, in place; only they and its head stay trained."""
+    """Add low-rank adapters to a classifier, in place; only they and its head stay trainable."""
     peft = _library("peft")
     known = dict(inner.named_parameters())
     task = peft.TaskType.SEQ_CLS
@@ -108,16 +108,16 @@ def _adapt(inner: nn.Module, rank: int, alpha: float, dropout: float) -> None:
         peft.inject_adapter_in_model(config, inner)
     except ValueError as error:
         raise ConfigError(
-            f"lora: peft knows no layers to adapt in {type(inner).__name__}: "
+            f"lora: peft finds no layers to adapt in {type(inner).__name__}: "
             f"{str(error).splitlines()[0]}"
         ) from None
     base = getattr(inner, "base_model_prefix", "")
-    for name, value in known.items():  # what is in front of the head has the model's own prefix
+    for name, value in known.items():  # parameters outside the head have the model's own prefix
         value.requires_grad_(not name.startswith(f"{base}."))
 
 
 class TextModel(nn.Module):
-    """Any Hugging Face classifier of texts: tokens (B, T) int64 -> logits (B, C)."""
+    """Any Hugging Face text classifier: tokens (B, T) int64 -> logits (B, C)."""
 
     def __init__(self, inner: nn.Module, padding: int) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class RobertaText(nn.Module):
 
 
 class _Embedding(nn.Module):
-    """Tokens (B, T) -> (B, T, W), and what is added to the scores of each place (B, 1, 1, T)."""
+    """Tokens (B, T) -> (B, T, W), and the attention mask that is added to scores (B, 1, 1, T)."""
 
     def __init__(self, inner: nn.Module, padding: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Embedding(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One encoder layer. last: give only the first place, which the head reads, (B, 1, W)."""
+    """One encoder layer. last: return only the first position, which the head reads, (B, 1, W)."""
 
     def __init__(self, inner: nn.Module, last: bool) -> None:
         super().__init__()
@@ -174,17 +174,17 @@ class _Layer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch has no types here
-        _register()  # a worker process has not done so yet
+        _register()  # in a worker process, for the first time
 
     def forward(self, inputs: tuple[Tensor, Tensor]) -> Any:
         a, hidden = inputs
         out = self.inner(a, attention_mask=hidden)
-        a = out[0] if isinstance(out, tuple) else out  # as the version of transformers has it
+        a = out[0] if isinstance(out, tuple) else out  # depends on the version of transformers
         return a[:, :1] if self.last else (a, hidden)
 
 
 def _register() -> None:
-    """Make our attention known to transformers by its name, in this process."""
+    """Register the attention below with transformers, under its name, in this process."""
     _library("transformers").AttentionInterface.register(_ATTENTION, _attention)
 
 
@@ -197,9 +197,9 @@ def _attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T scaling + mask) v, with the layer's own dropout module on the shares.
+    """softmax(q k^T scaling + mask) v, with the layer's own dropout module on the softmax.
 
-    The library's functions draw that dropout from torch's generator, which no vmap can do.
+    The library's functions take that dropout from torch's generator, which vmap does not allow.
     """
     scores = query @ key.transpose(-2, -1) * scaling
     if attention_mask is not None:

@@ -1,4 +1,4 @@
-"""Building blocks that torch.nn does not have."""
+"""Layers that torch.nn does not have."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def named(**blocks: nn.Module) -> nn.Sequential:
-    """Put modules one after another, under these names."""
+    """Make a Sequential of modules with these names."""
     return nn.Sequential(OrderedDict(blocks))
 
 
 def check_counts(**counts: int) -> None:
-    """Raise ConfigError for the first that is no whole number of at least 1."""
+    """Raise ConfigError for the first count that is not a whole number of at least 1."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -30,7 +30,7 @@ class Residual(nn.Module):
     """A residual block, relu(body(a) + shortcut(a)) (He et al., CVPR 2016, section 3.2).
 
     body and shortcut map to the same shape; shortcut None is the identity, for a body that keeps
-    its input's shape. A net of such blocks can be cut by the width rules of fedloom.submodels.
+    its input's shape. The width rules of fedloom.submodels can slice a network of such blocks.
 
     >>> import torch
     >>> block = Residual(nn.Conv2d(3, 8, 3, padding=1), shortcut=nn.Conv2d(3, 8, 1))
@@ -48,7 +48,7 @@ class Residual(nn.Module):
         return F.relu(self.body(inputs) + other)
 
     def cut(self, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
-        """Cut both branches; see fedloom.submodels.Cuttable. Raises CompositionError where they
+        """Slice both branches; see fedloom.submodels.Cuttable. Raises CompositionError where they
         would keep different channels.
         """
         body, out = part.child("body", flow)

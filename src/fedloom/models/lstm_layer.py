@@ -1,5 +1,5 @@
-"""A long short-term memory network that runs for many clients at once, with dropout that can be
-reproduced.
+"""A long short-term memory network that vmap can run for many clients at once, with reproducible
+dropout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedloom.errors import ConfigError, DataError
 
 State = tuple[Tensor, Tensor]  # h and c, (layers, B, hidden) each
 
-# says whether a tensor is inside a transform of torch.func; torch has no public name for it
+# whether a tensor is inside a transform of torch.func; torch has no public name for this test
 _inside = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -22,18 +22,18 @@ class LSTM(nn.Module):
     """nn.LSTM with weights of the same names, shapes and order, in one direction.
 
     Two things differ. Dropout between the layers is nn.Dropout, which fedloom replaces by masks
-    that are a function of the seed: all gradients of a step see the same ones, in every engine.
-    And vmap can go through it, which it cannot through the kernel of nn.LSTM in float32: inside a
-    transform of torch.func the layers are plain tensor operations. Elsewhere a layer is one call
-    of that kernel (1.8 to 3.7 times faster in float32 on a processor, no slower in float64).
+    that are a function of the seed: all gradients of a step see the same masks, in every engine.
+    And vmap works on it, which fails on the kernel of nn.LSTM in float32: inside a transform of
+    torch.func the layers are plain tensor operations. Elsewhere a layer is one call of that kernel
+    (1.8 to 3.7 times faster in float32 on a CPU, no slower in float64).
 
     inputs (T, B, input_size), or (B, T, input_size) with batch_first; state (layers, B,
-    hidden_size) twice, zeros if left out. Returns outputs (T, B, hidden_size) or (B, T,
-    hidden_size), and the state behind the last step. Raises ConfigError for sizes that make no
-    network, DataError for inputs of another shape.
+    hidden_size) twice, zeros by default. Returns outputs (T, B, hidden_size) or (B, T,
+    hidden_size), and the state after the last step. Raises ConfigError for sizes out of range,
+    DataError for inputs of another shape.
 
     Source: Hochreiter and Schmidhuber, Neural Computation 1997, with the forget gate of Gers et
-    al. 2000; i, f, g, o stand one after another in each weight. Dropout between layers only:
+    al. 2000; each weight holds the gates i, f, g, o in this order. Dropout between layers only:
     Zaremba, Sutskever and Vinyals, 2014.
 
     >>> outputs, (h, c) = LSTM(3, 4, num_layers=2, batch_first=True)(torch.zeros(5, 7, 3))
@@ -64,7 +64,7 @@ class LSTM(nn.Module):
             for name, shape in self._shapes(i).items():
                 weight = torch.empty(shape).uniform_(-bound, bound)
                 self.register_parameter(name, nn.Parameter(weight))
-        # not called dropout: that is how one knows modules that draw from torch's generator
+        # not named dropout: an attribute of that name marks modules that use torch's generator
         self.drops = nn.ModuleList(nn.Dropout(dropout) for _ in range(num_layers - 1))
 
     def _shapes(self, i: int) -> dict[str, tuple[int, ...]]:
@@ -79,14 +79,14 @@ class LSTM(nn.Module):
         return shapes
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """-> outputs, state."""
+        """Run all layers -> outputs, state."""
         if inputs.ndim != 3 or inputs.shape[-1] != self.input_size:
             order = "(B, T" if self.batch_first else "(T, B"
             raise DataError(
                 f"an LSTM of {self.input_size} inputs takes {order}, {self.input_size}), "
                 f"got {list(inputs.shape)}"
             )
-        # examples first throughout: so a mask does not change when a short batch is padded
+        # batch dimension first throughout: then padding a short batch does not change its masks
         a = inputs if self.batch_first else inputs.transpose(0, 1)
         if state is None:
             zero = a.new_zeros(self.num_layers, len(a), self.hidden_size)
@@ -119,8 +119,8 @@ def _plain(a: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tens
 
 
 def _fused(a: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by the kernel of nn.LSTM, in its training mode: cuDNN differentiates no other, and
-    without dropout it gives the same numbers.
+    """The same by the kernel of nn.LSTM, in training mode: cuDNN has gradients in no other mode,
+    and without dropout the numbers are the same.
     """
     state = [h.unsqueeze(0), c.unsqueeze(0)]
     out, h, c = torch.lstm(a, state, weights, len(weights) > 2, 1, 0.0, True, False, True)

@@ -1,4 +1,4 @@
-"""Models with several outputs: an exit after some of their stages."""
+"""Multi-exit models: an early exit, which is a classifier, after some of their stages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Answers(NamedTuple):
-    """What a model of several exits gives in training. logits: of the last exit; earlier: of the
-    others, in order.
+    """Outputs of a multi-exit model in training. logits: of the last exit; earlier: of the other
+    exits, in order.
     """
 
     logits: Any
@@ -24,11 +24,11 @@ class Answers(NamedTuple):
 
 
 class MultiExit(nn.Module):
-    """Stages that run one after another, with an exit behind some of them.
+    """A sequence of stages, with an exit after some of them.
 
-    stages: {name: module}; the last one gives the outputs, unless it has an exit, whose outputs are
-    the model's then. exits: {name of a stage: module}. In training the model gives Answers, in
-    evaluation the outputs alone, and runs no other exit. Raises ConfigError for an exit without
+    stages: {name: module}; the last stage computes the outputs, or its exit does if it has one.
+    exits: {name of a stage: module}. In training the model returns Answers. In evaluation it
+    returns the outputs alone and runs no other exit. Raises ConfigError for an exit without a
     stage.
 
     >>> import torch
@@ -50,7 +50,7 @@ class MultiExit(nn.Module):
 
     @property
     def blocks(self) -> list[str]:
-        """The stages, where they give the outputs; see Net.blocks."""
+        """The stages, if the last one computes the outputs; see Net.blocks."""
         return [] if self._ends_early else list(self.stages)
 
     @property
@@ -68,7 +68,7 @@ class MultiExit(nn.Module):
         return Answers(out, tuple(answers)) if self.training else out
 
     def cut(self, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
-        """Cut the stages, and keep only those up to part.how.exits; see
+        """Slice the stages, and keep only those up to the exit part.how.exits; see
         fedloom.submodels.Cuttable.
         """
         stages: dict[str, nn.Module] = {}
@@ -90,8 +90,8 @@ class MultiExit(nn.Module):
 
 
 def with_exits(net: nn.Sequential, channels: Mapping[str, int], classes: int) -> MultiExit:
-    """Give a Sequential of named stages exits behind those that `channels` names: the mean over the
-    places of a map of so many channels, and a linear layer.
+    """Add exits to a Sequential of named stages. channels: {name of a stage: channels of its output
+    map}; an exit is the mean over the map's positions and a linear layer.
     """
     exits = {
         name: named(

@@ -1,4 +1,4 @@
-"""Normalisations by name, and batch norm whose statistics are gathered after training."""
+"""Normalisation layers by name, and batch norm with statistics computed after training."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def norm_of(norm: str, groups: int, widths: Iterable[int]) -> Callable[[int], nn.Module]:
-    """Give the function that makes a normalisation of so many channels.
+    """Return the function that makes a normalisation layer for a number of channels.
 
     "group": GroupNorm of `groups` groups; "instance": one group per channel; "static_batch": batch
-    norm by the statistics of the batch, in training and evaluation, with no running ones
-    (`with_statistics` gathers some for evaluation); "batch": batch norm with running statistics,
-    which are averaged over the clients. All have weights. widths: those it will be asked for.
+    norm with the statistics of the batch, in training and evaluation, and no running statistics
+    (`with_statistics` computes some for evaluation); "batch": batch norm with running statistics,
+    which the server averages over the clients. All have weights. widths: the numbers of channels.
     Raises ConfigError for an unknown name, and for groups that do not divide a width.
 
     >>> norm_of("group", 2, [8])(8).num_groups
@@ -45,13 +45,14 @@ def norm_of(norm: str, groups: int, widths: Iterable[int]) -> Callable[[int], nn
 
 
 def with_statistics(module: nn.Module, batches: Iterable[Any]) -> nn.Module:
-    """Give a copy, in evaluation mode, whose batch norms use statistics of these batches of inputs.
+    """Return a copy in evaluation mode whose batch norms use the statistics of batches of inputs.
 
-    For nets trained with "static_batch" (Diao et al., HeteroFL, ICLR 2021: static batch norm), once
-    per size of sub-model: the mean over the batches of their means and of their unbiased variances.
-    Take batches of 128 or more, shuffled over all clients and without augmentation: batches of one
-    client each miss the variance between the clients. Batch norms that have running statistics
-    already get new ones. Raises DataError for a module without batch norm, and without batches.
+    For networks trained with "static_batch" (Diao et al., HeteroFL, ICLR 2021: static batch norm),
+    once per size of sub-model: the mean over the batches of their means and of their unbiased
+    variances. Use batches of 128 or more, shuffled over all clients and without augmentation:
+    batches of one client each miss the variance between the clients. Existing running statistics
+    are replaced.
+    Raises DataError for a module without batch norm, and without batches.
 
     >>> net = nn.Sequential(nn.BatchNorm1d(1, affine=False, track_running_stats=False))
     >>> settled = with_statistics(net, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [4.0]])])
@@ -62,7 +63,7 @@ def with_statistics(module: nn.Module, batches: Iterable[Any]) -> nn.Module:
     norms = [m for m in out.modules() if isinstance(m, _BATCH_NORMS)]
     if not norms:
         raise DataError(
-            f"{type(module).__name__} has no batch norm, so there are no statistics to gather; "
+            f"{type(module).__name__} has no batch norm, so there are no statistics to compute; "
             "evaluate it as it is"
         )
     like = next(module.parameters(), torch.empty(0))
@@ -80,5 +81,5 @@ def with_statistics(module: nn.Module, batches: Iterable[Any]) -> nn.Module:
             out(batch)
             seen = True
     if not seen:
-        raise DataError("there are no batches to gather statistics of; give at least one")
+        raise DataError("there are no batches to compute statistics of; give at least one")
     return out.eval()

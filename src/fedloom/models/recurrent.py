@@ -1,4 +1,4 @@
-"""Recurrent networks for text: Shakespeare's next character, and language models."""
+"""Recurrent networks for text: next-character prediction, and language models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedloom.models.lstm_layer import LSTM, State
 
 
 class Recurrent(nn.Module):
-    """An LSTM layer as a block: sequences (B, T, F) -> its outputs (B, T, H), with dropout.
+    """An LSTM layer as a block: sequences (B, T, F) -> outputs (B, T, H), with dropout.
 
-    last: only the output at the last place, (B, H).
+    last: only the output at the last position, (B, H).
     """
 
     def __init__(self, inputs: int, hidden: int, dropout: float = 0.0, last: bool = False) -> None:
@@ -28,16 +28,16 @@ class Recurrent(nn.Module):
         return self.carry(a, None)[0]
 
     def carry(self, a: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """-> the outputs, and the LSTM's state behind them."""
+        """Run the layer from a state -> the outputs, and the state after the last one."""
         out, state = self.lstm(a, state)
         return self.drop(out[:, -1] if self.last else out), state
 
 
 class RecurrentNet(nn.Module):
-    """Blocks embedding, lstm1, lstm2, ..., head, one after another, on tokens (B, T) int64.
+    """A sequence of blocks embedding, lstm1, lstm2, ..., head on tokens (B, T) int64.
 
-    It begins from a state of zeros. Called with (tokens, state) it begins from that state, h and c
-    (layers, B, hidden) each, and returns (outputs, state behind the last token).
+    The initial state is zero. Called with (tokens, state) the network starts from that state, h and
+    c (layers, B, hidden) each, and returns (outputs, state after the last token).
 
     >>> net = lstm_language_model(vocabulary=9, embedding=4, hidden=4)
     >>> outputs, (h, c) = net((torch.zeros(2, 5, dtype=torch.int64), net.zeros(2)))
@@ -81,8 +81,8 @@ def lstm_shakespeare(
     """Build LEAF's network for the next character of Shakespeare: 819,920 parameters.
 
     characters (n, T) int64 -> embedding of 8 -> two LSTM layers of 256 -> logits (n, characters) of
-    the character that follows, from the last output. nn.LSTM's two biases per gate: 2,048 more than
-    with TensorFlow's one. Raises ConfigError.
+    the next character, from the last output. nn.LSTM has two biases per gate: 2,048
+    parameters more than with TensorFlow's one bias. Raises ConfigError.
 
     Source: Caldas et al., LEAF, 2018, reference implementation of Shakespeare.
     """
@@ -104,14 +104,14 @@ def lstm_language_model(
 ) -> RecurrentNet:
     """Build FAFED's language model: 50,065,078 parameters with WikiText-2's 33,278 words.
 
-    words (n, T) int64 -> embedding -> two LSTM layers -> logits (n, T, vocabulary) of the word that
-    follows each; dropout behind the embedding and every layer. tied: the classifier's weights are
-    the embedding's (28,434,378 parameters), which needs embedding = hidden. The paper does not give
-    the first weights: uniform within 0.1 in embedding and classifier, whose bias is 0. Train it
-    with local.clip = 0.25. Raises ConfigError.
+    words (n, T) int64 -> embedding -> two LSTM layers -> logits (n, T, vocabulary) of the next
+    word at every position; dropout after the embedding and every layer. tied: the classifier shares
+    the embedding's weights (28,434,378 parameters); this needs embedding = hidden. The paper does
+    not give the initial weights: here they are uniform in [-0.1, 0.1] for embedding and classifier,
+    with bias 0. Train it with local.clip = 0.25. Raises ConfigError.
 
-    Source: Wu et al., FAFED, AAAI 2023, section 6 (two layers of 650, dropout 0.5); the arrangement
-    is Zaremba, Sutskever and Vinyals', 2014.
+    Source: Wu et al., FAFED, AAAI 2023, section 6 (two layers of 650, dropout 0.5); the
+    architecture is that of Zaremba, Sutskever and Vinyals, 2014.
     """
     check_counts(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers)
     if isinstance(dropout, bool) or not 0 <= dropout < 1:

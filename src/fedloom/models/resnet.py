@@ -1,4 +1,4 @@
-"""ResNet-18 as the papers have it: six blocks, stem, layer1 to layer4, head."""
+"""ResNet-18 in the papers' variants. It has six blocks: stem, layer1 to layer4, head."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def resnet18(
 ) -> nn.Module:
     """Build FedACG's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
 
-    Two basic blocks a layer of 64, 128, 256 and 512 channels; GroupNorm of two groups in place of
-    batch norm. stem "3x3": one convolution of stride 1 and no pool, also for 64 x 64 images; "7x7":
-    stride 2 and a 3 x 3 max-pool, as for ImageNet (11,181,642 parameters). norm: see
+    Four layers of 64, 128, 256 and 512 channels with two basic blocks each; GroupNorm of two groups
+    in place of batch norm. stem "3x3": one convolution of stride 1 and no pool, also for 64 x 64
+    images; "7x7": stride 2 and a 3 x 3 max-pool, as for ImageNet (11,181,642 parameters). norm: see
     `fedloom.models.norms.norm_of`. init "torch": PyTorch's default; "kaiming": normal weights of
-    variance 2 / fan-out in the convolutions, as torchvision draws them. The mean over the places
-    ends layer4, so that `head` gets 512 features. exits: a mean and a linear layer behind layer1 to
-    layer3 as well, for ScaleFL (11,178,472 parameters). Raises ConfigError.
+    variance 2 / fan-out in the convolutions, as in torchvision. layer4 ends with global average
+    pooling, so `head` gets 512 features. exits: add an early exit after layer1 to layer3, a mean
+    and a linear layer, for ScaleFL (11,178,472 parameters). Raises ConfigError.
 
     Source: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 and code; He et al., CVPR 2016.
     """
@@ -62,8 +62,8 @@ def resnet18(
 def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -> nn.Module:
     """Build FedSMOO's ResNet-18 for images (n, 3, H, W): 11,181,642 parameters with 10 classes.
 
-    `resnet18` with the 7 x 7 stem and torchvision's first weights: 32 x 32 images are 8 x 8 behind
-    the stem and one place in layer4. Raises ConfigError.
+    `resnet18` with the 7 x 7 stem and torchvision's initial weights: 32 x 32 images are 8 x 8 after
+    the stem and 1 x 1 in layer4. Raises ConfigError.
 
     Source: Sun et al., FedSMOO, ICML 2023, code: torchvision's network with GroupNorm of 2 groups.
     """
@@ -75,8 +75,8 @@ def resnet18_fiarse(
 ) -> nn.Module:
     """Build FIARSE's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
 
-    `resnet18` with batch norm by the batch's own statistics. exits: as there, for ScaleFL. Raises
-    ConfigError.
+    `resnet18` with batch norm that uses the statistics of the batch. exits: as in `resnet18`.
+    Raises ConfigError.
 
     Source: Wu et al., FIARSE, NeurIPS 2024, code; static batch norm: Diao et al., ICLR 2021.
     """
@@ -93,7 +93,7 @@ def _stem(stem: str, norm: Make) -> nn.Sequential:
         return named(conv=_conv(3, first, 3), norm=norm(first), activation=nn.ReLU())
     if stem != "7x7":
         raise ConfigError(f"stem must be '3x3' or '7x7', got {stem!r}")
-    # the pool first: ReLU never falls, so it keeps a window's largest value the largest
+    # the pool first: ReLU never decreases, so a window's maximum stays its maximum
     pool = nn.MaxPool2d(3, 2, padding=1)
     return named(conv=_conv(3, first, 7, 2), norm=norm(first), pool=pool, activation=nn.ReLU())
 

@@ -1,4 +1,4 @@
-"""A small transformer that classifies texts."""
+"""A small transformer for text classification."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedloom.models.layers import check_counts, named
 
 
 class Tokens(nn.Module):
-    """Tokens (B, T) int64 -> their embeddings plus those of their places (B, T, W), and which of
-    them are text (B, T).
+    """Tokens (B, T) int64 -> token plus position embeddings (B, T, W), and the padding mask (B, T),
+    true for text.
     """
 
     def __init__(self, vocabulary: int, length: int, width: int, dropout: float, padding: int):
@@ -30,17 +30,17 @@ class Tokens(nn.Module):
         length = tokens.shape[1]
         if length > len(self.places):
             raise DataError(
-                f"texts of {length} tokens go into a transformer of {len(self.places)} places; "
-                f"give model.length = {length}"
+                f"texts of {length} tokens are too long for a transformer of {len(self.places)} "
+                f"positions; give model.length = {length}"
             )
         return self.drop(self.weights(tokens) + self.places[:length]), tokens != self.padding
 
 
 class Attention(nn.Module):
-    """Attention of every place to all that are text: (B, T, W), text (B, T) -> (B, T, W).
+    """Attention of every position to all text positions: (B, T, W), text (B, T) -> (B, T, W).
 
-    softmax(q k^T / sqrt(W / heads)) v per head, with dropout on the shares (Vaswani et al., 2017,
-    section 3.2). Plain operations and nn.Dropout, so that all engines can run it.
+    softmax(q k^T / sqrt(W / heads)) v per head, with dropout on the softmax (Vaswani et al., 2017,
+    section 3.2). It uses plain operations and nn.Dropout, so that all engines can run it.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -54,7 +54,7 @@ class Attention(nn.Module):
         each = self.enter(a).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, heads, W / heads)
         q, k, v = each.transpose(1, 3).unbind(2)
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, heads, T, T)
-        # not minus infinity: a text of nothing but padding would be NaN
+        # not minus infinity: a text that is only padding would give NaN
         lowest = torch.finfo(scores.dtype).min / 4
         shares = torch.where(text[:, None, None, :], scores, lowest).softmax(-1)
         out: Tensor = self.leave((self.drop(shares) @ v).transpose(1, 2).flatten(-2))
@@ -62,8 +62,8 @@ class Attention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A layer of the encoder, each part behind a LayerNorm and beside a shortcut: attention, then
-    W -> 4 W GELU -> W. last: end it with a LayerNorm and the mean over the text, (B, W).
+    """An encoder layer: attention, then W -> 4 W GELU -> W, each after a LayerNorm and with a
+    shortcut. last: end with a LayerNorm and the mean over the text, (B, W).
     """
 
     def __init__(self, width: int, heads: int, dropout: float, last: bool) -> None:
@@ -100,10 +100,10 @@ def transformer_text(
 ) -> nn.Sequential:
     """Build a transformer that classifies texts (n, T) int64 of T <= length tokens.
 
-    Blocks embedding, layer1, layer2, ..., head; the head gets the mean over the text. padding: the
-    token that is no text: nobody attends to it. With V words, L places, width W, n layers and C
-    classes it has (V + L) W + n (12 W^2 + 13 W) + 2 W + (W + 1) C parameters: 2,973,700 with the
-    defaults. Raises ConfigError; DataError for texts that are too long.
+    Its blocks are embedding, layer1, layer2, ..., head; the head gets the mean over the text.
+    padding: the padding token, which attention ignores. With V words, L positions, width W, n
+    layers and C classes it has (V + L) W + n (12 W^2 + 13 W) + 2 W + (W + 1) C parameters:
+    2,973,700 with the defaults. Raises ConfigError; DataError for texts that are too long.
 
     Source: Vaswani et al., NeurIPS 2017, the encoder, with the LayerNorm before each part (Xiong et
     al., ICML 2020), so that it trains without a warm-up; embeddings are normal of standard

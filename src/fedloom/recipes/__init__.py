@@ -1,7 +1,7 @@
-"""Complete configurations under a name: what `fedloom run NAME` runs.
+"""Recipes: complete configurations with a name, for `fedloom run NAME`.
 
-A recipe is a function that returns plain nested settings, as a TOML file would hold them. It builds
-nothing, and inherits from no other recipe.
+A recipe is a function that returns plain nested settings, as in a TOML file. It builds nothing, and
+inherits from no other recipe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compressed communication: CFedAvg's experiments, and FedACG with FedPAQ's quantiser."""
+"""Compressed client updates: CFedAvg's experiments, and FedACG with FedPAQ's quantiser."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from .fashion import fedacg_protocol
 
 
 def cfedavg_fashion() -> dict[str, Any]:
-    """CFedAvg on Fashion-MNIST in small (its Figures 4, 7 and 9): 20 clients, all take part.
+    """CFedAvg on Fashion-MNIST (its Figures 4, 7 and 9, scaled down): 20 clients, all take part.
 
-    FAFED's small network, one local epoch of batch 64 at 0.1, 100 rounds, one class per client
-    (data.partition.classes=2, 5), the largest hundredth of the values with feedback. Uncompressed:
-    compress=none; ten times as much: compress=topk:0.1; random dropping: compress=dropping:0.01;
-    without feedback: compress.feedback=forget.
+    FAFED's small network, one local epoch of batch 64 at learning rate 0.1, 100 rounds, one class
+    per client (data.partition.classes=2 or 5 for more); client updates have the largest 1 % of
+    their values, with error feedback. Uncompressed: compress=none; the largest 10 %:
+    compress=topk:0.1; random dropping: compress=dropping:0.01; without error feedback:
+    compress.feedback=forget.
     Source: Yang et al., CFedAvg, section 5: 100 clients, their own network, 10 epochs.
     """
     return _cfedavg("fashion_mnist", "cnn_fafed_fashion", clients=20, rounds=100, target=0.7)
 
 
 def cfedavg_mnist() -> dict[str, Any]:
-    """CFedAvg's own network of 582,026 parameters: MNIST, 100 clients of one class, all take part.
+    """CFedAvg's own network on MNIST: 100 clients with one class each, full participation.
 
-    One local epoch of batch 64 at 0.1, 30 rounds, the largest hundredth of the values with
-    feedback. The paper's: local.epochs=10 rounds=100, hours on a CPU; it can be resumed.
+    582,026 parameters, one local epoch of batch 64 at learning rate 0.1, 30 rounds; client updates
+    have the largest 1 % of their values, with error feedback. The paper's settings are
+    local.epochs=10 rounds=100. They take hours on a CPU; the run can be resumed.
     Source: Yang et al., CFedAvg, section 5.
     """
     return _cfedavg("mnist", "cnn_cfedavg", clients=100, rounds=30, target=0.8)
@@ -60,8 +62,8 @@ def _cfedavg(data: str, model: str, clients: int, rounds: int, target: float) ->
 def fedacg_fedpaq() -> dict[str, Any]:
     """FedACG with client updates in FedPAQ's 4 bits, as in FedACG's Table 6, on Fashion-MNIST.
 
-    100 clients, label shares from Dir(0.3), 5 % a round, FAFED's small network, 5 epochs of batch
-    50. Beside it: algorithm=fedavg, and compress=none.
+    100 clients, Dirichlet partition with alpha 0.3, participation ratio 5 %, FAFED's small network,
+    5 local epochs of batch 50. To compare with: algorithm=fedavg, and compress=none.
     Source: Kim, Kim and Han, FedACG, CVPR 2024, Table 6: CIFAR-100, ResNet-18, 1,000 rounds; it
     does not say how many bits.
     """

@@ -1,4 +1,4 @@
-"""Clothes: Fashion-MNIST."""
+"""Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 def fashion_dirichlet() -> dict[str, Any]:
     """Fashion-MNIST over 100 clients under FedACG's protocol, with FAFED's small network.
 
-    Dirichlet 0.3 with equal sizes, 5 % a round, 5 epochs of batch 50, rate 0.1 that falls by 0.998
-    a round, gradients clipped at 10, weight decay 0.001, 100 rounds.
+    Dirichlet partition with alpha 0.3 and equal sizes, participation ratio 5 %, 5 local epochs of
+    batch 50, learning rate 0.1 times 0.998 per round, gradients clipped at 10, weight decay 0.001,
+    100 rounds.
     Source: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 (the protocol), which does not use this
     data set; Wu et al., FAFED, AAAI 2023, Table 4 (the network).
     """
@@ -17,13 +18,14 @@ def fashion_dirichlet() -> dict[str, Any]:
 
 
 def zoo_fashion_mnist() -> dict[str, Any]:
-    """Every method beside the others: Fashion-MNIST, 100 clients, label shares from Dir(0.3), 5 %.
+    """All methods in comparison: Fashion-MNIST, 100 clients by Dirichlet 0.3, 5 % per round.
 
-    FAFED's small network, one epoch of batch 50 (12 steps), rate 0.2 that falls by 0.998 a round,
-    weight decay 0.001, gradients clipped at 10, 300 rounds, tested every 5. The methods and what
-    was tuned: benchmarks/papers/zoo.py. Two labels per client: data.partition=classes_per_client.
-    Source: the protocol of Kim, Kim and Han, FedACG, CVPR 2024, section 5.1, with less local
-    work (hence the rate, the best of 0.05, 0.1 and 0.2 for FedAvg; theirs is 0.1);
+    FAFED's small network, one local epoch of batch 50 (12 steps), learning rate 0.2 times 0.998 per
+    round, weight decay 0.001, gradients clipped at 10, 300 rounds, evaluated every 5. The methods
+    and their tuning: benchmarks/papers/zoo.py. Two labels per client:
+    data.partition=classes_per_client.
+    Source: the protocol of Kim, Kim and Han, FedACG, CVPR 2024, section 5.1, with fewer local steps
+    (hence the learning rate, the best of 0.05, 0.1 and 0.2 for FedAvg; theirs is 0.1);
     Wu et al., FAFED, AAAI 2023, Table 4 (the network).
     """
     recipe = fedacg_protocol(rounds=300, epochs=1)
@@ -35,12 +37,12 @@ def zoo_fashion_mnist() -> dict[str, Any]:
 def fafed_fashion() -> dict[str, Any]:
     """FAFED's Table 2, high heterogeneity: Fashion-MNIST, 20 clients with five classes each.
 
-    All take part; 3,000 images each, of classes 0 to 4 or 5 to 9; 5 steps of batch 100 between
-    exchanges, a fixed rate (0.01, of 0.001 to 0.1), nothing clipped, 150 rounds, tested every 5.
-    The rivals: algorithm=stem, fedavg, scaffold, fedadam, fedams.
+    Full participation; 3,000 images each, of classes 0 to 4 or 5 to 9; 5 local steps of batch 100
+    per round, a constant learning rate (0.01, of 0.001 to 0.1), no clipping, 150 rounds, evaluated
+    every 5. Baselines: algorithm=stem, fedavg, scaffold, fedadam, fedams.
     Source: Wu et al., FAFED, AAAI 2023, section 6.2 and Table 4 (the network); the two groups of
-    classes are those of the authors' code; steps and batch are one of the paper's choices, the
-    number of rounds is ours.
+    classes are those of the authors' code; steps and batch are one of the paper's choices; the
+    number of rounds is not from the paper.
     """
     return {
         "rounds": 150,
@@ -62,7 +64,7 @@ def fafed_fashion() -> dict[str, Any]:
 
 
 def fedacg_protocol(rounds: int, epochs: int) -> dict[str, Any]:
-    """What FedACG's protocol says, on this data set and for this network."""
+    """Settings of FedACG's protocol, on Fashion-MNIST with FAFED's small network."""
     return {
         "rounds": rounds,
         "cohort": 0.05,

@@ -1,4 +1,4 @@
-"""Pictures: CIFAR-10, CIFAR-100 and FEMNIST, ten rounds each on a CPU."""
+"""Images: CIFAR-10, CIFAR-100 and FEMNIST, ten rounds each on a CPU."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any
 
 
 def cifar10() -> dict[str, Any]:
-    """CIFAR-10 over 100 clients with label shares from Dir(0.3), FAFED's small network, ten rounds.
+    """CIFAR-10 over 100 clients by Dirichlet 0.3, FAFED's small network, ten rounds: a short run.
 
-    A first look that a CPU manages in about a minute, cropped and mirrored in training; FedACG's
-    protocol has rotation too, 5 epochs, a ResNet-18 and 1,000 rounds.
+    It takes about a minute on a CPU; training images are cropped and flipped. FedACG's protocol
+    also has rotation, 5 local epochs, a ResNet-18 and 1,000 rounds.
     """
     return _cifar("cifar10", 10, 2, 0.2)
 
 
 def cifar100() -> dict[str, Any]:
-    """CIFAR-100 over 100 clients with label shares from Dir(0.3), FAFED's small network, 5 epochs,
-    ten rounds: a first look, as `cifar10`.
+    """CIFAR-100 over 100 clients by Dirichlet 0.3, FAFED's small network, ten rounds: a short run.
+
+    Each client trains for 5 local epochs; for the rest see `cifar10`.
     """
     return _cifar("cifar100", 100, 5, 0.03)
 
@@ -46,11 +47,10 @@ def _cifar(name: str, classes: int, epochs: int, target: float) -> dict[str, Any
 
 
 def femnist() -> dict[str, Any]:
-    """FEMNIST, every writer with at least 20 images a client, LEAF's network, ten rounds.
+    """FEMNIST, one client per writer with at least 20 images, LEAF's network, ten rounds.
 
-    Five writers a round, one epoch of batches of 10 (the batch size of LEAF's examples), and the
-    rate 0.05 instead of LEAF's 0.0003, with which ten rounds show nothing. Works with a subset of
-    the writers.
+    Five clients per round, one local epoch of batch 10 (as in LEAF's examples). The learning rate
+    is 0.05; with LEAF's 0.0003 ten rounds show no progress. A subset of the writers works too.
     """
     return {
         "rounds": 10,

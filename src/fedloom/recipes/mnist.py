@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's small ones, and MNIST."""
+"""Handwritten digits: scikit-learn's small images, and MNIST."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def digits() -> dict[str, Any]:
-    """Digits of 8 x 8 pixels, 50 clients, each with some classes: seconds, no download; the demo.
+    """Digits of 8 x 8 pixels over 50 clients by Dirichlet 0.3: the demo; seconds, no download.
 
-    1,438 samples for training: a client has 28 or 29 of them, on average half of them of one class
-    (label shares from Dir(0.3)). Ten clients a round, two epochs each.
+    There are 1,438 training samples, 28 or 29 per client; on average half of a client's samples
+    have the same label. Ten clients per round, two local epochs.
     """
     return {
         "rounds": 150,
@@ -23,10 +23,10 @@ def digits() -> dict[str, Any]:
 
 
 def million_clients() -> dict[str, Any]:
-    """A million clients of 20 digits each, a thousand a round, logistic regression: no download.
+    """A million clients with 20 digits each, 1,000 per round, logistic regression; no download.
 
-    Every client draws its samples anew from the 1,437 training digits, with label shares of its
-    own from Dir(0.3).
+    Every client draws its samples from the 1,437 training digits, with its own label distribution
+    from Dirichlet 0.3.
     """
     return {
         "algorithm": {"name": "fedavg"},
@@ -44,22 +44,22 @@ def million_clients() -> dict[str, Any]:
 
 
 def mnist_iid() -> dict[str, Any]:
-    """MNIST over 100 equal clients, i.i.d., 10 % a round, CFedAvg's network of 582,026 parameters.
+    """MNIST over 100 clients, IID, participation ratio 10 %, CFedAvg's network.
 
-    The easy case: methods differ in how many rounds they take, hardly in where they end.
+    The easy case: methods differ in the number of rounds, and hardly in the final accuracy.
     """
     return _mnist({"name": "iid", "clients": 100})
 
 
 def mnist_dirichlet() -> dict[str, Any]:
-    """MNIST over 100 clients with label shares from Dir(0.3), 10 % a round, CFedAvg's network."""
+    """MNIST over 100 clients by Dirichlet 0.3, participation ratio 10 %, CFedAvg's network."""
     return _mnist({"name": "dirichlet", "alpha": 0.3, "clients": 100})
 
 
 def mnist_writers() -> dict[str, Any]:
-    """MNIST over the 539 people who wrote its training images, 10 % a round, CFedAvg's network.
+    """MNIST, one client per writer of its training images (539), 10 % per round, CFedAvg's network.
 
-    Every writer has all digits, in a hand of its own: the inputs differ, not the labels.
+    Every client has all ten digits in one handwriting: the inputs differ, and the labels do not.
     """
     return _mnist({"name": "writers"})
 

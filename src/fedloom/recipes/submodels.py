@@ -1,4 +1,4 @@
-"""Sub-models for weak clients: FIARSE's set-ups. The rivals are changes of one or two words:
+"""Sub-models for clients of less capacity: FIARSE's experiments. To run a baseline:
 
 fedloom run fiarse_fashion submodel=heterofl
 fedloom run fiarse_fashion submodel=fedrolex
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# FIARSE, Figure 4: sizes that nobody trained, and those that somebody did
+# FIARSE, Figure 4: sub-model sizes that no client trains, and the four that clients train
 UNSEEN = [
     *(1.0, 0.99, 0.9, 0.8, 0.75, 0.7, 0.64, 0.6, 0.5, 0.36, 1 / 4, 0.16, 1 / 8, 1 / 16, 0.04),
     *(1 / 32, 1 / 64, 1 / 128, 1 / 256),
@@ -20,14 +20,14 @@ SIZES = [1 / 64, 1 / 16, 1 / 4, 1.0]
 
 
 def fiarse_fashion() -> dict[str, Any]:
-    """FIARSE on Fashion-MNIST: 100 clients of four sizes, FAFED's small network with doubled widths
-    (104,130 parameters).
+    """FIARSE on Fashion-MNIST: 100 clients of four capacities, FAFED's small network, doubled.
 
-    Interleaved Dirichlet 0.3, 25 clients each of 1/64, 1/16, 1/4 and 1, 10 a round, 2 epochs of
-    batch 20, rate 0.1, equal weights, 200 rounds; client test sets of the clients' own labels.
+    Interleaved Dirichlet 0.3, 25 clients each of capacity 1/64, 1/16, 1/4 and 1, 10 per round, 2
+    local epochs of batch 20, learning rate 0.1, uniform weights, 200 rounds. The network has
+    doubled widths (104,130 parameters). Client test sets have the clients' label distributions.
 
     Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1 and Table 3, which has CIFAR-10, ResNet-18,
-    800 rounds of 5 epochs; this is the set-up at a size for a CPU.
+    800 rounds of 5 local epochs; this is the experiment scaled down for a CPU.
     """
     return {
         "rounds": 200,
@@ -48,10 +48,11 @@ def fiarse_fashion() -> dict[str, Any]:
 
 
 def fiarse_cifar10() -> dict[str, Any]:
-    """FIARSE on CIFAR-10: 100 clients of four sizes, ResNet-18 with static batch norm, 800 rounds.
+    """FIARSE on CIFAR-10: 100 clients of four capacities, ResNet-18, static batch norm, 800 rounds.
 
-    Interleaved Dirichlet 0.3, 25 clients each of 1/64, 1/16, 1/4 and 1, 10 a round, 5 epochs of
-    batch 20, rate 0.1 without momentum, equal weights. For a GPU: a round is about 1,250 steps.
+    Interleaved Dirichlet 0.3, 25 clients each of capacity 1/64, 1/16, 1/4 and 1, 10 per round, 5
+    local epochs of batch 20, learning rate 0.1 without momentum, uniform weights. It needs a GPU: a
+    round is about 1,250 local steps.
     Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1, Tables 1 and 3; code for crop, flip and
     normalisation.
     """
@@ -70,16 +71,16 @@ def fiarse_cifar100() -> dict[str, Any]:
 
 
 def fiarse_agnews() -> dict[str, Any]:
-    """FIARSE on AG News: 200 clients of four sizes, a small transformer of ours, 100 rounds.
+    """FIARSE on AG News: 200 clients of four capacities, a small transformer, 100 rounds.
 
-    Every class over the clients by Dir(1) with unequal sizes, at least 4 texts each; 50 clients
-    each of 1/64, 1/16, 1/4 and 1, 20 a round, 2 epochs of batch 20 by AdamW (0.9, 0.95) at rate
-    0.001, equal weights. Thresholds by shard: places, words, encoder; everybody holds norms and
-    head. It trains on the 10,001 texts of train-10k.tsv; data.part=train takes the published
-    120,000.
+    Every class is divided over the clients by Dirichlet 1 with unequal sizes, at least 4 texts per
+    client; 50 clients each of capacity 1/64, 1/16, 1/4 and 1, 20 per round, 2 local epochs of batch
+    20 by AdamW (0.9, 0.95) at learning rate 0.001, uniform weights. Thresholds per shard: position
+    embeddings, word embeddings, encoder; all clients hold norms and head. It trains on the 10,001
+    texts of train-10k.tsv; data.part=train uses the published 120,000.
 
-    The paper has RoBERTa-base, 300 rounds and a rate of 0.001, 0.0001 or 0.00001. With the extra
-    fedloom[text] and a network (or a folder in place of the name):
+    The paper has RoBERTa-base, 300 rounds and a learning rate of 0.001, 0.0001 or 0.00001. With the
+    extra fedloom[text] and a network connection (or a folder in place of the name):
     fedloom run fiarse_agnews data.part=train data.tokeniser=roberta-base model=roberta_base
     submodel.shards='["embedding.inner.position*", "embedding.inner.word*", "layer*"]'
     rounds=300 local.lr=0.0001

@@ -1,4 +1,4 @@
-"""Texts: Shakespeare, WikiText-2 and AG News, ten rounds each on a CPU."""
+"""Text: Shakespeare, WikiText-2 and AG News, ten rounds each on a CPU."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def shakespeare() -> dict[str, Any]:
-    """LEAF's Shakespeare, every role with at least 500 windows a client, LEAF's LSTM, ten rounds.
+    """LEAF's Shakespeare, one client per role with at least 500 windows, LEAF's LSTM, ten rounds.
 
-    Five roles a round, ten steps of batches of 10; a thousand test windows, evenly spaced over all.
+    Five clients per round, ten local steps of batch 10; 1,000 evenly spaced windows as test set.
     """
     return {
         "rounds": 10,
@@ -27,11 +27,11 @@ def shakespeare() -> dict[str, Any]:
 
 
 def wikitext2() -> dict[str, Any]:
-    """WikiText-2's validation text over 16 stretches, an LSTM of width 64, ten rounds.
+    """WikiText-2's validation text in 16 blocks, one per client, an LSTM of width 64, ten rounds.
 
-    The validation text, because it is in every copy (data.part=train has ten times as many words
-    and needs model.vocabulary=33278); 16 clients and batches of 20 windows of 35 words are FAFED's.
-    The target is of perplexity.
+    It trains on the validation text, because every copy has it (data.part=train has ten times as
+    many words and needs model.vocabulary=33278). 16 clients and batches of 20 windows of 35 words
+    are as in FAFED. The target is a perplexity.
     """
     return {
         "rounds": 10,
@@ -57,9 +57,9 @@ def wikitext2() -> dict[str, Any]:
 
 
 def ag_news() -> dict[str, Any]:
-    """AG News over 50 clients with label shares from Dir(1), a small transformer, ten rounds.
+    """AG News over 50 clients by Dirichlet 1, a small transformer, ten rounds.
 
-    Trains on the 10,001 texts of train-10k.tsv; data.part=train takes the published 120,000.
+    It trains on the 10,001 texts of train-10k.tsv; data.part=train uses the published 120,000.
     """
     return {
         "rounds": 10,
