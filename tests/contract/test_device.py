@@ -41,8 +41,18 @@ from fedloom.submodels import FIARSE
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
 from support.pretend_device import counted
 
-CUT = [pytest.param(dict(mix), id=pairs.shown(mix)) for mix in pairs.cut()]
 ENGINES = ["serial", "vectorised:3"]
+# make test runs a mix in one engine, make test-gpu in both
+CUT = [
+    pytest.param(
+        dict(mix),
+        engine,
+        marks=[pytest.mark.slow] if (n + e) % 2 else [],
+        id=f"{pairs.shown(mix)}-{engine}",
+    )
+    for n, mix in enumerate(pairs.cut())
+    for e, engine in enumerate(ENGINES)
+]
 # an operation of the stand-in costs fifty of the CPU's: few steps, but all three capacities,
 # short batches, a client that comes again and one that is new
 SHORT = {"rounds": 2, "cohort": [[0, 1, 2], [0, 4]], "evaluate": Evaluation(every=0)}
@@ -69,8 +79,7 @@ def both(make, **changes):
     return [run(make(device=device, **changes)) for device in (DEVICE, "cpu")]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("mix", CUT)
+@pytest.mark.parametrize(("mix", "engine"), CUT)
 def test_every_part_of_every_axis_computes_what_it_does_on_the_cpu(mix, engine):
     make = functools.partial(pairs.trial, mix, torch.float64, **SHORT)
     local = short(pairs.AXES["local"][mix["local"]])

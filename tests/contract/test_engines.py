@@ -114,7 +114,7 @@ def test_workers_in_chunks_have_the_bits_of_vectorised(case, workers, engine_of)
     agree(both, ends(case, torch.float32, "vectorised:2"))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=SLOW)])
 @pytest.mark.parametrize("case", CASES)
 def test_serial_has_the_bits_of_a_naive_loop(case, dtype):
     agree(ends(case, dtype, Naive()), serially(case, dtype))

@@ -21,7 +21,7 @@ from fedloom.submodels import FIARSE
 from fedloom.wrappers import Lookahead
 from tiny import clusters, mlp, timeless, weights
 
-ROUNDS = 80
+ROUNDS = 60
 SHORT = 24  # of the kinds with everything on
 
 

@@ -82,7 +82,7 @@ def stop(begun, number, seconds):
 
 
 # ---------------------------------------------------------------------------------------- kill -9
-@pytest.mark.parametrize("until", [1, 18, 51])
+@pytest.mark.parametrize("until", [1, 18, 31])
 def test_kill_9_and_resume(until, undisturbed, tmp_path):
     process = begin(tmp_path / "run", until=until)
     assert stop(process, signal.SIGKILL, random.uniform(0, 0.03)) == -signal.SIGKILL
