@@ -32,6 +32,7 @@ from fedloom.compression.codecs import (
     Threshold,
     TopK,
     make_codec,
+    named_codec,
     topk,
 )
 from fedloom.compression.codecs import (
@@ -177,6 +178,18 @@ def test_numbers_and_defaults_are_those_of_the_format(name):
     assert codec.matrices == (name == "powersgd")
     assert codec.chooses == (name in ("topk", "threshold", "proportion", "dropping"))
     assert {*FORMAT} == {*MAKERS, "zstd"}
+
+
+def test_what_is_written_with_a_bar_or_as_zstd_is_a_chain():
+    assert named_codec("int8") == ("int8", {})
+    for text in ("zstd", "zstd:5", "topk:0.1|int8"):
+        assert named_codec(text) == ("chain", {"of": text})
+
+
+def test_the_header_of_int8_has_four_bytes_for_a_bucket():
+    assert Int8(bucket=2**32 - 1).bucket == 2**32 - 1
+    with pytest.raises(ConfigError, match="bucket"):
+        Int8(bucket=2**32)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -729,6 +742,7 @@ def test_a_bucket_has_its_own_norm():
     codec = QSGD(levels=5, bucket=4)
     message = encode(codec, p, flat(9))
     assert message.norm.tolist() == [0.0, 5.0, 2.0]
+    assert message.symbol[:4].tolist() == [5] * 4  # the middle one stands for 0
     # 3, 4 and -2 are whole levels, so nothing is left to chance
     torch.testing.assert_close(codec.decode(message, flat(9)), p)
 
@@ -843,6 +857,14 @@ def test_a_part_of_other_shapes_starts_anew():
     assert len(state.Q) == 8 and len(message.value) == 17
 
 
+def test_a_model_without_matrices_is_sent_as_it_is():
+    layout, codec = Layout(("a", "b"), ((5,), (3,))), PowerSGD(rank=1)
+    p = normal(8, dtype=torch.float32)
+    message = codec.unpack(codec.pack(encode(codec, p, layout)), layout)
+    assert torch.equal(codec.decode(message, layout), p)
+
+
 def test_products_that_overflow_are_refused():
-    with pytest.raises(DataError, match="overflow"):
+    said = r"products overflow float32: the largest value is 3e\+38; lower local.lr"
+    with pytest.raises(DataError, match=said):
         encode(PowerSGD(rank=1), torch.full((D,), 3e38))

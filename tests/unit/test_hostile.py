@@ -140,6 +140,16 @@ def test_a_chain_is_read_only_if_both_of_its_parts_are_as_written():
     head = Header(codec.code, F32, Coding.RAW, D, 5).bytes()
     own = struct.pack("<BBI", 1, inner.code, len(block))
     refused(codec, head + own + block + raw[-17:])
+    for one, two in ((0, inner.code), (2, inner.code), (1, inner.code - 1), (1, inner.code + 1)):
+        other = raw[:12] + struct.pack("<BB", one, two) + raw[14:]
+        assert f"the codecs {one} and {two}; this run has 1 and 8" in refused(codec, other)
+
+
+def test_a_length_that_is_wrong_is_said_with_the_right_one():
+    right = 4 * math.ceil(D / 100) + D  # a float32 for every 100 values, a byte for each
+    for codec in (make_codec("qsgd:127,100"), make_codec("int8:100")):
+        raw = codec.pack(encode(codec, normal(dtype=F32)))
+        assert f"{D} coordinates take {right}" in refused(codec, raw + b"0")
 
 
 def test_top_k_is_as_many_as_the_run_agreed_on():

@@ -203,6 +203,11 @@ def test_every_client_round_and_field_draws_for_itself():
     assert len(set(others)) == 4
 
 
+def test_a_link_cannot_be_changed_after_it_was_made():
+    with pytest.raises(AttributeError, match="cannot assign to field 'up'"):
+        Link().up = Via(Dense())
+
+
 def test_packets_that_are_no_answer_are_refused():
     link = Link({"delta": Via(TopK(ratio=0.1))}).settled(Scaffold())
     up = answer()
@@ -432,6 +437,8 @@ class Fair(RandomDropping):
         (make_codec("topk:0.5|int8"), 100, ""),
         (make_codec("topk:0.5|qsgd:1,0"), 100, "its variance factor is 7.07"),
         (make_codec("dropping:0.5,scaled=true|fp16"), 100, "the scaled form"),
+        (make_codec("dropping:0.5,scaled=true"), 100, "the scaled form"),
+        (make_codec("dropping:1,scaled=true"), 100, ""),
         (Chain(first=Fair(ratio=0.6, scaled=True), then=QSGD(levels=5, bucket=0)), 30, "1.17"),
         (Chain(first=Fair(ratio=0.6, scaled=True), then=QSGD()), 20, ""),
         (QSGD(levels=5, bucket=0), 100, "its variance factor is 1, and .* take more levels"),

@@ -75,6 +75,36 @@ def test_asking_keeps_nobody_from_the_lock(tmp_path):
         asking.join()
 
 
+def test_a_lock_that_somebody_has_for_a_moment_is_waited_for(tmp_path, monkeypatch):
+    flock, refused = locks.fcntl.flock, []
+
+    def busy(handle, how):
+        if how & locks.fcntl.LOCK_EX and len(refused) < 2:
+            refused.append(handle)
+            raise BlockingIOError
+        flock(handle, how)
+
+    monkeypatch.setattr(locks.fcntl, "flock", busy)
+    monkeypatch.setattr(locks, "_PATIENCE", 60.0)  # a busy machine is slow
+    with hold(tmp_path / ".lock"):
+        assert len(refused) == 2
+
+
+def test_a_lock_ends_with_its_block_though_a_fork_still_has_its_handle(tmp_path, monkeypatch):
+    locked, forks = locks._locked, []
+
+    def forked(path):
+        handle = locked(path)
+        forks.append(os.dup(handle))  # shares the lock, as the handle of a fork does
+        return handle
+
+    monkeypatch.setattr(locks, "_locked", forked)
+    with hold(tmp_path / ".lock"):
+        assert holder(tmp_path / ".lock") is not None
+    assert holder(tmp_path / ".lock") is None
+    os.close(*forks)
+
+
 def test_a_lock_whose_file_was_replaced_says_so(tmp_path):
     path = tmp_path / ".lock"
     with hold(path) as replaced:

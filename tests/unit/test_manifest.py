@@ -144,7 +144,7 @@ def test_only_what_a_checkpoint_is_made_of_is_deleted(folder):
     assert not folder.exists()
 
 
-def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder):
+def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder, monkeypatch):
     from fedloom.storage.atomic import checksum
 
     run = folder.parent.parent
@@ -165,3 +165,9 @@ def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder):
     (later / "manifest.json").write_text("{")
     with pytest.raises(CheckpointError, match="checksum"):
         verify_log(run)
+
+    def unreadable(path, size):
+        raise PermissionError(path)
+
+    monkeypatch.setattr("fedloom.storage.manifest.checksum", unreadable)
+    verify_log(run)  # what reads the log for its rows says that

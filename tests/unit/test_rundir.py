@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.atomic import checksum, concerns, reason, remedy, write_atomic
 from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.client_state import ClientMemory
+from fedloom.storage.identity import group_of
 from fedloom.storage.run_directory import RunDirectory, State
 from tiny import same
 
@@ -237,6 +239,9 @@ def test_what_is_no_folder_is_not_free(tmp_path):
     (run.path / "config.toml").touch()
     with pytest.raises(ConfigError, match=r"go on with `fedloom resume .*run`, or choose"):
         run.create()
+    (run.path / "config.toml").write_text("[")
+    with pytest.raises(CheckpointError, match=r"run/config\.toml cannot be read: "):
+        run.read_config()
 
 
 def test_the_log_is_on_the_disk_before_the_checkpoint_is_valid(run, monkeypatch):
@@ -299,3 +304,10 @@ def test_a_folder_that_cannot_be_written_is_said(run):
     (run.path / ".lock").mkdir()
     with pytest.raises(CheckpointError, match="cannot be written"), run.held():
         pass
+
+
+def test_the_identity_of_a_group_is_its_method_and_eight_digits():
+    config = {"algorithm": {"name": "fedavg"}, "checkpoint": {"keep": 2}, "rounds": 3}
+    assert re.fullmatch("fedavg-[0-9a-f]{8}", group_of(config))
+    assert group_of(config) == group_of({**config, "checkpoint": {"keep": 3}})
+    assert group_of(config) != group_of({**config, "rounds": 4})

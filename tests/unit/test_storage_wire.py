@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import struct
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedloom.core import wire
@@ -195,4 +197,7 @@ def test_safetensors_trouble_with_the_disk_is_an_os_error(tmp_path):
         from safetensors.torch import save_file
 
         save_file({"a": torch.zeros(1)}, tmp_path / "nowhere" / "f")
-    assert caught.value.errno == 2
+    assert (caught.value.errno, caught.value.strerror) == (2, os.strerror(2))
+    with pytest.raises(OSError) as caught, disk_errors():
+        raise SafetensorError("something else")
+    assert (caught.value.errno, caught.value.strerror) == (errno.EIO, "something else")
