@@ -206,6 +206,8 @@ def test_every_client_round_and_field_draws_for_itself():
 def test_a_link_cannot_be_changed_after_it_was_made():
     with pytest.raises(AttributeError, match="cannot assign to field 'up'"):
         Link().up = Via(Dense())
+    with pytest.raises(AttributeError, match="cannot assign to field 'codec'"):
+        Via(Dense()).codec = TopK()
 
 
 def test_packets_that_are_no_answer_are_refused():

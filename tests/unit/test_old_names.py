@@ -76,6 +76,7 @@ def test_the_labels_of_the_zoo():
     with pytest.warns(DeprecationWarning) as said:
         from fedloom.zoo import LABELS
     assert str(said[-1].message) == "LABELS is now ALGORITHMS.label(name)"
+    assert said[-1].filename == __file__
     assert (LABELS["scaffold"], len(LABELS)) == ("SCAFFOLD", len(ALGORITHMS))
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = fedloom.algorithms.registry.Nothing
