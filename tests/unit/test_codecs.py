@@ -186,6 +186,16 @@ def test_what_is_written_with_a_bar_or_as_zstd_is_a_chain():
         assert named_codec(text) == ("chain", {"of": text})
 
 
+def test_a_rice_parameter_has_at_most_31_bits():
+    block = np.frombuffer(bytes([32]) + bytes(5), np.uint8)
+    with pytest.raises(WireError, match="at most 31"):
+        indices.read(block, Coding.RICE, 2**32 - 1, 1)
+
+
+def test_one_level_is_enough():
+    assert FedPAQ(levels=1).levels == QSGD(levels=1).levels == 1
+
+
 def test_the_header_of_int8_has_four_bytes_for_a_bucket():
     assert Int8(bucket=2**32 - 1).bucket == 2**32 - 1
     with pytest.raises(ConfigError, match="bucket"):

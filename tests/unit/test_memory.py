@@ -307,3 +307,17 @@ def test_ten_thousand_clients_cost_nothing_before_they_take_part(tmp_path):
     assert memory.get(range(10_000)) == {} and len(memory) == 0
     memory.flush()
     assert not (tmp_path / "memory").exists()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, OSError])
+def test_a_row_that_cannot_be_read_is_said_in_one_line(error, tmp_path, monkeypatch):
+    memory = ClientMemory(tmp_path, 0)
+    memory.put({1: row(1)})
+
+    def broken(*arguments, **options):
+        raise error("what is there is nothing")
+
+    monkeypatch.setattr("fedloom.storage.client_state.safe_open", broken)
+    with pytest.raises(CheckpointError, match="what is there is nothing") as caught:
+        memory.get([1])
+    assert "\n" not in str(caught.value)
