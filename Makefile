@@ -5,7 +5,7 @@
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
 # make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
-# make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (an hour or more)
+# make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (about an hour)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
 # make check         formatting, lints, types
 # make format        let ruff put things in order

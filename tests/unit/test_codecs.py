@@ -649,6 +649,9 @@ def test_every_layer_keeps_its_own_share():
     codec, p = TopK(ratio=0.1, scope="layer"), normal()
     kept = [int((part != 0).sum()) for part in LAYOUT.pieces(through(codec, p))]
     assert kept == [max(1, round(0.1 * n)) for n in LAYOUT.sizes]
+    assert (
+        codec.most(20) == 20 and TopK(ratio=0.1).most(20) == 2
+    )  # layers of one value each keep it
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
