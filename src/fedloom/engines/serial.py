@@ -17,6 +17,7 @@ class Serial:
     """One client after another. onednn: with large products of linear layers in oneDNN."""
 
     name = "serial"
+    onednn = False  # also of an engine of a user's own, built on this one
 
     def __init__(self, onednn: bool = False) -> None:
         self.onednn = onednn
