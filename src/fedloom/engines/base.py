@@ -18,9 +18,7 @@ from ..core.vector import Rec, Vec
 from ..federation.federation import Federation
 from ..plan import Plan
 from .client_round import RangeResult
-from .evaluation import (
-    Score,
-)
+from .evaluation import Score
 
 
 class Engine(Protocol):
@@ -36,15 +34,27 @@ class Engine(Protocol):
         """Prepare the run; called once."""
 
     def round(
-        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+        self,
+        msg: Rec,
+        buffers: Vec,
+        memories: dict[int, Rec],
+        cohort: list[int],
+        round: int,
+        first: int = 0,
     ) -> RangeResult:
-        """Train a cohort (sorted). memories: {client: state} of those that took part before."""
+        """Train a cohort (sorted), or the range of one that begins at place `first`. memories:
+        {client: state} of those that took part before.
+        """
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
-        """Ask these clients (sorted) once before round 0, for algorithms that need it."""
+    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+        """Ask these clients (sorted) once before round 0, for algorithms that need it; first: see
+        round().
+        """
 
-    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
-        """The loss and the metrics of a model on data."""
+    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
+        """A model's loss and metrics on data: parts, in order, of which evaluation.add() makes the
+        sum.
+        """
 
     def close(self) -> None:
         """Release processes and shared memory. It may be called twice."""

@@ -10,7 +10,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, one_thread
 from .client_round import Client, RangeResult
-from .evaluation import Score, score_of
+from .evaluation import Score, scores_of
 
 
 class Serial:
@@ -35,22 +35,28 @@ class Serial:
         self._client = Client(plan, fed, net)
 
     def round(
-        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+        self,
+        msg: Rec,
+        buffers: Vec,
+        memories: dict[int, Rec],
+        cohort: list[int],
+        round: int,
+        first: int = 0,
     ) -> RangeResult:
-        """Train a cohort."""
+        """Train a cohort, or a range of one."""
         with one_thread(self._fed.local.precision):
-            return self._client.run_range(msg, buffers, memories, cohort, round)
+            return self._client.run_range(msg, buffers, memories, cohort, round, first)
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
+    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0."""
         with one_thread(self._fed.local.precision):
-            return self._client.probe_range(x, buffers, clients)
+            return self._client.probe_range(x, buffers, clients, first)
 
-    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
+    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
         """The loss and the metrics of a model on data."""
         with one_thread():
             self._net.load_buffers(buffers)
-            return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
+            return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
 
     def close(self) -> None:
         """There is nothing to release."""

@@ -16,7 +16,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, one_thread, processors
 from .client_round import RangeResult
-from .evaluation import Score, score_of
+from .evaluation import Score, scores_of
 from .prefetch import Prefetcher
 from .vmap_range import VmapRange, default_chunk
 
@@ -76,22 +76,28 @@ class Vectorised:
         self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
 
     def round(
-        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+        self,
+        msg: Rec,
+        buffers: Vec,
+        memories: dict[int, Rec],
+        cohort: list[int],
+        round: int,
+        first: int = 0,
     ) -> RangeResult:
-        """Train a cohort."""
+        """Train a cohort, or a range of one."""
         with one_thread(self._fed.local.precision):
-            return self._chunks.run_range(msg, buffers, memories, cohort, round)
+            return self._chunks.run_range(msg, buffers, memories, cohort, round, first)
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
+    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0."""
         with one_thread(self._fed.local.precision):
-            return self._chunks.probe_range(x, buffers, clients)
+            return self._chunks.probe_range(x, buffers, clients, first)
 
-    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
+    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
         """The loss and the metrics of a model on data."""
         with one_thread():
             self._net.load_buffers(buffers)
-            return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
+            return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
 
     def close(self) -> None:
         """End the thread that fetches batches."""

@@ -21,7 +21,7 @@ from . import heartbeat as pulse
 from . import worker_process
 from .base import one_thread, processors
 from .client_round import RangeResult
-from .evaluation import Score, add, evaluation_batch, score_of
+from .evaluation import Score, evaluation_batch, scores_of
 from .heartbeat import Hung, Watch, listed
 from .metrics import is_whole
 from .serial import Serial
@@ -145,9 +145,15 @@ class Workers:
         )
 
     def round(
-        self, msg: Rec, buffers: Vec, memories: dict[int, Rec], cohort: list[int], round: int
+        self,
+        msg: Rec,
+        buffers: Vec,
+        memories: dict[int, Rec],
+        cohort: list[int],
+        round: int,
+        first: int = 0,
     ) -> RangeResult:
-        """Train a cohort. Raises WorkerError if workers keep dying or hanging."""
+        """Train a cohort, or a range. Raises WorkerError if workers keep dying or hanging."""
         assert self._board is not None
         size = self.chunk  # ranges are whole chunks, so that their number changes no bit
         costs = [self._fed.cost(i) for i in cohort]
@@ -160,7 +166,7 @@ class Workers:
 
         def task(a: int, b: int, rows: bytes) -> _Task:
             what = f"{listed(cohort[a:b])} of round {round + 1}"
-            return _Task(what, worker_process.train, (post, rows, cohort[a:b], round, a))
+            return _Task(what, worker_process.train, (post, rows, cohort[a:b], round, first + a))
 
         try:
             parts: list[RangeResult] = self._all(
@@ -171,7 +177,7 @@ class Workers:
             delete(file for parcel in sent for file in parcel.files)
         return _joined(parts)
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int]) -> RangeResult:
+    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0."""
         assert self._board is not None
         post = self._board.post((x, buffers))
@@ -179,14 +185,14 @@ class Workers:
 
         def task(a: int, b: int) -> _Task:
             what = f"{listed(clients[a:b])} before round 1"
-            return _Task(what, worker_process.probe, (post, clients[a:b], a))
+            return _Task(what, worker_process.probe, (post, clients[a:b], first + a))
 
         try:
             return _joined(self._all([task(a, b) for a, b in cuts]))
         finally:
             self._board.remove(post)
 
-    def evaluate(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> Score:
+    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
         """The loss and the metrics of a model on data. The batches are shared among the workers.
         With metrics of the whole set everything is evaluated here, because what such objects gather
         cannot be merged.
@@ -195,7 +201,7 @@ class Workers:
         if any(map(is_whole, self._fed.metrics.values())):
             with one_thread():
                 self._net.load_buffers(buffers)
-                return score_of(self._plan, self._fed, self._net, x, [(inputs, targets)])
+                return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
         held = (id(inputs), id(targets))
         if held not in self._posted:
             self._posted[held] = ((inputs, targets), self._board.post((inputs, targets)))
@@ -211,7 +217,7 @@ class Workers:
             parts = self._all([task(a, b) for a, b in cuts])
         finally:
             self._board.remove(model)
-        return add([score for part in parts for score in part])
+        return [score for part in parts for score in part]
 
     def _all(self, tasks: list[_Task]) -> list[Any]:
         """The results of these tasks, in order. Lost work is repeated in new processes."""

@@ -21,7 +21,7 @@ from ..engines.author_checks import at_server
 from ..engines.base import Engine, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.client_round import RangeResult, Stats
-from ..engines.evaluation import Score
+from ..engines.evaluation import Score, add
 from ..errors import CheckpointError, ConfigError, FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
@@ -274,7 +274,7 @@ class Loop:
         """The current model on data; own: on the common test set."""
         x, on = self.model(), (inputs, targets)
         if not keeps_no_statistics(self.net.module):
-            return self.engine.evaluate(x, self.buffers, *on)
+            return add(self.engine.scores(x, self.buffers, *on))
         with one_thread():
             self.net.load_buffers(self.buffers)
             by = (self.evaluation.statistics, own)

@@ -17,7 +17,7 @@ from ..core.vector import Rec, Vec, rec
 from ..data import FederatedData
 from ..engines.base import Engine, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
-from ..engines.evaluation import Score, final, score_of
+from ..engines.evaluation import Score, add, final, score_of
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..submodels.base import Rule, View
@@ -227,7 +227,7 @@ class Sizes:
         view = self._view(x, capacity, round)
         part = view.seen(view.take(x))
         if view.net is None and not self.normed:
-            return engine.evaluate(part, buffers, *on)
+            return add(engine.scores(part, buffers, *on))
         with one_thread():
             inner = view.net or self.net
             if inner.buffer_layout.d == len(buffers):
