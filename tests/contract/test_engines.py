@@ -15,6 +15,7 @@ from fedloom.algorithms import FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import fields, leaves, rec
+from fedloom.engines.summation import push, root
 from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
 from fedloom.submodels import FIARSE, HeteroFL
@@ -60,6 +61,25 @@ def agree(one, other):
     assert one[1].keys() == other[1].keys()
     assert all(same(one[1][i], other[1][i]) for i in one[1])
     assert one[2:] == other[2:]
+
+
+@pytest.mark.parametrize("name", ["serial", "vectorised:2", "workers:2"])
+def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
+    loop = next(trace(small(Scaffold(), engine=engine_of(name)), 0))
+    engine, cohort = loop.engine, [0, 2, 3, 5, 6]
+    engine.open(loop.plan, loop.fed, loop.net)
+    asked = loop.message()[0], loop.buffers, {}
+    whole = engine.round(*asked, cohort, 0)
+    stack = []
+    for a, b in ((0, 2), (2, 5)):
+        part = engine.round(*asked, cohort[a:b], 0, first=a)
+        for node in part.nodes:
+            push(stack, *node)
+    x = loop.srv.x
+    test = loop.fed.data.test_inputs, loop.fed.data.test_targets
+    assert len(engine.scores(x, loop.buffers, *test)) == 1  # forty samples are one batch
+    engine.close()
+    assert same(root(stack), root(whole.nodes))
 
 
 def test_the_weights_of_local_momentum_are_known_in_every_engine(engine_of):

@@ -44,6 +44,32 @@ def test_rows_come_back_with_their_bits(tmp_path):
     assert got.keys() == {4, 0} and all(same(got[i], row(i)) for i in got)
 
 
+def test_the_last_participation_is_known_without_a_row(tmp_path, monkeypatch):
+    memory = ClientMemory(tmp_path)
+    memory.put({i: row(i, version=i) for i in range(3)})
+    index = memory.save()
+    assert memory.last([2, 0, 9]) == {2: 2, 0: 0, 9: None}
+    older = {k: v for k, v in index.items() if k != "last"}  # its rows are read
+    assert again(tmp_path, older).last([2, 9]) == {2: 2, 9: None}
+    assert again(tmp_path, older).index() == index
+    other = again(tmp_path, index)
+    monkeypatch.setattr(other, "_read", None)
+    assert other.last([1, 2]) == {1: 1, 2: 2}
+    other.drop([2])
+    assert other.last([2]) == {2: None}
+
+
+def test_processes_that_share_a_folder_write_segments_of_their_own(tmp_path):
+    one, two = (ClientMemory(tmp_path, prefix=f"r{r}-") for r in (0, 1))
+    one.put({0: row(0)})
+    two.put({1: row(1)})
+    indexes = one.save(), two.save()
+    assert {p.name[:3] for p in tmp_path.iterdir()} == {"r0-", "r1-"}
+    one.discard([])
+    assert [p.name[:3] for p in tmp_path.iterdir()] == ["r0-"]
+    assert same(again(tmp_path, indexes[0]).get([0])[0], row(0))
+
+
 def test_a_flush_writes_only_what_changed(tmp_path):
     memory = ClientMemory(tmp_path)
     memory.put({i: row(i) for i in range(20)})

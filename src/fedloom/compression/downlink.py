@@ -9,7 +9,7 @@ Source: the specification's section 8.2; Tang et al., DoubleSqueeze, ICML 2019.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -104,7 +104,8 @@ def _worth(sizes: Tensor, whole: int) -> Tensor:
     return sizes[len(sizes) - kept :]
 
 
-def away(memories: Mapping[int, Rec], clients: Iterable[int], round: int) -> dict[int, int | None]:
-    """{client: messages since its last participation, this one included; None for a new client}."""
-    found = {i: memories.get(i) for i in clients}
-    return {i: None if m is None else round - int(m.last) for i, m in found.items()}
+def away(last: Mapping[int, int | None], round: int) -> dict[int, int | None]:
+    """{client: messages since its last participation, this one included; None for a new client}.
+    last: the round of that participation.
+    """
+    return {i: None if t is None else round - t for i, t in last.items()}

@@ -28,7 +28,7 @@ from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..storage.atomic import remedy
 from ..storage.checkpoint import Checkpoint
-from ..storage.client_state import ClientMemory
+from ..storage.client_state import ClientStates
 from ..storage.run_directory import RunDirectory, State
 from .divergence import Watch
 from .evaluation import Curve, Evaluation
@@ -62,7 +62,7 @@ class Loop:
     engine: Engine
     cohorts: Cohorts
     evaluation: Evaluation
-    memory: ClientMemory
+    memory: ClientStates
     curve: Curve
     folder: RunDirectory | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -157,7 +157,7 @@ class Loop:
                 except FedloomError:
                     self.save()  # what earlier rounds have learnt is not lost
                     raise
-                missed = downlink.away(memories, cohort, self.round)
+                missed = downlink.away(self.memory.last(cohort), self.round)
                 with undisturbed():
                     self._commit(_billed(results, at_down, missed), learnt, started)
                     self.at_down = at_down

@@ -14,7 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,22 +26,50 @@ from ..errors import CheckpointError
 from .atomic import checksum, remedy
 from .records import freeze, thaw, write_tensors
 
-_SEGMENT = re.compile(r"[0-9]{8,}\.safetensors")  # other files are not ours
+_SEGMENT = re.compile(r"(r[0-9]+-)?[0-9]{8,}\.safetensors")  # other files are not ours
 SPARE = 1.4  # rows in the current segments for each current row, at most
 AT_ONCE = 1 << 28  # bytes of changed rows that are written before more are gathered, with a bound
+
+
+class ClientStates(Protocol):
+    """Where client states are between rounds."""
+
+    def get(self, clients: Iterable[int]) -> dict[int, Rec]:
+        """{client: row} of those with a row. Raises CheckpointError if one cannot be read."""
+
+    def put(self, rows: dict[int, Rec]) -> None:
+        """Store new versions of these clients' rows. Raises CheckpointError."""
+
+    def drop(self, clients: Iterable[int]) -> None:
+        """Delete the states of these clients: their next participation is their first."""
+
+    def last(self, clients: Iterable[int]) -> dict[int, int | None]:
+        """{client: the round of its last participation}, None for a new client; no row is read."""
+
+    def save(self) -> dict[str, Any]:
+        """Write what changed -> what a checkpoint needs to find every row again, as JSON. Raises
+        OSError; then nothing changed.
+        """
+
+    def restore(self, index: dict[str, Any]) -> None:
+        """Return to the states at a save(). Raises CheckpointError for a damaged file."""
+
+    def discard(self, kept: Iterable[dict[str, Any]]) -> None:
+        """Delete the files that none of these indexes names, and that hold no current row."""
 
 
 class ClientMemory:
     """Client states by client. folder None: all in memory, nothing on disk.
 
     resident_bytes: how much may stay in memory; beyond that the least recently used rows are on
-    disk only. None: no bound.
+    disk only. None: no bound. prefix: of the names of segments, where several processes write into
+    one folder: "r3-" of rank 3.
 
     >>> from fedloom.core.vector import rec
     >>> memory = ClientMemory()
-    >>> memory.put({7: rec(c=torch.ones(2))})
-    >>> memory.get([3, 7])[7].c
-    tensor([1., 1.])
+    >>> memory.put({7: rec(c=torch.ones(2), last=4.0)})
+    >>> memory.get([3, 7])[7].c, memory.last([3, 7])
+    (tensor([1., 1.]), {3: None, 7: 4})
     """
 
     def __init__(
@@ -49,8 +77,11 @@ class ClientMemory:
         folder: Path | None = None,
         resident_bytes: int | None = None,
         device: torch.device | str = "cpu",
+        prefix: str = "",
     ) -> None:
         self._folder, self._bound, self._device = folder, resident_bytes, device
+        self._prefix = prefix
+        self._last: dict[int, int] = {}  # client -> round of its last participation
         self._rows: OrderedDict[int, Rec] = OrderedDict()  # in memory, least recently used first
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
@@ -85,6 +116,7 @@ class ClientMemory:
         for i, row in rows.items():
             self._keep(i, row)
             self._dirty.add(i)
+            self._last[i] = int(row.last)
         if self._bound is None or self._folder is None:
             return
         self._changed += sum(map(_size, rows.values()))
@@ -109,6 +141,18 @@ class ClientMemory:
                 self._bytes -= _size(row)
             self._dirty.discard(i)
             self._where.pop(i, None)
+            self._last.pop(i, None)
+
+    def last(self, clients: Iterable[int]) -> dict[int, int | None]:
+        """{client: the round of its last participation}, None for a new client. A row is read only
+        if the index of an older run does not tell.
+        """
+        found: dict[int, int | None] = {}
+        for i in clients:
+            if i in self._where and i not in self._last:
+                self._last[i] = int(self._read(i).last)
+            found[i] = self._last.get(i)
+        return found
 
     def _oldest(self) -> list[int]:
         """The least recently used rows, which must leave memory for the bound."""
@@ -129,6 +173,11 @@ class ClientMemory:
         self._rows.move_to_end(i)
 
     # ------------------------------------------------------------------------------------ on disk
+    def save(self) -> dict[str, Any]:
+        """flush(), then index()."""
+        self.flush()
+        return self.index()
+
     def flush(self) -> None:
         """Write the changed rows as a new segment. Raises OSError; then nothing changed."""
         assert self._folder is not None
@@ -141,7 +190,7 @@ class ClientMemory:
         for i in sorted(self._dirty):
             shapes[str(i)], own = freeze(self._rows[i])
             tensors |= {f"{i}/{name}": t for name, t in own.items()}
-        name = f"{self._number:08d}.safetensors"
+        name = f"{self._prefix}{self._number:08d}.safetensors"
         rows = {"rows": json.dumps(shapes)}
         write_tensors(self._folder / name, tensors, rows)
         self._number += 1
@@ -182,6 +231,7 @@ class ClientMemory:
             "segments": [[name, *self._written[name]] for name in names],
             "clients": clients,
             "segment_of": [number[self._where[i]] for i in clients],
+            "last": list(self.last(clients).values()),
         }
 
     def restore(self, index: dict[str, Any]) -> None:
@@ -195,6 +245,7 @@ class ClientMemory:
             int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
         }
         self._number, self._named = int(index["next"]), set(names)
+        self._last = dict(zip(self._where, map(int, index.get("last", ())), strict=False))
         for name, (_, digest) in self._written.items():
             if self._folder is None or not (self._folder / name).exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")

@@ -28,7 +28,7 @@ from ..core.parsing import parse_json, parse_toml
 from ..core.vector import Rec, Vec
 from ..errors import CheckpointError, ConfigError
 from .atomic import begun_checksum, checksum, parts, remedy, sync_folder, write_atomic
-from .client_state import ClientMemory
+from .client_state import ClientStates
 from .locks import hold, holder
 from .manifest import (
     FILES,
@@ -251,10 +251,10 @@ class RunDirectory:
         return rows
 
     # -------------------------------------------------------------------------------- checkpoints
-    def save(self, state: State, memory: ClientMemory, keep: int) -> None:
+    def save(self, state: State, memory: ClientStates, keep: int) -> None:
         """Write a checkpoint, and keep the last `keep`. Raises OSError: the old ones are valid."""
         self._refuse_strangers()
-        memory.flush()
+        index = memory.save()
         folder = round_folder(self.checkpoints, state.round)
         if (folder / "manifest.json").exists():
             return
@@ -266,7 +266,7 @@ class RunDirectory:
             tensors["buffers"] = state.buffers.detach().cpu().contiguous()
             file = folder / "state.safetensors"
             write_tensors(file, tensors)
-            write_atomic(folder / "memory.json", json.dumps(memory.index()))
+            write_atomic(folder / "memory.json", json.dumps(index))
             _sync_file(self.rounds)
             log_bytes, log = self._log()
             manifest = {
@@ -284,7 +284,7 @@ class RunDirectory:
         sync_folder(self.checkpoints)
         self._prune(memory, keep)
 
-    def _prune(self, memory: ClientMemory, keep: int) -> None:
+    def _prune(self, memory: ClientStates, keep: int) -> None:
         found = numbered(self.checkpoints)
         for folder in found[: max(len(found) - keep, 0)]:
             remove(folder)
@@ -297,7 +297,7 @@ class RunDirectory:
                 remove(folder)
         memory.discard(kept)
 
-    def load(self, memory: ClientMemory, device: torch.device | str = "cpu") -> State | None:
+    def load(self, memory: ClientStates, device: torch.device | str = "cpu") -> State | None:
         """The newest whole checkpoint, with the client states set to it; None if none was ever
         written.
 
@@ -327,7 +327,7 @@ class RunDirectory:
             )
         return None
 
-    def _load(self, folder: Path, memory: ClientMemory, device: torch.device | str) -> State:
+    def _load(self, folder: Path, memory: ClientStates, device: torch.device | str) -> State:
         manifest = read_manifest(folder)
         check_log(manifest, self.rounds)
         for name, wanted in manifest["sha256"].items():
