@@ -27,7 +27,10 @@ class Stopped(KeyboardInterrupt, SystemExit):
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.code = 128 + number
+        self.number, self.code = number, 128 + number
+
+    def __reduce__(self) -> tuple[type[Stopped], tuple[int]]:
+        return Stopped, (self.number,)  # another rank may have to hear of it
 
 
 @dataclass
@@ -80,6 +83,22 @@ def undisturbed() -> Iterator[None]:
             _STATE.came = []
     for number, at in came:
         _obey(number, None, at)
+
+
+@contextmanager
+def heeding() -> Iterator[None]:
+    """Inside an undisturbed() block, signals come through again; those that waited do so now."""
+    if not _in_main_thread():
+        yield
+        return
+    blocks, came = _STATE.blocks, _STATE.came
+    _STATE.blocks, _STATE.came = 0, []
+    try:
+        for number, at in came:
+            _obey(number, None, at)
+        yield
+    finally:
+        _STATE.blocks = blocks
 
 
 def leave_to_parent() -> None:

@@ -16,6 +16,7 @@ from ..compression import downlink
 from ..core.arithmetic import average
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
+from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, one_thread
@@ -70,6 +71,7 @@ class Loop:
     on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
     sizes: Sizes | None = None  # of sub-models
     measures: list[Measuring] = field(default_factory=list)
+    group: Group = ALONE  # the ranks of the run: what a clock or a user decides, the first decides
 
     round: int = 0  # rounds that are done
     history: list[Row] = field(default_factory=list)
@@ -150,10 +152,11 @@ class Loop:
                     memories = self.memory.get(cohort)
                 try:
                     msg, at_down = self.message()
+                    states = self.memory.get
                     asked = Asked(msg, self.buffers, memories, cohort, self.round)
                     now = Learnt(self.srv, self.at_link, self.buffers)
                     results = self.engine.round(*asked)
-                    results, learnt = self._step.checked(self.engine, now, asked, results)
+                    results, learnt = self._step.checked(self.engine, now, asked, results, states)
                 except FedloomError:
                     self.save()  # what earlier rounds have learnt is not lost
                     raise
@@ -249,7 +252,10 @@ class Loop:
             self.logged = len(self.history)
             for said in self._watch.see(row):
                 _log.warning(said)
-        for call in [*(self.on_evaluation if scores else ()), *self.on_round]:
+        self.group.first(functools.partial(self._tell, row, bool(scores)))
+
+    def _tell(self, row: Row, evaluated: bool) -> None:
+        for call in [*(self.on_evaluation if evaluated else ()), *self.on_round]:
             call(row)
 
     def _measured(self, rounds: int) -> dict[str, float]:
@@ -305,9 +311,9 @@ class Loop:
     # -------------------------------------------------------------------------------- checkpoints
     def _save_due(self, last: float) -> bool:
         rounds, seconds = self.checkpoint.every_rounds, self.checkpoint.every_seconds
-        by_rounds = rounds is not None and self.round % rounds == 0
-        by_time = seconds is not None and time.monotonic() - last > seconds
-        return self.folder is not None and (by_rounds or by_time)
+        if self.folder is None or (rounds is not None and self.round % rounds == 0):
+            return self.folder is not None
+        return seconds is not None and self.group.first(lambda: time.monotonic() - last > seconds)
 
     @undisturbed()
     def save(self, final: bool = False) -> None:
@@ -341,16 +347,17 @@ class Loop:
         assert self.folder is not None
         state = self.folder.load(self.memory, self.net.device)
         if state is None:
-            if self.folder.rounds.exists() and self.folder.rounds.stat().st_size:
+            log = self.folder.rounds
+            if self.group.first(lambda: log.exists() and log.stat().st_size > 0):
                 _log.warning(
                     "'%s' has no checkpoint yet: begins again at round 1", self.folder.path
                 )
             self.folder.rewind(0, -1)
             self.begin()
             return
-        log = int(state.extra["log"])
-        self.history = self.folder.read_rounds(log, state.round)
-        self.folder.rewind(log, state.round)
+        size = int(state.extra["log"])
+        self.history = self.folder.read_rounds(size, state.round)
+        self.folder.rewind(size, state.round)
         self.take(state)
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -57,23 +57,32 @@ class Step:
         self.plan, self.fed, self.net = plan, fed, net
 
     def checked(
-        self, engine: Engine, now: Learnt, asked: Asked, results: RangeResult
+        self,
+        engine: Engine,
+        now: Learnt,
+        asked: Asked,
+        results: RangeResult,
+        states: Callable[[list[int]], dict[int, Rec]],
     ) -> tuple[RangeResult, Learnt]:
         """-> the results that count, and the new server state made from them.
 
         If that is not finite, nonfinite = "stop" raises ClientError, which names the client whose
         update is the largest part of the sum. "skip" leaves out all clients whose updates stand out
         and repeats the round without them, as if they were not in the cohort, until the server is
-        finite; if it never is, no update counts.
+        finite; if it never is, no update counts. states: the client states of a part of the cohort.
         """
+
+        def run(cohort: list[int]) -> RangeResult:
+            return engine.round(*asked._replace(cohort=cohort, memories=states(cohort)))
+
         new = self._made(now, asked.round, results)
         where = _spoilt(new, now)
         if where is None:
             return results, new
-        sizes, t = self._sizes(engine, asked, results), asked.round + 1
+        sizes, t = self._sizes(run, results), asked.round + 1
         for out in _sets(sizes):
             rest = [i for i in asked.cohort if i in sizes and i not in out]
-            again = engine.round(*asked._replace(cohort=rest))
+            again = run(rest)
             new = self._made(now, asked.round, again)
             if _spoilt(new, now) is not None:
                 continue
@@ -130,11 +139,13 @@ class Step:
         needed = self.plan.averaged  # else not needed
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
-    def _sizes(self, engine: Engine, asked: Asked, results: RangeResult) -> dict[int, float]:
+    def _sizes(
+        self, run: Callable[[list[int]], RangeResult], results: RangeResult
+    ) -> dict[int, float]:
         """{client: the largest entry of its update in the sum}, from running each alone."""
         sizes = {}
         for i in (s.client for s in results.stats if s.answered):
-            added = root(engine.round(*asked._replace(cohort=[i])).nodes)
+            added = root(run([i]).nodes)
             sizes[i] = largest(added.delta, added.uniform, added.buffers)
         return sizes
 

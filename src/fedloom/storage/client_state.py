@@ -82,6 +82,7 @@ class ClientMemory:
         self._folder, self._bound, self._device = folder, resident_bytes, device
         self._prefix = prefix
         self._last: dict[int, int] = {}  # client -> round of its last participation
+        self._saved: dict[int, int | None] = {}  # the same of the rows on disk
         self._rows: OrderedDict[int, Rec] = OrderedDict()  # in memory, least recently used first
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
@@ -142,6 +143,7 @@ class ClientMemory:
             self._dirty.discard(i)
             self._where.pop(i, None)
             self._last.pop(i, None)
+            self._saved.pop(i, None)
 
     def last(self, clients: Iterable[int]) -> dict[int, int | None]:
         """{client: the round of its last participation}, None for a new client. A row is read only
@@ -150,7 +152,7 @@ class ClientMemory:
         found: dict[int, int | None] = {}
         for i in clients:
             if i in self._where and i not in self._last:
-                self._last[i] = int(self._read(i).last)
+                self._last[i] = int(self._read(self._where[i], [i])[i].last)
             found[i] = self._last.get(i)
         return found
 
@@ -195,6 +197,7 @@ class ClientMemory:
         write_tensors(self._folder / name, tensors, rows)
         self._number += 1
         self._where |= dict.fromkeys(self._dirty, name)
+        self._saved |= self.last(self._dirty)
         self._written[name] = len(self._dirty), checksum(self._folder / name)
         self._dirty.clear()
         self._changed = 0
@@ -231,7 +234,7 @@ class ClientMemory:
             "segments": [[name, *self._written[name]] for name in names],
             "clients": clients,
             "segment_of": [number[self._where[i]] for i in clients],
-            "last": list(self.last(clients).values()),
+            "last": [self._saved.setdefault(i, self.last([i])[i]) for i in clients],
         }
 
     def restore(self, index: dict[str, Any]) -> None:
@@ -246,6 +249,7 @@ class ClientMemory:
         }
         self._number, self._named = int(index["next"]), set(names)
         self._last = dict(zip(self._where, map(int, index.get("last", ())), strict=False))
+        self._saved = {**self._last}
         for name, (_, digest) in self._written.items():
             if self._folder is None or not (self._folder / name).exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")

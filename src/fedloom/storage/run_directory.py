@@ -9,6 +9,7 @@ back to there. Only a run's own files are ever deleted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -17,17 +18,20 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from ..core.parsing import parse_json, parse_toml
-from ..core.vector import Rec, Vec
+from ..core.ranks import ALONE, Group
+from ..core.vector import Rec, Vec, tree
 from ..errors import CheckpointError, ConfigError
-from .atomic import begun_checksum, checksum, parts, remedy, sync_folder, write_atomic
+from .atomic import checksum, parts, remedy, sync_folder, write_atomic
 from .client_state import ClientStates
 from .locks import hold, holder
 from .manifest import (
@@ -43,6 +47,7 @@ from .manifest import (
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
+from .round_log import RoundLog
 
 _log = logging.getLogger(__name__)
 
@@ -58,15 +63,16 @@ class State(NamedTuple):
 
 class RunDirectory:
     """The files of one run. Raises ConfigError for a folder that cannot be made, CheckpointError
-    for a broken one.
+    for a broken one. group: the ranks of the run; the first one writes, and its error is that of
+    all.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, group: Group = ALONE) -> None:
+        self.path, self.group = Path(path), group
         self.checkpoints = self.path / "checkpoints"
         self.memory_folder = self.path / "memory"
         self.rounds = self.path / "rounds.jsonl"
-        self._logged: tuple[int, Any] | None = None  # bytes of the log so far, and their checksum
+        self._log = RoundLog(self.rounds)
         self._replaced: Callable[[], bool] = lambda: False
 
     @property
@@ -83,14 +89,26 @@ class RunDirectory:
         """As create(), and inside no other process may run here: if two begin at once, the second
         is refused before it has written anything.
         """
+        with self._at_first(self._begun):
+            yield
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[None]:
         self._make(self.path)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise _unwritable(self.path, "Permission denied")
-        with self.held():
+        with self._held():
             self._make(self.checkpoints)
             self._sweep(
                 self.path
             )  # a process may have been killed before anything could be resumed
+            yield
+
+    @contextlib.contextmanager
+    def _at_first(self, context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """Be inside a context at rank 0."""
+        with contextlib.ExitStack() as stack:
+            self.group.first(lambda: stack.enter_context(context()))
             yield
 
     def _make(self, folder: Path) -> None:
@@ -109,16 +127,21 @@ class RunDirectory:
         if not self.path.is_dir():
             return False
         left = {p.name for p in self.path.iterdir()} - {p.name for p in parts(self.path)}
-        begun = {".lock", "checkpoints", "partition.json", "environment.json", "fingerprint.json"}
+        begun = {".lock", ".ranks", "checkpoints"}
+        begun |= {"partition.json", "environment.json", "fingerprint.json"}
         if not left:
             return True
         made = self.checkpoints
         bare = not made.exists() or (made.is_dir() and not any(made.iterdir()))
         return ".lock" in left and left <= begun and bare  # the lock is the first that a run makes
 
+    def holds_run(self) -> bool:
+        """True if a run has begun here, and can be resumed."""
+        return self.group.first((self.path / "config.toml").is_file)
+
     def open(self) -> None:
         """Check that a run is here."""
-        if not (self.path / "config.toml").is_file():
+        if not self.holds_run():
             raise CheckpointError(
                 f"'{self.path}' is not a run directory: it has no config.toml; "
                 "see `fedloom list runs`"
@@ -129,6 +152,11 @@ class RunDirectory:
         """Inside, no other process may run here. Raises ConfigError if one does, CheckpointError if
         nothing can be written, or a link would lead the run elsewhere.
         """
+        with self._at_first(self._held):
+            yield
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
         self._refuse_links()
         with contextlib.ExitStack() as stack:
             try:
@@ -199,62 +227,34 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
 
+    # ------------------------------------------------------------------------- the log of rounds
     def append_round(self, row: Mapping[str, Any]) -> None:
         """Append a line to the log of rounds. Raises CheckpointError."""
-        self._refuse_strangers()
-        line = json.dumps(row).encode() + b"\n"
-        try:
-            size, state = self._log()
-            with open(self.rounds, "ab") as f:
-                f.write(line)
-        except OSError as error:
-            raise CheckpointError(
-                f"'{self.rounds}' cannot be written: {error.strerror or error}; "
-                f"{remedy(error)}, then {self.resume}"
-            ) from error
-        state.update(line)
-        self._logged = size + len(line), state
 
-    def _log(self) -> tuple[int, Any]:
-        """The length of the log and its checksum, to which rows are added as they are written, so
-        that checkpoints do not read it again.
-        """
-        if self._logged is None:
-            size = self.rounds.stat().st_size if self.rounds.exists() else 0
-            state = begun_checksum(self.rounds, size) if size else hashlib.sha256()
-            self._logged = size, state
-        return self._logged
+        def append() -> None:
+            self._refuse_strangers()
+            try:
+                self._log.append(row)
+            except OSError as error:
+                raise CheckpointError(
+                    f"'{self.rounds}' cannot be written: {error.strerror or error}; "
+                    f"{remedy(error)}, then {self.resume}"
+                ) from error
+
+        self.group.first(append)
 
     def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
         """The log's rows up to a checkpoint: so many bytes, a row per round. Or CheckpointError."""
-        rows: list[dict[str, Any]] = []
-        try:
-            raw = self.rounds.read_bytes()[:log_bytes] if log_bytes else b""
-        except OSError as error:
-            raise CheckpointError(f"'{self.rounds}' cannot be read: {error.strerror}") from None
-        for n, line in enumerate(raw.splitlines(), 1):
-            try:
-                row = parse_json(line)
-                if row["round"] != n:
-                    raise ValueError(f"it is of round {row['round']}")
-            except (ValueError, KeyError, TypeError) as error:
-                raise CheckpointError(
-                    f"line {n} of '{self.rounds}' is damaged ({error}); put back the file as it "
-                    "was, or start again in another folder"
-                ) from None
-            rows.append(row)
-        if len(rows) != rounds:
-            raise CheckpointError(
-                f"'{self.rounds}' has {len(rows)} rounds, and its checkpoint {rounds}; put back "
-                "the file as it was, or start again in another folder"
-            )
-        return rows
+        return self.group.first(lambda: self._log.read(log_bytes, rounds))
 
     # -------------------------------------------------------------------------------- checkpoints
     def save(self, state: State, memory: ClientStates, keep: int) -> None:
         """Write a checkpoint, and keep the last `keep`. Raises OSError: the old ones are valid."""
-        self._refuse_strangers()
+        self.group.first(self._refuse_strangers)
         index = memory.save()
+        self.group.first(lambda: self._save(state, index, memory, keep))
+
+    def _save(self, state: State, index: Any, memory: ClientStates, keep: int) -> None:
         folder = round_folder(self.checkpoints, state.round)
         if (folder / "manifest.json").exists():
             return
@@ -267,8 +267,8 @@ class RunDirectory:
             file = folder / "state.safetensors"
             write_tensors(file, tensors)
             write_atomic(folder / "memory.json", json.dumps(index))
-            _sync_file(self.rounds)
-            log_bytes, log = self._log()
+            self._log.sync()
+            log_bytes, log = self._log.state()
             manifest = {
                 "round": state.round,
                 "srv": shape,
@@ -305,15 +305,17 @@ class RunDirectory:
         none is.
         """
         problems, way = [], ""
-        for folder in reversed(numbered(self.checkpoints)):
+        for folder in self.group.first(lambda: numbered(self.checkpoints))[::-1]:
             try:
-                state = self._load(folder, memory, device)
+                state, index = self.group.first(functools.partial(self._load, folder))
+                memory.restore(index)
             except (CheckpointError, OSError, ValueError, KeyError, SafetensorError) as error:
                 problems.append(f"{folder.name}: {error}")
                 way = f"{accepting(self.path)}, " if isinstance(error, LogError) else way
                 _log.warning("checkpoint %s is damaged and passed over: %s", folder, error)
                 continue
-            return state
+            move = lambda v: v.to(device) if isinstance(v, Tensor) else v
+            return state._replace(srv=tree(move, state.srv), buffers=state.buffers.to(device))
         if problems:
             raise CheckpointError(
                 f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "
@@ -327,23 +329,19 @@ class RunDirectory:
             )
         return None
 
-    def _load(self, folder: Path, memory: ClientStates, device: torch.device | str) -> State:
+    def _load(self, folder: Path) -> tuple[State, dict[str, Any]]:
+        """A checkpoint on the CPU, and the index of its client states."""
         manifest = read_manifest(folder)
         check_log(manifest, self.rounds)
         for name, wanted in manifest["sha256"].items():
             if checksum(folder / name) != wanted:
                 raise CheckpointError(f"{name} does not have the checksum it was written with")
         tensors = load_file(folder / "state.safetensors")
-        srv = thaw(
-            manifest["srv"],
-            {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")},
-            device,
-        )
-        memory.restore(parse_json((folder / "memory.json").read_text()))
-        buffers = tensors["buffers"].to(device)
-        return State(
-            int(manifest["round"]), srv, buffers, manifest["extra"] | {"log": manifest["log_bytes"]}
-        )
+        own = {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")}
+        extra = manifest["extra"] | {"log": manifest["log_bytes"]}
+        round, srv = int(manifest["round"]), thaw(manifest["srv"], own)
+        index = parse_json((folder / "memory.json").read_text())
+        return State(round, srv, tensors["buffers"], extra), index
 
     def accept_log(self) -> None:
         """Accept the log as it is now, edited on purpose: all checkpoints get its new checksums.
@@ -358,32 +356,27 @@ class RunDirectory:
             ends = [0, *(m.end() for m in re.finditer(rb"\n", raw))]
             sizes = [ends[min(manifest["round"], len(ends) - 1)] for _, manifest in found]
             for size, (_, manifest) in zip(sizes, found, strict=True):
-                self.read_rounds(size, manifest["round"])
+                self._log.read(size, manifest["round"])
             for size, (folder, manifest) in zip(sizes, found, strict=True):
                 log = hashlib.sha256(raw[:size]).hexdigest()
                 write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
 
     def rewind(self, log_bytes: int, after: int) -> None:
         """Cut the log back to a checkpoint, and delete damaged checkpoints later than `after`."""
+        self.group.first(lambda: self._rewind(log_bytes, after))
+
+    def _rewind(self, log_bytes: int, after: int) -> None:
         own = numbered(self.checkpoints, whole=False)
         for folder in own:
             if int(folder.name) > after:
                 remove(folder)
-        if self.rounds.exists():
-            os.truncate(self.rounds, log_bytes)
-        self._logged = None
+        self._log.cut(log_bytes)
         self._sweep(self.path, self.memory_folder, *own)
 
     def _sweep(self, *folders: Path) -> None:
         """Remove temporary files of a killed process."""
         for part in itertools.chain.from_iterable(map(parts, folders)):
             part.unlink(missing_ok=True)
-
-
-def _sync_file(path: Path) -> None:
-    if path.exists():
-        with open(path, "rb+") as f:
-            os.fsync(f.fileno())
 
 
 def _unwritable(path: Path, why: str) -> ConfigError:
