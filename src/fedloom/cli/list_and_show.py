@@ -68,7 +68,7 @@ def list_command(topic: str | None) -> None:
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
     of sub-models, schedule, codec, device profile, engine, measure, local optimiser or table of
-    settings (run, local, evaluate, checkpoint, turnover).
+    settings (run, local, evaluate, checkpoint, turnover, ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """

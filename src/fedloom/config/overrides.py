@@ -11,6 +11,7 @@ from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import MAKERS, named_codec, usual_feedback
 from ..core.parsing import SizeError, parse_toml
 from ..data import PARTITIONS, SOURCES
+from ..engines.ranks import RankSettings
 from ..errors import ConfigError
 from ..experiment.settings import Settings
 from ..federation.devices import DEVICES
@@ -50,7 +51,9 @@ PLAIN: Makers = {
     "evaluate": Evaluation,
     "checkpoint": Checkpoint,
     "turnover": Turnover,
+    "ranks": RankSettings,
 }
+OPTIONAL = ("turnover", "ranks")  # written out only if they are given
 RUN = model_of(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of its entry

@@ -33,6 +33,7 @@ from .labels import method_label
 from .overrides import (
     ALIASES,
     NESTED,
+    OPTIONAL,
     PLAIN,
     REGISTRIES,
     RUN,
@@ -240,7 +241,8 @@ def _complete(
     values["model"] = _named(raw, "model", origin)
     values["data"] = _data(raw, values["seed"], origin)
     values |= parts
-    values |= {table: _plain(raw, table, origin) for table in PLAIN if table != "turnover"}
+    tables = [table for table in PLAIN if table not in OPTIONAL or table in raw]
+    values |= {table: _plain(raw, table, origin) for table in tables if table != "turnover"}
     try:
         device_of(values["device"])
     except ConfigError as error:

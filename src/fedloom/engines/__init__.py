@@ -9,6 +9,7 @@ from ..storage.identity import bits_of
 from .auto import Auto, Choice, choose
 from .base import Engine
 from .evaluation import Score
+from .ranks import Ranks
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers
@@ -18,6 +19,7 @@ __all__ = [
     "Auto",
     "Choice",
     "Engine",
+    "Ranks",
     "Score",
     "Serial",
     "Vectorised",
@@ -30,18 +32,27 @@ __all__ = [
 
 ENGINES: Registry[type] = Registry(
     "engine",
-    {"auto": Auto, "serial": Serial, "vectorised": Vectorised, "workers": Workers},
+    {
+        "auto": Auto,
+        "serial": Serial,
+        "vectorised": Vectorised,
+        "workers": Workers,
+        "ranks": Ranks,
+    },
 )
 
 
 def make_engine(text: str) -> Engine:
     """An engine by its name: "serial", "workers" (one per processor), "workers:4", "vectorised",
     "vectorised:20" (clients at once), or "workers:2+vectorised:20", both; "serial+onednn" and
-    "workers:4+onednn" with large products in oneDNN.
+    "workers:4+onednn" with large products in oneDNN; "ranks+" and one of them, as torchrun chooses
+    by itself.
 
     Raises ConfigError for anything else.
     """
     first, plus, second = text.partition("+")
+    if first == "ranks" and not second.startswith("ranks"):
+        return Ranks(make_engine(second) if plus else Serial())
     name, number = _parsed(first, text)
     if second == "onednn":
         return _in_onednn(name, number, text)
@@ -72,10 +83,11 @@ def _in_onednn(name: str, number: int | None, text: str) -> Engine:
 def on_processes(engine: str | Engine) -> bool:
     """Say whether an engine trains in other processes, and so on CPUs alone.
 
-    >>> on_processes("workers:2+vectorised:20"), on_processes("vectorised")
+    >>> on_processes("workers:2+vectorised:20"), on_processes("ranks+vectorised")
     (True, False)
     """
-    name = engine if isinstance(engine, str) else engine.name
+    name = engine if isinstance(engine, str) else str(getattr(engine, "text", engine.name))
+    name = name.removeprefix("ranks+")
     return name.partition("+")[0].partition(":")[0] == "workers"
 
 
@@ -88,6 +100,8 @@ def _parsed(part: str, text: str) -> tuple[str, int | None]:
             f"engine '{text}': 'auto' stands alone, and is replaced by another engine's name when "
             "a run begins"
         )
+    if name == "ranks":
+        raise ConfigError(f"engine '{text}': ranks stands first and alone, as in 'ranks+serial'")
     if name == "serial" and colon:
         raise ConfigError(f"engine '{text}': serial takes no number; write 'serial' or 'workers:2'")
     if colon and not (number.isdecimal() and len(number) < 10 and int(number) > 0):

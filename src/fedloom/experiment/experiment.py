@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,17 @@ from torch import Tensor, nn
 from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
-from ..core.device import device_of, moved
+from ..core.device import moved
 from ..core.hyper import hyper, part, renamed
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
+from ..core.ranks import ALONE, Group, join
 from ..core.rng import key
 from ..data import FederatedData
-from ..engines import Choice, Workers, choose, make_engine, on_processes
+from ..engines import Choice, choose
 from ..engines.base import Engine
 from ..engines.metrics import default_metrics
+from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
 from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.devices import Devices
@@ -38,7 +42,6 @@ from ..server.progress import Progress, say
 from ..server.rounds import Loop, Measuring
 from ..server.submodel_evaluation import Sizes
 from ..storage.checkpoint import Checkpoint
-from ..storage.client_state import ClientMemory
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
 from .arguments import functions, link_of, measures_of, metrics_of
@@ -57,6 +60,7 @@ from .preflight import (
     try_capacity,
     weights_of,
 )
+from .processes import check_alike, check_bound, device_for, engine_for, states_for
 from .provenance import check_same, describe, engine_text, in_words, plain
 from .result import Result, finish
 from .settings import Settings
@@ -110,6 +114,7 @@ class Experiment(Settings):
     turnover: Turnover | None = hyper(None, example="Turnover(active=250)")
     evaluate: Evaluation = part(Evaluation, "Evaluation(every=5, target=0.8)")
     checkpoint: Checkpoint = part(Checkpoint, "Checkpoint(every_seconds=60.0, keep=2)")
+    ranks: RankSettings = part(RankSettings, "RankSettings(timeout=600)")
     metrics: Mapping[str, Callable[..., Any]] | Callable[..., Any] | None = None
     higher_is_better: bool | None = hyper(None, example="True, False or None")
     weights: Mapping[str, Tensor] | str | os.PathLike[str] | None = hyper(
@@ -132,6 +137,7 @@ class Experiment(Settings):
         if self._dtype is not None and self.data.transform is not None:
             self.data = self.data.astype(self._dtype)
         self._net: Net | None = None
+        self._group: Group = ALONE
         self.choice: Choice | None = None
         self._cohorts = Cohorts(
             self.cohort, self.data.population, self.seed, self.sampling, self.turnover
@@ -159,9 +165,7 @@ class Experiment(Settings):
         return part if device.type == "cpu" else moved(part, device)
 
     def _device(self) -> torch.device:
-        """The run's device; "auto" is the CPU if the engine uses processes."""
-        processes = self.device == "auto" and on_processes(self.engine)
-        return device_of("cpu" if processes else self.device)
+        return device_for(self.device, self.engine, self._group)
 
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
@@ -244,49 +248,58 @@ class Experiment(Settings):
         check_rate(self.local, self.rounds)
         for said in plan.warnings():
             _log.warning(said)
+        engine = self._engine(plan, fed, net)
         return Loop(
             plan=plan,
             fed=fed,
             net=net,
-            engine=self._engine(plan, fed, net),
+            engine=engine,
             cohorts=self._cohorts,
             evaluation=self.evaluate,
-            memory=ClientMemory(None, self.resident_bytes, net.device),
+            memory=states_for(engine, None, self.resident_bytes, net.device),
             curve=Curve(self.evaluate.ema, self.evaluate.target, higher),
             checkpoint=self.checkpoint,
             on_round=list(self._on_round),
             on_evaluation=list(self._on_evaluation),
             measures=self._measures,
             sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluate),
+            group=self._group,
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
         """The engine; "auto" is measured once, and is that engine's name from then on."""
         if self.engine == "auto":
-            self.choice = choose(plan, fed, net, self._cohorts.of(0), self.rounds)
+            cohort, group = self._cohorts.of(0), self._group
+            part = cohort[: -(-len(cohort) // group.size)]  # the others are for the other ranks
+            measured = functools.partial(choose, plan, fed, net, part, self.rounds, group is ALONE)
+            self.choice = group.first(measured)
             self.engine = self.choice.engine
-        engine = make_engine(self.engine) if isinstance(self.engine, str) else self.engine
-        if isinstance(engine, Workers):
-            engine.fit(self._cohorts.largest)
-        return engine
+        return engine_for(self.engine, self._group, self._cohorts.largest)
 
     # ------------------------------------------------------------------------------------- to run
-    def run(self, out: str | Path | None = None, progress: bool = False) -> Result:
-        """Run from the beginning. out: a new directory for all files of the run."""
-        if out is None and self.resident_bytes is not None:
-            raise ConfigError(
-                f"resident_bytes = {self.resident_bytes} keeps the other client states on disk, "
-                "and this run has no folder: give run(out=...), or drop it"
-            )
+    def run(
+        self, out: str | Path | None = None, progress: bool = False, go_on: bool = False
+    ) -> Result:
+        """Run from the beginning. out: a new directory for all files of the run; go_on: if it holds
+        a run already, resume that.
+        """
+        with self._joined():
+            folder = None if out is None else RunDirectory(out, self._group)
+            check_bound(folder, self.resident_bytes)
+            if folder is not None and go_on and folder.holds_run():
+                with folder.held():
+                    return self._resume(folder, progress)
+            return self._run(folder, progress)
+
+    def _run(self, folder: RunDirectory | None, progress: bool) -> Result:
         loop = self.build()
-        if progress and self.choice is not None:
+        if progress and self.choice is not None and self._group.rank == 0:
             say(f"{self.called}, seed {self.seed}: {self.choice}")
-        if out is None:
+        if folder is None:
             return self._go(loop, progress, loop.begin)
-        folder = RunDirectory(out)
         with folder.begun():
             self._attach(loop, folder)
-            describe(self._settings(loop), self.data, loop)
+            self._group.first(lambda: describe(self._settings(loop), self.data, loop))
             return self._go(loop, progress, loop.begin)
 
     def resume(self, out: str | Path, progress: bool = False) -> Result:
@@ -294,10 +307,11 @@ class Experiment(Settings):
 
         Raises CheckpointError if the directory holds a run of another configuration.
         """
-        folder = RunDirectory(out)
-        folder.open()
-        with folder.held():
-            return self._resume(folder, progress)
+        with self._joined():
+            folder = RunDirectory(out, self._group)
+            folder.open()
+            with folder.held():
+                return self._resume(folder, progress)
 
     def open(self, out: str | Path) -> Loop:
         """A run as the newest checkpoint of its directory left it, to be measured: no file changes.
@@ -324,7 +338,8 @@ class Experiment(Settings):
         if self.engine == "auto":  # what the run began with
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
-        check_same(folder, self._settings(loop), self.data, loop)
+        first = self._group.first
+        first(lambda: check_same(folder, self._settings(loop), self.data, loop))
         self._attach(loop, folder)
 
         def restore() -> None:
@@ -334,16 +349,28 @@ class Experiment(Settings):
                     f"'{folder.path}' has {loop.round} rounds already; "
                     f"rounds = {self.rounds} is less than that"
                 )
-            describe(self._settings(loop), self.data, loop)
+            first(lambda: describe(self._settings(loop), self.data, loop))
 
         return self._go(loop, progress, restore)
 
+    @contextlib.contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Inside, this process is a rank of the run if torchrun started several."""
+        self._group = join(self.ranks.timeout)
+        if self._group.size == 1:
+            yield
+            return
+        with stoppable(), self._group.together():
+            yield
+
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:
-        loop.folder = folder
-        loop.memory = ClientMemory(folder.memory_folder, self.resident_bytes, loop.net.device)
+        loop.folder, where = folder, folder.memory_folder
+        loop.memory = states_for(loop.engine, where, self.resident_bytes, loop.net.device)
 
     @stoppable()
     def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
+        if self._group.size > 1:
+            check_alike(self._group, self._settings(loop), self.data, loop)
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             begin()
@@ -354,7 +381,7 @@ class Experiment(Settings):
 
     def _rounds(self, loop: Loop, progress: bool) -> Result:
         shown = None
-        if progress:
+        if progress and self._group.rank == 0:
             label, sent = f"{self.called}, seed {self.seed}", loop.ledger.bytes_up
             sent += loop.ledger.bytes_down
             shown = Progress(label, self.rounds, loop.headline, loop.round, sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.vector import Rec, tree
+from ..engines import Ranks
 from ..errors import CheckpointError
 from ..server.ledger import Ledger
 from ..server.rounds import Loop
@@ -72,7 +74,8 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
         about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
         about |= by_client
         try:
-            _write(folder, module, loop.ledger.as_dict(), about, summary)
+            write = functools.partial(_write, folder, module, loop.ledger.as_dict())
+            loop.group.first(functools.partial(write, about, summary))
         except OSError as error:
             if not concerns(error, folder.path):
                 raise
@@ -134,6 +137,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         "seconds": ledger.seconds,
         "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
         "engine": engine_text(loop.engine),
+        **({"ranks": loop.engine.balance()} if isinstance(loop.engine, Ranks) else {}),
         "group": group,
     }
 

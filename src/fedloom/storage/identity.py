@@ -26,6 +26,7 @@ FREE = (
     "engine",
     "device",
     "checkpoint",
+    "ranks",
     "resident_bytes",
     "memory",  # where resident_bytes stood in fedloom 0.1
 )
@@ -127,11 +128,13 @@ def in_new_names(config: Table) -> dict[str, Any]:
 
 
 def bits_of(engine: str) -> str:
-    """The part of an engine's name that decides its bits: all but the number of workers.
+    """The part of an engine's name that decides its bits: all but the number of workers, and
+    whether ranks share the clients.
 
-    >>> bits_of("workers:2+vectorised:20"), bits_of("vectorised:10")
+    >>> bits_of("workers:2+vectorised:20"), bits_of("ranks+vectorised:10")
     ('workers+vectorised:20', 'vectorised:10')
     """
+    engine = "serial" if engine == "ranks" else engine.removeprefix("ranks+")
     first, plus, rest = engine.partition("+")
     name = first.partition(":")[0]
     return name + plus + rest if name == "workers" else engine

@@ -1,0 +1,93 @@
+"""What a run needs of the processes that compute it: its engine, its client states, and ranks that
+are alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._version import __version__
+from ..core.device import device_of
+from ..core.ranks import Group
+from ..data import FederatedData
+from ..engines import Ranks, Workers, make_engine, on_processes
+from ..engines.base import Engine
+from ..errors import ConfigError
+from ..server.rounds import Loop
+from ..storage.client_state import ClientMemory, ClientStates
+from ..storage.identity import flatten
+from ..storage.rank_states import RankStates, check_shared
+from ..storage.run_directory import RunDirectory
+from .provenance import fingerprint
+
+_log = logging.getLogger(__name__)
+
+
+def engine_for(given: str | Engine, group: Group, largest: int) -> Engine:
+    """The engine of a run. Several ranks share the clients out among them, and run this engine
+    inside. largest: how many clients a cohort has at most. Raises ConfigError.
+    """
+    engine = make_engine(given) if isinstance(given, str) else given
+    if isinstance(engine, Ranks) and group.size == 1:
+        _log.warning("engine = %s: torchrun started no other rank of this run", engine.text)
+        engine = engine.inner
+    if group.size > 1:
+        engine = engine if isinstance(engine, Ranks) else Ranks(engine)
+        engine.group = group
+    if isinstance(engine, Workers | Ranks):
+        engine.fit(largest)
+    return engine
+
+
+def device_for(name: str, engine: str | Engine, group: Group) -> torch.device:
+    """The run's device; "auto" is the CPU if the engine uses processes. The ranks of a machine
+    share its GPUs.
+    """
+    found = device_of("cpu" if name == "auto" and on_processes(engine) else name)
+    if found.type == "cuda" and ":" not in name and group.size > 1:
+        return device_of(f"cuda:{group.local % torch.cuda.device_count()}")
+    return found
+
+
+def check_bound(folder: RunDirectory | None, resident_bytes: int | None) -> None:
+    """Raise ConfigError for a bound on client states in memory without a place for the others."""
+    if folder is None and resident_bytes is not None:
+        raise ConfigError(
+            f"resident_bytes = {resident_bytes} keeps the other client states on disk, and this "
+            "run has no folder: give run(out=...), or drop it"
+        )
+
+
+def states_for(
+    engine: Engine, folder: Path | None, resident_bytes: int | None, device: torch.device
+) -> ClientStates:
+    """Where client states are between rounds; folder: where they are on disk. Raises ConfigError if
+    not all ranks see that.
+    """
+    if not isinstance(engine, Ranks):
+        return ClientMemory(folder, resident_bytes, device)
+    if folder is not None:
+        check_shared(folder.parent, engine.group)
+    own = ClientMemory(folder, resident_bytes, device, f"r{engine.group.rank}-")
+    return RankStates(own, engine.group, engine.cut, device)
+
+
+def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None:
+    """Raise ConfigError if the ranks of a run differ in versions, settings, data or model."""
+    own: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__} | flatten(config)
+    own |= {f"the content of {k}": v for k, v in fingerprint(config, data, loop).items()}
+    told = group.gather({k: v for k, v in own.items() if k != "device"})
+    for rank, theirs in enumerate(told):
+        other = [k for k in {**told[0], **theirs} if told[0].get(k) != theirs.get(k)]
+        if other:
+            values = [repr(kept.get(other[0])) for kept in (told[0], theirs)]
+            raise ConfigError(
+                f"{other[0]} is {values[0]} at rank 0 ({group.hosts[0]}) and {values[1]} at rank "
+                f"{rank} ({group.hosts[rank]}): start torchrun with the same command, versions "
+                "and data on every machine"
+            )

@@ -1,0 +1,195 @@
+"""Client states of a run whose clients are shared out over ranks: each is at the rank where its
+client trained last.
+
+A state moves only if its client changes rank. Every rank writes segments of its own into the run's
+folder, which all of them see; rank 0 writes one index of all of them, so that any number of ranks
+can go on.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, from_numpy
+
+from ..core.ranks import Group
+from ..core.vector import Rec, as_bytes
+from ..errors import ConfigError
+from .atomic import write_atomic
+from .client_state import ClientMemory
+from .records import freeze, thaw
+
+Cut = Callable[[list[int]], list[tuple[int, int]]]
+
+
+class RankStates:
+    """The client states at this rank. All ranks call each method together, with equal arguments but
+    for put(). cut: a cohort -> the range (first, end) of it that each rank trains.
+    """
+
+    def __init__(
+        self, own: ClientMemory, group: Group, cut: Cut, device: torch.device | str = "cpu"
+    ) -> None:
+        self.own, self.moved = own, 0  # moved: bytes that left this rank
+        self._group, self._cut, self._device = group, cut, device
+        self._home: dict[int, int] = {}  # client -> rank
+        self._last: dict[int, int] = {}  # as in ClientMemory, of all clients
+        self._index: dict[str, Any] = {"segments": []}  # of the last save()
+
+    def get(self, clients: Iterable[int]) -> dict[int, Rec]:
+        """The rows of those that this rank trains; they are here from now on. Raises
+        CheckpointError at every rank if one cannot be read.
+        """
+        cohort, rank = list(clients), self._group.rank
+        todo = {i: r for r, (a, b) in enumerate(self._cut(cohort)) for i in cohort[a:b]}
+        moves = [(i, self._home[i], r) for i, r in todo.items() if self._home.get(i, r) != r]
+        away: list[list[int]] = [[] for _ in range(self._group.size)]
+        for i, source, to in moves:
+            if source == rank:
+                away[to].append(i)
+        mine = [i for i, r in todo.items() if r == rank == self._home.get(i)]
+
+        def read() -> tuple[dict[int, Rec], list[Tensor]]:
+            return self.own.get(mine), [_packed(self.own.get(some)) for some in away]
+
+        found, error = self._group.attempt(read)
+        self._group.gather(None, error)
+        assert found is not None
+        here, packed = found
+        if moves:
+            self.moved += sum(map(len, packed))
+            came: dict[int, Rec] = {}
+            for raw in self._group.exchange(packed):
+                came |= _unpacked(raw, self._device)
+            _, error = self._group.attempt(lambda: self.own.put(came))
+            self._group.gather(None, error)
+            self.own.drop(i for i, source, _ in moves if source == rank)
+            self._home |= {i: to for i, _, to in moves}
+            here |= came
+        return here
+
+    def put(self, rows: dict[int, Rec]) -> None:
+        """Store new versions of rows of clients that were trained here. Raises CheckpointError at
+        every rank if one cannot be written.
+        """
+        _, error = self._group.attempt(lambda: self.own.put(rows))
+        news = self._group.gather({i: int(row.last) for i, row in rows.items()}, error)
+        for rank, last in enumerate(news):
+            self._last |= last
+            self._home |= dict.fromkeys(last, rank)
+
+    def drop(self, clients: Iterable[int]) -> None:
+        """Delete the states of these clients: their next participation is their first."""
+        for i in clients:
+            self.own.drop([i])
+            self._last.pop(i, None)
+            self._home.pop(i, None)
+
+    def last(self, clients: Iterable[int]) -> dict[int, int | None]:
+        """{client: the round of its last participation}, None for a new client; no row is read."""
+        return {i: self._last.get(i) for i in clients}
+
+    def save(self) -> dict[str, Any]:
+        """Write what changed at every rank -> one index of all of them. Raises OSError at every
+        rank if one cannot write.
+        """
+        index, error = self._group.attempt(self.own.save)
+        self._index = _joined([ix for ix in self._group.gather(index, error) if ix is not None])
+        return self._index
+
+    def restore(self, index: dict[str, Any]) -> None:
+        """Return to the states at a save(), of any number of ranks. Raises CheckpointError at every
+        rank if a file is damaged.
+        """
+        size, rank = self._group.size, self._group.rank
+        home = {int(i): n % size for n, i in enumerate(index["clients"])}
+        _, error = self._group.attempt(lambda: self.own.restore(_share(index, home, rank, size)))
+        last = self.own.last(i for i, r in home.items() if r == rank) if error is None else {}
+        self._home, self._last = home, {}
+        for told in self._group.gather(last, error):
+            self._last |= {i: t for i, t in told.items() if t is not None}
+
+    def discard(self, kept: Iterable[dict[str, Any]]) -> None:
+        """Delete the files that none of these indexes names, and that hold no current row. One rank
+        is enough for that.
+        """
+        self.own.discard([*kept, self._index])
+
+
+def check_shared(folder: Path, group: Group) -> None:
+    """Raise ConfigError unless all ranks see one folder here: each writes client states into it."""
+    mark, token = folder / ".ranks", group.first(secrets.token_hex)
+    group.first(lambda: write_atomic(mark, token))
+    seen = group.gather(mark.read_text() if mark.is_file() else "")
+    group.first(lambda: mark.unlink(missing_ok=True))
+    if other := [r for r, text in enumerate(seen) if text != token]:
+        raise ConfigError(
+            f"'{folder}' at rank {other[0]} ({group.hosts[other[0]]}) is not the folder of rank 0: "
+            "client states are written by the rank that has them; give --out in a folder that all "
+            "machines share"
+        )
+
+
+def _packed(rows: dict[int, Rec]) -> Tensor:
+    """Rows as bytes, (n,) uint8; none of no rows."""
+    if not rows:
+        return torch.empty(0, dtype=torch.uint8)
+    frozen = {i: freeze(row) for i, row in rows.items()}
+    plain = {
+        i: (shape, {k: (t.dtype, t.shape, as_bytes(t).numpy()) for k, t in tensors.items()})
+        for i, (shape, tensors) in frozen.items()
+    }
+    return torch.frombuffer(bytearray(pickle.dumps(plain, protocol=5)), dtype=torch.uint8)
+
+
+def _unpacked(raw: Tensor, device: torch.device | str) -> dict[int, Rec]:
+    """The rows that _packed() got."""
+    if not len(raw):
+        return {}
+    plain = pickle.loads(as_bytes(raw).numpy().data)
+    return {
+        i: thaw(shape, {k: from_numpy(v).view(d).view(s) for k, (d, s, v) in own.items()}, device)
+        for i, (shape, own) in plain.items()
+    }
+
+
+def _share(index: dict[str, Any], home: dict[int, int], rank: int, size: int) -> dict[str, Any]:
+    """The part of an index that is about the clients at one rank."""
+    mine = [n for n, i in enumerate(index["clients"]) if home[int(i)] == rank]
+    held = [index["segment_of"][n] for n in mine]
+    used = sorted(set(held))
+    # of a segment's rows, so that one with mostly old rows is known by all who share it
+    part = {k: max(1, -(-int(index["segments"][k][1]) // size)) for k in used}
+    out = {
+        "next": index["next"],
+        "segments": [[index["segments"][k][0], part[k], index["segments"][k][2]] for k in used],
+        "clients": [index["clients"][n] for n in mine],
+        "segment_of": [used.index(k) for k in held],
+    }
+    return out | ({"last": [index["last"][n] for n in mine]} if "last" in index else {})
+
+
+def _joined(indexes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The index of all ranks' rows; no client has a row at two of them."""
+    segments: dict[str, list[Any]] = {}
+    where: dict[int, tuple[str, int]] = {}
+    for ix in indexes:
+        names = [name for name, _, _ in ix["segments"]]
+        for name, rows, digest in ix["segments"]:  # ranks that went on share an older one
+            segments[name] = [name, segments.get(name, ["", 0])[1] + rows, digest]
+        places = zip(ix["clients"], ix["segment_of"], ix["last"], strict=True)
+        where |= {i: (names[n], last) for i, n, last in places}
+    number = {name: n for n, name in enumerate(sorted(segments))}
+    clients = sorted(where)
+    return {
+        "next": max(ix["next"] for ix in indexes),
+        "segments": [segments[name] for name in number],
+        "clients": clients,
+        "segment_of": [number[where[i][0]] for i in clients],
+        "last": [where[i][1] for i in clients],
+    }

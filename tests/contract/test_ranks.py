@@ -1,0 +1,46 @@
+"""Any number of ranks has the bits and the history of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedloom.checks.tiny_federation import End, finish
+from support import ranks
+from support.rank_cases import CASES, stateful
+from tiny import same
+
+
+def agree(one: End, other: End) -> None:
+    assert same(one.srv, other.srv) and one[2:] == other[2:]
+    assert one.memory.keys() == other.memory.keys()
+    assert all(same(one.memory[i], other.memory[i]) for i in one.memory)
+
+
+def told(line: str) -> bool:
+    """Say whether a rank's line is no warning about a method."""
+    return line.startswith(("cut:", "engines:", "parts:", "workers:", "the loss"))
+
+
+def test_two_ranks_have_the_bits_of_one_process_and_fail_and_go_on_together(tmp_path):
+    """A failure at one rank is everybody's sentence; one process goes on where two ranks were."""
+    ends = ranks.run(2, "quick", tmp_path / "run")
+    cut = [name for name in CASES if name.startswith("cut:")]
+    assert ends[0].out.split("\n") == [*cut, ""], ends
+    for end in ends:
+        assert end.code == 0, end.err
+        assert [x for x in end.err.splitlines() if told(x)] == ["the loss of client 3 is wrong"]
+    again, whole = stateful(6), stateful(6)
+    again.resume(tmp_path / "run")
+    whole.run(tmp_path / "whole")
+    agree(finish(again.loop), finish(whole.loop))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", ["engines", "parts", "workers"])
+def test_every_method_and_every_other_axis(size, kind):
+    ends = ranks.run(size, "agreement", kind, seconds=600)
+    names = [name for name in CASES if name.startswith(f"{kind}:")]
+    assert ends[0].out.split("\n") == [*names, ""], ends
+    for end in ends:
+        assert end.code == 0 and not [x for x in end.err.splitlines() if told(x)], end.err
