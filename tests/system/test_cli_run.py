@@ -324,3 +324,14 @@ def test_other_modules_are_not_guessed_at() -> None:
     assert architecture(torch.nn.Sequential(Own(2, 1))) is None
     assert architecture(torch.nn.LSTM(2, 3)) is not None
     assert architecture(torch.nn.TransformerEncoderLayer(4, 2)) is None
+
+
+def test_one_command_begins_goes_on_and_ends(fedloom, tmp_path):
+    """As a job has to that is started again: --resume-if-begun, with --out or the usual folder."""
+    command = ["run", "digits", "rounds=1", "data.clients=4", "--resume-if-begun"]
+    fedloom(*command, "--out", "R")
+    assert "'R' is finished" in fedloom(*command, "--out", "R").output
+    fedloom(*command[:2], "rounds=2", *command[3:], "--out", "R")
+    assert len((tmp_path / "R" / "rounds.jsonl").read_text().splitlines()) == 2
+    other = fedloom(*command, "algorithm=scaffold", "--out", "R", code=2)
+    assert "holds something else than this run (algorithm.name" in other.output

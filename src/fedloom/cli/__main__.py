@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -74,8 +76,21 @@ def _say(error: Exception, words: Sequence[str]) -> int:
     else:
         text = f"{type(error).__name__}: {error} (unexpected: `fedloom --debug ...` shows where)"
         code = FAILURE
-    click.echo(f"error: {' '.join(text.split())}", err=True)
+    line = f"error: {' '.join(text.split())}"
+    if _speaks(line):
+        click.echo(line, err=True)
     return code
+
+
+def _speaks(line: str, times: int = 1) -> bool:
+    """True unless this is one of several ranks and another one says this line. Only then torch is
+    loaded here.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return True
+    from fedloom.core.ranks import speaks
+
+    return speaks(line, times)
 
 
 def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
@@ -94,13 +109,21 @@ def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
 
 
 class OneLine(logging.Handler):
-    """Log records as one line each on the current stderr; a progress bar may have replaced it."""
+    """Log records as one line each on the current stderr; a progress bar may have replaced it. Of
+    several ranks one says each line.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._said: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         text = " ".join(record.getMessage().split())
-        sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
-        sys.stderr.flush()
+        self._said[text] += 1
+        if _speaks(text, self._said[text]):
+            sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
+            sys.stderr.flush()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -67,6 +67,13 @@ def summarise(result: Result) -> str:
     lines += _by_size(s, unit)
     traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
     lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
+    if ranks := s.get("ranks"):
+        slowest, mean = (
+            human_seconds(ranks["slowest_seconds"]),
+            human_seconds(ranks["mean_seconds"]),
+        )
+        said = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
+        lines.append(("ranks", said + human_seconds(ranks["exchange_seconds"])))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines)
 

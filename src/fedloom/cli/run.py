@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedloom.config import Config
+    from fedloom.core.ranks import Group
 
 
 INTERRUPTED = 130
@@ -32,8 +33,18 @@ INTERRUPTED = 130
     default=1,
     help="Runs, with seeds from `seed`; the same command goes on with their folders.",
 )
+@click.option(
+    "--resume-if-begun",
+    is_flag=True,
+    help="Go on with the folder if it holds this run, as a restarted job has to.",
+)
 def run_command(
-    settings: tuple[str, ...], out: str | None, quiet: bool, dry_run: bool, seeds: int
+    settings: tuple[str, ...],
+    out: str | None,
+    quiet: bool,
+    dry_run: bool,
+    seeds: int,
+    resume_if_begun: bool,
 ) -> None:
     """Run a recipe (digits if none is named) or a TOML file.
 
@@ -41,6 +52,8 @@ def run_command(
     fedloom run digits algorithm=fedacg algorithm.lam=0.9
     fedloom run digits data.alpha=0.1 local.decay=0.99 rounds=50 --seeds 3
     fedloom run my.toml engine=workers:2 --dry-run
+
+    torchrun --standalone --nproc-per-node 8 -m fedloom run digits    on 8 processors or GPUs
 
     A new algorithm=, model=, data= or local.schedule= drops the options of the old one. `none` is
     TOML's missing null: local.clip=none. Names: `fedloom list`; options: `fedloom show NAME`.
@@ -57,20 +70,25 @@ def run_command(
         return
     seed = int(first.values["seed"])
     configs = [first, *(resolve(source, [*changes, f"seed={seed + i}"]) for i in range(1, seeds))]
-    places = [_place(c, out) for c in configs] if seeds > 1 else [(_folder(first, out), "new")]
+    again = resume_if_begun or seeds > 1
+    group = _group(first)
+    places = group.first(
+        lambda: [_place(c, out, seeds) if again else (_folder(c, out), "new") for c in configs]
+    )
     folders = [folder for folder, _ in places]
     for config, (folder, state) in zip(configs, places, strict=True):
         if state == "finished":
-            click.echo(f"'{folder}' is finished", err=True)
+            if group.rank == 0:
+                click.echo(f"'{folder}' is finished", err=True)
             continue
         try:
             (start if state == "new" else go_on)(config, folder, quiet)
         except click.exceptions.Exit:
-            if seeds > 1:
+            if seeds > 1 and group.rank == 0:
                 with contextlib.suppress(OSError):
                     click.echo("the same command goes on with it, and with the others", err=True)
             raise
-    if seeds > 1 and not quiet:
+    if seeds > 1 and not quiet and group.rank == 0:
         _compare(folders)
 
 
@@ -100,7 +118,7 @@ def resume_command(run: Path, changes: tuple[str, ...], quiet: bool, accept_log:
     if accept_log:
         from fedloom.storage.run_directory import RunDirectory
 
-        RunDirectory(run).accept_log()
+        _group(config).first(RunDirectory(run).accept_log)
     go_on(config, run, quiet)
 
 
@@ -117,6 +135,7 @@ def go_on(config: Config, folder: Path, quiet: bool) -> None:
 def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     from .printing import illustrate, summarise
 
+    group = _group(config)
     try:
         experiment = config.experiment()
         begin = experiment.run if fresh else experiment.resume
@@ -125,6 +144,8 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         raise interrupted(stop, f"\n{_interrupted(folder)}") from None
     except OSError as error:
         raise CheckpointError(stopped(folder, error)) from error
+    if group.rank:
+        return  # the first rank says it for all
     if not quiet:
         click.echo(f"{experiment.called}, seed {experiment.seed}\n{summarise(result)}")
     report = illustrate(folder)
@@ -133,6 +154,14 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         return
     click.echo(f"  run in {folder}" + (f", report in {report}" if report else ""))
     click.echo(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
+
+
+def _group(config: Config) -> Group:
+    """The ranks of this run, which meet here if torchrun started several."""
+    from fedloom.core.ranks import join
+    from fedloom.engines.ranks import RankSettings
+
+    return join(RankSettings(**config.values.get("ranks", {})).timeout)
 
 
 def stopped(folder: Path, error: OSError) -> str:
@@ -146,8 +175,11 @@ def stopped(folder: Path, error: OSError) -> str:
 
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
     """Report that a signal stopped the run -> the exception that ends the command (128 + it)."""
+    from fedloom.core.ranks import speaks
+
     with contextlib.suppress(OSError):  # the terminal may be closed
-        click.echo(text, err=True)
+        if speaks(text):
+            click.echo(text, err=True)
     return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 
 
@@ -179,9 +211,9 @@ def _folder(config: Config, out: str | None) -> Path:
     return next(f for f in folders if not f.exists()) if out is None else Path(out)
 
 
-def _place(config: Config, out: str | None) -> tuple[Path, str]:
-    """The folder of one run of several, and whether it is "new", "begun" or "finished" there: the
-    same command continues it. Without --out it is the first folder of its name that is free or
+def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
+    """The folder of one run, and whether it is "new", "begun" or "finished" there: the same command
+    continues it. Without --out it is the first folder of its name that is free or
     contains this run.
 
     Raises ConfigError if --out contains anything else.
@@ -193,7 +225,7 @@ def _place(config: Config, out: str | None) -> tuple[Path, str]:
         folders = run_folders(config.values["name"], config.algorithm, seed)
         states = ((folder, _state(config, folder)) for folder in folders)
         return next((folder, state) for folder, (state, _) in states if state)
-    folder = Path(out) / f"seed{seed}"
+    folder = Path(out) / f"seed{seed}" if seeds > 1 else Path(out)
     state, other = _state(config, folder)
     if not state:
         raise ConfigError(

@@ -1,0 +1,127 @@
+"""Ranks that are killed, stopped, or started wrongly: real processes, real torchrun."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fedloom.checks.tiny_federation import finish
+from support import ranks
+from support.rank_cases import stateful
+from tiny import environment, same
+
+pytestmark = pytest.mark.slow
+ROUNDS = 8
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What one process makes of it, and nothing stops."""
+    exp = stateful(ROUNDS)
+    exp.run(tmp_path_factory.mktemp("whole") / "run")
+    return finish(exp.loop)
+
+
+def same_end(folder, whole):
+    """The finished run in a folder, as one process reads it, ended as `whole`."""
+    exp = stateful(ROUNDS)
+    exp.resume(folder)
+    end = finish(exp.loop)
+    return (
+        same(end.srv, whole.srv)
+        and end[2:] == whole[2:]
+        and all(same(end.memory[i], whole.memory[i]) for i in whole.memory)
+    )
+
+
+def torchrun(size, *command, **more):
+    """Start with torchrun on this machine -> exit code, all that was said."""
+    own = environment() | {"OMP_NUM_THREADS": "1"} | more
+    own["PYTHONPATH"] += f":{ranks.HERE.parents[1]}"
+    words = ["--standalone", f"--nproc-per-node={size}", "--max-restarts=3", *map(str, command)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        env=own,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_killed_rank_costs_no_bit(size, whole, tmp_path):
+    """torchrun starts all ranks again, and they go on from the last checkpoint."""
+    draw = random.Random(size)
+    kill = f"kill:{draw.randrange(size)}:{draw.randrange(1, ROUNDS)}"
+    code, said = torchrun(size, ranks.HERE, "story", tmp_path / "run", ROUNDS, kill)
+    assert code == 0 and f'"round": {ROUNDS}' in said, said
+    assert "a rank has ended without a word" in said and same_end(tmp_path / "run", whole)
+
+
+def test_sigterm_saves_at_all_ranks_and_another_number_goes_on(whole, tmp_path):
+    run = tmp_path / "run"
+    ends = ranks.run(3, "story", run, ROUNDS, "term:1:3")
+    assert [end.code for end in ends] == [143] * 3, ends
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 3
+    ends = ranks.run(2, "story", run, ROUNDS, "fail:0:5")
+    assert all("a part of my own failed" in end.err and end.code == 1 for end in ends), ends
+    ends = ranks.run(4, "story", run, ROUNDS)
+    assert json.loads(ends[0].out)["number"] == 4, ends
+    assert same_end(run, whole)
+
+
+def test_a_rank_that_never_answers_is_not_waited_for_without_end(tmp_path):
+    """The others say so after ranks.timeout, and end."""
+    command = ["-m", "fedloom", "run", "digits", "rounds=3", "data.clients=4", "ranks.timeout=6"]
+    processes = ranks.begin(2, *command, "--out", tmp_path / "run")
+    processes[1].send_signal(19)  # it is stopped, as by a machine that hangs
+    try:
+        assert processes[0].wait(100) == 2
+        said = processes[0].communicate()[1]
+        assert "the ranks cannot meet at 127.0.0.1:" in said and "6 s" in said
+    finally:
+        processes[1].kill()
+        processes[1].communicate()
+
+
+SMALL = ["-m", "fedloom", "run", "digits", "rounds=2", "data.clients=4", "cohort=4", "--out", "run"]
+
+
+def errors(ends):
+    return [x for end in ends for x in end.err.splitlines() if x.startswith("error: ")]
+
+
+@pytest.mark.parametrize(
+    ("size", "last", "apart", "said"),
+    [
+        (2, ["local.lr=0.3"], False, "local.lr is 0.1 at rank 0"),
+        (2, ["rounds=3"], False, "rounds is 2 at rank 0"),
+        (2, [], True, "is not the folder of rank 0"),
+        (5, [], False, "5 ranks, and the largest cohort has 4 clients"),
+    ],
+)
+def test_bad_input_is_one_line_from_one_rank(size, last, apart, said, tmp_path):
+    folders = [tmp_path / (str(r) if apart else "all") for r in range(size)]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    ends = ranks.run(size, *SMALL, last=last, where=folders)
+    assert {end.code for end in ends} == {2}, ends
+    assert len(errors(ends)) == 1 and said in errors(ends)[0], ends
+    assert not any("Traceback" in end.err for end in ends)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (end,) = ranks.run(2, *SMALL, "ranks.timeout=5", port=port, where=[tmp_path] * 2)[:1]
+    assert end.code == 2 and errors([end]) and f"127.0.0.1:{port}" in errors([end])[0], end
+    assert "the port is in use" in end.err
