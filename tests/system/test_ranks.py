@@ -102,7 +102,7 @@ def errors(ends):
     ("size", "last", "apart", "said"),
     [
         (2, ["local.lr=0.3"], False, "local.lr is 0.1 at rank 0"),
-        (2, ["rounds=3"], False, "rounds is 2 at rank 0"),
+        (2, ["evaluate.every=2"], False, "evaluate.every is 1 at rank 0"),
         (2, [], True, "is not the folder of rank 0"),
         (5, [], False, "5 ranks, and the largest cohort has 4 clients"),
     ],
@@ -122,6 +122,8 @@ def test_a_port_that_is_taken_is_named(tmp_path):
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        (end,) = ranks.run(2, *SMALL, "ranks.timeout=5", port=port, where=[tmp_path] * 2)[:1]
+        processes = ranks.begin(2, *SMALL, "ranks.timeout=5", port=port, where=[tmp_path] * 2)
+        processes[1].kill()  # it waits for an answer of what listens there
+        end = ranks.wait(processes, 60)[0]
     assert end.code == 2 and errors([end]) and f"127.0.0.1:{port}" in errors([end])[0], end
     assert "the port is in use" in end.err
