@@ -90,7 +90,7 @@ class Ranks:
         if isinstance(inner, Workers):
             if not inner._given:  # the ranks of one machine share its processors
                 number = max(1, processors() // self.group.locals)
-                self.inner = self._run = inner = Workers(number, inner._vectorised)
+                self.inner = self._run = inner = Workers(number, inner._vectorised, inner.onednn)
             inner.fit(-(-clients // size))
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:

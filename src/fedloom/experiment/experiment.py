@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
 from ..core.rng import key
 from ..data import FederatedData
-from ..engines import Choice, choose
+from ..engines import Choice
 from ..engines.base import Engine
 from ..engines.metrics import default_metrics
 from ..engines.ranks import RankSettings
@@ -60,8 +59,16 @@ from .preflight import (
     try_capacity,
     weights_of,
 )
-from .processes import check_alike, check_bound, device_for, engine_for, states_for
-from .provenance import check_same, describe, engine_text, in_words, plain
+from .processes import (
+    as_one,
+    check_alike,
+    check_bound,
+    device_for,
+    engine_for,
+    measured,
+    states_for,
+)
+from .provenance import check_same, configuration, describe
 from .result import Result, finish
 from .settings import Settings
 
@@ -268,13 +275,11 @@ class Experiment(Settings):
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
         """The engine; "auto" is measured once, and is that engine's name from then on."""
+        group, cohorts = self._group, self._cohorts
         if self.engine == "auto":
-            cohort, group = self._cohorts.of(0), self._group
-            part = cohort[: -(-len(cohort) // group.size)]  # the others are for the other ranks
-            measured = functools.partial(choose, plan, fed, net, part, self.rounds, group is ALONE)
-            self.choice = group.first(measured)
+            self.choice = measured(plan, fed, net, cohorts.of(0), self.rounds, group)
             self.engine = self.choice.engine
-        return engine_for(self.engine, self._group, self._cohorts.largest)
+        return engine_for(self.engine, group, cohorts.largest)
 
     # ------------------------------------------------------------------------------------- to run
     def run(
@@ -299,7 +304,7 @@ class Experiment(Settings):
             return self._go(loop, progress, loop.begin)
         with folder.begun():
             self._attach(loop, folder)
-            self._group.first(lambda: describe(self._settings(loop), self.data, loop))
+            self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
             return self._go(loop, progress, loop.begin)
 
     def resume(self, out: str | Path, progress: bool = False) -> Result:
@@ -322,7 +327,7 @@ class Experiment(Settings):
         folder.open()
         self.engine = "serial"  # nothing is run, and the run may come from a larger machine
         loop = self.build()
-        check_same(folder, self._settings(loop), self.data, loop, but=("engine",))
+        check_same(folder, configuration(self, loop), self.data, loop, but=("engine",))
         self._attach(loop, folder)
         state = folder.load(loop.memory, loop.net.device)
         if state is None:
@@ -339,7 +344,7 @@ class Experiment(Settings):
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
         first = self._group.first
-        first(lambda: check_same(folder, self._settings(loop), self.data, loop))
+        first(lambda: check_same(folder, configuration(self, loop), self.data, loop))
         self._attach(loop, folder)
 
         def restore() -> None:
@@ -349,19 +354,13 @@ class Experiment(Settings):
                     f"'{folder.path}' has {loop.round} rounds already; "
                     f"rounds = {self.rounds} is less than that"
                 )
-            first(lambda: describe(self._settings(loop), self.data, loop))
+            first(lambda: describe(configuration(self, loop), self.data, loop))
 
         return self._go(loop, progress, restore)
 
-    @contextlib.contextmanager
-    def _joined(self) -> Iterator[None]:
-        """Inside, this process is a rank of the run if torchrun started several."""
+    def _joined(self) -> AbstractContextManager[None]:
         self._group = join(self.ranks.timeout)
-        if self._group.size == 1:
-            yield
-            return
-        with stoppable(), self._group.together():
-            yield
+        return as_one(self._group)
 
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:
         loop.folder, where = folder, folder.memory_folder
@@ -369,8 +368,7 @@ class Experiment(Settings):
 
     @stoppable()
     def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
-        if self._group.size > 1:
-            check_alike(self._group, self._settings(loop), self.data, loop)
+        check_alike(self._group, configuration(self, loop), self.data, loop)
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             begin()
@@ -392,7 +390,7 @@ class Experiment(Settings):
             loop.run(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
-            return finish(loop, names, self.rounds, self._settings(loop))
+            return finish(loop, names, self.rounds, configuration(self, loop))
         finally:
             if shown is not None:
                 shown.stop()
@@ -405,20 +403,3 @@ class Experiment(Settings):
         words += [loss.name] if isinstance(loss, METHODS) else []
         words += [rule.name] if rule is not None else []
         return self.label or self.name or " + ".join(words)
-
-    def _settings(self, loop: Loop) -> dict[str, Any]:
-        """The complete configuration: from file and command line, or from Python objects."""
-        if self.config is not None:
-            # "auto" is no engine: what it chose is what the run goes on with
-            chosen = {"engine": self.engine} if self.config.get("engine") == "auto" else {}
-            return dict(plain({**self.config, **chosen}))
-        model = self.model if isinstance(self.model, nn.Module) else loop.net.module
-        return in_words(
-            self,
-            name=self.name or self.algorithm.method,
-            engine=engine_text(loop.engine),
-            model={"name": type(model).__name__, "parameters": loop.net.layout.d},
-            objective=loop.plan.objective,
-            data=self.data.describe(),
-            compress=loop.plan.link.up or None,
-        )

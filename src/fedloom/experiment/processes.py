@@ -5,7 +5,8 @@ are alike.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import torch
 
 from .._version import __version__
 from ..core.device import device_of
+from ..core.interrupts import stoppable
+from ..core.net import Net
 from ..core.ranks import Group
 from ..data import FederatedData
-from ..engines import Ranks, Workers, make_engine, on_processes
+from ..engines import Choice, Ranks, Workers, choose, make_engine, on_processes
 from ..engines.base import Engine
 from ..errors import ConfigError
+from ..federation.federation import Federation
+from ..plan import Plan
 from ..server.rounds import Loop
 from ..storage.client_state import ClientMemory, ClientStates
 from ..storage.identity import flatten
@@ -26,6 +31,16 @@ from ..storage.run_directory import RunDirectory
 from .provenance import fingerprint
 
 _log = logging.getLogger(__name__)
+
+
+def measured(
+    plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int, group: Group
+) -> Choice:
+    """What "auto" is. Of several ranks the first one measures it, with its part of a cohort and
+    without processes, for the other ranks have the processors.
+    """
+    part, alone = cohort[: -(-len(cohort) // group.size)], group.size == 1
+    return group.first(lambda: choose(plan, fed, net, part, rounds, alone))
 
 
 def engine_for(given: str | Engine, group: Group, largest: int) -> Engine:
@@ -54,6 +69,16 @@ def device_for(name: str, engine: str | Engine, group: Group) -> torch.device:
     return found
 
 
+@contextmanager
+def as_one(group: Group) -> Iterator[None]:
+    """Inside, a signal to stop is one for all ranks."""
+    if group.size == 1:
+        yield
+        return
+    with stoppable(), group.together():
+        yield
+
+
 def check_bound(folder: RunDirectory | None, resident_bytes: int | None) -> None:
     """Raise ConfigError for a bound on client states in memory without a place for the others."""
     if folder is None and resident_bytes is not None:
@@ -79,6 +104,8 @@ def states_for(
 
 def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None:
     """Raise ConfigError if the ranks of a run differ in versions, settings, data or model."""
+    if group.size == 1:
+        return
     own: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__} | flatten(config)
     own |= {f"the content of {k}": v for k, v in fingerprint(config, data, loop).items()}
     told = group.gather({k: v for k, v in own.items() if k != "device"})

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from .._old_names import SUBMODELS
 from .._version import __version__
@@ -70,6 +71,24 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
         path = isinstance(given, str | os.PathLike)
         out["submodel"]["capacities"] = str(given) if path else plain(given)
     return out
+
+
+def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
+    """The complete configuration: from file and command line, or from Python objects."""
+    if exp.config is not None:
+        # "auto" is no engine: what it chose is what the run goes on with
+        chosen = {"engine": exp.engine} if exp.config.get("engine") == "auto" else {}
+        return dict(plain({**exp.config, **chosen}))
+    model = exp.model if isinstance(exp.model, nn.Module) else loop.net.module
+    return in_words(
+        exp,
+        name=exp.name or exp.algorithm.method,
+        engine=engine_text(loop.engine),
+        model={"name": type(model).__name__, "parameters": loop.net.layout.d},
+        objective=loop.plan.objective,
+        data=exp.data.describe(),
+        compress=loop.plan.link.up or None,
+    )
 
 
 def engine_text(engine: Any) -> str:

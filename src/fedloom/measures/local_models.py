@@ -43,6 +43,11 @@ def local_models(loop: Loop) -> LocalModels:
             f"local models are compared as whole models, and with submodel "
             f"'{loop.plan.rule.name}' clients hold parts; measure a run without submodel"
         )
+    if loop.group.size > 1:
+        raise CompositionError(
+            "measures of local models need the client states of a whole cohort in one process, and "
+            f"this run has {loop.group.size} ranks; measure it without torchrun"
+        )
     cohort, (msg, _) = loop.cohorts.of(loop.round), loop.message()
     asked = Asked(msg, loop.buffers, loop.memory.get(cohort), cohort, loop.round)
     recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
@@ -51,7 +56,7 @@ def local_models(loop: Loop) -> LocalModels:
     engine.open(loop.plan, loop.fed, recorder.net)
     step = Step(loop.plan, loop.fed, recorder.net)
     now = Learnt(loop.srv, loop.at_link, loop.buffers)
-    _, learnt = step.checked(engine, now, asked, results)
+    _, learnt = step.checked(engine, now, asked, results, loop.memory.get)
     after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
     return LocalModels(loop.model(), after, recorder.models, recorder.ended, recorder.net)
 
