@@ -164,7 +164,7 @@ def as_before(run):
         path.write_text(json.dumps(old))
     exp = experiment(rounds=10)
     loop = exp.build()
-    old = describe.fingerprint(exp._settings(loop), exp.data, loop, "1")
+    old = describe.fingerprint(describe.configuration(exp, loop), exp.data, loop, "1")
     (run / "fingerprint.json").write_text(json.dumps(old))
     (run / ".lock").write_text("")
     return old

@@ -106,12 +106,12 @@ def test_a_configuration_takes_all_of_them(tmp_path):
 
 
 def test_a_resumed_run_notices_another_file(tmp_path):
-    from fedloom.experiment.provenance import fingerprint
+    from fedloom.experiment.provenance import configuration, fingerprint
 
     file, found = tmp_path / "own.txt", []
     for text in ("1\n" * 6, "1/4\n" * 6):
         file.write_text(text)
         run = experiment(submodel=HeteroFL(), capacities=file)
         loop = run.build()
-        found.append(fingerprint(run._settings(loop), run.data, loop)["submodel"])
+        found.append(fingerprint(configuration(run, loop), run.data, loop)["submodel"])
     assert found[0] != found[1]

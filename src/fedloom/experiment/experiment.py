@@ -43,6 +43,7 @@ from ..server.submodel_evaluation import Sizes
 from ..storage.checkpoint import Checkpoint
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
+from . import processes
 from .arguments import functions, link_of, measures_of, metrics_of
 from .preflight import (
     check_evaluation,
@@ -58,15 +59,6 @@ from .preflight import (
     takes_channels_last,
     try_capacity,
     weights_of,
-)
-from .processes import (
-    as_one,
-    check_alike,
-    check_bound,
-    device_for,
-    engine_for,
-    measured,
-    states_for,
 )
 from .provenance import check_same, configuration, describe
 from .result import Result, finish
@@ -172,7 +164,7 @@ class Experiment(Settings):
         return part if device.type == "cpu" else moved(part, device)
 
     def _device(self) -> torch.device:
-        return device_for(self.device, self.engine, self._group)
+        return processes.device_for(self.device, self.engine, self._group)
 
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
@@ -263,7 +255,7 @@ class Experiment(Settings):
             engine=engine,
             cohorts=self._cohorts,
             evaluation=self.evaluate,
-            memory=states_for(engine, None, self.resident_bytes, net.device),
+            memory=processes.states_for(engine, None, self.resident_bytes, net.device),
             curve=Curve(self.evaluate.ema, self.evaluate.target, higher),
             checkpoint=self.checkpoint,
             on_round=list(self._on_round),
@@ -277,9 +269,9 @@ class Experiment(Settings):
         """The engine; "auto" is measured once, and is that engine's name from then on."""
         group, cohorts = self._group, self._cohorts
         if self.engine == "auto":
-            self.choice = measured(plan, fed, net, cohorts.of(0), self.rounds, group)
+            self.choice = processes.measured(plan, fed, net, cohorts.of(0), self.rounds, group)
             self.engine = self.choice.engine
-        return engine_for(self.engine, group, cohorts.largest)
+        return processes.engine_for(self.engine, group, cohorts.largest)
 
     # ------------------------------------------------------------------------------------- to run
     def run(
@@ -290,7 +282,7 @@ class Experiment(Settings):
         """
         with self._joined():
             folder = None if out is None else RunDirectory(out, self._group)
-            check_bound(folder, self.resident_bytes)
+            processes.check_bound(folder, self.resident_bytes)
             if folder is not None and go_on and folder.holds_run():
                 with folder.held():
                     return self._resume(folder, progress)
@@ -360,15 +352,15 @@ class Experiment(Settings):
 
     def _joined(self) -> AbstractContextManager[None]:
         self._group = join(self.ranks.timeout)
-        return as_one(self._group)
+        return processes.as_one(self._group)
 
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:
         loop.folder, where = folder, folder.memory_folder
-        loop.memory = states_for(loop.engine, where, self.resident_bytes, loop.net.device)
+        loop.memory = processes.states_for(loop.engine, where, self.resident_bytes, loop.net.device)
 
     @stoppable()
     def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
-        check_alike(self._group, configuration(self, loop), self.data, loop)
+        processes.check_alike(self._group, configuration(self, loop), self.data, loop)
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             begin()
