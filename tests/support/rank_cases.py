@@ -127,6 +127,7 @@ class _Stopping(Serial):
     """Something happens at this rank in one round."""
 
     def __init__(self, what: str, at: int) -> None:
+        super().__init__()
         self.what, self.at = what, at
 
     def round(self, *arguments: Any, **named: Any) -> Any:

@@ -119,7 +119,7 @@ def test_any_number_of_ranks_divides_and_joins_an_index(tmp_path):
     memory.put({i: row(i, 1) for i in (2, 3, 8)})
     index = memory.save()
     home = {i: n % 4 for n, i in enumerate(index["clients"])}
-    parts = [_share(index, home, r, 4) for r in range(4)]
+    parts = [_share(index, home, r) for r in range(4)]
     owners = [ClientMemory(tmp_path, prefix=f"r{r}-") for r in range(4)]
     for owner, part in zip(owners, parts, strict=True):
         owner.restore(part)
@@ -129,7 +129,6 @@ def test_any_number_of_ranks_divides_and_joins_an_index(tmp_path):
     whole.restore(joined)
     assert all(same(whole.get([i])[i], row(i, int(i in (2, 3, 8)))) for i in range(9))
     assert whole.last([2, 4, 9]) == {2: 1, 4: 0, 9: None}
-    assert {n for n, _, _ in joined["segments"]} == {n for n, _, _ in index["segments"]}
 
 
 def test_rows_keep_their_bits_on_the_way():

@@ -152,11 +152,11 @@ class Loop:
                     memories = self.memory.get(cohort)
                 try:
                     msg, at_down = self.message()
-                    states = self.memory.get
                     asked = Asked(msg, self.buffers, memories, cohort, self.round)
                     now = Learnt(self.srv, self.at_link, self.buffers)
                     results = self.engine.round(*asked)
-                    results, learnt = self._step.checked(self.engine, now, asked, results, states)
+                    found = self.engine, now, asked, results, self.memory.get
+                    results, learnt = self._step.checked(*found)
                 except FedloomError:
                     self.save()  # what earlier rounds have learnt is not lost
                     raise
@@ -252,11 +252,8 @@ class Loop:
             self.logged = len(self.history)
             for said in self._watch.see(row):
                 _log.warning(said)
-        self.group.first(functools.partial(self._tell, row, bool(scores)))
-
-    def _tell(self, row: Row, evaluated: bool) -> None:
-        for call in [*(self.on_evaluation if evaluated else ()), *self.on_round]:
-            call(row)
+        calls = [*(self.on_evaluation if scores else ()), *self.on_round]
+        self.group.first(lambda: [call(row) for call in calls] and None)
 
     def _measured(self, rounds: int) -> dict[str, float]:
         """The columns of the measures that are due."""

@@ -108,7 +108,7 @@ class RankStates:
         """
         size, rank = self._group.size, self._group.rank
         home = {int(i): n % size for n, i in enumerate(index["clients"])}
-        _, error = self._group.attempt(lambda: self.own.restore(_share(index, home, rank, size)))
+        _, error = self._group.attempt(lambda: self.own.restore(_share(index, home, rank)))
         last = self.own.last(i for i, r in home.items() if r == rank) if error is None else {}
         self._home, self._last = home, {}
         for told in self._group.gather(last, error):
@@ -158,13 +158,16 @@ def _unpacked(raw: Tensor, device: torch.device | str) -> dict[int, Rec]:
     }
 
 
-def _share(index: dict[str, Any], home: dict[int, int], rank: int, size: int) -> dict[str, Any]:
+def _share(index: dict[str, Any], home: dict[int, int], rank: int) -> dict[str, Any]:
     """The part of an index that is about the clients at one rank."""
     mine = [n for n, i in enumerate(index["clients"]) if home[int(i)] == rank]
     held = [index["segment_of"][n] for n in mine]
     used = sorted(set(held))
     # of a segment's rows, so that one with mostly old rows is known by all who share it
-    part = {k: max(1, -(-int(index["segments"][k][1]) // size)) for k in used}
+    part = {
+        k: held.count(k) * int(index["segments"][k][1]) // index["segment_of"].count(k)
+        for k in used
+    }
     out = {
         "next": index["next"],
         "segments": [[index["segments"][k][0], part[k], index["segments"][k][2]] for k in used],
