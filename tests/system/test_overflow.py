@@ -102,6 +102,20 @@ def test_a_second_moment_that_overflows_is_caught_though_the_mean_is_finite():
         assert [row["skipped"] for row in loop.history] == [[4]] * 3
 
 
+def test_clients_are_left_out_until_the_server_is_finite():
+    """Client 4's update hides client 6's, which alone is too large as well."""
+
+    class Squares(FedAvg):
+        def finish(self, x, loc, msg, mem, job):
+            up, mem = super().finish(x, loc, msg, mem, job)
+            large = 1e27 * (job.weight == 11.0) + 1e22 * (job.weight == 13.0)
+            return up._replace(delta=up.delta + large), mem
+
+    adam = ServerOpt(inner=Squares(), opt=ServerAdam())
+    loop = [*trace(small(adam, cohort=[[0, 2, 3, 4, 6]], rounds=1, nonfinite="skip"), 1)][-1]
+    assert loop.history[0]["skipped"] == [4, 6] and loop.history[0]["answered"] == 3
+
+
 def test_the_residual_of_a_client_that_was_left_out_stays_as_it_was():
     """Error feedback would send the huge answer's rest in the next round."""
     link = Via(TopK(ratio=0.1), Residual())
