@@ -72,6 +72,15 @@ def test_a_line_on_a_page_is_a_run(line: str) -> None:
     resolve("digits", line.split()).experiment().plan()
 
 
+def test_the_page_of_performance_is_what_the_records_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    made = importlib.import_module("performance")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), (
+        "make it again: python benchmarks/performance.py"
+    )
+    assert made.newest("W9") == (None, []) and made.table("W9") == "Not measured yet."
+
+
 def test_the_pages_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "algorithms").mkdir()
     (tmp_path / "algorithms" / "gone.md").write_text("of a method that is no more")

@@ -1,0 +1,88 @@
+"""docs/performance.md, from the lines of the records and the words in records/performance.md.
+
+    python benchmarks/performance.py
+
+The words are written by hand; `{W1}` to `{W4}` in them stand for the newest lines of that work in
+benchmarks/records/*/rounds.jsonl, as a table. A work without lines is said to have none.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "benchmarks" / "records"
+PAGE = ROOT / "docs" / "performance.md"
+WORKS = ("W1", "W2", "W3", "W4")
+ORDER = [
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
+]
+NAMES = {
+    "plain": "plain loop, 2 threads",
+    "engineer": "the same with foreach and channels-last",
+    "two processes": "plain loop in two processes",
+    "vmap": "40 lines of vmap",
+}
+
+
+def _age(file: Path) -> tuple[str, int]:
+    """The day of a record, and its number."""
+    day, _, name = file.parent.name.partition("_")
+    word = name.partition("_")[0]
+    return day, ORDER.index(word) if word in ORDER else -1
+
+
+def newest(work: str) -> tuple[Path | None, list[dict[str, Any]]]:
+    """The last record with lines of a work, and these lines."""
+    for file in sorted(RECORDS.glob("*/rounds.jsonl"), key=_age, reverse=True):
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if own := [row for row in rows if row["work"] == work]:
+            return file.parent, own
+    return None, []
+
+
+def table(work: str) -> str:
+    """A work's contenders: median seconds, the median ratio to the plain loop in a turn, memory."""
+    record, rows = newest(work)
+    if record is None:
+        return "Not measured yet."
+    base = rows[0]["s"]
+    out = ["| | s a round | ratio | GB |", "| :-- | --: | --: | --: |"]
+    for row in rows:
+        name = NAMES.get(row["name"], f"fedloom `{row['name']}`")
+        if row["said"]:
+            name += f" (took `{row['said'].partition(',')[0]}`)"
+        ratio = statistics.median(s / b for s, b in zip(row["s"], base, strict=True))
+        out.append(
+            f"| {name} | {statistics.median(row['s']):.3g} | {ratio:.2f} | {row['gb']:.1f} |"
+        )
+    place = f"../benchmarks/records/{record.name}/README.md"
+    turns = f"{len(base)} turns at {rows[0]['commit']}"
+    return "\n".join([*out, "", f"{turns}: [record of {record.name.partition('_')[0]}]({place})."])
+
+
+def page() -> str:
+    """The page."""
+    text = (RECORDS / "performance.md").read_text(encoding="utf-8")
+    for work in WORKS:
+        text = text.replace(f"{{{work}}}", table(work))
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE)
