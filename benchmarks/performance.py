@@ -17,20 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 PAGE = ROOT / "docs" / "performance.md"
 WORKS = ("W1", "W2", "W3", "W4")
-ORDER = [
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-]
+ORDER = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+ORDER += ("tenth", "eleventh", "twelfth")
 NAMES = {
     "plain": "plain loop, 2 threads",
     "engineer": "the same with foreach and channels-last",
