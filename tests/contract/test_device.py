@@ -346,7 +346,7 @@ def test_processes_that_were_asked_for_refuse_the_device_in_one_line(tmp_path):
 
 def test_processes_that_were_asked_for_keep_auto_on_the_cpu(monkeypatch):
     there = {"auto": torch.device(DEVICE), "cpu": torch.device("cpu")}
-    monkeypatch.setattr("fedloom.experiment.experiment.device_of", there.__getitem__)
+    monkeypatch.setattr("fedloom.experiment.processes.device_of", there.__getitem__)
     for engine, kind in (("workers:2", "cpu"), ("serial", torch.device(DEVICE).type)):
         assert experiment(engine=engine, device="auto").net().device.type == kind
 
@@ -363,7 +363,7 @@ def test_export_needs_no_device(finished, rule, tmp_path, monkeypatch):
             config.experiment(on_round=stop).run(out)
     gone = {"cpu": torch.device("cpu")}  # on a machine without it
     monkeypatch.setattr(sys.modules["fedloom.config.resolve"], "device_of", gone.__getitem__)
-    monkeypatch.setattr("fedloom.experiment.experiment.device_of", gone.__getitem__)
+    monkeypatch.setattr("fedloom.experiment.processes.device_of", gone.__getitem__)
     more = ["--capacity", "1/2"] if rule else []
     done = CliRunner().invoke(export_command, [str(out), *more])
     assert done.exit_code == 0, done.output

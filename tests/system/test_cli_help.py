@@ -29,7 +29,7 @@ from tiny import Fedloom
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {
     "": {"--version", "--debug", "--help"},
-    "run": {"--out", "--quiet", "--dry-run", "--seeds"},
+    "run": {"--out", "--quiet", "--dry-run", "--seeds", "--resume-if-begun"},
     "resume": {"--quiet", "--accept-log"},
     "sweep": {"--seeds", "--by", "--out", "--quiet"},
     "compare": {"--target", "--csv", "--markdown", "--against"},
