@@ -59,6 +59,7 @@ def main() -> None:
         first.append(time.perf_counter())
         return trained(self, *arguments, **options)
 
+    # the clock is put around two methods for this process alone
     Loop.score, Workers.round = score, round  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as name:
         with _workers(config, ALONE):

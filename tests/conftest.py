@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import signal
 import zlib
@@ -21,6 +22,35 @@ SEED = int(os.environ.get("FEDLOOM_TEST_SEED", "0"))
 # a busy machine is no failure; the same examples every time, as long as no seed is asked for
 settings.register_profile("fedloom", deadline=None, derandomize=SEED == 0)
 settings.load_profile("fedloom")
+
+
+# These take every method, part or mix through one check: the quick suite has every second case of
+# each, and `make test-all` all of them.
+HALVED = {
+    "test_pairs::test_vectorised_agrees_with_serial_and_both_bills_are_true",
+    "test_pairs::test_workers_have_the_bits_of_serial",
+    "test_pairs::test_no_argument_is_changed_and_every_method_is_a_function",
+    "test_holders::test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders",
+    "test_device::test_every_part_of_every_axis_computes_what_it_does_on_the_cpu",
+    "test_resume::test_extended_is_uninterrupted",
+    "test_neutral::test_ratio_one_is_the_base_algorithm",
+    "test_neutral::test_capacity_one_is_the_base_algorithm",
+    "test_conservation::test_what_was_sent_and_what_is_kept_is_what_was_computed",
+    "test_trial_methods::test_and_agrees_with_many_clients_at_once",
+    "test_aggregation::test_many_clients_at_once_agree_with_one_after_another",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every second case of HALVED as slow."""
+    seen: collections.Counter[str] = collections.Counter()
+    for item in items:
+        name = f"{item.path.stem}::{getattr(item, 'originalname', '')}"
+        if name in HALVED and item.get_closest_marker("slow") is None:
+            seen[name] += 1
+            if not seen[name] % 2:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

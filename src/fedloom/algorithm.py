@@ -43,8 +43,13 @@ class Oracle:
 
     @classmethod
     def instead(cls, gradient: Callable[[Vec], Vec], of: Grad) -> Oracle:
-        """Another gradient with the same loss; a plain function, as in tests, has none."""
-        return cls(gradient, getattr(of, "loss", None))  # type: ignore[arg-type]
+        """Another gradient with the same loss."""
+        return cls(gradient, of.loss if hasattr(of, "loss") else _no_loss)
+
+
+def _no_loss(x: Vec, /) -> Num:
+    """What a plain function that stands for a Grad says, as in tests."""
+    raise AuthorError("this gradient is a plain function, which has no loss()")
 
 
 class Job(NamedTuple):

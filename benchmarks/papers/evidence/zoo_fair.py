@@ -52,8 +52,8 @@ class Fair:
     def names(self) -> list[str]:
         """The methods that were tuned in both studies and have all seeds."""
         both = self.zoo.methods.keys() & self.high.methods.keys()
-        there = {n for n in both if self.entered(n)}
-        return sorted(there, key=lambda n: -sum(self.entered(n).emas.values()))  # type: ignore[union-attr]
+        sums = {n: sum(x.emas.values()) for n in both if (x := self.entered(n))}
+        return sorted(sums, key=lambda n: -sums[n])
 
     def entered(self, name: str) -> Entered | None:
         """The better of a method's two tunings; None before both are complete."""

@@ -26,7 +26,7 @@ class FromRows(Aggregation):
         """Rows (C, m) -> (m,), in the rows' type. weights: (C,) float64, all 1 for fields of
         uniform(). before: what this field was after the last round (m,), if the rule remembers it.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # every rule has its own
 
     def remembered(self, found: dict[str, Vec]) -> Rec:
         """The state after a round with these fields."""
