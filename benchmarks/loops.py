@@ -92,9 +92,30 @@ class Engineer(Plain):
     foreach, format = True, torch.channels_last
 
 
-def _serve(pipe: Any, *parts: Any) -> None:
+class GradientsOnly(Engineer):
+    """No loop: the gradients of a round alone, always of the same examples, which lie ready. What
+    FedAvg computes cannot take less with this torch on this processor.
+    """
+
+    def part(self, cohort: list[int]) -> tuple[list[Tensor], float]:
+        """As many gradients as these clients compute."""
+        self.module.train()
+        ready: dict[int, tuple[Tensor, Tensor]] = {}
+        for i in cohort:
+            for index in self.batches(i):
+                if len(index) not in ready:
+                    inputs = self.inputs[index]
+                    if inputs.ndim == 4:
+                        inputs = inputs.contiguous(memory_format=self.format)
+                    ready[len(index)] = inputs, self.targets[index]
+                inputs, targets = ready[len(index)]
+                torch.autograd.grad(self.loss(self.module(inputs), targets), self.params)
+        return self.start, 1.0
+
+
+def _serve(pipe: Any, kind: type[Engineer], *parts: Any) -> None:
     torch.set_num_threads(1)
-    loop = Engineer(*parts)
+    loop = kind(*parts)
     with contextlib.suppress(EOFError):  # who asks has ended
         while True:
             loop.start, cohort = pipe.recv()
@@ -104,6 +125,8 @@ def _serve(pipe: Any, *parts: Any) -> None:
 class TwoProcesses(Engineer):
     """The engineer's loop in two processes of one thread, each with half of the cohort."""
 
+    kind: type[Engineer] = Engineer
+
     def __init__(self, module: nn.Module, data: FederatedData, local: Local) -> None:
         super().__init__(module, data, local)
         data.inputs.share_memory_()
@@ -112,7 +135,7 @@ class TwoProcesses(Engineer):
         self.pipes = []
         for _ in range(2):
             ours, theirs = make.Pipe()
-            parts = (theirs, module, data, local)
+            parts = (theirs, self.kind, module, data, local)
             make.Process(target=_serve, args=parts, daemon=True).start()
             self.pipes.append(ours)
 
@@ -123,6 +146,12 @@ class TwoProcesses(Engineer):
         (totals, weights), (more, others) = (pipe.recv() for pipe in self.pipes)
         torch._foreach_add_(totals, more)
         return totals, weights + others
+
+
+class Floor(TwoProcesses):
+    """Nothing but the gradients, in two processes; and the exchange of two models."""
+
+    kind = GradientsOnly
 
 
 class Vmapped:

@@ -11,7 +11,8 @@ Every contender is a process (with those that it starts), all do a round in turn
 runs meanwhile: the machine's load is said, before and after. fedloom's rounds are an Experiment's,
 with the commit, without a folder. The table has the median of a round, the median of the ratios to
 the plain loop in the same turn, and the largest memory of a contender's processes (their shares of
-common pages added up).
+common pages added up). "gradients only" is no loop: two processes compute the gradients of a round
+and nothing else, which is what bounds the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from loops import Engineer, Plain, TwoProcesses, Vmapped
+from loops import Engineer, Floor, Plain, TwoProcesses, Vmapped
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
@@ -38,7 +39,13 @@ from fedloom.data import FederatedData, from_arrays, iid
 from fedloom.federation.sampling import Cohorts
 from fedloom.models import cnn_fafed_fashion, cnn_femnist, logistic, resnet18
 
-LOOPS = {"plain": Plain, "engineer": Engineer, "two processes": TwoProcesses, "vmap": Vmapped}
+LOOPS = {
+    "plain": Plain,
+    "engineer": Engineer,
+    "two processes": TwoProcesses,
+    "gradients only": Floor,
+    "vmap": Vmapped,
+}
 ENGINES = ("serial", "vectorised", "workers:2", "workers:2+vectorised:50", "auto")
 
 
