@@ -7,6 +7,8 @@
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
 # make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (about an hour)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
+# make wheel         build the package, check it, and run the demo from it in an environment of its own
+# make site          the pages as a site, build/site/index.html; a link that leads nowhere is an error
 # make check         formatting, lints, types
 # make format        let ruff put things in order
 # make bench         the speed claims, each with its command
@@ -26,7 +28,7 @@ RUN = $(VENV)/bin
 LOCK = requirements/lock.txt
 INSTALLED = $(VENV)/installed-$(TORCH)
 NEWEST = .venv-newest
-CODE = src tests examples benchmarks docs requirements
+CODE = src tests examples benchmarks docs requirements site
 
 FEDLOOM_TEST_DEVICE ?= cuda
 KILLS ?= 100
@@ -36,7 +38,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak mutants check format bench docs results lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak mutants wheel site check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
@@ -49,6 +51,26 @@ $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
 
 demo: $(INSTALLED)
 	$(RUN)/fedloom demo
+
+# The demo runs in a folder of its own, so that the checkout's fedloom is not found.
+WHEEL = .venv-wheel
+wheel:
+	rm -rf dist $(WHEEL)-build build/wheel
+	$(PYTHON) -m venv $(WHEEL)-build
+	$(WHEEL)-build/bin/pip install --quiet -r requirements/wheel.txt
+	$(WHEEL)-build/bin/python -m build --no-isolation
+	$(WHEEL)-build/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --clear $(WHEEL)
+	$(WHEEL)/bin/python requirements/get_torch.py $(TORCH)
+	$(WHEEL)/bin/pip install --quiet -c $(LOCK) "$$(echo dist/*.whl)[all]"
+	mkdir -p build/wheel
+	cd build/wheel && ../../$(WHEEL)/bin/fedloom --version && ../../$(WHEEL)/bin/fedloom demo
+
+SITE = .venv-site
+site:
+	test -x $(SITE)/bin/mkdocs || { $(PYTHON) -m venv --clear $(SITE) && \
+		$(SITE)/bin/pip install --quiet -r requirements/site.txt; }
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python site/build.py
 
 check: $(INSTALLED)
 	$(RUN)/ruff format --check $(CODE)
@@ -118,6 +140,9 @@ lock:
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--extra dev --output-file $(LOCK) pyproject.toml requirements/held.in
+	for name in site wheel; do .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--output-file requirements/$$name.txt requirements/$$name.in; done
 
 clean:
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache

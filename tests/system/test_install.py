@@ -242,3 +242,35 @@ def test_the_oldest_python_that_is_supported_is_named_once() -> None:
     oldest = PYTHONS.supported()[0]
     assert PROJECT["project"]["requires-python"] == f">={oldest}"
     assert ".".join(map(str, TORCH.OLDEST)) == oldest
+
+
+# -------------------------------------------------------------------------------------- the wheel
+def test_a_wheel_says_its_commit(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")  # `make` installs it
+    hook = load("commit_hook", FOLDER / "commit_hook.py").CommitHook
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@x"]
+    for words in (["init", "-q"], ["commit", "-qm", "one", "--allow-empty"]):
+        subprocess.run([*git, "-c", "commit.gpgsign=false", *words], check=True)
+    out = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    for target, inside in (("wheel", "fedloom"), ("sdist", "src/fedloom")):
+        one = hook(str(tmp_path), {}, None, None, str(tmp_path / "dist"), target)
+        about: dict[str, Any] = {"force_include": {}}
+        one.initialize("editable", about)
+        assert not about["force_include"]
+        one.initialize("standard", about)
+        ((file, place),) = about["force_include"].items()
+        assert place == f"{inside}/_commit.txt"
+        assert Path(file).read_text() == out.stdout
+        one.finalize("standard", about, "")
+        assert not Path(file).exists()
+
+
+def test_an_installed_fedloom_says_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedloom.core import commit
+
+    monkeypatch.setattr(commit, "PACKAGE", tmp_path)
+    assert commit.own_commit.__wrapped__() is None
+    (tmp_path / commit.BUILT).write_text("0123456789\n")
+    assert commit.own_commit.__wrapped__() == "0123456789"

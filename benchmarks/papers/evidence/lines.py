@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from fedloom.core.commit import commit
 from fedloom.errors import DataError
-from fedloom.papers.lines import commit, made_by
+from fedloom.papers.lines import made_by
 
 __all__ = ["RESULTS", "Line", "commit", "made_by", "read", "script"]
 

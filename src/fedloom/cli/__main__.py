@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from fedloom._version import __version__
+from fedloom.core.commit import own_commit
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
 from .check import check_command
@@ -126,8 +127,18 @@ class OneLine(logging.Handler):
             sys.stderr.flush()
 
 
+def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    """Say version and commit, and end."""
+    if asked:
+        commit = own_commit()
+        print(f"fedloom {__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""))
+        context.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="fedloom")
+@click.option(
+    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Version."
+)
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:

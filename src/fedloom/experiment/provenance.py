@@ -20,6 +20,7 @@ from torch import nn
 
 from .._old_names import SUBMODELS
 from .._version import __version__
+from ..core.commit import own_commit
 from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.heterogeneity import by_client
@@ -202,6 +203,7 @@ def environment() -> dict[str, str]:
     """Versions and hardware."""
     out = {
         "fedloom": __version__,
+        "commit": own_commit() or "unknown",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -7,12 +7,12 @@ import functools
 import json
 import math
 import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
+from ..core.commit import own_commit
 from ..errors import CheckpointError, DataError
 from ..report.curve_data import measured
 from ..report.runs import Run, load_run
@@ -150,33 +150,10 @@ def _short(value: float | None) -> Any:
 # -------------------------------------------------------------------------------------- who made it
 @functools.cache
 def made_by() -> dict[str, str | None]:
-    """What a line says of the code that ended its run: fedloom's version, and the commit of the
-    checkout that fedloom is in ("+dirty" with changes beside lines of evidence; None if it is in
-    none). Asked once, so before the first run: a run takes long, and files change meanwhile.
+    """What a line says of the code that ended its run: fedloom's version and commit. Asked once, so
+    before the first run: a run takes long, and files change meanwhile.
     """
-    return {"version": __version__, "commit": commit(Path(__file__).parents[1])}
-
-
-def commit(folder: Path) -> str | None:
-    """The commit of the checkout that holds a folder's files; None without git or a checkout."""
-    if not _git(folder, "ls-files", "__init__.py"):
-        return None  # an installed package, be it in an environment inside a checkout
-    changed = _git(
-        folder, "status", "--porcelain", "--", ":/", ":(top,exclude)docs/results/*.jsonl"
-    )
-    head = _git(folder, "rev-parse", "HEAD")
-    return f"{head}+dirty" if head and changed else head or None
-
-
-def _git(folder: Path, *words: str) -> str:
-    """What git prints; nothing if it fails or is not there."""
-    try:
-        ran = subprocess.run(
-            ["git", "--no-optional-locks", *words], cwd=folder, capture_output=True, text=True
-        )
-    except OSError:
-        return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
+    return {"version": __version__, "commit": own_commit()}
 
 
 # ------------------------------------------------------------------------------- which lines count
