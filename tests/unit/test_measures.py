@@ -18,12 +18,23 @@ from fedloom.algorithms import FedAvg
 from fedloom.cli.__main__ import cli
 from fedloom.data import digits, dirichlet, from_clients
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.measures import Cka, Divergence, Hessian, MeanLoss, Surface, hessian, linear_cka
+from fedloom.measures import (
+    Cka,
+    Divergence,
+    Hessian,
+    MeanLoss,
+    Plane,
+    Surface,
+    hessian,
+    linear_cka,
+)  # fmt: skip
 from fedloom.measures import surface as loss_surface
 from fedloom.measures.cka import activations, layers_of
 from fedloom.measures.local_models import local_models
+from fedloom.measures.plane import axes
 from fedloom.measures.surface import directions
 from fedloom.models import mlp
+from fedloom.objectives import SquaredError
 from fedloom.report import group_runs, load_run
 from fedloom.report.measures import measure_cells, measure_pictures
 from fedloom.report.style import styles
@@ -115,6 +126,51 @@ def test_directions_are_scaled_filter_by_filter() -> None:
         torch.testing.assert_close(d[:54].view(3, 18).norm(dim=1), filters)
         assert not d[54:].any(), "a bias and a norm stay"
     assert float(u @ v) != float(u @ u)
+
+
+# -------------------------------------------------------------------------- plane of local models
+def test_the_axes_of_a_plane_give_its_points_back() -> None:
+    models = list(torch.randn(3, 7, generator=DRAW, dtype=torch.float64))
+    middle, u, v, at = axes(models)
+    gram = torch.stack([u, v]) @ torch.stack([u, v]).T
+    torch.testing.assert_close(gram, torch.eye(2, dtype=torch.float64))
+    for m, (a, b) in zip(models, at, strict=True):
+        torch.testing.assert_close(middle + a * u + b * v, m)
+    line = [torch.ones(4) * k for k in (0.0, 1.0, 4.0)]
+    assert not axes(line)[2].any() and not axes([line[1]] * 3)[1].any()
+
+
+def test_a_plane_of_a_quadratic_loss_is_that_quadratic() -> None:
+    """One step of rate r from 0 on the squared error of x w: w_i = 2 r mean(x_i y_i)."""
+    x = torch.randn(4, 5, 3, generator=DRAW, dtype=torch.float64)
+    y = torch.randn(4, 5, 1, generator=DRAW, dtype=torch.float64)
+    line = nn.Linear(3, 1, bias=False).double()
+    nn.init.zeros_(line.weight)
+    experiment = Experiment(
+        algorithm=FedAvg(), model=line,
+        data=from_clients(list(zip(x, y, strict=True)), dtype=torch.float64),
+        objective=SquaredError(), local=Local(steps=1, batch=None, lr=0.1), cohort=[[0, 2, 3]],
+        device="cpu",
+        rounds=1,
+    )  # fmt: skip
+    measure = Plane(points=3, margin=1.0, examples=100)
+    found = measure.of(next(trace(experiment, 1)))
+    w = 0.1 * 2 * (x[[0, 2, 3]] * y[[0, 2, 3]]).mean(1)
+    f = lambda w: float((x.flatten(0, 1) @ w - y.flatten()).square().mean())
+    assert found["clients"] == [0, 2, 3]
+    assert found["losses"] == pytest.approx([f(one) for one in w], abs=1e-12)
+    assert found["middle"] == pytest.approx(f(w.mean(0)), abs=1e-12)
+    pairs = itertools.combinations(w, 2)
+    assert found["distances"] == pytest.approx([float((a - b).norm()) for a, b in pairs])
+    middle, u, v, _ = axes(list(w))
+    farthest = float((w - w.mean(0)).norm(dim=1).max())
+    assert found["places"] == pytest.approx([-2 * farthest, 0.0, 2 * farthest])
+    for a, row in zip(found["places"], found["loss"], strict=True):
+        for b, value in zip(found["places"], row, strict=True):
+            assert value == pytest.approx(f(middle + a * u + b * v), abs=1e-12)
+    columns = measure.columns(found)
+    assert columns["plane_loss"] == pytest.approx(sum(found["losses"]) / 3)
+    assert columns["plane_distance"] == pytest.approx(sum(found["distances"]) / 3)
 
 
 # ------------------------------------------------------------------------- divergence, in a run
@@ -299,6 +355,7 @@ def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
     for name, *settings in (
         ("hessian", "examples=50", "probes=2", "steps=3"),
         ("surface", "examples=20", "points=3"),
+        ("plane", "examples=20", "points=3"),
         ("divergence",),
         ("cka", "examples=20", 'layers=["fc1*", "head"]'),
         ("clients",),
@@ -317,7 +374,7 @@ def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
     groups = group_runs([load_run(run)])
     drawn = measure_pictures(groups, styles(groups))
     assert [p.name for p in drawn] == [
-        f"measures-{n}" for n in ("residual", "cka_layers", "surface")
+        f"measures-{n}" for n in ("residual", "cka_layers", "surface", "plane")
     ]
     assert all(p.png[1:4] == b"PNG" and p.alt for p in drawn)
     lines = measure_cells(groups)[1]

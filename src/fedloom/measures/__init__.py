@@ -1,4 +1,4 @@
-"""Measures of a model and of a run: curvature, loss surface, divergence and CKA of local models.
+"""Measures of a model and of a run: curvature, loss surfaces, divergence and CKA of local models.
 
 Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
 `fedloom measure` takes on a run's folder. The functions below them work on any model and data.
@@ -14,11 +14,18 @@ from .cka import Cka, linear_cka
 from .divergence import Divergence
 from .hessian import Hessian, hessian
 from .mean_loss import MeanLoss
+from .plane import Plane
 from .surface import Surface, surface
 
 MEASURES: Registry[Callable[..., Measure]] = Registry(
     "measure",
-    {"hessian": Hessian, "surface": Surface, "divergence": Divergence, "cka": Cka},
+    {
+        "hessian": Hessian,
+        "surface": Surface,
+        "plane": Plane,
+        "divergence": Divergence,
+        "cka": Cka,
+    },
 )
 
 __all__ = [
@@ -28,6 +35,7 @@ __all__ = [
     "Hessian",
     "MeanLoss",
     "Measure",
+    "Plane",
     "Surface",
     "hessian",
     "linear_cka",

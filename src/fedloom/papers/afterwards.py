@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..data import FederatedData
-from ..measures import Cka, Divergence, Hessian, Measure, Surface
+from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from .entry import Entry
 from .measure import AFTERWARDS
 from .plan import PaperRun
@@ -14,12 +14,15 @@ from .plan import PaperRun
 _SMALL: dict[type[Measure], dict[str, int]] = {  # at scale smoke
     Hessian: {"examples": 100, "steps": 5, "probes": 3},
     Surface: {"examples": 50, "points": 3},
+    Plane: {"examples": 50, "points": 3},
     Cka: {"examples": 50},
 }
 # of each metric its measure, and the column that is it
 _COLUMNS: dict[str, tuple[Callable[..., Measure], str]] = {
     "client_divergence": (Divergence, "divergence"),
     "local_cka": (Cka, "cka"),
+    "local_loss": (Plane, "plane_loss"),
+    "local_distance": (Plane, "plane_distance"),
     "hessian_top_eigenvalue": (Hessian, "hessian_top"),
     "hessian_trace": (Hessian, "hessian_trace"),
     "loss_sharpness": (Surface, "surface_rise"),

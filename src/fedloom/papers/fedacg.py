@@ -128,7 +128,7 @@ def _values(setting: str, word: str, values: tuple[float, ...]) -> tuple[Row, ..
 _LAMBDAS = _values("algorithm.lam", "lambda", (0.75, 0.8, 0.85, 0.9))
 _BETAS = _values("algorithm.beta", "beta", (0.001, 0.01, 0.1, 1.0))
 _SWEPT = (images("c10", 500), images("c10", 500, "iid"))
-_LOCAL = ("client_divergence", "local_cka")
+_LOCAL = ("local_loss", "local_distance", "client_divergence", "local_cka")
 _EQUAL = (
     Row(method="FedAvgM", changes="algorithm=fedavgm algorithm.beta=0.85"),
     Row(method="FedACG", changes="algorithm=fedacg algorithm.lam=0.85 algorithm.beta=0.01"),
@@ -304,6 +304,16 @@ ENTRIES = (
         (*of("FedAvgM", "FedCM"), COMPONENTS[4]),
         ALONE,
         Claim(
+            text="FedACG's local models have the lowest loss",
+            better=("fedacg-noreg",),
+            metric="local_loss",
+        ),
+        Claim(
+            text="FedACG's local models are closest to each other",
+            better=("fedacg-noreg",),
+            metric="local_distance",
+        ),
+        Claim(
             text="FedACG's local models diverge least",
             better=("fedacg-noreg",),
             metric="client_divergence",
@@ -315,8 +325,8 @@ ENTRIES = (
         ),
         measures=_LOCAL,
         notes=(
-            "After the last round: the models of the cohort that it would choose. The surface (a) "
-            "is a picture: `fedloom measure` draws it for any run.",
+            "After the last round: the models of the cohort that it would choose. Of (a) the loss "
+            "and distance of its first three clients; `fedloom measure RUN plane` draws it.",
         ),
     ),
     _figure(

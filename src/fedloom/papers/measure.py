@@ -30,6 +30,8 @@ LOWER = (
     "train_perplexity",
     "accuracy_roughness",
     "client_divergence",
+    "local_loss",
+    "local_distance",
     "hessian_top_eigenvalue",
     "hessian_trace",
     "loss_sharpness",
@@ -37,6 +39,8 @@ LOWER = (
 AFTERWARDS = (  # measured on a finished run, not in its rounds
     "client_divergence",
     "local_cka",
+    "local_loss",
+    "local_distance",
     "hessian_top_eigenvalue",
     "hessian_trace",
     "loss_sharpness",
@@ -70,6 +74,8 @@ WORDS = {
     "replaced_pct": "of the mask replaced",
     "untrained_pct": "never trained",
     "local_cka": "CKA of local models",
+    "local_loss": "loss of local models",
+    "local_distance": "distance between local models",
     "loss_sharpness": "rise of the loss around the model",
 }
 

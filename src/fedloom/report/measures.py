@@ -21,6 +21,8 @@ _CURVES = {
     "hessian_top": "top eigenvalue of the Hessian",
     "hessian_trace": "trace of the Hessian",
     "surface_rise": "mean rise of the loss on the surface",
+    "plane_loss": "mean loss of three local models",
+    "plane_distance": "mean distance between three local models",
     "cka": "CKA of local models, mean over the layers",
 }
 _NORMS = {"delta_square": "-", "residual_square": "--"}  # ||delta||^2 and ||e||^2
@@ -30,7 +32,7 @@ _MOST = 6  # surfaces side by side
 def measure_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
     """Draw what was measured: curves by round, norms of error feedback, CKA by layer, surfaces."""
     made = [_curve(groups, look, column, said) for column, said in _CURVES.items()]
-    made += [_norms(groups, look), _layers(groups, look), _surfaces(groups)]
+    made += [_norms(groups, look), _layers(groups, look), _surfaces(groups), _planes(groups)]
     return [picture for picture in made if picture is not None]
 
 
@@ -158,14 +160,49 @@ def _layers(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | Non
 
 
 def _surfaces(groups: Sequence[Group]) -> Picture | None:
-    """FedSMOO's Figure 3: the loss around the model, one panel per group with common levels."""
-    found = [
-        (group, surface)
-        for group in groups
-        if (surface := next(filter(None, (file_of(r, "surface") for r in group.counted)), None))
-    ][:_MOST]
+    """FedSMOO's Figure 3: the loss around the model."""
+    found = _grids(groups, "surface")
     if not found:
         return None
+    made, cells = _contours(found)
+    for axes in cells:
+        axes.plot([0], [0], "+", color="white")
+    words = "; ".join(f"{g.label} {s['middle']:.4g} in the middle" for g, s in found)
+    alt = f"Contours of the loss along two filter-normalised directions: {words}."
+    return Picture("measures-surface", "Loss around the model", alt, made)
+
+
+def _planes(groups: Sequence[Group]) -> Picture | None:
+    """FedACG's Figure 2a: the loss on the plane through three local models."""
+    found = _grids(groups, "plane")
+    if not found:
+        return None
+    made, cells = _contours(found)
+    reach = max(plane["places"][-1] for _, plane in found)
+    for axes, (_, plane) in zip(cells, found, strict=True):
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach))  # distances can be compared
+        axes.plot(*zip(*plane["at"], strict=True), "o", color="white", markeredgecolor="black")
+        axes.plot([0], [0], "+", color="white")
+    words = []
+    for group, plane in found:
+        losses = ", ".join("none" if v is None else f"{v:.4g}" for v in plane["losses"])
+        words.append(f"{group.label} {losses}")
+    alt = f"Contours of the loss on the plane through three local models: {'; '.join(words)}."
+    return Picture("measures-plane", "Loss between local models (dots) and their mean", alt, made)
+
+
+def _grids(groups: Sequence[Group], name: str) -> list[tuple[Group, dict[str, Any]]]:
+    """The first groups with a file of losses on a square, and that of their first such seed."""
+    found = [
+        (group, grid)
+        for group in groups
+        if (grid := next(filter(None, (file_of(r, name) for r in group.counted)), None))
+    ]
+    return found[:_MOST]
+
+
+def _contours(found: Sequence[tuple[Group, Mapping[str, Any]]]) -> tuple[Any, list[Any]]:
+    """A picture with the losses of each group as a panel, with common levels; and the panels."""
     grids = [np.array(s["loss"], dtype=np.float64) for _, s in found]  # null is NaN
     low = min(float(np.nanmin(g)) for g in grids)
     high = max(float(np.nanmax(g)) for g in grids)
@@ -173,16 +210,13 @@ def _surfaces(groups: Sequence[Group]) -> Picture | None:
     across = min(3, len(found))
     rows = -(-len(found) // across)
     made = figure(max(4.2, 3.2 * across), 3.0 * rows)
-    cells = made.subplots(rows, across, squeeze=False).ravel()
+    cells = list(made.subplots(rows, across, squeeze=False).ravel())
     image: Any = None
     for axes, (group, surface), grid in zip(cells, found, grids, strict=False):
         image = axes.contourf(surface["places"], surface["places"], grid.T, levels, cmap="viridis")
-        axes.plot([0], [0], "+", color="white")
         axes.set_title(shorten(group.label, 40), fontsize=9.5, loc="left")
         axes.set_aspect("equal")
     for axes in cells[len(found) :]:
         axes.set_visible(False)
-    made.colorbar(image, ax=list(cells), label="loss", format="%.2g")
-    words = "; ".join(f"{g.label} {s['middle']:.4g} in the middle" for g, s in found)
-    alt = f"Contours of the loss along two filter-normalised directions: {words}."
-    return Picture("measures-surface", "Loss around the model", alt, made)
+    made.colorbar(image, ax=cells, label="loss", format="%.2g")
+    return made, cells[: len(found)]
