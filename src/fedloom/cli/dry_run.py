@@ -173,9 +173,11 @@ def _cost(
     from fedloom.compression import downlink
     from fedloom.core.vector import rec
     from fedloom.engines.author_checks import at_server
+    from fedloom.experiment.clocks import largest
 
     counted = min(experiment.rounds, _COUNTED_ROUNDS)
-    cohorts = [loop.cohorts.of(t) for t in range(counted)]
+    most = largest(loop.clock, loop.cohorts)
+    cohorts = [loop.cohorts.of(t)[:most] for t in range(counted)]
     scale = experiment.rounds / counted
     steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
     second_per_step = training / sum(s.steps for s in results.stats)

@@ -58,10 +58,11 @@ def check_aggregation(rule: Aggregation, net: Net, cohorts: Cohorts, rounds: int
             "aggregation = dp needs sampling = poisson with a share or a number of clients, as its "
             f"account of privacy takes it, got {got}"
         )
-    if rule.private and cohorts.turnover is not None:
+    if rule.private and (cohorts.turnover, cohorts.availability) != (None, None):
+        what = "turnover" if cohorts.availability is None else "availability"
         raise ConfigError(
-            "aggregation = dp and turnover: a client's share of the rounds is then not the one "
-            "that is accounted for; leave turnover out"
+            f"aggregation = dp and {what}: a client's share of the rounds is then not the one "
+            f"that is accounted for; leave {what} out"
         )
     state = rule.init(net.init(), cohorts.expected, cohorts.share)
     if (least := rule.allowed(state, rounds)) < rounds:
