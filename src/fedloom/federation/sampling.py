@@ -218,7 +218,11 @@ class Cohorts:
         it.
         """
         if isinstance(self.size, Sequence) or self.sampling != "fixed":
-            what = "lists of clients" if isinstance(self.size, Sequence) else "sampling = bernoulli"
+            what = (
+                "lists of clients"
+                if isinstance(self.size, Sequence)
+                else f"sampling = {self.sampling}"
+            )
             raise ConfigError(
                 f"{setting} and {what} both say who takes part; give cohort as a share or a "
                 "number, with sampling = fixed"
