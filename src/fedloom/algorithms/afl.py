@@ -25,7 +25,7 @@ class AFL(LocalSGD):
             {Trait.WHOLE_MODEL, Trait.WEIGHS_ITSELF, Trait.ONE_BROADCAST}
         )
     )
-    rate: Positive = hyper(0.1, "of the ascent in lambda", "gamma_lambda, tuned in section 5")
+    rate: Positive = hyper(0.1, "of the ascent in lambda", "gamma_lambda; q-FedAvg's code: 0.1")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, shift=x.new_zeros(()))

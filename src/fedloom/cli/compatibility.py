@@ -96,8 +96,8 @@ AXES: dict[str, Axis] = {
     "clock": Axis(
         "Algorithm and clock",
         "algorithm",
-        ("synchronous", "asynchronous", "staleness = 0"),
-        "algorithm=ROW clock=COLUMN, clock.staleness=0",
+        ("synchronous", "asynchronous", "asynchronous, staleness 0"),
+        "algorithm=ROW clock=COLUMN, or with clock.staleness=0",
     ),
     "aggregation": Axis(
         "Algorithm and aggregation",
@@ -211,8 +211,8 @@ def _view_with_link(row: str, column: str, net: Net) -> Any:
 
 
 def _with_clock(row: str, column: str, net: Net) -> Any:
-    exponent = {"synchronous": None, "asynchronous": 0.5, "staleness = 0": 0.0}[column]
-    return _plan(make_algorithm(row), net, setting=Setting(staleness=exponent))
+    exponents = dict(zip(AXES["clock"].names, (None, 0.5, 0.0), strict=True))
+    return _plan(make_algorithm(row), net, setting=Setting(staleness=exponents[column]))
 
 
 def _with_aggregation(row: str, column: str, net: Net) -> Any:
