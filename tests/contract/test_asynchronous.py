@@ -119,3 +119,10 @@ def test_what_has_no_meaning_under_the_clock_is_refused(method, changes, words):
 def test_what_says_otherwise_who_takes_part_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         experiment("", **changes)
+
+
+def test_a_rule_of_many_updates_is_asked_about_the_buffer():
+    with pytest.raises(ConfigError, match="of 2 clients in a round 1 may be hostile"):
+        experiment("", aggregation="krum").run()
+    big = experiment("", aggregation="krum", clock=Asynchronous(buffer=5, concurrency=7))
+    assert len(big.run().history) == 6

@@ -244,7 +244,7 @@ class Experiment(Settings):
             self.devices,
             self.attack,
         )
-        check_parts(plan, fed, net, self._cohorts, self.rounds)
+        check_parts(plan, fed, net, self._cohorts, largest(self.clock, self._cohorts), self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         check_evaluation(self.evaluate, plan.rule is not None, metrics.get(name))

@@ -37,9 +37,11 @@ def flipped(data: FederatedData, attack: Attack | None, seed: int) -> FederatedD
     return data if attack is None else attack.data(data, attack.hostile(data.population, seed))
 
 
-def check_aggregation(rule: Aggregation, net: Net, cohorts: Cohorts, rounds: int) -> None:
+def check_aggregation(
+    rule: Aggregation, net: Net, cohorts: Cohorts, most: int, rounds: int
+) -> None:
     """Raise CompositionError or ConfigError for an aggregation that the model or the cohort does
-    not suit; say if it ends the run early.
+    not suit; say if it ends the run early. most: clients of a server step.
     """
     if net.buffer_layout.d and not rule.statistics:
         raise CompositionError(
@@ -50,7 +52,7 @@ def check_aggregation(rule: Aggregation, net: Net, cohorts: Cohorts, rounds: int
     inner = rule.inner if isinstance(rule, Omniscient) else rule
     if isinstance(inner, Krum):
         least = len(cohorts.example) if cohorts.sampling == "fixed" else round(cohorts.expected)
-        inner.check(least)
+        inner.check(min(least, most))
     listed = isinstance(cohorts.size, Sequence)
     if rule.private and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling

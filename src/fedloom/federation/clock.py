@@ -33,7 +33,7 @@ class Asynchronous(Clock):
     Reference: https://arxiv.org/abs/2106.06639
     """
 
-    buffer: PositiveInt = hyper(10, "client updates of a server step", "K: 10 in section 5")
+    buffer: PositiveInt = hyper(10, "client updates of a server step", "K; 10 is ours")
     concurrency: PositiveInt | None = hyper(
         None, "clients under way at a time; none: as many as cohort says", "M_c"
     )
