@@ -49,11 +49,11 @@ def check_aggregation(
             f"'{net.buffer_layout.names[0]}' are no changes that could be shortened; use "
             "GroupNorm, or batch norm with track_running_stats=False"
         )
+    listed = isinstance(cohorts.size, Sequence)
     inner = rule.inner if isinstance(rule, Omniscient) else rule
     if isinstance(inner, Krum):
-        least = len(cohorts.example) if cohorts.sampling == "fixed" else round(cohorts.expected)
-        inner.check(min(least, most))
-    listed = isinstance(cohorts.size, Sequence)
+        drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
+        inner.check(len(cohorts.example) if listed else drawn)
     if rule.private and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling
         raise ConfigError(

@@ -61,7 +61,7 @@ class Durations:
         full = Oracle(lambda x: counted(zeros(x)), lambda x: counted(x.sum()))
         method = method_in(self._plan.algorithm)
         try:
-            traced(method, 2, full)
+            traced(method, self._net.layout.d, full)
         except Exception as error:  # an author's code may raise anything on zeros
             raise ConfigError(
                 f"{method.method} fails on vectors of zeros ({error}), from which the time of a "
