@@ -33,12 +33,18 @@ class Asynchronous(Clock):
     Reference: https://arxiv.org/abs/2106.06639
     """
 
-    buffer: PositiveInt = hyper(10, "client updates of a server step", "K; 10 is ours")
+    buffer: PositiveInt = hyper(
+        default=10, meaning="client updates of a server step", source="K; 10 is ours"
+    )
     concurrency: PositiveInt | None = hyper(
-        None, "clients under way at a time; none: as many as cohort says", "M_c"
+        default=None,
+        meaning="clients under way at a time; none: as many as cohort says",
+        source="M_c",
     )
     staleness: NonNegative = hyper(
-        0.5, "exponent a of an update's weight (1 + tau)^-a; 0: all count alike", "0.5: the paper"
+        default=0.5,
+        meaning="exponent a of an update's weight (1 + tau)^-a; 0: all count alike",
+        source="0.5: the paper",
     )
 
     def weight(self, tau: int) -> float:
