@@ -122,6 +122,11 @@ LINES: dict[str, list[tuple[str, str]]] = {
             "algorithm.alpha=0.1 algorithm.beta=0.1",
         )
     ],
+    "fedbuff": [
+        ("its sizes", "algorithm=fedbuff clock.buffer=5 clock.concurrency=20"),
+        ("all moves alike", "algorithm=fedbuff clock.staleness=0"),
+        ("another method under its clock", "algorithm=fedadam clock=asynchronous clock.buffer=5"),
+    ],
     "diloco": [
         (
             "with its inner optimiser",

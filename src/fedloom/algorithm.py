@@ -123,6 +123,8 @@ class Trait(Enum):
     SEVERAL_MODELS = "the server moves other models beside x"
     WEIGHS_ITSELF = "how clients count is the method's own affair, whatever weighting says"
     SECOND_MOMENT = "the server takes the root of a plain mean, which is of squares"
+    ONE_BROADCAST = "the server's step takes every update to be made from its newest broadcast"
+    BUFFERED = "made for an asynchronous clock"
     INITIAL_MODEL = "client_init() gets the model before round 1, whenever the client joins"
 
 

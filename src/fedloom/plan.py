@@ -19,6 +19,7 @@ from .compression.error_feedback import EF21
 from .compression.link import LONGEST, Link, Via
 from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
+from .federation.clock import untimely
 from .federation.local import Local
 from .objectives import Needs, Objective
 from .submodels.base import Rule
@@ -33,6 +34,7 @@ class Setting(NamedTuple):
     order: str = "shuffled"  # of the batches, see Local.order
     forgets: bool = False  # clients that come back have lost their state, see Turnover.forget
     unequal: bool = False  # aggregation weights differ from client to client
+    staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,17 @@ def private_layers(plan: Plan) -> str | None:
     return unfit(private, plan.algorithm.method, trace.msg, trace.mem, more)
 
 
+# --------------------------------------------------------------------------------------- the clock
+def asynchronous(plan: Plan) -> str | None:
+    """Under an asynchronous clock the updates of a step were made from different broadcasts."""
+    setting, rule = plan.setting, plan.aggregation
+    if setting.staleness is None:
+        return None
+    whole = any(n == "delta" and isinstance(via.feedback, EF21) for n, via, _ in _ways(plan))
+    private = rule.name if rule.private else ""
+    return untimely(setting.staleness, plan.algorithm, private, whole, setting.forgets)
+
+
 REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     wrapper_and_method,
     text_order,
@@ -293,6 +306,7 @@ REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     drawn_parts,
     private_layers,
     aggregation,
+    asynchronous,
 )
 
 
@@ -341,9 +355,17 @@ def other_sums(plan: Plan) -> str | None:
     return drifts(plan.aggregation, plan.algorithm)
 
 
+def without_its_clock(plan: Plan) -> str | None:
+    """A method of the asynchronous clock in rounds is another one."""
+    if Trait.BUFFERED not in plan.algorithm.traits or plan.setting.staleness is not None:
+        return None
+    return f"{plan.algorithm.method} in rounds is FedAvg; take clock=asynchronous"
+
+
 WARNINGS: tuple[Callable[[Plan], str | None], ...] = (
     lost_for_good,
     forgotten_sums,
     two_means,
     other_sums,
+    without_its_clock,
 )

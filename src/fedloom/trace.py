@@ -19,13 +19,16 @@ class Trace(NamedTuple):
     averaged: Rec  # what uniform() makes of it: the server needs plain means of these
 
 
-def traced(algorithm: Algorithm, d: int) -> Trace:
-    """One client's round of a method on vectors (d,) of zeros, with a gradient of zero."""
+def traced(algorithm: Algorithm, d: int, full: Oracle | None = None) -> Trace:
+    """One client's round of a method on vectors (d,) of zeros, with a gradient of zero. full: what
+    stands for the gradient over all data.
+    """
     x, grad = torch.zeros(d), Oracle(zeros, torch.sum)
+    full = grad if full is None else full
     probe = algorithm.probe(x, grad) if algorithm.probes else None
     msg = algorithm.broadcast(algorithm.server_init(x, probe))
     mem = algorithm.client_init(msg.x)
-    job = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=0.0, step=0.0, last=-1.0, full=grad)
+    job = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=0.0, step=0.0, last=-1.0, full=full)
     if algorithm.asks:
         answer, mem = algorithm.ask(msg, mem, job)
         msg = rec(**msg._asdict(), **answer._asdict())

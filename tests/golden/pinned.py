@@ -27,6 +27,7 @@ from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Via
 from fedloom.core.vector import fields
 from fedloom.data import digits, dirichlet
+from fedloom.federation.clock import Asynchronous
 from fedloom.federation.schedules import Exponential
 from fedloom.models import mlp
 from fedloom.objectives import OBJECTIVES, Needs
@@ -91,6 +92,8 @@ def runs() -> dict[str, Callable[[], Parts]]:
         "local": dataclasses.replace(LOCAL, lr=0.003),
     }
     out["algorithm fafed"] = lambda: tame
+    clock = Asynchronous(buffer=5, concurrency=8)
+    out["algorithm fedbuff"] = lambda: {"algorithm": make_algorithm("fedbuff"), "clock": clock}
     return out
 
 

@@ -29,6 +29,8 @@ from fedloom.engines import Serial
 from fedloom.errors import ClientError
 from fedloom.federation.attacks import Alie
 from fedloom.federation.choice import PowerOfChoice
+from fedloom.federation.clock import Asynchronous
+from fedloom.federation.devices import LogNormal
 from fedloom.objectives import MOON
 from fedloom.storage.rank_states import RankStates
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
@@ -75,6 +77,12 @@ def _parts() -> dict[str, Make]:
         "fiarse": lambda: trial(FedAvg(), submodel=FIARSE(), capacities=levels),
         "moon": lambda: trial(FedAvg(), objective=MOON()),
         "bernoulli": lambda: trial(Scaffold(), cohort=0.5, sampling="bernoulli", rounds=5),
+        "asynchronous": lambda: trial(
+            Scaffold(),
+            clock=Asynchronous(buffer=7, concurrency=9),
+            devices=LogNormal(sigma=1.5),
+            rounds=5,
+        ),
         "turnover": lambda: trial(
             Scaffold(), cohort=4, rounds=5, turnover=Turnover(active=6, every=2, forget=True)
         ),

@@ -48,6 +48,7 @@ TABLE = {
     "ditto": (1, 1, 1, 2),
     "ifca": (2, 1, 0, 1),  # a model of each cluster down
     "diloco": (1, 1, 0, 1),
+    "fedbuff": (1, 1, 0, 1),
 }
 # server state beside the model
 SERVER = {

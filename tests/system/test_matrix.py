@@ -52,6 +52,9 @@ def changes(axis: str, row: str, column: str) -> list[str]:
         return [*out, *(f"local.{key}={value}" for key, value in LOCALS[column].items())]
     if axis.endswith("compress"):
         return [*out, *link]
+    if axis == "clock":
+        name, *equal = column.split(", ")
+        return [*out, f"clock={name}", *(["clock.staleness=0"] if equal else [])]
     if "scalefl" in (row, column):
         out += ["objective=self_distillation", *EXITS]
     if column == "self_distillation":

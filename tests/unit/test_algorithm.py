@@ -237,6 +237,7 @@ USUAL = {  # the hyper-parameters that the pages of the methods name
     "ditto": {"server_lr": 1.0, "lam": 1.0},
     "ifca": {"clusters": 2, "spread": 0.1},
     "diloco": {"server_lr": 0.7, "beta": 0.9},
+    "fedbuff": {"server_lr": 1.0},
 }
 
 

@@ -9,6 +9,7 @@ from .fafed import FAFED
 from .fedacg import FedACG
 from .fedams import fedams
 from .fedavgm import fedavgm
+from .fedbuff import FedBuff
 from .fedcm import FedCM
 from .feddc import FedDC
 from .feddyn import FedDyn
@@ -38,6 +39,7 @@ __all__ = [
     "Ditto",
     "FedACG",
     "FedAvg",
+    "FedBuff",
     "FedCM",
     "FedDC",
     "FedDyn",

@@ -20,8 +20,12 @@ class AFL(LocalSGD):
     Reference: https://arxiv.org/abs/1902.00146
     """
 
-    traits = frozenset({Trait.WHOLE_MODEL, Trait.WEIGHS_ITSELF})  # one mixture for all coordinates
-    rate: Positive = hyper(0.1, "of the ascent in lambda", "gamma_lambda, tuned in section 5")
+    traits = (
+        frozenset(  # one mixture for all coordinates, whose log mean is counted from the last one
+            {Trait.WHOLE_MODEL, Trait.WEIGHS_ITSELF, Trait.ONE_BROADCAST}
+        )
+    )
+    rate: Positive = hyper(0.1, "of the ascent in lambda", "gamma_lambda; q-FedAvg's code: 0.1")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, shift=x.new_zeros(()))

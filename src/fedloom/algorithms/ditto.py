@@ -18,7 +18,7 @@ class Ditto(FedAvg):
     """
 
     traits = frozenset({Trait.WHOLE_MODEL})  # a personal model is a whole one
-    lam: NonNegative = hyper(1.0, "strength of the pull to x", "0.1, 1 or 2 in section 4")
+    lam: NonNegative = hyper(1.0, "strength of the pull to x", "1 in its code")
 
     def client_init(self, x: Vec) -> Rec:
         return rec(v=x)

@@ -27,7 +27,13 @@ class FAFED(LocalSGD):
     approximate = ("x", "m")
     # m and v are everybody's means: a part of the model will not do
     traits = frozenset(
-        {Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE, Trait.SECOND_MOMENT}
+        {
+            Trait.WHOLE_MODEL,
+            Trait.RECURSIVE,
+            Trait.REPLAYS_THE_MOVE,
+            Trait.SECOND_MOMENT,
+            Trait.ONE_BROADCAST,
+        }
     )
     alpha: Share = hyper(0.9, "weight of the newest gradient", "{0.1, 0.9}; the code: 0.1")
     beta: Decay = hyper(0.9, "decay of the second moment", "experiments: {0.1, 0.9}")

@@ -18,7 +18,7 @@ class MimeLite(FedAvg):
 
     sent = {"delta": MEAN, "g": MEAN}
     approximate = ("x", "m")
-    beta: Decay = hyper(0.9, "decay of the momentum", "{0, 0.9, 0.99} in section 7")
+    beta: Decay = hyper(0.9, "decay of the momentum", "ours")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, m=zeros(x))
@@ -50,7 +50,7 @@ class Mime(FedAvg):
     """
 
     approximate = ("x", "m")
-    beta: Decay = hyper(0.9, "decay of the momentum", "{0, 0.9, 0.99} in section 7")
+    beta: Decay = hyper(0.9, "decay of the momentum", "ours")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, m=zeros(x))

@@ -20,7 +20,7 @@ class QFedAvg(LocalSGD):
     traits = frozenset(
         {Trait.WHOLE_MODEL, Trait.WEIGHS_ITSELF}
     )  # the norm of a part is not the whole's
-    q: NonNegative = hyper(1.0, "power of the loss; 0: FedAvg", "0.001 to 15 in section 4")
+    q: NonNegative = hyper(1.0, "power of the loss; 0: FedAvg", "ours; its code: 5 on Vehicle")
     lipschitz: Positive | None = hyper(None, "L; none: 1 over the local rate", "1 / eta in 3.3")
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:

@@ -50,6 +50,7 @@ ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
         "ditto": (papers.Ditto, "Ditto"),
         "ifca": (papers.IFCA, "IFCA"),
         "diloco": (papers.diloco, "DiLoCo"),
+        "fedbuff": (papers.FedBuff, "FedBuff"),
         "naive_adaptive": (papers.NaiveAdaptive, "naive adaptive FedAvg"),
     },
 )

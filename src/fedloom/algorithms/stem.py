@@ -23,7 +23,9 @@ class STEM(LocalSGD):
     sent = {"delta": MEAN, "m": MEAN}
     approximate = ("x", "m")
     # m is everybody's mean: a part of the model will not do
-    traits = frozenset({Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE})
+    traits = frozenset(
+        {Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE, Trait.ONE_BROADCAST}
+    )
     alpha: Share = hyper(0.1, "weight of the newest gradient", "FAFED: {0.1, 0.9}; 0.9 is steadier")
     c: NonNegative | None = hyper(None, "alpha = c eta^2 instead", "Theorem 3.1; None: constant")
 

@@ -22,7 +22,9 @@ from ..engines.author_rules import (
     check_sent,
     differs,
 )
-from ..errors import AuthorError
+from ..engines.summation import finite
+from ..errors import AuthorError, CompositionError
+from ..federation.clock import Asynchronous
 from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import changed, imprint, unequal, unlike
@@ -60,7 +62,10 @@ class AlgorithmContract(Contract):
         ]
 
     def last(self) -> list[Check]:
-        return [Check("clients with a part of the model", self.parts)]
+        return [
+            Check("clients with a part of the model", self.parts),
+            Check("asynchronous clock", self.late),
+        ]
 
     def call(self, notes: Notes) -> None:
         """One run, in which the guard looks on as well."""
@@ -101,6 +106,22 @@ class AlgorithmContract(Contract):
             if changed(imprint(one), imprint(other)):
                 raise differs("personal", "")
         return None
+
+    def late(self) -> str | None:
+        """Updates that were made from older broadcasts, or a refusal by name."""
+        try:
+            population = self.trial(self.part, torch.float64).data.population
+            clock = Asynchronous(buffer=min(2, population))
+            srv = run(self.trial(self.part, torch.float64, clock=clock)).srv
+        except CompositionError as error:
+            return str(error)
+        if finite(srv):
+            return None
+        raise AuthorError(
+            "under an asynchronous clock the server's record has values that are not finite: there "
+            "server_step() gets updates that were made from older broadcasts; if it takes them to "
+            "be made from its newest one, declare Trait.ONE_BROADCAST"
+        )
 
     def parts(self) -> str | None:
         """Clients that hold slices, and the largest weights."""

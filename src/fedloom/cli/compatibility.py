@@ -23,7 +23,7 @@ from ..errors import CompositionError, ConfigError, unknown
 from ..federation.local import Local
 from ..models import MODELS
 from ..objectives import OBJECTIVES, Needs
-from ..plan import Plan
+from ..plan import Plan, Setting
 from ..submodels import VIEWS, Rule
 from ..wrappers.registry import SERVERS, with_server
 
@@ -92,6 +92,12 @@ AXES: dict[str, Axis] = {
         "submodel",
         tuple(LINKS),
         "submodel=ROW compress=CODEC compress.feedback=FEEDBACK",
+    ),
+    "clock": Axis(
+        "Algorithm and clock",
+        "algorithm",
+        ("synchronous", "asynchronous", "asynchronous, staleness 0"),
+        "algorithm=ROW clock=COLUMN, or with clock.staleness=0",
     ),
     "aggregation": Axis(
         "Algorithm and aggregation",
@@ -204,6 +210,11 @@ def _view_with_link(row: str, column: str, net: Net) -> Any:
     return _plan(make_algorithm("fedavg"), net, _objective_for(rule), rule=rule, link=link)
 
 
+def _with_clock(row: str, column: str, net: Net) -> Any:
+    exponents = dict(zip(AXES["clock"].names, (None, 0.5, 0.0), strict=True))
+    return _plan(make_algorithm(row), net, setting=Setting(staleness=exponents[column]))
+
+
 def _with_aggregation(row: str, column: str, net: Net) -> Any:
     return _plan(make_algorithm(row), net, aggregation=AGGREGATIONS[column]())
 
@@ -226,6 +237,7 @@ _ASK: dict[str, Callable[[str, str, Net], Any]] = {
     "submodel": _with_view,
     "compress": _with_link,
     "submodel_compress": _view_with_link,
+    "clock": _with_clock,
     "aggregation": _with_aggregation,
     "submodel_aggregation": _view_with_aggregation,
     "compress_aggregation": _link_with_aggregation,

@@ -173,10 +173,14 @@ def _cost(
     from fedloom.compression import downlink
     from fedloom.core.vector import rec
     from fedloom.engines.author_checks import at_server
+    from fedloom.federation.clock import Asynchronous
 
     counted = min(experiment.rounds, _COUNTED_ROUNDS)
-    cohorts = [loop.cohorts.of(t) for t in range(counted)]
+    cohorts, words = [loop.cohorts.of(t) for t in range(counted)], loop.cohorts.words
     scale = experiment.rounds / counted
+    if isinstance(loop.clock, Asynchronous):  # then a round is a server step
+        words = f"{loop.clock.buffer} client updates"
+        scale *= counted * loop.clock.buffer / (sum(map(len, cohorts)) or 1)
     steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
     second_per_step = training / sum(s.steps for s in results.stats)
     every = experiment.evaluate.every
@@ -189,7 +193,7 @@ def _cost(
     rows = [_nbytes(row) for row in results.memories.values()]
     row = max(rows, default=0)
     return Cost(
-        cohort=loop.cohorts.words,
+        cohort=words,
         client_rounds=round(sum(map(len, cohorts)) * scale),
         down=round(sum(down) / len(down)),
         up=round(sum(up) / len(up)),

@@ -33,6 +33,7 @@ _WHERE = {  # topic: the registry of its names
     "codecs": "fedloom.compression.codecs:MAKERS",
     "devices": "fedloom.federation.devices:DEVICES",
     "choices": "fedloom.federation.choice:CHOICES",
+    "clocks": "fedloom.federation.clock:CLOCKS",
     "aggregations": "fedloom.aggregation:AGGREGATIONS",
     "attacks": "fedloom.federation.attacks:ATTACKS",
     "engines": "fedloom.engines:ENGINES",
@@ -52,8 +53,9 @@ def list_command(topic: str | None) -> None:
     Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
     partitions, objectives, submodels, private (layers of each client), schedules, codecs (how
     updates are compressed), devices (how fast clients are), choices (of the clients of a round),
-    aggregations (what the server makes of updates), attacks (what hostile clients do), engines,
-    measures (of a run), optimisers (of clients), settings (tables without a name), runs.
+    clocks (when the server makes its step), aggregations (what the server makes of updates),
+    attacks (what hostile clients do), engines, measures (of a run), optimisers (of clients),
+    settings (tables without a name), runs.
     Without one: everything but the runs.
     """
     from .printing import table
@@ -87,8 +89,9 @@ def _listed(topic: str | None) -> str:
 @click.argument("name")
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
-    of sub-models, schedule, codec, device profile, aggregation, attack, engine, measure, local
-    optimiser or table of settings (run, local, evaluate, checkpoint, turnover, ranks).
+    of sub-models, schedule, codec, device profile, clock, aggregation, attack, engine, measure,
+    local optimiser or table of settings (run, local, evaluate, checkpoint, turnover, availability,
+    ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options.
     """
@@ -257,6 +260,7 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "codecs": _in_table("compress"),
     "devices": _in_table("devices"),
     "choices": _in_table("choose"),
+    "clocks": _in_table("clock"),
     "aggregations": _in_table("aggregation"),
     "attacks": _in_table("attack"),
     "submodels": _in_table("submodel"),

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedloom.algorithm import Algorithm
+from fedloom.algorithm import Algorithm, Trait
 from fedloom.core.vector import Rec, fields
 from fedloom.data import from_clients
 from fedloom.engines.questions import Asked, answered
 from fedloom.experiment.experiment import Experiment
+from fedloom.federation.clock import Asynchronous
 from fedloom.federation.local import Local
 from fedloom.server.billing import together
 
@@ -49,6 +50,7 @@ def costs(algorithm: Algorithm) -> Costs:
         rounds=1,
         local=Local(steps=_STEPS, batch=2, lr=0.01),
         device="cpu",
+        clock=Asynchronous(buffer=1) if Trait.BUFFERED in algorithm.traits else None,
     )
     loop = experiment.build()
     loop.engine.open(loop.plan, loop.fed, loop.net)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..algorithm import Trait
 from ..algorithms.registry import ALGORITHMS
 from ..objectives import METHODS, OBJECTIVES
 from ..submodels import VIEWS
@@ -26,6 +27,8 @@ def method_label(values: Mapping[str, Any]) -> str:
         words.append(values["server"]["name"])
     if "submodel" in values:
         words.append(VIEWS[values["submodel"]["name"]]().name)
+    clock = "clock" in values and Trait.BUFFERED not in ALGORITHMS.make(name).traits
+    words += ["asynchronous"] if clock else []
     words += [values[k]["name"] for k in ("aggregation", "attack") if k in values]
     compress = values.get("compress", {})
     if compress.get("name", "dense") != "dense":

@@ -16,7 +16,9 @@ from ..engines.ranks import RankSettings
 from ..errors import ConfigError
 from ..experiment.settings import Settings
 from ..federation.attacks import ATTACKS
+from ..federation.availability import Availability
 from ..federation.choice import CHOICES
+from ..federation.clock import CLOCKS
 from ..federation.devices import DEVICES
 from ..federation.local import Local
 from ..federation.sampling import Turnover
@@ -49,6 +51,7 @@ REGISTRIES: dict[str, Makers] = {
     "compress.down": MAKERS,
     "devices": DEVICES,
     "choose": CHOICES,
+    "clock": CLOCKS,
     "aggregation": AGGREGATIONS,
     "attack": ATTACKS,
 }
@@ -58,9 +61,10 @@ PLAIN: Makers = {
     "evaluate": Evaluation,
     "checkpoint": Checkpoint,
     "turnover": Turnover,
+    "availability": Availability,
     "ranks": RankSettings,
 }
-OPTIONAL = ("turnover", "ranks")  # written out only if they are given
+OPTIONAL = ("turnover", "availability", "ranks")  # written out only if they are given
 RUN = model_of(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of its entry

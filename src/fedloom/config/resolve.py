@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..algorithm import Algorithm
-from ..algorithms.registry import make_algorithm
+from ..algorithm import Algorithm, Trait
+from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..core.device import device_of
 from ..core.net import Net
 from ..data import SOURCES, TESTS, FederatedData, with_client_tests
@@ -47,7 +47,7 @@ from .validation import NOTHING, Origin, check, known, live, model_of
 
 # tables whose name may be given outside of all tables
 # left out where they are not given
-_EXTRAS = ("submodel", "private", "devices", "choose", "aggregation", "attack")
+_EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack")
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 
@@ -271,9 +271,10 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     for path in ("server", *_EXTRAS):
         table = named_table(raw, path)
         if table and table.get("name") != NOTHING:
-            found[path] = _named(raw, path, origin)
+            found[path] = _named(raw, path, origin, "asynchronous" if path == "clock" else None)
     if found.get("aggregation", {}).get("name") == "mean":
         del found["aggregation"]  # what a run without the table does
+    _add_clock(raw, found, origin)
     if "submodel" in found:
         found["submodel"] |= checked_capacities(named_table(raw, "submodel"), origin)
     if "turnover" in raw:
@@ -281,6 +282,17 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     if compress := settings_of(raw, _named, origin):
         found["compress"] = compress
     return found
+
+
+def _add_clock(raw: Mapping[str, Any], found: dict[str, Any], origin: Origin) -> None:
+    """Give a method of the asynchronous clock that clock, and the clock a device profile."""
+    algorithm = _named(raw, "algorithm", origin)["name"]
+    if "clock" not in raw and Trait.BUFFERED in ALGORITHMS.make(algorithm).traits:
+        found["clock"] = _named({"clock": "asynchronous"}, "clock", origin)
+    if found.get("clock", {}).get("name") == "synchronous":
+        del found["clock"]  # what a run without the table does
+    if "clock" in found and "devices" not in found:
+        found["devices"] = _named({"devices": "lognormal"}, "devices", origin)
 
 
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:

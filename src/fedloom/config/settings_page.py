@@ -26,6 +26,7 @@ _TITLES = {
     "compress": "how client updates and broadcasts are compressed",
     "choose": "which clients take part, where they are not drawn",
     "devices": "how fast clients are, for simulated seconds",
+    "clock": "when the server makes its step",
     "aggregation": "what the server makes of a round's client updates",
     "attack": "what hostile clients do, to see what an aggregation is worth",
 }

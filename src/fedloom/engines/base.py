@@ -41,9 +41,11 @@ class Engine(Protocol):
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Train a cohort (sorted), or the range of one that begins at place `first`. memories:
-        {client: state} of those that took part before.
+        {client: state} of those that took part before. scale: the factor of each move as the server
+        takes it; given if it is not 1.
         """
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:

@@ -51,6 +51,7 @@ class Client:
         self.private = PrivateLayers(plan.private, net)
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
+        self.scale = 1.0  # of the moves, see leaf()
         self._later = False  # whether client updates are checked when they are summed
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
@@ -69,11 +70,14 @@ class Client:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Train the clients of a range of the cohort, which begins at place `first`.
 
-        memories: {client: its state}, for clients that took part before. Raises ClientError.
+        memories: {client: its state}, for clients that took part before. scale: see leaf(). Raises
+        ClientError.
         """
+        self.scale = scale
         shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
         # a finite sum has finite terms: this saves a pass over each client update
         self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
@@ -188,8 +192,11 @@ class Client:
 
     def leaf(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
-        sums. All that comes before is the client's half of a round.
+        sums. All that comes before is the client's half of a round. The move counts `scale` times,
+        as an older one may count less; other fields are what they are.
         """
+        if self.scale != 1:
+            up = up._replace(delta=self.scale * up.delta)
         weight, view = float(up.weight), self.plan.rule
         counted: Any = weight if view is None else weight * view.covered(up.delta)
         if self._rows is not None:

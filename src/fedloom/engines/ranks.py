@@ -146,9 +146,11 @@ class Ranks:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Train a cohort: the sums of all ranks, the client states of this one."""
-        return self._shared_out(self._run.round, msg, buffers, memories, cohort, round, first)
+        do = functools.partial(self._run.round, scale=scale) if scale != 1 else self._run.round
+        return self._shared_out(do, msg, buffers, memories, cohort, round, first)
 
     def ask(
         self,

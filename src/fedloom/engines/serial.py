@@ -43,10 +43,11 @@ class Serial:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Train a cohort, or a range of one."""
         with one_thread(self._fed.local.precision):
-            return self._client.run_range(msg, buffers, memories, cohort, round, first)
+            return self._client.run_range(msg, buffers, memories, cohort, round, first, scale)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0."""

@@ -75,11 +75,14 @@ class VmapRange:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Train the clients of a range of the cohort, which begins at place `first`.
 
-        memories: {client: its state}, for clients that took part before. Raises ClientError.
+        memories: {client: its state}, for clients that took part before. scale: see Client.leaf.
+        Raises ClientError.
         """
+        self.client.scale = scale
         out, at = RangeResult([], {}, []), 0
         shares = self.client.shares(msg, cohort, round)
         while at < len(cohort):
@@ -176,7 +179,7 @@ class VmapRange:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
         plan = self.plan
         plain = plan.rule is None and plan.private is None and not plan.link.codes
-        plain = plain and plan.aggregation.plain and not self.fed.hostile
+        plain = plain and plan.aggregation.plain and not self.fed.hostile and self.client.scale == 1
         return plain and all(map(math.isfinite, trained.losses)) and finite(trained.up)
 
     def _take_in(

@@ -81,13 +81,15 @@ def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, .
         pulse.take(0)
 
 
-def train(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> RangeResult:
+def train(
+    post: str, memories: bytes, cohort: list[int], round: int, first: int, scale: float = 1.0
+) -> RangeResult:
     """Run a range of a cohort: see Engine.round. post: the message; memories: a Parcel's bytes."""
     msg, buffers = _loaded("message", post)
     rows = unpacked(memories, _HERE["folder"])
     with one_thread(_HERE["fed"].local.precision):
         client: Client | VmapRange = _HERE["client"]
-        return client.run_range(msg, buffers, rows, cohort, round, first)
+        return client.run_range(msg, buffers, rows, cohort, round, first, scale)
 
 
 def probe(post: str, clients: list[int], first: int) -> RangeResult:

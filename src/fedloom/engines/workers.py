@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
@@ -143,9 +144,11 @@ class Workers:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Train a cohort, or a range. Raises WorkerError if workers keep dying or hanging."""
-        return self._shared_out(worker_process.train, msg, buffers, memories, cohort, round, first)
+        do = functools.partial(worker_process.train, scale=scale)
+        return self._shared_out(do, msg, buffers, memories, cohort, round, first)
 
     def ask(
         self,

@@ -11,6 +11,7 @@ from ..aggregation import AGGREGATIONS, Aggregation, Mean
 from ..compression.link import Link, Via, via
 from ..engines.metrics import is_whole
 from ..errors import ConfigError
+from ..plan import Setting
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -76,3 +77,14 @@ def type_of(given: torch.dtype | str | None) -> torch.dtype | None:
             f"dtype must be 'float32' or 'float64' (torch.float32, torch.float64), got {given!r}"
         )
     return found
+
+
+def setting_of(exp: Any) -> Setting:
+    """What the rules of a plan ask about an experiment beside its method."""
+    weights = exp.data.sizes.tolist() if exp.weighting == "examples" else exp.weighting
+    return Setting(
+        order=exp.local.order,
+        forgets=exp.turnover is not None and exp.turnover.forget,
+        unequal=isinstance(weights, list | tuple) and len(set(weights)) > 1,
+        staleness=getattr(exp.clock, "staleness", None),
+    )

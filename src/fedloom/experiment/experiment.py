@@ -31,14 +31,16 @@ from ..engines.metrics import default_metrics
 from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
 from ..federation.attacks import Attack
+from ..federation.availability import Availability
 from ..federation.capacities import Capacities, assign_capacities
 from ..federation.choice import ClientChoice
+from ..federation.clock import Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts, Turnover
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
-from ..plan import Plan, Setting
+from ..plan import Plan
 from ..server.aggregated import allowed
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say
@@ -49,7 +51,8 @@ from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
 from ..submodels.private import Private
 from . import processes
-from .arguments import aggregation_of, functions, link_of, measures_of, metrics_of
+from .arguments import aggregation_of, functions, link_of, measures_of, metrics_of, setting_of
+from .clocks import check_clock, check_simulated, devices_for, largest
 from .harm import aggregation_under, flipped, words_for
 from .preflight import (
     check_evaluation,
@@ -79,7 +82,7 @@ _log = logging.getLogger(__name__)
 @dataclass(kw_only=True)
 class Experiment(Settings):
     """One federated training run. Arguments that a file can hold have the same names there, and are
-    explained by `fedloom show run`, `local`, `evaluate`, `checkpoint` and `turnover`.
+    explained by `fedloom show run`, and `local`, `evaluate`, `checkpoint`, `turnover`, ...
 
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
     whose weights are the initial model, or a function that makes one, which is called under the
@@ -90,12 +93,12 @@ class Experiment(Settings):
     higher_is_better: of the headline, if it is not known. submodel, capacities: which part of the
     model a client holds: a scheme, and levels assigned in turn, one per client, {level: share of
     the clients}, or a file with one per client; "1/4" may be written for 0.25. private: the layers
-    that each client keeps for itself. compress: the codecs
-    of client updates and of broadcasts (Link.down); "topk:0.01" is short. devices: how fast clients
-    are. choose: a rule that chooses each round's clients. aggregation: what the server makes of the
-    updates, their mean by default. attack: what a share of the clients does instead of its work.
-    weights: the initial model, {name: tensor} or a safetensors file. on_round, on_evaluation:
-    called with the round's row. measures: of fedloom.measures, whose numbers become columns of it.
+    that each client keeps for itself. compress: the codecs of client updates and of broadcasts
+    (Link.down); "topk:0.01" is short. devices: how fast clients are. choose: a rule that chooses
+    each round's clients. clock: when the server steps, by default once per round. aggregation: what
+    the server makes of the updates, their mean by default. attack: what a share of the clients does
+    instead of its work. weights: the initial model, {name: tensor} or a safetensors file. on_round,
+    on_evaluation: called with the round's row. measures: of fedloom.measures, for its columns.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -124,7 +127,9 @@ class Experiment(Settings):
     aggregation: Aggregation | str | None = hyper(None, example="Median(), or such a rule's name")
     attack: Attack | None = hyper(None, example="an Attack such as SignFlip(share=0.2)")
     turnover: Turnover | None = hyper(None, example="Turnover(active=250)")
+    availability: Availability | None = hyper(None, example="Availability(dropout=0.1)")
     choose: ClientChoice | None = hyper(None, example="a rule such as PowerOfChoice(among=20)")
+    clock: Clock | None = hyper(None, example="a clock such as Asynchronous(buffer=10)")
     evaluate: Evaluation = part(Evaluation, "Evaluation(every=5, target=0.8)")
     checkpoint: Checkpoint = part(Checkpoint, "Checkpoint(every_seconds=60.0, keep=2)")
     ranks: RankSettings = part(RankSettings, "RankSettings(timeout=600)")
@@ -153,11 +158,10 @@ class Experiment(Settings):
         self._net: Net | None = None
         self._group: Group = ALONE
         self.choice: Choice | None = None
-        self._cohorts = Cohorts(
-            self.cohort, self.data.population, self.seed, self.sampling, self.turnover
-        )
-        if self.choose is not None:
-            self._cohorts.check_countable()
+        drawn = self.data.population, self.seed, self.sampling, self.turnover, self.availability
+        self._cohorts = Cohorts(self.cohort, *drawn)
+        self.devices = devices_for(self.clock, self.devices)
+        check_clock(self.clock, self._cohorts, self.choose, self.devices)
         if self._cohorts.alone:
             _log.warning("%s", self._cohorts.alone)
 
@@ -184,8 +188,6 @@ class Experiment(Settings):
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
         held = levels_for(self.capacities, self.submodel)
-        weights = self.data.sizes.tolist() if self.weighting == "examples" else self.weighting
-        unequal = isinstance(weights, list | tuple) and len(set(weights)) > 1
         return Plan(
             self.local.around(self.algorithm),
             self.loss_at_clients,
@@ -193,7 +195,7 @@ class Experiment(Settings):
             None if self.submodel is None else self.submodel.settled(held),
             self._link,
             self.net().layout.d,
-            Setting(self.local.order, self.turnover is not None and self.turnover.forget, unequal),
+            setting_of(self),
             self.private,
             aggregation_under(self.attack, self._aggregation, self.data.population, self.seed),
         )
@@ -242,7 +244,7 @@ class Experiment(Settings):
             self.devices,
             self.attack,
         )
-        check_parts(plan, fed, net, self._cohorts, self.rounds)
+        check_parts(plan, fed, net, self._cohorts, largest(self.clock, self._cohorts), self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         check_evaluation(self.evaluate, plan.rule is not None, metrics.get(name))
@@ -263,6 +265,7 @@ class Experiment(Settings):
             measures=self._measures,
             sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluate),
             choose=self.choose,
+            clock=self.clock,
             group=self._group,
         )
 
@@ -272,7 +275,9 @@ class Experiment(Settings):
         if self.engine == "auto":
             self.choice = processes.measured(plan, fed, net, cohorts.example, self.rounds, group)
             self.engine = self.choice.engine
-        return processes.engine_for(self.engine, group, cohorts.largest)
+        engine = processes.engine_for(self.engine, group, largest(self.clock, cohorts))
+        check_simulated(self.clock, cohorts, engine)
+        return engine
 
     # ------------------------------------------------------------------------------------- to run
     def run(

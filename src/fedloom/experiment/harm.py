@@ -37,9 +37,11 @@ def flipped(data: FederatedData, attack: Attack | None, seed: int) -> FederatedD
     return data if attack is None else attack.data(data, attack.hostile(data.population, seed))
 
 
-def check_aggregation(rule: Aggregation, net: Net, cohorts: Cohorts, rounds: int) -> None:
+def check_aggregation(
+    rule: Aggregation, net: Net, cohorts: Cohorts, most: int, rounds: int
+) -> None:
     """Raise CompositionError or ConfigError for an aggregation that the model or the cohort does
-    not suit; say if it ends the run early.
+    not suit; say if it ends the run early. most: clients of a server step.
     """
     if net.buffer_layout.d and not rule.statistics:
         raise CompositionError(
@@ -47,21 +49,22 @@ def check_aggregation(rule: Aggregation, net: Net, cohorts: Cohorts, rounds: int
             f"'{net.buffer_layout.names[0]}' are no changes that could be shortened; use "
             "GroupNorm, or batch norm with track_running_stats=False"
         )
+    listed = isinstance(cohorts.size, Sequence)
     inner = rule.inner if isinstance(rule, Omniscient) else rule
     if isinstance(inner, Krum):
-        least = len(cohorts.example) if cohorts.sampling == "fixed" else round(cohorts.expected)
-        inner.check(least)
-    listed = isinstance(cohorts.size, Sequence)
+        drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
+        inner.check(len(cohorts.example) if listed else drawn)
     if rule.private and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling
         raise ConfigError(
             "aggregation = dp needs sampling = poisson with a share or a number of clients, as its "
             f"account of privacy takes it, got {got}"
         )
-    if rule.private and cohorts.turnover is not None:
+    if rule.private and (cohorts.turnover, cohorts.availability) != (None, None):
+        what = "turnover" if cohorts.availability is None else "availability"
         raise ConfigError(
-            "aggregation = dp and turnover: a client's share of the rounds is then not the one "
-            "that is accounted for; leave turnover out"
+            f"aggregation = dp and {what}: a client's share of the rounds is then not the one "
+            f"that is accounted for; leave {what} out"
         )
     state = rule.init(net.init(), cohorts.expected, cohorts.share)
     if (least := rule.allowed(state, rounds)) < rounds:

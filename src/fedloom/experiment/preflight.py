@@ -36,11 +36,15 @@ _log = logging.getLogger(__name__)
 NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
-def check_parts(plan: Plan, fed: Federation, net: Net, cohorts: Cohorts, rounds: int) -> None:
-    """Raise ConfigError or CompositionError for parts that do not suit model, device or cohorts."""
+def check_parts(
+    plan: Plan, fed: Federation, net: Net, cohorts: Cohorts, most: int, rounds: int
+) -> None:
+    """Raise ConfigError or CompositionError for parts that do not suit model, device or cohorts.
+    most: clients of a server step.
+    """
     check_precision(fed.local, net)
     check_singles(net, fed, plan.rule, cohorts)
-    check_aggregation(plan.aggregation, net, cohorts, rounds)
+    check_aggregation(plan.aggregation, net, cohorts, most, rounds)
     fed.check_devices()
     if plan.private is not None:
         plan.private.kept(net)  # refuses a model of which all or nothing would be private

@@ -54,7 +54,17 @@ def plain(value: Any) -> Any:
 
 
 _SHOWN = ("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite")
-_PARTS = ("algorithm", "local", "evaluate", "turnover", "submodel", "private", "choose")
+_PARTS = (
+    "algorithm",
+    "local",
+    "evaluate",
+    "turnover",
+    "submodel",
+    "private",
+    "choose",
+    "availability",
+    "clock",
+)
 
 
 def in_words(exp: Any, **more: Any) -> dict[str, Any]:
@@ -140,6 +150,9 @@ def fingerprint(
     cohorts, link = loop.cohorts, loop.plan.link
     if cohorts.turnover is not None:  # in a part that every run has, so that its absence shows too
         hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.turnover)])
+    if cohorts.availability is not None:  # the file of a trace may have changed
+        spans = None if cohorts.trace is None else cohorts.trace.spans
+        hashes["cohort"] = digest([hashes["cohort"], plain(cohorts.availability), spans])
     if loop.fed.capacities:  # a file of them may have changed
         hashes["submodel"] = digest([hashes["submodel"], loop.fed.capacities])
     if python:  # a configuration's metrics follow from its data and objective

@@ -181,8 +181,10 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
     local, basis = sizes.local(scores)
     part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}
     columns = sizes.columns(scores)
-    drawn = loop.cohorts.of if loop.choose is None else lambda t: loop.history[t]["clients"]
-    took = {i for t in range(loop.round) for i in drawn(t)}
+    named = [row.get("clients") for row in loop.history]  # where not only a draw decides
+    took = {
+        i for t, drawn in enumerate(named) for i in (loop.cohorts.of(t) if drawn is None else drawn)
+    }
     outside = [i for i in range(loop.fed.population) if i not in took]
     summary = {
         "rule": sizes.rule.name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import torch
 from ..core.hyper import PositiveInt, Share, check_settings, hyper, listed, ranged
 from ..core.rng import generator
 from ..errors import ConfigError
+from .availability import Availability, Trace, read_trace
 
 SAMPLINGS = ("fixed", "bernoulli", "poisson")
 
@@ -72,8 +74,9 @@ class Cohorts:
     schedule: one list of clients per round, which restarts at its end. sampling: "fixed" draws
     exactly that many without replacement; "bernoulli" lets every client take part with that
     probability, and draws again if nobody does; "poisson" does not draw again, so that a round may
-    have nobody, as the accounts of privacy take it. turnover: which clients are available; a share
-    or number is then of those. Raises ConfigError for a cohort that the population does not have.
+    have nobody, as the accounts of privacy take it. turnover, availability: which clients are
+    available; a share or number is then of those. Raises ConfigError for a cohort that the
+    population does not have. `now` is in simulated seconds, which only a trace may ask for.
 
     >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
     True
@@ -84,6 +87,8 @@ class Cohorts:
     seed: int = 0
     sampling: str = "fixed"
     turnover: Turnover | None = None
+    availability: Availability | None = None
+    trace: Trace | None = field(default=None, init=False, repr=False)
     # the last two stages and their clients
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
@@ -110,6 +115,14 @@ class Cohorts:
             )
         if isinstance(self.size, Sequence):
             self._check_lists(self.size)
+        self._check_availability()
+
+    def _check_availability(self) -> None:
+        given = self.availability
+        if given is not None and given.trace is not None:
+            object.__setattr__(self, "trace", read_trace(given.trace, self.population))
+        if given is not None and given.over_selection > 1:
+            self.check_countable("availability.over_selection")
 
     def _check_turnover(self) -> None:
         if self.turnover is None:
@@ -200,28 +213,54 @@ class Cohorts:
             return self.there
         return self._count
 
-    def check_countable(self) -> None:
-        """Raise ConfigError unless every round has the same number of clients, which a rule then
-        chooses.
+    def check_countable(self, setting: str) -> None:
+        """Raise ConfigError unless every round has the same number of clients, as a setting needs
+        it.
         """
         if isinstance(self.size, Sequence) or self.sampling != "fixed":
-            what = "lists of clients" if isinstance(self.size, Sequence) else "sampling = bernoulli"
+            what = (
+                "lists of clients"
+                if isinstance(self.size, Sequence)
+                else f"sampling = {self.sampling}"
+            )
             raise ConfigError(
-                f"choose and {what} both say who takes part; give cohort as a share or a number, "
-                "with sampling = fixed"
+                f"{setting} and {what} both say who takes part; give cohort as a share or a "
+                "number, with sampling = fixed"
             )
 
     @property
     def example(self) -> list[int]:
         """The cohort of the first round that has one, or the first client."""
-        found = (self.of(t) for t in range(100 if self.sampling == "poisson" else 1))
+        often = self.sampling == "poisson" or self.availability is not None
+        found = (self.of(t) for t in range(100 if often else 1))
         return next(filter(None, found), [0])
 
-    def present(self, round: int) -> list[int]:
+    def present(self, round: int, now: float = 0.0) -> list[int]:
         """Clients available in a round (counted from 0), sorted."""
-        if self.turnover is None:
-            return list(range(self.population))
-        return self._present(round // self.turnover.every)
+        there = list(range(self.population))
+        if self.turnover is not None:
+            there = self._present(round // self.turnover.every)
+        if self.trace is not None:
+            open_now = self.trace.there(now if self.trace.unit == "seconds" else round)
+            there = [i for i in there if i in open_now]
+        if self.availability is not None and self.availability.share is not None:
+            free = self.availability.there(self.population, self.seed, round)
+            there = [i for i in there if free[i]]
+        return there
+
+    def waits(self, now: float) -> float:
+        """The first time from now on when the trace has somebody; now without one in seconds.
+        Raises ConfigError if there is none.
+        """
+        if self.trace is None or self.trace.unit != "seconds":
+            return now
+        assert self.availability is not None
+        if (later := self.trace.next(now)) is None:
+            raise ConfigError(
+                f"availability.trace '{self.availability.trace}' has nobody after {now:.6g} "
+                "seconds, and the run goes on; give a longer trace, or fewer rounds"
+            )
+        return later
 
     def _present(self, stage: int) -> list[int]:
         """Clients available in a stage, computed stage by stage from the last known one."""
@@ -248,13 +287,29 @@ class Cohorts:
         before = self._present(round // change.every - 1)
         return sorted(set(before) - set(self._present(round // change.every)))
 
-    def of(self, round: int) -> list[int]:
-        """The clients of a round (counted from 0), sorted."""
+    def wanted(self, there: int) -> int:
+        """How many of so many available clients a round needs."""
+        if isinstance(self.size, Sequence) or self.sampling != "fixed":
+            return there
+        if isinstance(self.size, int):
+            return min(self.size, there)
+        return max(round_half_up(self.size * there), 1) if there else 0
+
+    def order(self, there: Sequence[int], round: int) -> Iterator[int]:
+        """The available clients of a round (from 0) in the order in which they are asked."""
+        places = torch.randperm(len(there), generator=generator(self.seed, "cohort", round))
+        return (there[int(i)] for i in places.numpy())  # one by one: there may be a million
+
+    def of(self, round: int, now: float = 0.0) -> list[int]:
+        """The clients that are asked in a round (counted from 0), sorted."""
         if isinstance(self.size, Sequence):
-            return sorted(self.size[round % len(self.size)])
-        there = self.present(round)
+            named = self.size[round % len(self.size)]
+            if self.availability is None:
+                return sorted(named)
+            return sorted({*named} & {*self.present(round, now)})
+        there = self.present(round, now)
         n = len(there)
-        if self.sampling != "fixed":
+        if self.sampling != "fixed" and there:
             for attempt in range(1000):
                 draws = torch.rand(n, generator=generator(self.seed, "cohort", round, attempt))
                 members = (draws < self.share).nonzero()[:, 0].tolist()
@@ -263,8 +318,9 @@ class Cohorts:
             raise ConfigError(
                 f"cohort = {self.size}: nobody of {n} clients was drawn in 1000 tries"
             )
-        order = torch.randperm(n, generator=generator(self.seed, "cohort", round))
-        return sorted(there[i] for i in order[: self._count].tolist())
+        asked = self.wanted(n)
+        asked = asked if self.availability is None else self.availability.asked(asked)
+        return sorted(itertools.islice(self.order(there, round), asked))
 
 
 def round_half_up(value: float) -> int:

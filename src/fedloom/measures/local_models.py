@@ -9,13 +9,13 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..engines.author_checks import at_server
 from ..engines.client_round import Client, Done, Share
-from ..engines.questions import Asked, answered
 from ..engines.serial import Serial
 from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..server.rounds import Loop
 from ..server.server_step import Step
+from ..server.training import Part, Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +50,14 @@ def local_models(loop: Loop) -> LocalModels:
             f"this run has {loop.group.size} ranks; measure it without torchrun"
         )
     cohort, (msg, _) = loop.cohorts.of(loop.round), loop.message()
-    asked = Asked(msg, loop.buffers, loop.memory.get(cohort), cohort, loop.round)
     recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
     engine = Serial()
     engine.open(loop.plan, loop.fed, recorder.net)
-    asked, answers = answered(engine.ask, loop.plan.algorithm, asked)
-    results = recorder.run_range(*asked)
-    step = Step(loop.plan, loop.fed, recorder.net)
-    _, learnt = step.checked(engine, loop.learnt, asked, results, loop.memory.get, answers)
+    engine._client = recorder
+    part = Part(msg, loop.buffers, cohort, loop.round)
+    work = Work(engine, loop.plan.algorithm, [part], loop.memory.get)
+    work.ask()
+    _, learnt = Step(loop.plan, loop.fed, recorder.net).checked(work, loop.learnt, loop.round)
     after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
     return LocalModels(loop.model(), after, recorder.models, recorder.ended, recorder.net)
 

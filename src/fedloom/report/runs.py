@@ -102,6 +102,12 @@ class Run:
         return np.cumsum(self._or_zero("simulated_seconds"))
 
     @property
+    def simulated_seconds(self) -> float | None:
+        """Simulated seconds in all; None without a device profile."""
+        whole = float(self.simulated[-1]) if self.rounds.size else 0.0
+        return whole if whole > 0 else None
+
+    @property
     def target(self) -> float | None:
         """The target the run was given, in the metric's unit, if any."""
         return _number(self.summary.get("target", _table(self.config, "evaluate").get("target")))

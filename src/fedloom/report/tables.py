@@ -119,7 +119,8 @@ def comparison(groups: Sequence[Group], target: float | None = None) -> list[Row
     the target are found anew on the EMA curve; without, they are what each run wrote for its own.
     `rounds_to_target` is a mean over the seeds that reached it: "63", "63 (2/3)" if only two of
     three did, "100+" if none did in 100 rounds; `bytes_to_target` and `seconds_to_target` likewise,
-    None if none did.  `bytes` counts up and down, `seconds` leaves evaluation out.
+    None if none did.  `bytes` counts up and down, `seconds` leaves evaluation out;
+    `simulated_seconds` and `simulated_to_target` are of the described devices, else None.
     """
     return [_row(group, target) for group in groups]
 
@@ -146,9 +147,11 @@ def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         (f"rounds to {goal}", [row["rounds_to_target"] or MISSING for row in rows]),
         (f"bytes to {goal}", [human_bytes(row["bytes_to_target"]) for row in rows]),
         (f"time to {goal}", [human_seconds(row["seconds_to_target"]) for row in rows]),
+        (f"device time to {goal}", [human_seconds(row["simulated_to_target"]) for row in rows]),
         ("bytes", [human_bytes(row["bytes"]) for row in rows]),
         ("time per round", [human_seconds(row["seconds_per_round"]) for row in rows]),
         ("time", [human_seconds(row["seconds"]) for row in rows]),
+        ("device time", [human_seconds(row["simulated_seconds"]) for row in rows]),
     ]
     kept = [(head, cells) for head, cells in columns if any(cell != MISSING for cell in cells)]
     return [head for head, _ in kept], [
@@ -232,7 +235,16 @@ def _row(group: Group, target: float | None) -> Row:
             [s / len(run.rounds) for s, run in zip(seconds, runs, strict=True) if s is not None]
         ),
         "seconds": mean(seconds),
+        "simulated_to_target": mean([_simulated(*pair) for pair in zip(runs, hits, strict=True)]),
+        "simulated_seconds": mean([run.simulated_seconds for run in runs]),
     }
+
+
+def _simulated(run: Run, hit: Hit | None) -> float | None:
+    """Simulated seconds until a target was reached; None without a device profile."""
+    if hit is None or run.simulated_seconds is None:
+        return None
+    return float(run.simulated[run.rounds <= hit.round][-1])
 
 
 def _hit(run: Run, target: float | None) -> Hit | None:

@@ -1,4 +1,4 @@
-"""What an aggregation adds to a round: its state, its columns of the row, rounds of nobody."""
+"""What an aggregation adds to a round: its state, its columns of the row."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any, Protocol
 from ..aggregation import Aggregation
 from ..core.net import Net
 from ..core.vector import Rec
-from ..engines.client_round import RangeResult, Stats
+from ..engines.client_round import Stats
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
-
-NOBODY = RangeResult([], {}, [])  # the result of a round without clients; read-only
 
 
 def first_state(plan: Plan, net: Net, cohorts: Cohorts) -> Rec:

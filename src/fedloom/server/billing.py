@@ -8,11 +8,14 @@ earlier exchange of the round is among the bytes of a later one too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..compression import downlink
 from ..core.vector import Rec
 from ..engines.client_round import Stats
 from ..federation.federation import Federation
+from ..storage.client_state import ClientStates
+from .choosing import Chosen
 
 Exchanges = list[list[Stats]]
 
@@ -23,6 +26,21 @@ def billed(stats: list[Stats], at_down: Rec, missed: Mapping[int, int | None]) -
         return stats
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
     return list(map(bill, stats))
+
+
+def all_billed(
+    chosen: Chosen, exchanges: Exchanges, at_down: Rec, memory: ClientStates, round: int
+) -> tuple[Exchanges, list[Stats]]:
+    """The costs of a server step's exchanges, and of its absent clients, with the bytes that were
+    really sent.
+    """
+    absent = chosen.absent
+    if sent := chosen.sent:
+        paid = [[s._replace(bytes_down=sent[s.client]) for s in some] for some in exchanges]
+        return paid, absent
+    everybody = {s.client for some in (*exchanges, absent) for s in some}
+    missed = downlink.away(memory.last(everybody), round)
+    return [billed(some, at_down, missed) for some in exchanges], billed(absent, at_down, missed)
 
 
 def together(exchanges: Exchanges) -> tuple[list[Stats], list[Stats]]:
@@ -49,13 +67,20 @@ def _plus(s: Stats, a: Stats) -> Stats:
     )
 
 
-def simulated_seconds(fed: Federation, exchanges: Exchanges) -> float | None:
+def wasted(columns: Mapping[str, Any], absent: list[Stats]) -> dict[str, Any]:
+    """A row's columns about who did not answer. columns: the others of the choice of clients."""
+    if "dropped" not in columns:
+        return {**columns}
+    return {**columns, "bytes_wasted": sum(sum(s.bytes_down.values()) for s in absent)}
+
+
+def simulated_seconds(fed: Federation, chosen: Chosen, exchanges: Exchanges) -> float | None:
     """Simulated seconds of a round, if the devices are described: each exchange ends when its
     slowest client has answered. A batch of a pass over all its data takes as long as a step.
     """
-    if fed.devices is None:
-        return None
-    total, told = 0.0, dict[int, int]()  # bytes that a client has already
+    if fed.devices is None or chosen.seconds is not None:
+        return chosen.seconds
+    total, told = chosen.waited, dict[int, int]()  # bytes that a client has already
     for exchange in exchanges:
         slowest = 0.0
         for s in exchange:

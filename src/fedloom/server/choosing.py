@@ -1,9 +1,11 @@
-"""Who takes part in a round: drawn, or chosen by a rule that may ask candidates first."""
+"""Who takes part in a round: drawn, or chosen by a rule that may ask candidates first; and who of
+those that were asked answers in time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from ..core.interrupts import undisturbed
 from ..core.ranks import Group
@@ -14,48 +16,137 @@ from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..storage.client_state import ClientStates
+from .durations import Durations
+from .ledger import Ledger
+from .training import Part
+
+
+class Told(NamedTuple):
+    """What the clients of a round are sent: message, buffers; the server's downlink state then."""
+
+    msg: Rec
+    buffers: Vec
+    at_down: Rec
+
+
+class Way(NamedTuple):
+    """A client under way: the round whose model it was sent, the simulated second when it arrives,
+    whether it answers, and the bytes that it was sent.
+    """
+
+    round: int
+    arrives: float
+    answers: bool
+    down: dict[str, int]
+
+
+class UnderWay(NamedTuple):
+    """What an asynchronous clock keeps between server steps. now: simulated seconds; told: by
+    round, for those that are under way.
+    """
+
+    now: float
+    ways: Mapping[int, Way]
+    told: Mapping[int, tuple[Rec, Vec]]
 
 
 class Chosen(NamedTuple):
-    """The clients of a round, sorted, and what asking the candidates cost."""
+    """The clients of a server step, and what asking others cost.
 
-    cohort: list[int]
+    absent: clients that were sent the model and give no update. sent: {client: {field: bytes}}, if
+    it was not in this round. seconds: the step's simulated time, if the costs do not tell; waited:
+    before it began. columns: of the row; named: whether it names the clients, as where more than a
+    draw decides who takes part. under_way: see UnderWay.
+    """
+
+    parts: list[Part]
     candidates: list[Stats]
+    absent: list[Stats]
+    columns: dict[str, Any]
+    named: bool = True
+    waited: float = 0.0
+    seconds: float | None = None
+    sent: Mapping[int, dict[str, int]] = {}
+    under_way: UnderWay | None = None
+
+
+class Going(Protocol):
+    """What the choice of clients asks of a run."""
+
+    history: list[dict[str, Any]]
+    engine: Engine
+    memory: ClientStates
+    ledger: Ledger
+    under_way: UnderWay | None
 
 
 class Chooser:
     """Says who takes part; without a rule, those that `cohorts` draws."""
 
     def __init__(
-        self, rule: ClientChoice | None, cohorts: Cohorts, fed: Federation, group: Group
+        self,
+        rule: ClientChoice | None,
+        group: Group,
+        cohorts: Cohorts,
+        fed: Federation,
+        durations: Durations,
     ) -> None:
         self.rule, self._cohorts, self._fed, self._group = rule, cohorts, fed, group
+        self._durations = durations
 
-    def known(self, round: int, rows: Sequence[dict[str, Any]]) -> Known:
-        """What a rule may look at."""
-        there, sizes = self._cohorts.present(round), self._fed.data.sizes.tolist()
-        return Known(round, self._cohorts.largest, there, sizes, tuple(rows), self._fed.seed)
-
-    def of(
-        self,
-        rows: Sequence[dict[str, Any]],
-        engine: Engine,
-        memory: ClientStates,
-        told: tuple[Rec, Vec],
-    ) -> Chosen:
-        """Who takes part in the round after these rows. told: the message and the buffers. Raises
-        ConfigError for a choice that the rule may not make.
+    def of(self, told: Told, run: Going) -> Chosen:
+        """Who takes part in the next round. Raises ConfigError for a choice that the rule may not
+        make.
         """
-        rule, round = self.rule, len(rows)
+        round, before = len(run.history), run.ledger.simulated
+        now = self._cohorts.waits(before)
+        cohort, asked = self._named(told, run, round, now)
+        part, given = Part(told.msg, told.buffers, cohort, round), self._cohorts.availability
+        if given is None:
+            return Chosen([part], asked, [], {}, self.rule is not None)
+        dropped = given.dropped(self._fed.population, self._fed.seed, round)
+        stay = [i for i in cohort if not dropped[i]]
+        there = len(self._cohorts.present(round, now))
+        late = self._late(told.msg, stay, self._cohorts.wanted(there))
+        columns = {"dropped": len(cohort) - len(stay), "late": len(late)}
+        missing = [i for i in cohort if dropped[i] or i in late]
+        absent = [unanswered(i, self._durations.down(told.msg, i)) for i in missing]
+        part = part._replace(cohort=[i for i in stay if i not in late])
+        return Chosen([part], asked, absent, columns, waited=now - before)
+
+    def _late(self, msg: Rec, cohort: list[int], wanted: int) -> set[int]:
+        """Those that have not answered when as many as are wanted have."""
+        if len(cohort) <= wanted:
+            return set()
+        found = self._durations
+        needs = {i: found.seconds(msg, i, found.down(msg, i)) for i in cohort}
+        return set(sorted(cohort, key=lambda i: (needs[i], i))[wanted:])
+
+    def _named(
+        self, told: Told, run: Going, round: int, now: float
+    ) -> tuple[list[int], list[Stats]]:
+        """Who is asked, and what asking the candidates cost."""
+        rule = self.rule
         if rule is None:
-            return Chosen(self._cohorts.of(round), [])
-        known = self.known(round, rows)  # a rank's own clock is in its rows: the first one decides
+            return self._cohorts.of(round, now), []
+        there, sizes = self._cohorts.present(round, now), self._fed.data.sizes.tolist()
+        size, seed = min(self._cohorts.largest, len(there)), self._fed.seed
+        known = Known(round, size, there, sizes, tuple(run.history), seed)
+        if not there:
+            return [], []
+        # a rank's own clock is in its rows: the first one decides
         named = self._group.first(lambda: rule.candidates(known))
         asked, stats = checked(rule, "candidates", named, known), []
         if asked:
             with undisturbed():
-                states = memory.get(asked)
-            stats = engine.ask(*told, states, asked, round, losses=True).stats
+                states = run.memory.get(asked)
+            message = told.msg, told.buffers
+            stats = run.engine.ask(*message, states, asked, round, losses=True).stats
         losses = {s.client: s.loss for s in stats}
         found = self._group.first(lambda: rule.cohort(known, losses))
-        return Chosen(checked(rule, "cohort", found, known), stats)
+        return checked(rule, "cohort", found, known), stats
+
+
+def unanswered(client: int, down: dict[str, int]) -> Stats:
+    """The cost of a client that was sent the model and gives no update."""
+    return Stats(client, False, 0.0, 0, 0, down, {})

@@ -95,15 +95,15 @@ def skipped(stats: list[Stats], round: int) -> Row:
     return {"skipped": out}
 
 
-def row_of(stats: list[Stats], others: list[Stats], round: int, chosen: bool) -> Row:
-    """A round's columns about its clients. others: candidates that did not take part; chosen:
-    whether a rule chose the clients, which are then named.
+def row_of(stats: list[Stats], others: list[Stats], round: int, named: bool) -> Row:
+    """A round's columns about its clients. others: candidates that did not take part; named:
+    whether the clients are named, as where more than a draw decides who takes part.
     """
     losses = [s.loss for s in stats if s.answered]
     values = sum(s.values for s in (*stats, *others))
     return {
         "cohort": len(stats),
-        **({"clients": [s.client for s in stats]} if chosen else {}),
+        **({"clients": sorted(s.client for s in stats)} if named else {}),
         "answered": len(losses),
         **skipped(stats, round),
         "train_loss": average(losses) if losses else None,

@@ -21,25 +21,28 @@ from ..engines.base import Engine, Remote, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.client_round import Stats
 from ..engines.evaluation import Score, add
-from ..engines.questions import Asked, answered
 from ..errors import CheckpointError, FedloomError
 from ..federation.choice import ClientChoice
+from ..federation.clock import Clock
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..storage.checkpoint import Checkpoint
 from ..storage.client_state import ClientStates
 from ..storage.run_directory import RunDirectory, State
-from .aggregated import NOBODY, aggregated, allowed, first_state
-from .billing import billed, simulated_seconds, together
-from .choosing import Chooser
+from .aggregated import aggregated, allowed, first_state
+from .arrivals import as_json, chooser, restored
+from .billing import all_billed, simulated_seconds, together, wasted
+from .choosing import Chosen, Told, UnderWay
 from .client_evaluation import ClientTests, spread_of, untested
 from .divergence import Watch
+from .durations import Durations
 from .evaluation import Curve, Evaluation, held_out
 from .ledger import Ledger, bytes_of, no_column_twice, put, row_of, squares
-from .saved import unwritten, whole_record
+from .saved import continued, unwritten, whole_record
 from .server_step import Learnt, Step
 from .submodel_evaluation import Sizes
+from .training import Work
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
@@ -75,6 +78,7 @@ class Loop:
     on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
     sizes: Sizes | None = None  # of sub-models
     choose: ClientChoice | None = None  # None: cohorts are drawn
+    clock: Clock | None = None  # None: rounds
     measures: list[Measuring] = field(default_factory=list)
     group: Group = ALONE  # the ranks of the run: what a clock or a user decides, the first decides
 
@@ -87,6 +91,7 @@ class Loop:
     at_down: Rec = None  # and of the downlink
     gathered: Rec = None  # and of the aggregation
     buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
+    under_way: UnderWay | None = None  # of an asynchronous clock
     saved: int = -1
     _tested: tuple[Rec, Score] | None = None  # the server state that was tested last
 
@@ -94,7 +99,8 @@ class Loop:
         parts = self.plan, self.fed, self.net
         self._watch, self._step = Watch(self.fed, untested(self.plan, self.fed)), Step(*parts)
         self._clients = ClientTests(*parts, self.evaluation.statistics)
-        self._chooser = Chooser(self.choose, self.cohorts, self.fed, self.group)
+        found = self.group, self.cohorts, self.fed, Durations(*parts)
+        self._chooser = chooser(self.clock, self.choose, *found)
         self.gathered = first_state(self.plan, self.net, self.cohorts)
         self._held_out = held_out(self.fed.data)
 
@@ -146,8 +152,9 @@ class Loop:
         return at_server(self.plan.algorithm, self.fed.seed, name, self.round, *arguments)
 
     def _probe(self, x: Vec) -> Rec:
-        """The mean of the exchange before round 1 with all available clients."""
-        started, everybody = time.perf_counter(), self.cohorts.present(0)
+        """The mean of the exchange before round 1 with all available clients (or the first)."""
+        started, cohorts = time.perf_counter(), self.cohorts
+        everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
         results = self.engine.probe(x, self.buffers, everybody)
         up = self._step.probed(self.engine, x, self.buffers, results)
         self.ledger.add(results.stats, time.perf_counter() - started)
@@ -166,23 +173,15 @@ class Loop:
                 started = time.perf_counter()
                 with self._saved_after_an_error():
                     msg, at_down = self.message()
-                    told = msg, self.buffers
-                    chosen = self._chooser.of(self.history, self.engine, self.memory, told)
-                with undisturbed():  # a library may make another error of a Ctrl-C
-                    memories = self.memory.get(chosen.cohort)
-                with self._saved_after_an_error():
-                    asked = Asked(*told, memories, chosen.cohort, self.round)
-                    asked, answers = answered(self.engine.ask, self.plan.algorithm, asked)
-                    results = self.engine.round(*asked) if asked.cohort else NOBODY
-                    found = self.engine, self.learnt, asked, results, self.memory.get
-                    results, learnt = self._step.checked(*found, answers)
+                    chosen = self._chooser.of(Told(msg, self.buffers, at_down), self)
+                    work = Work(self.engine, self.plan.algorithm, chosen.parts, self._states)
+                    work.ask()
+                    results, learnt = self._step.checked(work, self.learnt, self.round)
                     own = self._step.reported(learnt.srv, self.round + 1)
-                stats = [chosen.candidates, answers.stats, results.stats]
-                everybody = {s.client for some in stats for s in some}
-                missed = downlink.away(self.memory.last(everybody), self.round)
+                stats = [chosen.candidates, work.answers.stats, results.stats]
                 with undisturbed():
-                    exchanges = [billed(some, at_down, missed) for some in stats]
-                    self._commit(results.memories, learnt, started, exchanges, own)
+                    bills = all_billed(chosen, stats, at_down, self.memory, self.round)
+                    self._commit(chosen, results.memories, learnt, started, *bills, own)
                     self.at_down = at_down
                 self._finish_row(rounds)
                 if self._save_due(last_save):
@@ -198,6 +197,10 @@ class Loop:
             raise
         self.save(final=True)
 
+    @undisturbed()  # a library may make another error of a Ctrl-C
+    def _states(self, cohort: list[int]) -> dict[int, Rec]:
+        return self.memory.get(cohort)
+
     @contextlib.contextmanager
     def _saved_after_an_error(self) -> Iterator[None]:
         """What earlier rounds have learnt is not lost."""
@@ -209,37 +212,41 @@ class Loop:
 
     def _commit(
         self,
+        chosen: Chosen,
         memories: dict[int, Rec],
         learnt: Learnt,
         started: float,
         exchanges: list[list[Stats]],
+        absent: list[Stats],
         own: Row,
     ) -> None:
         """The only place where the state of the run changes. exchanges: what candidates, answers
-        and client updates cost; own: what the method reports.
+        and client updates cost; absent: the same of who gave none; own: what the method reports.
         """
         t, local, rule = self.round, self.fed.local, self.plan.aggregation
         stats, others = together(exchanges)
         if not any(s.answered for s in stats) and not rule.private:
             _log.warning("round %d: no client update arrived; the model stays as it was", t + 1)
         self.srv, self.at_link, self.buffers, self.gathered = learnt
+        self.under_way = chosen.under_way
         self.memory.put(memories)
         seconds = time.perf_counter() - started
         before = dict(self.ledger.down), dict(self.ledger.up)
-        simulated = simulated_seconds(self.fed, exchanges)
-        self.ledger.add(stats, seconds, simulated or 0.0, others)
+        simulated = simulated_seconds(self.fed, chosen, exchanges)
+        self.ledger.add(stats, seconds, simulated or 0.0, [*others, *absent])
         self.round += 1
         self.memory.drop(self.cohorts.forgotten(self.round))
         self.history.append(
             {
                 "round": self.round,
                 "lr": local.rate(t, 0),
-                **row_of(stats, others, t + 1, self.choose is not None),
+                **row_of(stats, others, t + 1, chosen.named),
                 **bytes_of("down", self.ledger.down, before[0]),
                 **bytes_of("up", self.ledger.up, before[1]),
                 "seconds": round(seconds, 6),
                 **({} if simulated is None else {"simulated_seconds": simulated}),
                 **squares(stats),
+                **wasted(chosen.columns, absent),
                 **aggregated(rule, self.gathered, t, stats, self.fed),
             }
         )
@@ -342,8 +349,10 @@ class Loop:
             return  # a checkpoint whose last row is not written could not be resumed
         extra: Row = {"ledger": self.ledger.as_dict(), "curve": asdict(self.curve)}
         extra["population"] = self.fed.population
+        if self.under_way is not None:
+            extra["clock"] = as_json(self.under_way)
         try:
-            record = whole_record(self.learnt, self.at_down, self.sizes)
+            record = whole_record(self.learnt, self.at_down, self.sizes, self.under_way)
             state = State(self.round, record, self.buffers, extra)
             self.folder.save(state, self.memory, self.checkpoint.keep)
             self.saved = self.round
@@ -372,15 +381,9 @@ class Loop:
         self.take(state)
         self.saved = state.round
         self.ledger = Ledger(**state.extra["ledger"])
-        asked = self.curve
-        self.curve = Curve(**state.extra["curve"])
-        if asked.ema != self.curve.ema:
-            told = "evaluate.ema stays %g: the moving averages until now were made with it"
-            _log.warning(told, self.curve.ema)
-        self.curve.higher_is_better = asked.higher_is_better
-        if asked.target != self.curve.target:
-            name = f"test_{self.headline}_ema"
-            self.curve.aim(asked.target, self.ledger.means(self.history, name))
+        name = f"test_{self.headline}_ema"
+        means = lambda: self.ledger.means(self.history, name)
+        self.curve = continued(self.curve, state.extra["curve"], means)
         self.logged = len(self.history)
         for row in self.history:  # no warning twice
             self._watch.see(row)
@@ -391,5 +394,7 @@ class Loop:
         learnt = state.srv
         self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
         self.gathered = getattr(learnt, "gathered", self.gathered)
+        if "clock" in state.extra:
+            self.under_way = restored(learnt.told, state.extra["clock"])
         if self.sizes is not None:
             self.sizes.restore(getattr(learnt, "sizes", None), self._sent(), self.round)

@@ -23,12 +23,12 @@ from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
 from ..engines.base import Engine
 from ..engines.client_round import RangeResult
-from ..engines.questions import NO_ANSWERS, Answers, Asked
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .submodel_evaluation import holding
+from .training import Work
 
 _log = logging.getLogger(__name__)
 _HINT = "lower local.lr, set local.clip"
@@ -51,37 +51,24 @@ class Step:
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
 
-    def checked(
-        self,
-        engine: Engine,
-        now: Learnt,
-        asked: Asked,
-        results: RangeResult,
-        states: Callable[[list[int]], dict[int, Rec]],
-        answers: Answers = NO_ANSWERS,
-    ) -> tuple[RangeResult, Learnt]:
-        """-> the results that count, and the new server state made from them.
+    def checked(self, work: Work, now: Learnt, round: int) -> tuple[RangeResult, Learnt]:
+        """Train -> the results that count, and the new server state made from them.
 
         If that is not finite, nonfinite = "stop" raises ClientError, which names the client whose
         update is the largest part of the sum. "skip" leaves out all clients whose updates stand out
         and repeats the round without them, as if they were not in the cohort, until the server is
-        finite; if it never is, no update counts. states: the client states of a part of the cohort.
-        The message, with the means of the answers, stays as it was.
+        finite; if it never is, no update counts. The message, with the means of the answers, stays
+        as it was.
         """
-
-        def run(cohort: list[int]) -> RangeResult:
-            memories = states(cohort) | {i: r for i, r in answers.memories.items() if i in cohort}
-            return engine.round(*asked._replace(cohort=cohort, memories=memories))
-
-        new = self._made(now, asked.round, results, answers.mean)
+        results, mean = work.run(), work.answers.mean
+        new = self._made(now, round, results, mean)
         where = _spoilt(new, now)
         if where is None:
             return results, new
-        sizes, t = self._sizes(run, results), asked.round + 1
+        sizes, t = self._sizes(work.run, results), round + 1
         for out in _sets(sizes):
-            rest = [i for i in asked.cohort if i in sizes and i not in out]
-            again = run(rest)
-            new = self._made(now, asked.round, again, answers.mean)
+            again = work.run([i for i in work.cohort if i in sizes and i not in out])
+            new = self._made(now, round, again, mean)
             if _spoilt(new, now) is not None:
                 continue
             if self.plan.nonfinite == "stop":

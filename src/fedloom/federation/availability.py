@@ -1,0 +1,148 @@
+"""Clients that can be asked at some times only, and clients that were asked and do not answer."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from ..core.hyper import PositiveShare, ShareBelow1, check_settings, hyper, ranged
+from ..core.parsing import decoded
+from ..core.rng import generator
+from ..errors import ConfigError
+
+# the first line of a trace -> the unit of its times
+HEADS = {
+    ("client", "begin_seconds", "end_seconds"): "seconds",
+    ("client", "first_round", "last_round"): "rounds",
+}
+
+
+@ranged
+@dataclass(frozen=True, kw_only=True)
+class Availability:
+    """Which clients can be asked, which of those answer, and how many more are asked for that.
+
+    A share or number of clients (cohort) is then of those available. A trace is a CSV file with a
+    line for each time that a client is available: client,begin_seconds,end_seconds in simulated
+    seconds, the end not included, or client,first_round,last_round, both included and counted from
+    1. Seconds need [devices]: a round then waits until somebody is available. Otherwise a round in
+    which nobody is available changes nothing.
+
+    A client that drops out has received the model, which is billed; it sends nothing, its state
+    stays as it was, and nobody waits for it. With over_selection the server asks more clients than
+    it needs, and takes the first that answer in simulated time (Bonawitz et al., MLSys 2019,
+    section 2); the others are stopped, and the models that they received are billed.
+    """
+
+    title: ClassVar[str] = "availability"
+    share: PositiveShare | None = hyper(
+        None, "probability with which a client is available in a round; none: 1"
+    )
+    trace: str | None = hyper(None, "a CSV file of when each client is available")
+    dropout: ShareBelow1 = hyper(0.0, "probability with which a client that was asked drops out")
+    over_selection: float = hyper(
+        1.0,
+        "how many times as many clients are asked as the cohort needs (needs [devices])",
+        "1.3: Bonawitz et al.",
+        low=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def asked(self, wanted: int) -> int:
+        """How many clients are asked where so many are wanted.
+
+        >>> Availability(over_selection=1.3).asked(10)
+        13
+        """
+        return math.ceil(self.over_selection * wanted * (1 - 1e-12))
+
+    def there(self, population: int, seed: int, round: int) -> list[bool]:
+        """Of every client, whether it is available in a round (from 0), by `share`."""
+        return self._below(self.share, population, seed, "availability", round)
+
+    def dropped(self, population: int, seed: int, round: int) -> list[bool]:
+        """Of every client, whether it drops out if it is asked in a round (from 0)."""
+        return self._below(self.dropout, population, seed, "dropout", round)
+
+    def _below(
+        self, share: float | None, population: int, seed: int, what: str, round: int
+    ) -> list[bool]:
+        if share is None or not 0 < share < 1:
+            return [share is None or share == 1] * population
+        draws = torch.rand(population, generator=generator(seed, what, round), dtype=torch.float64)
+        found: list[bool] = (draws < share).tolist()
+        return found
+
+
+class Span(NamedTuple):
+    """A time when a client is available: from begin on, and before end."""
+
+    client: int
+    begin: float
+    end: float
+
+
+class Trace(NamedTuple):
+    """Times when clients are available, in "seconds" or "rounds" (from 0)."""
+
+    unit: str
+    spans: tuple[Span, ...]
+
+    def there(self, at: float) -> set[int]:
+        """The clients that are available at a time."""
+        return {span.client for span in self.spans if span.begin <= at < span.end}
+
+    def next(self, at: float) -> float | None:
+        """The first time from this one on when somebody is available; None if there is none."""
+        later = [max(span.begin, at) for span in self.spans if span.end > at]
+        return min(later, default=None)
+
+
+def read_trace(path: str, population: int) -> Trace:
+    """The trace in a file. Raises ConfigError."""
+    named = f"availability.trace '{path}'"
+    try:
+        lines = decoded(Path(path).read_bytes()).splitlines()
+    except OSError as error:
+        raise ConfigError(f"{named} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{named} cannot be read: it {error}") from None
+    head = tuple(word.strip() for word in (lines or [""])[0].split(","))
+    if head not in HEADS:
+        known = " or ".join(",".join(names) for names in HEADS)
+        raise ConfigError(f"{named} must begin with the line {known}, got '{','.join(head)[:80]}'")
+    spans = tuple(_spans(lines, HEADS[head], population, named))
+    if not spans:
+        raise ConfigError(f"{named} names no client; give a line for each time of a client")
+    return Trace(HEADS[head], spans)
+
+
+def _spans(lines: list[str], unit: str, population: int, named: str) -> Iterator[Span]:
+    whole = unit == "rounds"
+    for number, row in enumerate(csv.reader(lines[1:]), 2):
+        if not row:
+            continue
+        where, given = f"{named}, line {number}", ",".join(row)[:80]
+        try:
+            client, begin, end = int(row[0]), float(row[1]), float(row[2])
+            fits = len(row) == 3 and math.isfinite(begin) and not math.isnan(end)
+        except (ValueError, IndexError):
+            fits = False
+        if not fits or (whole and (begin < 1 or begin % 1 or (end % 1 and end != math.inf))):
+            what = "two rounds from 1 on" if whole else "two numbers of seconds"
+            raise ConfigError(f"{where} must be a client's number and {what}, got '{given}'")
+        if not 0 <= client < population:
+            raise ConfigError(
+                f"{where} names client {client}; clients are numbered 0 to {population - 1}"
+            )
+        if end < begin or (end == begin and not whole):
+            raise ConfigError(f"{where} ends before it begins: '{given}'")
+        yield Span(client, begin - 1, end) if whole else Span(client, begin, end)

@@ -1,0 +1,175 @@
+"""The clients of a server step under an asynchronous clock: those whose updates arrive next.
+
+When a client arrives depends on its device and not on what it learns. So the order is known before
+anybody trains: a client trains when its update is due, from the model that it was sent.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from ..compression import downlink
+from ..core.arithmetic import average
+from ..core.ranks import Group
+from ..core.vector import Rec, rec
+from ..federation.availability import Availability
+from ..federation.choice import ClientChoice
+from ..federation.clock import Asynchronous, Clock
+from ..federation.federation import Federation
+from ..federation.sampling import Cohorts
+from .choosing import Chooser, Chosen, Going, Told, UnderWay, Way, unanswered
+from .durations import Durations
+from .training import Part
+
+
+def chooser(
+    clock: Clock | None,
+    rule: ClientChoice | None,
+    group: Group,
+    cohorts: Cohorts,
+    fed: Federation,
+    durations: Durations,
+) -> Chooser | Arrivals:
+    """What says who takes part."""
+    if isinstance(clock, Asynchronous):
+        return Arrivals(clock, cohorts, fed, durations)
+    return Chooser(rule, group, cohorts, fed, durations)
+
+
+class Arrivals:
+    """Sends the newest model to as many clients as may be under way, and says which updates a
+    server step is made of.
+
+    Clients that arrive at the same time do so in the order of their numbers, before the model is
+    sent to others. A client takes part at most once in a step.
+    """
+
+    def __init__(
+        self, clock: Asynchronous, cohorts: Cohorts, fed: Federation, durations: Durations
+    ) -> None:
+        self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
+        self.most = clock.concurrency or cohorts.wanted(cohorts.there)
+
+    def of(self, told: Told, run: Going) -> Chosen:
+        """The next server step. Raises ConfigError if nobody is available any more."""
+        round, before = len(run.history), run.under_way or UnderWay(0.0, {}, {})
+        step = _Step(self, told, run, round, before)
+        step.fill()
+        models = {**before.told, round: (told.msg, told.buffers)}
+        parts = [
+            Part(*models[t], sorted(i for i, w in step.took.items() if w.round == t), t, scale)
+            for t in sorted({w.round for w in step.took.values()})
+            for scale in [self.clock.weight(round - t)]
+        ]
+        late = [round - w.round for w in step.took.values()]
+        columns: dict[str, Any] = {}
+        if late:
+            columns |= {"staleness_mean": average(late), "staleness_max": max(late)}
+        if self.cohorts.availability is not None:
+            columns["dropped"] = len(step.lost)
+        absent = [unanswered(i, w.down) for i, w in sorted(step.lost.items())]
+        needed = {w.round for w in step.ways.values()}
+        return Chosen(
+            parts,
+            [],
+            absent,
+            columns,
+            seconds=step.now - before.now,
+            sent={i: w.down for i, w in {**step.took, **step.lost}.items()},
+            under_way=UnderWay(step.now, step.ways, {t: models[t] for t in sorted(needed)}),
+        )
+
+
+class _Step:
+    """One server step on its way. took: the updates in the buffer; lost: who dropped out."""
+
+    def __init__(
+        self, parts: Arrivals, told: Told, run: Going, round: int, before: UnderWay
+    ) -> None:
+        self._parts, self._told, self._run, self._round = parts, told, run, round
+        self.now, self.ways = before.now, dict(before.ways)
+        self.took: dict[int, Way] = {}
+        self.lost: dict[int, Way] = {}
+        self._queue = [(way.arrives, i) for i, way in self.ways.items()]
+        heapq.heapify(self._queue)
+        self._order: tuple[float, list[int]] | None = None
+
+    def fill(self) -> None:
+        """Let time pass until the buffer is full, or nobody can come any more."""
+        size = self._parts.clock.buffer
+        while len(self.took) < size:
+            self._send()
+            if not self._queue and (self.took or self.lost or not self._wait()):
+                return
+            self._arrive(size)
+
+    def _wait(self) -> bool:
+        """Wait until somebody is available; False if only a later server step can bring that."""
+        later = self._parts.cohorts.waits(self.now)
+        if later > self.now:
+            self.now = later
+            self._send()
+        return bool(self._queue)
+
+    def _arrive(self, size: int) -> None:
+        """All that arrive next at the same time, as far as the buffer takes them."""
+        self.now = max(self.now, self._queue[0][0])
+        while self._queue and self._queue[0][0] <= self.now and len(self.took) < size:
+            _, i = heapq.heappop(self._queue)
+            way = self.ways.pop(i)
+            (self.took if way.answers else self.lost)[i] = way
+
+    def _send(self) -> None:
+        """Send the newest model to clients that are free."""
+        free = self._parts.most - len(self.ways)
+        busy = self.ways.keys() | self.took.keys() | self.lost.keys()
+        for i in itertools.islice((i for i in self._asked() if i not in busy), max(free, 0)):
+            down = self._down(i)
+            arrives = self.now + self._parts.durations.seconds(self._told.msg, i, down)
+            self.ways[i] = Way(self._round, arrives, not self._dropped[i], down)
+            heapq.heappush(self._queue, (arrives, i))
+
+    def _asked(self) -> list[int]:
+        """The available clients in the order in which they are asked."""
+        cohorts = self._parts.cohorts
+        at = self.now if cohorts.trace is not None else 0.0
+        if self._order is None or self._order[0] != at:
+            there = cohorts.present(self._round, self.now)
+            self._order = at, list(cohorts.order(there, self._round))
+        return self._order[1]
+
+    def _down(self, client: int) -> dict[str, int]:
+        """{field: bytes} that a client is really sent."""
+        down, at_down = self._parts.durations.down(self._told.msg, client), self._told.at_down
+        if not at_down:
+            return down
+        missed = downlink.away(self._run.memory.last([client]), self._round)[client]
+        return downlink.bill(at_down, down, missed)
+
+    @functools.cached_property
+    def _dropped(self) -> Sequence[bool]:
+        fed, given = self._parts.fed, self._parts.cohorts.availability
+        given = Availability() if given is None else given
+        return given.dropped(fed.population, fed.seed, self._round)
+
+
+def versions(under_way: UnderWay) -> Rec:
+    """The models of those under way, for a checkpoint."""
+    told = under_way.told.items()
+    return rec(**{f"t{t}": rec(msg=msg, buffers=buffers) for t, (msg, buffers) in told})
+
+
+def as_json(under_way: UnderWay) -> dict[str, Any]:
+    """The rest of what a checkpoint holds."""
+    return {"now": under_way.now, "ways": {str(i): [*w] for i, w in under_way.ways.items()}}
+
+
+def restored(told: Rec, rest: dict[str, Any]) -> UnderWay:
+    """What versions() and as_json() wrote."""
+    ways = {int(i): Way(*w) for i, w in rest["ways"].items()}
+    models = {int(k[1:]): (own.msg, own.buffers) for k, own in told._asdict().items()}
+    return UnderWay(float(rest["now"]), ways, models)

@@ -1,0 +1,94 @@
+"""How long clients take for a round on their devices, as far as it is known before they train."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Oracle
+from ..core.net import Net
+from ..core.rng import generator
+from ..core.vector import Rec, Vec, rec, tree, zeros
+from ..engines.base import one_thread
+from ..engines.client_round import Client, Share
+from ..engines.summation import numbers
+from ..errors import ConfigError
+from ..federation.federation import Federation
+from ..plan import Plan
+from ..trace import traced
+from ..wrappers.rules import method_in
+
+
+class Durations:
+    """What a client is sent, and when it will have answered: its steps, its passes over all data,
+    and both messages. Where the size of an update depends on its values, as behind an entropy code,
+    the time is that of an update of normal random numbers.
+    """
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
+        self._plan, self._fed, self._net = plan, fed, net
+        self._sizes: dict[float, tuple[dict[str, int], int]] = {}
+
+    def down(self, msg: Rec, client: int) -> dict[str, int]:
+        """{field: bytes} of the broadcast that a client is sent, uncompressed."""
+        return self._of(msg, client)[0]
+
+    def seconds(self, msg: Rec, client: int, down: Mapping[str, int]) -> float:
+        """Simulated seconds until a client has answered. down: what it is really sent."""
+        fed, up = self._fed, self._of(msg, client)[1]
+        batch = fed.local.batch or int(fed.data.sizes[client])
+        work = fed.steps(client) + self._passes * -(-int(fed.data.sizes[client]) // batch)
+        return fed.duration(client, work, sum(down.values()), up)
+
+    @functools.cached_property
+    def _client(self) -> Client:
+        return Client(self._plan, self._fed, self._net)
+
+    @functools.cached_property
+    def _passes(self) -> int:
+        """How often the method asks for the gradient or loss over all data in a round."""
+        calls = 0
+
+        def counted(value: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return value
+
+        full = Oracle(lambda x: counted(zeros(x)), lambda x: counted(x.sum()))
+        method = method_in(self._plan.algorithm)
+        try:
+            traced(method, self._net.layout.d, full)
+        except Exception as error:  # an author's code may raise anything on zeros
+            raise ConfigError(
+                f"{method.method} fails on vectors of zeros ({error}), from which the time of a "
+                "client's round is read; run it without a clock and over_selection"
+            ) from error
+        return calls
+
+    def _of(self, msg: Rec, client: int) -> tuple[dict[str, int], int]:
+        """The bytes that a client is sent and sends: the same for all of one capacity."""
+        capacity = self._fed.capacity(client)
+        if capacity not in self._sizes:
+            with one_thread():
+                share = self._client.shares(msg, [client], 0)[capacity]
+                self._sizes[capacity] = share.down, self._up(share, msg.x)
+        return self._sizes[capacity]
+
+    def _up(self, share: Share, x: Vec) -> int:
+        plan, fed, private = self._plan, self._fed, self._client.private
+        found = rec(delta=x, weight=1.0) if plan.trace is None else plan.trace.up
+        draw = generator(fed.seed, "typical")
+
+        def typical(v: Any) -> Any:
+            vector = isinstance(v, Tensor) and v.ndim
+            return torch.randn(v.shape, generator=draw).to(x) if vector else v
+
+        up = share.wire.take(numbers(tree(typical, found)))
+        link = plan.link.init(x, share.wire.layout, fed.seed)
+        up, sent, _ = plan.link.deliver(up, link, share.wire, fed.seed, 0, 0)
+        sent = sent if plan.aggregation.plain else plan.aggregation.billed(sent, up)
+        return sum(sent.values()) + private.buffer_bytes

@@ -1,0 +1,78 @@
+"""The clients of a server step at work: each part of them with the model that it was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..algorithm import Algorithm
+from ..core.vector import Rec, Vec
+from ..engines.base import Engine
+from ..engines.client_round import RangeResult
+from ..engines.questions import NO_ANSWERS, Asked, answered
+from ..engines.summation import push, root
+
+
+class Part(NamedTuple):
+    """Clients (sorted) that train from the model of one round. scale: the factor of their moves."""
+
+    msg: Rec
+    buffers: Vec
+    cohort: list[int]
+    round: int
+    scale: float = 1.0
+
+
+class Work:
+    """The training of a server step. It can be repeated with some of the clients: a client's round
+    is a function of what it was sent and of its state. states: those of a part.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        algorithm: Algorithm,
+        parts: list[Part],
+        states: Callable[[list[int]], dict[int, Rec]],
+    ) -> None:
+        self._engine, self._algorithm, self._states = engine, algorithm, states
+        self.parts, self.answers = parts, NO_ANSWERS
+
+    @property
+    def cohort(self) -> list[int]:
+        """All clients, part by part."""
+        return [i for part in self.parts for i in part.cohort]
+
+    def ask(self) -> None:
+        """The exchange before the local steps, for methods with ask(): its means join the message.
+        Such methods have one part.
+        """
+        if not self._algorithm.asks:
+            return
+        (part,) = self.parts
+        asked = Asked(part.msg, part.buffers, self._states(part.cohort), part.cohort, part.round)
+        asked, self.answers = answered(self._engine.ask, self._algorithm, asked)
+        self.parts = [part._replace(msg=asked.msg)]
+
+    def run(self, cohort: list[int] | None = None) -> RangeResult:
+        """Train all clients, or these of them. Each part has the sum of its own tree; the sums of
+        several parts are added up in a tree of parts.
+        """
+        out = RangeResult([], {}, [])
+        for place, part in enumerate(self.parts):
+            members = part.cohort if cohort is None else [i for i in part.cohort if i in cohort]
+            found = self._trained(part, members) if members else RangeResult([], {}, [])
+            if len(self.parts) == 1:
+                return found
+            push(out.nodes, 0, place, root(found.nodes))
+            out.memories.update(found.memories)
+            out.stats.extend(found.stats)
+        return out
+
+    def _trained(self, part: Part, members: list[int]) -> RangeResult:
+        states = self._states(members)
+        states |= {i: row for i, row in self.answers.memories.items() if i in members}
+        asked = part.msg, part.buffers, states, members, part.round
+        if part.scale == 1:
+            return self._engine.round(*asked)
+        return self._engine.round(*asked, scale=part.scale)
