@@ -10,6 +10,7 @@ import json
 import logging
 import struct
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from torch import nn
 
 from fedloom import Experiment, Local
 from fedloom.algorithms import FedAvg
+from fedloom.config import resolve
 from fedloom.data import digits
 from fedloom.errors import ConfigError
 from fedloom.models import mlp
+from fedloom.storage.identity import group_of, run_digest
 from fedloom.trackers import TRACKERS, About, MLflow, TensorBoard, WandB
 
 digits_once = functools.cache(digits)
@@ -124,6 +127,17 @@ def test_what_is_no_tracker_and_a_missing_library_are_said_before_the_run(
         with pytest.raises(ConfigError, match=rf"missing; run: pip install fedloom\[{name}\]"):
             small(tracker=name).run(tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+def test_a_setting_names_a_tracker_and_decides_no_number() -> None:
+    words = ["tracker=wandb", "tracker.mode=offline", "tracker.project=mine"]
+    config, plain = resolve("digits", words), resolve("digits")
+    assert config.experiment().tracker == WandB(mode="offline", project="mine")
+    assert tomllib.loads(config.to_toml())["tracker"]["mode"] == "offline"
+    assert run_digest(config.values) == run_digest(plain.values)
+    assert group_of(config.values) == group_of(plain.values)
+    with pytest.raises(ConfigError, match=r"tracker.mode must be one of online, offline"):
+        resolve("digits", ["tracker=wandb", "tracker.mode=off"]).experiment()
 
 
 def test_a_callback_may_see_the_model() -> None:

@@ -6,8 +6,9 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from ..core.hyper import check_settings
 from ..errors import ConfigError
 
 
@@ -52,6 +53,15 @@ class Tracker(Protocol):
 
     def open(self, about: About) -> Session:
         """Begin a session, or go on with the known one."""
+
+
+class Checked:
+    """Settings of a tracker, whose types and ranges are checked."""
+
+    title: ClassVar[str] = "tracker"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def need(package: str, extra: str) -> None:

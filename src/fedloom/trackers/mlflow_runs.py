@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.hyper import frozen, hyper
-from .base import About, Session, need
+from .base import About, Checked, Session, need
 
 _LONGEST = 500  # letters of a parameter's value that every server takes
 _MANY = 100  # parameters in one message
 
 
-class MLflow:
+class MLflow(Checked):
     """Log to MLflow: settings as parameters, the numbers of every round as metrics.
 
     A resumed run goes on in the same run there.

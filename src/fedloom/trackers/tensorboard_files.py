@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.hyper import frozen, hyper
-from .base import About, Session, need
+from .base import About, Checked, Session, need
 
 
-class TensorBoard:
+class TensorBoard(Checked):
     """Write event files for `tensorboard --logdir runs`: a scalar per column, and the settings.
 
     A resumed run goes on in the same folder, with a file that has all rounds and hides the old.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.hyper import frozen, hyper
-from .base import About, Session, need
+from .base import About, Checked, Session, need
 
 
-class WandB:
+class WandB(Checked):
     """Log to Weights & Biases; offline into the run's folder, for a later `wandb sync`.
 
     A resumed run goes on in the same run there. The account is the one of `wandb login`.
