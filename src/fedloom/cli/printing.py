@@ -86,9 +86,10 @@ def _clients(run: Path | None) -> list[tuple[str, str]]:
     from fedloom.core.parsing import parse_json
     from fedloom.report.skew import skew_of, words
 
-    if run is None:
+    file = None if run is None else run / "partition.json"
+    if file is None or not file.is_file():
         return []
-    found = skew_of(parse_json((run / "partition.json").read_text(encoding="utf-8")))
+    found = skew_of(parse_json(file.read_text(encoding="utf-8")))
     return [] if found is None else [("clients", words(found))]
 
 
