@@ -50,7 +50,7 @@ from ..storage.checkpoint import Checkpoint
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
 from ..submodels.private import Private
-from ..trackers import Tracker
+from ..trackers import Trackers
 from . import processes
 from .arguments import aggregation_of, functions, link_of, measures_of, metrics_of, setting_of
 from .clocks import check_clock, check_simulated, devices_for, largest
@@ -143,9 +143,7 @@ class Experiment(Settings):
     )
     on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
     on_evaluation: Sequence[Callable[..., object]] | Callable[..., object] = ()
-    tracker: Sequence[Tracker | str] | Tracker | str | None = hyper(
-        None, example="a name such as 'tensorboard', TensorBoard(), or a list of them"
-    )
+    tracker: Trackers = hyper(None, example="a name such as 'tensorboard', or a list of them")
     measures: Sequence[Measuring] | Measuring = ()
     config: Mapping[str, Any] | None = None
 
@@ -387,14 +385,11 @@ class Experiment(Settings):
             sent, label = loop.ledger.traffic, f"{self.called}, seed {self.seed}"
             shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
             loop.on_round.append(shown.update)
-        told = Tracking(self._trackers, config, self.called, loop)
-        with shown or nullcontext(), told:
+        with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
             loop.run(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
-            result = finish(loop, names, allowed(loop, self.rounds), config)
-            told.summary = result.summary
-            return result
+            return told.ended(finish(loop, names, allowed(loop, self.rounds), config))
 
     @property
     def called(self) -> str:

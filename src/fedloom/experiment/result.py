@@ -83,7 +83,7 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     by_client, by_size = _by_size(loop)
     summary = _summary(loop, names, rounds, group_of(config)) | by_size
     summary |= spread_of(loop.headline, clients, loop.curve.higher_is_better)
-    module = loop.exported()
+    module = loop.net.export(loop.model(), loop.buffers).cpu()
     folder = loop.folder
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}

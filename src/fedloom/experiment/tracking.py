@@ -11,6 +11,7 @@ from ..server.rounds import Loop
 from ..storage.identity import flatten
 from ..trackers import TRACKERS, About, Session, Tracker
 from ..trackers.base import numbers
+from .result import Result
 
 _log = logging.getLogger(__name__)
 _FILE = "trackers.json"  # of a run directory: {kind of tracker: name of its session}
@@ -33,7 +34,7 @@ def trackers_of(given: Any) -> list[Tracker]:
 
 class Tracking:
     """Sends the rows of one run to its trackers. A tracker that fails is told nothing more, and one
-    warning says so: the run goes on. summary: of a run that came to its end.
+    warning says so: the run goes on.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Tracking:
         self._known: dict[str, str] = {}
         self.summary: Mapping[str, Any] | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Tracking:
         """Open every session; of a resumed run, the one of the earlier rounds."""
         self._loop.on_round.append(self._update)
         folder = self._loop.folder
@@ -57,6 +58,12 @@ class Tracking:
             self._known = folder.read_object(_FILE)
         for kind, tracker in self._trackers.items():
             self._safely(kind, self._begin, kind, tracker)
+        return self
+
+    def ended(self, result: Result) -> Result:
+        """The result of a run that came to its end, whose summary is sent at the close."""
+        self.summary = result.summary
+        return result
 
     def _begin(self, kind: str, tracker: Tracker) -> None:
         import tomli_w

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..compression import downlink
 from ..core.interrupts import stoppable, undisturbed
@@ -287,11 +287,8 @@ class Loop:
             for said in self._watch.see(row):
                 _log.warning(said)
         evaluated = self.on_evaluation if scores else []
-        self.group.first(lambda: tell(evaluated, self.on_round, row, self.exported))
-
-    def exported(self) -> nn.Module:
-        """The current model as a module of its own, on the CPU, in evaluation mode."""
-        return self.net.export(self.model(), self.buffers).cpu()
+        model = lambda: self.net.export(self.model(), self.buffers).cpu()
+        self.group.first(lambda: tell(evaluated, self.on_round, row, model))
 
     def client_values(self, score: Score) -> tuple[list[float | None], str]:
         """The headline metric per client, with the model that it would use itself, and a text that

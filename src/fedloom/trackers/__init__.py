@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.registry import Registry
-from .base import About, Session, Tracker
+from .base import About, Session, Tracker, Trackers
 from .mlflow_runs import MLflow
 from .tensorboard_files import TensorBoard
 from .weights_and_biases import WandB
@@ -19,4 +19,4 @@ TRACKERS: Registry[Callable[..., Tracker]] = Registry(
     "tracker", {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
 )
 
-__all__ = ["TRACKERS", "About", "MLflow", "Session", "TensorBoard", "Tracker", "WandB"]
+__all__ = ["TRACKERS", "About", "MLflow", "Session", "TensorBoard", "Tracker", "Trackers", "WandB"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -53,6 +53,9 @@ class Tracker(Protocol):
 
     def open(self, about: About) -> Session:
         """Begin a session, or go on with the known one."""
+
+
+Trackers = Sequence[Tracker | str] | Tracker | str | None  # as a setting: names too
 
 
 class Checked:
