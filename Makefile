@@ -4,6 +4,7 @@
 # make test-brief    the same with a minute of the fast tests
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
 # make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
+# make test-trackers the tests of trackers and of searches by Optuna, with those libraries
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
 # make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (about an hour)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
@@ -28,6 +29,7 @@ RUN = $(VENV)/bin
 LOCK = requirements/lock.txt
 INSTALLED = $(VENV)/installed-$(TORCH)
 NEWEST = .venv-newest
+TRACKERS = .venv-trackers
 CODE = src tests examples benchmarks docs requirements site
 
 FEDLOOM_TEST_DEVICE ?= cuda
@@ -38,7 +40,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu soak mutants wheel site check format bench docs results lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu test-trackers soak mutants wheel site check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
@@ -110,6 +112,12 @@ test-newest:
 
 test-gpu: $(INSTALLED)
 	FEDLOOM_TEST_DEVICE=$(FEDLOOM_TEST_DEVICE) $(RUN)/pytest tests/contract/test_device.py tests/unit/test_hardware.py
+
+# They bring their own versions of much, so that they have an environment of their own.
+test-trackers:
+	$(MAKE) VENV=$(TRACKERS) $(TRACKERS)/installed-$(TORCH)
+	$(TRACKERS)/bin/pip install --quiet --no-build-isolation -e ".[tensorboard,wandb,mlflow,optuna]"
+	$(TRACKERS)/bin/pytest tests/unit/test_trackers.py tests/unit/test_search.py
 
 soak: $(INSTALLED)
 	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json

@@ -18,11 +18,12 @@ from evidence.lines import RESULTS
 
 from fedloom.cli.paper_pages import page as printed
 from fedloom.papers import ENTRIES, Entry
-from fedloom.papers.figures import pictures, save
+from fedloom.papers.figures import pictures
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.plan import Plan, plan
 from fedloom.papers.table import Table, table
 from fedloom.papers.tune import Choice, choose, grid_plans, tuned
+from fedloom.report.paper_figures import save_pictures
 from fedloom.report.style import Picture
 
 LINES = RESULTS / "papers"
@@ -108,7 +109,7 @@ def main() -> None:
     tables = list(shown(lines))
     drawn = [pictures(one.found, lines) for one in tables]
     for own in drawn:
-        save(own, options.out / "pictures", ["png"])
+        save_pictures(own, options.out / "pictures", ["png"])
     file = options.out / "tables.md"
     file.write_text(text(tables, drawn), encoding="utf-8")
     print(file)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .experiment.result import Result
     from .federation.local import Local
     from .federation.sampling import Turnover
+    from .report.frames import load_runs
     from .server.evaluation import Evaluation
     from .storage.checkpoint import Checkpoint
 
@@ -33,6 +34,7 @@ _HOME = {
     "Result": "experiment.result",
     "Turnover": "federation.sampling",
     "check": "checks",
+    "load_runs": "report.frames",
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "Turnover",
     "__version__",
     "check",
+    "load_runs",
 ]
 
 

@@ -22,6 +22,7 @@ from fedloom.federation.schedules import SCHEDULES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
+from fedloom.trackers import TRACKERS
 from fedloom.wrappers.registry import SERVERS
 from tiny import Fedloom
 
@@ -31,9 +32,9 @@ FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {"--out", "--quiet", "--dry-run", "--seeds", "--resume-if-begun"},
     "resume": {"--quiet", "--accept-log"},
-    "sweep": {"--seeds", "--by", "--out", "--quiet"},
-    "compare": {"--target", "--csv", "--markdown", "--against"},
-    "report": {"--out", "--target"},
+    "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet"},
+    "compare": {"--target", "--csv", "--json", "--latex", "--markdown", "--against"},
+    "report": {"--out", "--target", "--figures", "--format", "--column"},
     "measure": {"--out"},
     "list": set(),
     "show": set(),
@@ -50,6 +51,7 @@ FLAGS = {
     },
     "check": {"--data", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
+    "init": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }
 
@@ -117,6 +119,7 @@ REGISTRIES = {
     "schedules": SCHEDULES,
     "codecs": MAKERS,
     "devices": DEVICES,
+    "trackers": TRACKERS,
     "engines": ENGINES,
     "measures": EVERY,
 }

@@ -31,6 +31,11 @@ def test_the_measures_are_printed(fedloom: Fedloom) -> None:
     assert found.labels is not None and found.tests is not None
     assert shown["two clients, distance"].startswith(f"{found.labels.pairs:.3f} ")
     assert shown["training and test labels, distance"] == f"{found.tests.distance:.3f}"
+    lines = result.output.splitlines()
+    first = lines.index(next(x for x in lines if x.split()[:2] == ["client", "samples"]))
+    assert lines[first].endswith("a bar for each class, 0 to 9")
+    assert [len(x.split()[2]) for x in lines[first + 1 : first + 21]] == 20 * [10]
+    assert "the others: --plot" in lines[first + 21]
     assert not list(Path().iterdir()), "nothing is written"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_model
 
-from fedloom import Experiment, FedAvg
+from fedloom import Experiment, FedAvg, load_runs
 from fedloom.cli.__main__ import cli
 from fedloom.cli.dry_run import measure
 from fedloom.cli.export_script import architecture, call, script
@@ -222,8 +223,49 @@ def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
         said = fedloom(command, "one", "--target", 95, code=2).output
         assert "give 0.95 for 95 %" in said
     assert len(Path("a/b.csv").read_text().splitlines()) == 3
+    differing = table[table.index("Settings that differ:") :]
+    assert "algorithm.name" in differing and "algorithm.lam" in differing
+    assert "Clients: 50 with 28 to 29 samples" in table
+    rows = json.loads(fedloom("compare", "some", "one", "--target", 0.99, "--json", "-").output)
+    assert [row["rounds_to_target"] for row in rows] == [None, None]
+    assert [row["not_reached"] for row in rows] == [2, 1]
+    assert [row["setting.algorithm.lam"] for row in rows] == [None, 0.85]
+    latex = fedloom("compare", "some", "one", "--latex", "-").output
+    assert latex.startswith("\\begin{tabular}") and "FedACG & 1 & 3 &" in latex
+    frame = load_runs(["some", "one"])
+    assert len(frame) == 9 and set(frame["setting.algorithm.name"]) == {"fedavg", "fedacg"}
     assert "--against 'FedAcg'" in fedloom("compare", "some", "--against", "FedAcg", code=2).output
     assert fedloom("compare", "one", "--markdown").output.startswith("| algorithm | seeds |")
+
+
+def test_figures_for_a_paper(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "runs/a", "--quiet")
+    for more, said in (
+        (["--figures", "f", "--format", "bmp"], "--format must be of png, svg, pdf, got 'bmp'"),
+        (["--figures", "f", "--column", "90"], "--column must be in [1, 20] inches, got 90"),
+        (["--format", "pdf"], "--format and --column are of --figures"),
+    ):
+        assert said in fedloom("report", "runs", *more, code=2).output
+    files = fedloom("report", "runs", "--figures", "f", "--format", "svg").output.split()
+    assert "f/accuracy_by_round.svg" in files and all(Path(file).is_file() for file in files)
+    assert not Path("runs/a/report.html").exists(), "only with --out"
+
+
+def test_many_runs_go_on_one_after_another(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "checkpoint.every_rounds=1", "--out", "runs/a", "--quiet")
+    for name in ("b", "c"):
+        shutil.copytree("runs/a", f"runs/{name}")
+        Path(f"runs/{name}/summary.json").unlink()
+        file = Path(f"runs/{name}/config.toml")
+        file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
+    Path("runs/c/config.toml").write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
+    said = fedloom("resume", "runs", "--quiet", code=1).output
+    assert "1/3 runs/a: finished before" in said and "2/3 runs/b: finished" in said
+    assert "3/3 runs/c: error: 'runs/c' holds a run of another configuration" in said
+    assert "error: 1 of 3 runs could not go on" in said
+    assert (summary("runs/a")["rounds"], summary("runs/b")["rounds"]) == (3, 5)
+    fedloom("resume", "runs/a", "runs/b", "rounds=6", "--quiet")
+    assert (summary("runs/a")["rounds"], summary("runs/b")["rounds"]) == (6, 6)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import torch
 from fedloom.aggregation import Krum
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
-from fedloom.config.overrides import NESTED, REGISTRIES, RUN
+from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
 from fedloom.config.validation import known, live, model_of
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.experiment.experiment import Experiment
@@ -292,7 +292,7 @@ def test_the_seed_decides_the_first_weights() -> None:
         ("algoritm=fedavg", ["unknown key 'algoritm'", "did you mean 'algorithm'"]),
         ("lr=0.1", ["unknown key 'lr'", "did you mean 'local.lr'"]),
         ("alpha=0.1", ["unknown key 'alpha'", "data.partition.alpha"]),
-        ("local.learning_rate=1", ["[local] has no key 'learning_rate'", "known:"]),
+        ("local.quick=1", ["[local] has no key 'quick'", "known:"]),
         ("algorithm.server_lrr=1", ["algorithm 'fedavg' has no key", "did you mean 'server_lr'"]),
         ("algorithm.server_lr=x", ["algorithm.server_lr must be a number", "'x'"]),
         ("algorithm.server_lr=0", ["[algorithm]", "server_lr must be in (0, inf)", "0"]),
@@ -377,6 +377,33 @@ def test_a_file_is_named_with_table_key_and_value(tmp_path: Path) -> None:
         said = refused(source=file)
         for word in words:
             assert word in said
+
+
+def test_names_that_people_type_are_taken_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["batch_size=7", "learning_rate=0.3", "weight_decay=0.1", "optimizer=adam"]
+    names += ["num_rounds=3", "num_clients=9", "clients_per_round=4", "local_epochs=2"]
+    found = resolve("digits", names).values
+    local = found["local"]
+    assert (local["batch"], local["lr"], local["weight_decay"]) == (7, 0.3, 0.1)
+    assert (local["optimiser"], local["epochs"]) == ("adam", 2)
+    assert (found["rounds"], found["cohort"]) == (3, 4)
+    assert found["data"]["partition"]["clients"] == 9
+    said = [r.getMessage() for r in caplog.records]
+    assert said[0] == "command line: batch_size is called local.batch" and len(said) == len(names)
+    file = tmp_path / "a.toml"
+    text = resolve("digits").to_toml().replace("\nbatch = 16", "\nbatch_size = 7")
+    file.write_text(f"learning_rate = 0.3\n{text}".replace("\nlr = 0.1", ""))
+    read = resolve(file).values["local"]
+    assert (read["batch"], read["lr"]) == (7, 0.3)
+    assert f"file '{file}': learning_rate is called local.lr" in caplog.text
+    file.write_text(f"learning_rate = 0.3\n{text}")
+    assert "learning_rate and local.lr are both given" in refused(source=file)
+    with pytest.raises(ConfigError, match=r"give local\.lr two values"):
+        refuse_repeats(["learning_rate=0.3", "local.lr=0.1"])
+    with pytest.warns(UserWarning, match="Local: batch_size is called batch"):
+        assert Local(batch_size=3).batch == 3
 
 
 def test_decay_and_a_schedule_together_are_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tiny import SOURCE, environment
 LAYERS = {
     0: ["_old_names", "_version", "errors"],
     1: ["core"],
-    2: ["algorithm", "data", "objectives", "storage"],
+    2: ["algorithm", "data", "objectives", "storage", "trackers"],
     3: ["aggregation", "compression", "trace", "wrappers"],
     4: ["algorithms", "federation", "submodels"],
     5: ["models", "plan"],
@@ -139,7 +139,7 @@ ONLY_IN = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "PIL": {"data"},
-    "pandas": {"data", "report"},
+    "pandas": {"data", "report", "experiment"},
     "pooch": {"data"},
     "pyarrow": {"data"},
     "datasets": {"data"},
@@ -154,6 +154,10 @@ ONLY_IN = {
     "transformers": {"models"},
     "peft": {"models"},
     "random": set(),
+    "tensorboard": set(),  # torch.utils.tensorboard writes its files
+    "wandb": {"trackers"},
+    "mlflow": {"trackers"},
+    "optuna": {"sweep"},
 }
 
 

@@ -22,6 +22,7 @@ NAMES = [
     "Turnover",
     "__version__",
     "check",
+    "load_runs",
 ]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.text import Text
 from report_fakes import fake_run
 
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import group_runs, load_run, save_curves, write_report
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
 from fedloom.report.curves import metric_curves
-from fedloom.report.style import styles
+from fedloom.report.paper_figures import save_pictures
+from fedloom.report.style import fit, numbered, styles
 
 NASTY = '_<script>alert("x")</script> & $5_^ $ 数 {{ 7*7 }}'  # no such glyph in the font
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -133,6 +135,7 @@ def test_the_page_says_what_is_unfinished_and_what_differs(page: Page) -> None:
 
 def test_the_page_has_the_numbers_of_the_table(page: Page) -> None:
     assert "70.00 ± 0.00 %" in page.words
+    assert "10 with 8 to 16 samples (Gini 0.12), label distance 0.41 of 1" in page.words
     assert "rounds to 60\N{NO-BREAK SPACE}%" in page.words
     assert "+0.00 ± 0.00 (95 %, Student, 2 seeds), p 1.000 (by Holm 1.000): undecided" in page.words
 
@@ -187,6 +190,42 @@ def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_
     both = {(tmp_path / "again" / file.name).read_bytes() == file.read_bytes() for file in files}
     assert both == {True}
     assert dict(matplotlib.rcParams) == before
+
+
+def test_figures_for_a_paper_have_its_width_and_embedded_letters(tmp_path: Path) -> None:
+    groups = group_runs(map(load_run, several(tmp_path)))
+    look = styles(groups)
+    (curve,) = (p for p in metric_curves(groups, look) if p.name == "accuracy_by_round")
+    narrow = save_pictures([curve], tmp_path, ("pdf", "svg"), column=3.0)
+    pdf, svg = (file.read_bytes() for file in narrow)
+    assert b"/MediaBox [ 0 0 216 " in pdf and b'width="216pt"' in svg
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf
+    (both,) = save_pictures(partition_charts(groups), tmp_path, column=3.0)
+    assert check_png(both.read_bytes())[0] == pytest.approx(6.25 * 300, abs=1)
+
+
+def test_printed_letters_fit_and_no_axis_has_an_offset(tmp_path: Path) -> None:
+    values = [0.90001 + 0.000001 * t for t in range(60)]
+    paths = [
+        fake_run(tmp_path / f"{n}", values, label=f"Method {n}", config=f"x={n}") for n in range(9)
+    ]
+    groups = group_runs(map(load_run, paths))
+    (picture,) = (p for p in metric_curves(groups, styles(groups)) if p.name.endswith("_round"))
+    fit(picture.figure, 3.4)
+    made, axes = picture.figure, picture.figure.axes[0]
+    made.canvas.draw()
+    assert axes.yaxis.get_offset_text().get_text() == axes.xaxis.get_offset_text().get_text() == ""
+    letters = [t.get_fontsize() for t in made.findobj(Text) if t.get_text()]
+    assert min(letters) > 6.5 and max(letters) < 8.5
+    box, page = made.legends[0].get_window_extent(), made.bbox
+    assert page.x0 <= box.x0 and box.x1 <= page.x1, "the legend is inside"
+    assert all(line.get_marker() != "" for line in axes.lines)
+
+
+def test_styles_differ_beyond_seven_methods_and_in_grey() -> None:
+    looks = [numbered(i) for i in range(28)]
+    assert len({(s.colour, s.dash) for s in looks}) == 28
+    assert len({s.mark for s in looks[:9]}) == 9, "marks alone tell nine apart"
 
 
 def test_the_drawn_lines_are_the_means_in_per_cent(tmp_path: Path) -> None:

@@ -5,25 +5,32 @@ from __future__ import annotations
 import csv
 import doctest
 import io
+import json
 import math
 from pathlib import Path
 
+import pandas
 import pytest
 from report_fakes import BYTES_DOWN, BYTES_UP, SECONDS, fake_run
 
+import fedloom
+from fedloom.errors import CheckpointError
 from fedloom.report import curve_data as series
 from fedloom.report import runs as load
 from fedloom.report import style, tables
 from fedloom.report import style as support
+from fedloom.report.differing import setting_cells, setting_columns
 from fedloom.report.runs import Group, group_runs, load_run
+from fedloom.report.skew import common
+from fedloom.report.table_files import as_csv, as_json, as_latex
 from fedloom.report.tables import (
-    as_csv,
     as_markdown,
     as_text,
     comparison,
     fixed,
     human_bytes,
     human_seconds,
+    table_cells,
 )
 
 BOTH = BYTES_DOWN + BYTES_UP
@@ -83,15 +90,18 @@ def test_rounds_to_a_target_written_or_found_anew(
     tmp_path: Path, written: bool, target: float, text: str, rounds: list[int]
 ) -> None:
     groups = groups_of(tmp_path, target if written else 0.99)
-    row = comparison(groups, None if written else target)[0]
-    assert row["rounds_to_target"] == text
-    assert row["reached"] == len(rounds)
+    rows = comparison(groups, None if written else target)
+    heads, (line, *_) = table_cells(rows)
+    assert dict(zip(heads, line, strict=True))[f"rounds to {100 * target:g} %"] == text
+    row = rows[0]
+    assert (row["reached"], row["not_reached"]) == (len(rounds), 3 - len(rounds))
     if rounds:
         average = sum(rounds) / len(rounds)
+        assert row["rounds_to_target"] == average
         assert row["bytes_to_target"] == pytest.approx(average * BOTH)
         assert row["seconds_to_target"] == pytest.approx(average * SECONDS)
     else:
-        assert row["bytes_to_target"] is None
+        assert row["bytes_to_target"] is None and row["rounds_to_target"] is None
 
 
 def test_without_a_target_there_is_no_column_for_it(tmp_path: Path) -> None:
@@ -114,7 +124,8 @@ def test_a_group_without_a_finished_seed_is_marked(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "a", [0.5, 0.6], planned=10, summary=False)
     (row,) = comparison(group_runs([load_run(path)]), 0.9)
     assert row["state"] == "unfinished: 2 of 10 rounds"
-    assert row["rounds_to_target"] == "2+"
+    assert "2+" in table_cells([row])[1][0]
+    assert (row["rounds_to_target"], row["not_reached"]) == (None, 1)
 
 
 def test_a_group_without_any_round_still_has_a_row(tmp_path: Path) -> None:
@@ -155,8 +166,83 @@ def test_csv_reads_back_to_the_raw_numbers(tmp_path: Path) -> None:
     assert back[1]["last_sd"] == ""
 
 
+def test_every_number_in_a_file_is_one(tmp_path: Path) -> None:
+    rows = comparison(groups_of(tmp_path), 0.7)
+    back = json.loads(as_json(rows))
+    assert back[0]["rounds_to_target"] == 2.5 and back[0]["not_reached"] == 1
+    assert back[1]["rounds_to_target"] is None and back[1]["not_reached"] == 1
+    words = {"label", "state", "metric", "unit"}
+    assert all(isinstance(v, int | float | None) for k, v in back[0].items() if k not in words)
+    frame = pandas.read_csv(io.StringIO(as_csv(rows)))
+    assert frame["rounds_to_target"].dtype == float and frame["rounds_to_target"][0] == 2.5
+    nan = fake_run(tmp_path / "nan", [float("nan")])
+    assert json.loads(as_json(comparison(group_runs([load_run(nan)]))))[0]["last_mean"] is None
+
+
+def test_latex_is_a_tabular_whatever_the_label(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "a", [0.5], label="50% & $x_1$ {~}^\\")
+    text = as_latex(comparison(group_runs([load_run(path)])))
+    begin, top, head, _, line, _, end, last = text.split("\n")
+    assert begin == rf"\begin{{tabular}}{{l{'r' * (head.count('&'))}}}" and not last
+    assert (top, end) == (r"\toprule", r"\end{tabular}")
+    assert line.replace(r"\&", "").count("&") == head.count("&") and line.endswith(r" \\")
+    assert r"50\% \& \$x\_1\$ \{\textasciitilde{}\}\textasciicircum{}\textbackslash{}" in line
+    assert r"$80.00\pm" not in text and r"50.00 \%" in line
+
+
+def test_settings_that_differ_are_named_all_of_them(tmp_path: Path) -> None:
+    config = "[local]\nepochs = {0}\nbatch = {0}\nlr = {0}.5\ndecay = 0.{0}\nsteps = [{0}, 2]\n"
+    paths = [
+        fake_run(tmp_path / f"{n}{s}", [0.5], config=config.format(n), seed=s)
+        for n, s in ((1, 0), (1, 1), (2, 0))
+    ]
+    groups = group_runs(map(load_run, paths))
+    heads, lines = setting_cells(groups)
+    keys = ["epochs", "batch", "lr", "decay", "steps"]
+    assert [line[0] for line in lines] == [f"local.{key}" for key in keys]
+    assert lines[2][1:] == ["1.5", "2.5"] and len(heads) == 3
+    assert groups[0].label == "FedAvg (epochs 1, batch 1, lr 1.5, 2 more)"
+    assert setting_columns(groups)[1]["setting.local.lr"] == 2.5
+    assert "seed" in [line[0] for line in setting_cells(groups, within=True)[1]]
+
+
+def test_one_frame_of_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups_of(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    frame = fedloom.load_runs("runs/*")
+    assert len(frame) == 3 * 3 + 2 and list(frame.columns[:5]) == FRAME
+    own = frame[(frame["label"] == "FedAvg") & (frame["seed"] == 1)]
+    assert own["test_accuracy"].tolist() == CURVES[1] and own["round"].tolist() == [1, 2, 3]
+    assert frame["setting.model.name"].unique().tolist() == ["mlp"]
+    assert frame["cohort"].iloc[0] == frame["setting.cohort"].iloc[0] == 10
+    assert fedloom.load_runs(["runs/a0", tmp_path / "runs/b"])["run"].nunique() == 2
+    assert len(fedloom.load_runs("runs")) == len(frame)
+    with pytest.raises(CheckpointError, match="'none/\\*' does not exist"):
+        fedloom.load_runs("none/*")
+
+
+FRAME = ["run", "label", "algorithm", "seed", "finished"]
+
+
+def test_how_unequal_clients_are_stands_beside_the_result(tmp_path: Path) -> None:
+    same = {"counts": [[5, 5], [5, 5]], "sizes": [10, 10], "class_names": ["a", "b"]}
+    apart = {"counts": [[9, 0], [0, 1]], "sizes": [9, 1], "class_names": ["a", "b"]}
+    paths = [
+        fake_run(tmp_path / n, [0.5], partition=p, label=n, config=f"x = '{n}'")
+        for n, p in (("like", same), ("apart", apart))
+    ]
+    groups = group_runs(map(load_run, paths))
+    heads, lines = table_cells(comparison(groups))
+    at = heads.index("label distance")
+    assert heads[at + 1] == "Gini of sizes"
+    assert [line[at : at + 2] for line in lines] == [["0.00", "0.00"], ["1.00", "0.40"]]
+    assert common(groups) == ""
+    assert common(groups[:1]) == "2 with 10 samples (Gini 0.00), label distance 0.00 of 1"
+    assert "label distance" not in table_cells(comparison(groups[:1]))[0]
+
+
 def test_no_rows_make_empty_tables() -> None:
-    assert (as_text([]), as_markdown([]), as_csv([])) == ("", "", "")
+    assert (as_text([]), as_markdown([]), as_csv([]), as_latex([])) == ("", "", "", "")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from .compare_and_report import compare_command, report_command
 from .data import data_command
 from .demo import demo_command
 from .export import export_command
+from .init import init_command
 from .list_and_show import list_command, show_command
 from .matrix import matrix_command
 from .measure import measure_command
@@ -168,6 +169,7 @@ for _command in (
     check_command,
     data_command,
     demo_command,
+    init_command,
     papers_command,
     paper_command,
 ):

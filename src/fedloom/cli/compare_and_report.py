@@ -4,35 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.errors import ConfigError
+
 if TYPE_CHECKING:
-    from fedloom.report.runs import Run
+    from fedloom.report.runs import Group, Run
+
+_FILE = click.Path(path_type=Path, allow_dash=True)
+Rows = list[dict[str, Any]]
 
 
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
-@click.option("--csv", type=click.Path(path_type=Path), help="Also write all numbers to this file.")
+@click.option("--csv", type=_FILE, help="Write all numbers to this file too (-: print them alone).")
+@click.option("--json", type=_FILE, help="The same as JSON.")
+@click.option("--latex", type=_FILE, help="Write the table for LaTeX's booktabs.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--against", metavar="LABEL", help="Compare with this row.  [default: the first]")
 def compare_command(
     runs: tuple[str, ...],
     target: float | None,
     csv: Path | None,
+    json: Path | None,
+    latex: Path | None,
     markdown: bool,
     against: str | None,
 ) -> None:
     """Print a table of runs; runs that differ only in their seed are one line.
 
-    A folder of runs stands for all runs in it. Below stands what every line is less the first one,
-    paired by seed, with Student's t: its interval, its p, and whether that may be chance.
+    A folder of runs stands for all runs in it. Below stand the settings that differ, and what every
+    line is less the first one, paired by seed, with Student's t: its interval, its p, and whether
+    that may be chance.
     """
-    from fedloom.report import as_csv, as_markdown, comparison, group_runs, load_run
-    from fedloom.report.differences import as_lines, columns, differences
-    from fedloom.report.style import write_atomic
+    from fedloom.report import as_markdown, comparison, group_runs, load_run
+    from fedloom.report.differences import as_lines, differences
+    from fedloom.report.skew import common
 
     from .printing import expand, fitted
 
@@ -40,13 +50,50 @@ def compare_command(
     _check_target(target, loaded)
     groups = group_runs(loaded)
     rows, beside = comparison(groups, target), differences(groups, against)
-    if csv is not None:
-        whole = [row | columns(row["label"], beside) for row in rows]
-        write_atomic(csv, as_csv(whole).encode())
+    if _write(rows, groups, beside, {"csv": csv, "json": json, "latex": latex}):
+        return
     click.echo(as_markdown(rows).rstrip() if markdown else fitted(rows))
-    if said := as_lines(beside):
+    if unequal := common(groups):
+        click.echo(f"\nClients: {unequal}")
+    for said in (_settings(groups), as_lines(beside)):
         fence = ["```"] if markdown else []
-        click.echo("\n".join(["", *fence, *said, *fence]))
+        if said:
+            click.echo("\n".join(["", *fence, *said, *fence]))
+
+
+def _write(
+    rows: Rows, groups: Sequence[Group], beside: Sequence[Any], files: dict[str, Path | None]
+) -> bool:
+    """Write the files that were asked for -> whether one of them was printed."""
+    from fedloom.report import as_csv, as_json, as_latex
+    from fedloom.report.differences import columns
+    from fedloom.report.differing import setting_columns
+    from fedloom.report.style import write_atomic
+
+    makers, printed = {"csv": as_csv, "json": as_json, "latex": as_latex}, False
+    settings = setting_columns(groups)
+    more = [columns(r["label"], beside) | s for r, s in zip(rows, settings, strict=True)]
+    whole = [row | one for row, one in zip(rows, more, strict=True)]
+    for kind, file in files.items():
+        if file is None:
+            continue
+        text = makers[kind](whole)
+        if str(file) == "-":
+            click.echo(text, nl=False)
+            printed = True
+        else:
+            write_atomic(file, text.encode())
+    return printed
+
+
+def _settings(groups: Sequence[Group]) -> list[str]:
+    """The settings that differ, as lines; nothing if none does."""
+    from fedloom.report.differing import setting_cells
+
+    from .printing import table
+
+    heads, lines = setting_cells(groups)
+    return ["Settings that differ:", table([heads, *lines])] if lines else []
 
 
 def _check_target(target: float | None, runs: Sequence[Run]) -> None:
@@ -60,11 +107,32 @@ def _check_target(target: float | None, runs: Sequence[Run]) -> None:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: report.html]")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
-def report_command(runs: tuple[str, ...], out: Path | None, target: float | None) -> None:
+@click.option(
+    "--figures",
+    metavar="FOLDER",
+    help="Write every picture into this folder, for a paper; no page without --out.",
+)
+@click.option(
+    "--format", "kinds", metavar="KINDS", help="Of --figures: png, svg, pdf.  [default: pdf]"
+)
+@click.option("--column", type=float, help="Of --figures: a column in inches.  [default: 3.4]")
+def report_command(
+    runs: tuple[str, ...],
+    out: Path | None,
+    target: float | None,
+    figures: str | None,
+    kinds: str | None,
+    column: float | None,
+) -> None:
     """Write one HTML page about runs: curves, partition, clients, table, settings.
 
+    \b
+    fedloom report runs/* --out report.html
+    fedloom report runs/* --figures figures --format pdf,png
+
     It needs no network to open. For a single run the default place is its own folder. A folder of
-    runs stands for all runs in it.
+    runs stands for all runs in it. Figures are as wide as a column of a two-column page, or as both
+    columns, with letters of 6.5 to 8 points.
     """
     from fedloom.report import load_run, write_report
 
@@ -73,8 +141,29 @@ def report_command(runs: tuple[str, ...], out: Path | None, target: float | None
     paths = expand(runs)
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
+    if figures is not None:
+        _figures(paths, Path(figures), kinds or "pdf", target, column)
+        if out is None:
+            return
+    elif kinds is not None or column is not None:
+        raise ConfigError("--format and --column are of --figures; give its folder too")
     if out is None:
         out = (paths[0] if len(paths) == 1 else Path()) / "report.html"
     elif out.is_dir():
         out = out / "report.html"
     click.echo(write_report(paths, out, target=target))
+
+
+def _figures(
+    paths: Sequence[Path], folder: Path, kinds: str, target: float | None, column: float | None
+) -> None:
+    """Write the pictures of runs, and say where."""
+    from fedloom.report import group_runs, load_run, save_curves
+    from fedloom.report.paper_figures import COLUMN, kinds_of
+
+    wanted, width = kinds_of(kinds), COLUMN if column is None else column
+    if not 1 <= width <= 20:
+        raise ConfigError(f"--column must be in [1, 20] inches, got {width:g}")
+    groups = group_runs(load_run(path) for path in paths)
+    for file in save_curves(groups, folder, target, wanted, width):
+        click.echo(file)

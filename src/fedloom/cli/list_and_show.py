@@ -14,6 +14,7 @@ import click
 
 from fedloom.errors import ConfigError, unknown
 
+from .completing import names
 from .remembered import remembered
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _WHERE = {  # topic: the registry of its names
     "clocks": "fedloom.federation.clock:CLOCKS",
     "aggregations": "fedloom.aggregation:AGGREGATIONS",
     "attacks": "fedloom.federation.attacks:ATTACKS",
+    "trackers": "fedloom.trackers:TRACKERS",
     "engines": "fedloom.engines:ENGINES",
     "measures": "fedloom.cli.measure_names:EVERY",
     "optimisers": "fedloom.config.help_texts:OPTIMISERS",
@@ -54,8 +56,8 @@ def list_command(topic: str | None) -> None:
     partitions, objectives, submodels, private (layers of each client), schedules, codecs (how
     updates are compressed), devices (how fast clients are), choices (of the clients of a round),
     clocks (when the server makes its step), aggregations (what the server makes of updates),
-    attacks (what hostile clients do), engines, measures (of a run), optimisers (of clients),
-    settings (tables without a name), runs.
+    attacks (what hostile clients do), trackers (who else sees a run), engines, measures (of a run),
+    optimisers (of clients), settings (tables without a name), runs.
     Without one: everything but the runs.
     """
     from .printing import table
@@ -80,13 +82,13 @@ def _listed(topic: str | None) -> str:
 
     pages = []
     for name in [topic] if topic else _WHERE:
-        page = table([[key, _found(name).first_line(key)] for key in _found(name)])
+        page = table([[key, registry_of(name).first_line(key)] for key in registry_of(name)])
         pages.append(page if topic else f"{name}\n{page}\n")
     return "\n".join(pages)
 
 
 @click.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=names)
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
     of sub-models, schedule, codec, device profile, clock, aggregation, attack, engine, measure,
@@ -100,17 +102,21 @@ def show_command(name: str) -> None:
 
 def _shown(name: str) -> str:
     """The page of a name; of several things of one name, all of them. Raises ConfigError."""
-    found = [(topic, known) for topic in _WHERE if name in (known := _found(topic))]
+    found = [(topic, known) for topic in _WHERE if name in (known := registry_of(topic))]
     if not found:
-        every = {key for topic in _WHERE for key in _found(topic)}
-        raise ConfigError(f"{unknown('name', name, every)} See `fedloom list`")
+        raise ConfigError(f"{unknown('name', name, every_name())} See `fedloom list`")
     return "\n\n".join(
         f"{name} ({known.kind})\n\n{_SHOW.get(topic, _callable)(name, known[name])}"
         for topic, known in found
     )
 
 
-def _found(topic: str) -> Registry[Any]:
+def every_name() -> set[str]:
+    """Whatever can be shown."""
+    return {key for topic in _WHERE for key in registry_of(topic)}
+
+
+def registry_of(topic: str) -> Registry[Any]:
     """The registry of a topic, imported on demand."""
     module, _, name = _WHERE[topic].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
@@ -263,6 +269,7 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "clocks": _in_table("clock"),
     "aggregations": _in_table("aggregation"),
     "attacks": _in_table("attack"),
+    "trackers": _in_table("tracker"),
     "submodels": _in_table("submodel"),
     "private": _in_table("private"),
     "settings": _settings,

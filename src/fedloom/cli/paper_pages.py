@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from fedloom.papers.run import missing
 from fedloom.papers.table import Number, Table
 from fedloom.papers.tune import grid_plans
 from fedloom.report import human_seconds
+from fedloom.report.table_files import tex
 from fedloom.report.tables import MISSING, fixed
 
 from .printing import table as aligned
@@ -339,30 +339,20 @@ def as_latex(found: Table) -> str:
         measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
         cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in own}
         rows = [r for r in found.plan.rows if any(k[0] == r.key for k in cells)]
-        heads = "".join(rf" & \multicolumn{{2}}{{c}}{{{_tex(title(*m))}}}" for m in measures)
+        heads = "".join(rf" & \multicolumn{{2}}{{c}}{{{tex(title(*m))}}}" for m in measures)
         out += [
             rf"\begin{{tabular}}{{l{'rr' * len(measures)}}}",
             r"\toprule",
-            rf"{_tex(protocol.dataset)}{heads} \\",
+            rf"{tex(protocol.dataset)}{heads} \\",
             rf"method{' & paper & here' * len(measures)} \\",
             r"\midrule",
         ]
         for row in rows:
             numbers = [cells.get((row.key, *m)) for m in measures]
-            said = "".join(f" & {_tex(_published(n))} & {_tex(_measured(n))}" for n in numbers)
-            out.append(rf"{_tex(row.name)}{said} \\")
+            said = "".join(f" & {tex(_published(n))} & {tex(_measured(n))}" for n in numbers)
+            out.append(rf"{tex(row.name)}{said} \\")
         out += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(out) + "\n"
-
-
-def _tex(text: str) -> str:
-    """Text for LaTeX.
-
-    >>> _tex("80.1±0.2"), _tex("rounds to 81 %")
-    ('$80.1\\\\pm0.2$', 'rounds to 81 \\\\%')
-    """
-    escaped = re.sub(r"([%&_#$])", r"\\\1", text)
-    return f"${escaped.replace('±', chr(92) + 'pm')}$" if "±" in escaped else escaped
 
 
 # -------------------------------------------------------------------------------------- the facts
@@ -376,7 +366,7 @@ def facts_page(entry: Entry, style: str | None) -> str:
         writer.writerows([f.what, f.published, f.here, _agrees(f)] for f in found)
         return file.getvalue().rstrip("\n")
     if style == "latex":
-        rows = [rf"{_tex(f.what)} & {_tex(f.published)} & {_tex(f.here)} \\" for f in found]
+        rows = [rf"{tex(f.what)} & {tex(f.published)} & {tex(f.here)} \\" for f in found]
         return "\n".join([r"\begin{tabular}{lll}", *rows, r"\end{tabular}"])
     shown = [["", "paper", "here", ""]]
     shown += [[f.what, f.published, f.here, _agrees(f)] for f in found]

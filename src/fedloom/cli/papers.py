@@ -126,13 +126,14 @@ def paper_command(
     from fedloom.config.overrides import refuse_repeats
     from fedloom.papers import entry
     from fedloom.papers.plan import plan
+    from fedloom.report.paper_figures import kinds_of
 
     names = [word for word in words if "=" not in word]
     changes = [word for word in words if "=" in word]
     if len(names) != 1:
         raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
     refuse_repeats(changes)
-    formats = _formats(kinds)
+    formats = kinds_of(kinds)
     if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
         raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
     found = entry(names[0])
@@ -159,25 +160,16 @@ def paper_command(
         _draw(made, folder, Path(figures), formats)
 
 
-def _formats(text: str) -> list[str]:
-    """The formats of pictures, as they are typed."""
-    known = ("png", "svg", "pdf")
-    found = [word.strip().lower() for word in text.split(",")]
-    for word in found:
-        if word not in known:
-            raise ConfigError(f"--format must be of {', '.join(known)}, got '{word}'")
-    return list(dict.fromkeys(found))
-
-
 def _draw(made: Plan, out: Path, folder: Path, kinds: Sequence[str]) -> None:
     """Draw what there are lines for, and say where."""
-    from fedloom.papers.figures import pictures, save
+    from fedloom.papers.figures import pictures
     from fedloom.papers.lines import NAME, read
     from fedloom.papers.table import table
+    from fedloom.report.paper_figures import save_pictures
 
     lines = read(out / NAME)
     drawn = pictures(table(made, lines), lines)
-    for file in save(drawn, folder, kinds):
+    for file in save_pictures(drawn, folder, kinds):
         click.echo(f"picture: {quote(str(file))}", err=True)
     if not drawn:
         click.echo("nothing is drawn: no run has a line yet", err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -10,13 +12,20 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .completing import recipes
+
 if TYPE_CHECKING:
     from fedloom.data import FederatedData
     from fedloom.data.heterogeneity import Heterogeneity, Labels, Spread
 
 
 @click.command("partition")
-@click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]")
+@click.argument(
+    "settings",
+    nargs=-1,
+    metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]",
+    shell_complete=recipes,
+)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw labels and sizes: a PNG file.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the index lists: a .npz file.")
 def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path | None) -> None:
@@ -31,6 +40,7 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     """
     from fedloom.config import resolve
     from fedloom.data import measure
+    from fedloom.data.heterogeneity import by_client
 
     from .printing import table
     from .run import sorted_out
@@ -42,6 +52,7 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     data = resolve(source, changes).data()
     click.echo(_heading(data))
     click.echo(table(_rows(measure(data))))
+    click.echo(f"\n{table(_glance(by_client(data)))}")
     if plot is not None:
         click.echo(f"  picture in {_draw(data, plot)}")
     if save is not None:
@@ -105,6 +116,30 @@ def _about_labels(labels: Labels) -> list[tuple[str, str]]:
         ("client to all, KL", f"{labels.divergence:.3f} nats (mean)"),
         ("client to all, Jensen-Shannon", f"{labels.jensen_shannon:.3f} bits (mean)"),
     ]
+
+
+_BARS = "·▁▂▃▄▅▆▇█"
+_LINES, _CLASSES, _LONGEST = 20, 40, 24  # clients and classes that are shown, signs of a bar
+
+
+def _glance(about: Mapping[str, Any]) -> list[list[str]]:
+    """The first clients, a line each: samples, and the shares of the classes as bars, of which a
+    full one is all samples; without classes, or with many, a bar of the size.
+    """
+    sizes, counts, every = about["sizes"], about["counts"], int(about.get("every", 1))
+    labelled = counts is not None and len(counts[0]) <= _CLASSES
+    names = about["class_names"] or range(len(counts[0]) if labelled else 0)
+    head = f"a bar for each class, {names[0]} to {names[-1]}" if labelled else ""
+    lines = [["client", "samples", head]]
+    for place, size in enumerate(sizes[:_LINES]):
+        if labelled:
+            bars = "".join(_BARS[math.ceil(8 * n / max(size, 1))] for n in counts[place])
+        else:
+            bars = "█" * round(_LONGEST * size / max(sizes))
+        lines.append([str(place * every), f"{size:,}", bars])
+    if len(sizes) > _LINES:
+        lines.append(["...", "", "the others: --plot FILE.png"])
+    return lines
 
 
 def _range(spread: Spread, form: str) -> str:

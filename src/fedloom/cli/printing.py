@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import CheckpointError
-
 if TYPE_CHECKING:
     from fedloom.experiment.result import Result
 
@@ -23,12 +21,17 @@ if TYPE_CHECKING:
 _DROPPABLE = (
     ".*, EMA last",
     "time per round",
+    "Gini of sizes",
+    "sd between clients",
+    "worst tenth",
     "bytes",
     ".*, best",
     "rounds",
     "time",
     "seeds",
     "time to .*",
+    "worst client",
+    "bytes to .*",
 )
 
 
@@ -64,7 +67,7 @@ def summarise(result: Result) -> str:
         goal = f"to {human_target(s['target'], unit)}"
         text = s["rounds_to_target_text"]
         lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
-    lines += _by_size(s, unit)
+    lines += _by_size(s, unit) + _clients(result.path)
     traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
     lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
     if ranks := s.get("ranks"):
@@ -76,6 +79,18 @@ def summarise(result: Result) -> str:
         lines.append(("ranks", said + human_seconds(ranks["exchange_seconds"])))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines)
+
+
+def _clients(run: Path | None) -> list[tuple[str, str]]:
+    """A line that says how unequal the clients' data are, of a run with a folder."""
+    from fedloom.core.parsing import parse_json
+    from fedloom.report.skew import skew_of, words
+
+    file = None if run is None else run / "partition.json"
+    if file is None or not file.is_file():
+        return []
+    found = skew_of(parse_json(file.read_text(encoding="utf-8")))
+    return [] if found is None else [("clients", words(found))]
 
 
 def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
@@ -124,22 +139,9 @@ def say_undrawn(error: Exception, later: str) -> None:
 
 def expand(paths: Iterable[str]) -> list[Path]:
     """Run directories; a folder of runs stands for all of them. Raises CheckpointError."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        inside = [] if _is_run(path) else sorted(p.parent for p in path.glob("*/config.toml"))
-        if not inside and not _is_run(path):
-            why = (
-                "has no config.toml, nor has a folder in it" if path.is_dir() else "does not exist"
-            )
-            raise CheckpointError(
-                f"'{path}' {why}; give folders that `fedloom run` wrote (see `fedloom list runs`)"
-            )
-        found += inside or [path]
-    return list(dict.fromkeys(found))
+    from fedloom.report.frames import find_runs
 
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file()
+    return find_runs(paths)
 
 
 def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:

@@ -12,6 +12,8 @@ import click
 from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError
 
+from .completing import recipes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,7 +25,12 @@ INTERRUPTED = 130
 
 
 @click.command("run")
-@click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]")
+@click.argument(
+    "settings",
+    nargs=-1,
+    metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]",
+    shell_complete=recipes,
+)
 @click.option("--out", help="The run's folder.  [default: runs/NAME-ALGORITHM-seedN]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
@@ -93,27 +100,68 @@ def run_command(
 
 
 @click.command("resume")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("changes", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.argument("words", nargs=-1, required=True, metavar="RUN... [KEY=VALUE ...]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option(
     "--accept-log", is_flag=True, help="Take a rounds.jsonl that was edited by hand as it is."
 )
-def resume_command(run: Path, changes: tuple[str, ...], quiet: bool, accept_log: bool) -> None:
-    """Continue a run from its newest whole checkpoint.
+def resume_command(words: tuple[str, ...], quiet: bool, accept_log: bool) -> None:
+    """Continue a run from its newest whole checkpoint, or several runs, one after another.
 
     \b
     fedloom resume runs/digits-fedavg-seed0
     fedloom resume runs/digits-fedavg-seed0 rounds=300      extends a finished run
+    fedloom resume runs/*                                   those that have not finished
 
     rounds counts all rounds from the start: 300 in all here, whatever was done. What may change
-    too: the number of workers (engine=workers:4), device, checkpoint, resident_bytes, name, label,
-    and evaluate, but for validation and ema.
+    too: the number of workers (engine=workers:4), device, checkpoint, resident_bytes, tracker,
+    name, label, and evaluate, but for validation and ema.
     """
-    from fedloom.config import from_run
-    from fedloom.config.overrides import refuse_repeats
+    from fedloom.config.overrides import canonical, refuse_repeats
 
+    runs = [word for word in words if "=" not in word or Path(word).is_dir()]
+    changes = [word for word in words if word not in runs]
     refuse_repeats(changes)
+    changes = canonical(changes)
+    if not runs:
+        raise ConfigError("give the folder of a run; `fedloom list runs` names them")
+    if len(runs) == 1 and ((Path(runs[0]) / "config.toml").is_file() or not Path(runs[0]).is_dir()):
+        _resume(Path(runs[0]), changes, quiet, accept_log)
+    else:
+        _resume_many(runs, changes, quiet, accept_log)
+
+
+def _resume_many(
+    words: Sequence[str], changes: Sequence[str], quiet: bool, accept_log: bool
+) -> None:
+    """Go on with every run that has not finished, or has fewer rounds than are asked for; a line
+    each says what became of it. An error of one leaves the others.
+    """
+    from fedloom.errors import FedloomError
+    from fedloom.sweep import state_of
+
+    from .printing import expand
+
+    longer = any(word.partition("=")[0].strip() == "rounds" for word in changes)
+    runs, wrong = expand(words), 0
+    for number, run in enumerate(runs, 1):
+        try:
+            state = state_of(run)
+            if state == "begun" or (state == "finished" and longer):
+                _resume(run, changes, quiet, accept_log)
+                state = state_of(run)
+            elif state == "finished":
+                state = "finished before"
+        except FedloomError as error:
+            state, wrong = f"error: {error}", wrong + 1
+        click.echo(f"{number}/{len(runs)} {run}: {state}", err=True)
+    if wrong:
+        raise CheckpointError(f"{wrong} of {len(runs)} runs could not go on; see the lines above")
+
+
+def _resume(run: Path, changes: Sequence[str], quiet: bool, accept_log: bool) -> None:
+    from fedloom.config import from_run
+
     config = from_run(run, changes)
     if accept_log:
         from fedloom.storage.run_directory import RunDirectory
@@ -201,7 +249,7 @@ def _interrupted(folder: Path) -> str:
 
 def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
     """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
-    from fedloom.config.overrides import refuse_repeats
+    from fedloom.config.overrides import canonical, refuse_repeats
 
     words, source = list(settings), "digits"
     if words and ("=" not in words[0] or is_file(words[0])):
@@ -211,6 +259,7 @@ def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str]
         raise ConfigError(f"--out {out} and out={given[-1]} are both given; keep one of them")
     changes = [w for w in words if w.partition("=")[0].strip() != "out"]
     refuse_repeats(changes)
+    changes = canonical(changes)
     return source, changes, given[-1] if given else out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -11,9 +12,11 @@ import click
 
 from fedloom.errors import CheckpointError, ConfigError
 
+from .completing import recipes
+
 if TYPE_CHECKING:
     from fedloom.report import Metric
-    from fedloom.sweep import Row, Trial
+    from fedloom.sweep import Row, Search, Trial
 
 
 _BY = {
@@ -23,40 +26,56 @@ _BY = {
 
 
 @click.command("sweep")
-@click.argument("settings", nargs=-1, metavar="[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]")
+@click.argument(
+    "settings",
+    nargs=-1,
+    metavar="[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]",
+    shell_complete=recipes,
+)
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs of each combination.  [default: 1]")
 @click.option("--by", type=click.Choice(tuple(_BY)), default="validation", show_default=True)
+@click.option(
+    "--trials", type=click.IntRange(min=1), help="Let Optuna choose so many combinations."
+)
 @click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME, or -NAME-METHOD]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the table.")
 def sweep_command(
-    settings: tuple[str, ...], seeds: int | None, by: str, out: str | None, quiet: bool
+    settings: tuple[str, ...],
+    seeds: int | None,
+    by: str,
+    trials: int | None,
+    out: str | None,
+    quiet: bool,
 ) -> None:
     """Run every combination of the values given, and choose by data that training never saw.
 
     \b
     fedloom sweep digits algorithm=fedacg algorithm.lam=0.8,0.85,0.9 local.lr=0.03,0.1 seeds=3
     fedloom sweep my.toml server=none,adam,lookahead --by test
+    fedloom sweep digits local.lr=0.01..1:log local.epochs=1..5 --trials 20
 
     The choice is by the validation split, cut from the clients' training data (a tenth, unless the
     recipe says otherwise); --by test is the papers' way. The same command goes on after any stop:
-    finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128].
+    finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128]. With --trials
+    Optuna chooses within values and ranges, and stops runs that are worse than the median.
     """
     from fedloom.storage.atomic import reason, remedy
-    from fedloom.sweep import check_all, plan, results, run_trial
+    from fedloom.sweep import Search, check_all, plan, results
 
     from .run import interrupted, sorted_out
 
     source, words, out = sorted_out(settings, out)
     words, seeds = _seeds(words, seeds)
-    trials = plan(source, words, seeds, out, by)
-    folder = trials[0].folder.parent
-    check_all(trials)
+    if trials is None:
+        grid = plan(source, words, seeds, out, by)
+        check_all(grid)
+        folder, run = grid[0].folder.parent, functools.partial(_run_all, grid, quiet)
+    else:
+        search = Search(source, words, trials, seeds, out, by)
+        folder, run = search.folder, functools.partial(_search, search, trials, quiet)
     try:
-        for number, trial in enumerate(trials, 1):
-            state = run_trial(trial, progress=not quiet)
-            if not quiet:
-                click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
-        _tell(trials, results(trials), seeds, by, folder)
+        done = run()
+        _tell(done, results(done), seeds, by, folder)
     except KeyboardInterrupt as stop:
         text = "\ninterrupted; the same command goes on, finished runs are kept"
         raise interrupted(stop, text) from None
@@ -65,6 +84,28 @@ def sweep_command(
             f"the sweep in '{folder}' stopped ({reason(error)}); {remedy(error)} and repeat: "
             "finished runs are kept"
         ) from error
+
+
+def _run_all(trials: Sequence[Trial], quiet: bool) -> Sequence[Trial]:
+    """Run a grid -> its runs."""
+    from fedloom.sweep import run_trial
+
+    for number, trial in enumerate(trials, 1):
+        state = run_trial(trial, progress=not quiet)
+        if not quiet:
+            click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
+    return trials
+
+
+def _search(search: Search, trials: int, quiet: bool) -> Sequence[Trial]:
+    """Run a search -> the runs of what it tried."""
+
+    def say(number: int, choice: Mapping[str, str], state: str) -> None:
+        if not quiet:
+            click.echo(f"{number}/{trials} {_choice(choice)}: {state}", err=True)
+
+    search.run(not quiet, say)
+    return search.trials()
 
 
 def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:
@@ -123,7 +164,8 @@ def _line(row: Row, metric: Metric, best: bool) -> list[str]:
         "-" if found is None else human_value(found[0], metric.unit, found[1])
         for found in (row.validation, row.test)
     ]
-    return [*row.choice.values(), str(row.seeds), *cells, "best" if best else ""]
+    state = "best" if best else "pruned" if row.pruned else ""
+    return [*row.choice.values(), str(row.seeds), *cells, state]
 
 
 def _write(trial: Trial, folder: Path) -> Path:

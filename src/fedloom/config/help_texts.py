@@ -14,7 +14,7 @@ from typing import Any
 from ..core.hyper import Hyper, allowed, hints_of
 from ..core.registry import Registry
 from ..experiment.settings import Settings
-from .overrides import NESTED, PLAIN, REGISTRIES
+from .overrides import NESTED, PLAIN, REGISTRIES, SYNONYMS
 from .validation import known
 
 # local.optimiser
@@ -89,10 +89,11 @@ def settings_in(name: str) -> list[Setting]:
 def setting_named(option: str) -> str | None:
     """The key of a setting that was written as an option; None if there is none.
 
-    >>> setting_named("--rounds"), setting_named("--weight-decay"), setting_named("--verbose")
-    ('rounds', 'local.weight_decay', None)
+    >>> setting_named("--rounds"), setting_named("--batch-size"), setting_named("--verbose")
+    ('rounds', 'local.batch', None)
     """
     name = option.lstrip("-").replace("-", "_")
+    name = SYNONYMS.get(name, name)
     keys = [s.key for table in TABLES for s in settings_in(table)]
     keys += [*REGISTRIES, *(s.key for extra in EXTRA.values() for s in extra)]
     if name in keys or name.partition(".")[0] in {*REGISTRIES, *TABLES}:

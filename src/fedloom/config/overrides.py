@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from ..objectives import OBJECTIVES
 from ..server.evaluation import Evaluation
 from ..storage.checkpoint import Checkpoint
 from ..submodels import PRIVATE, VIEWS
+from ..trackers import TRACKERS
 from ..wrappers.registry import SERVERS
 from .validation import NOTHING, known, model_of
 
@@ -54,6 +56,7 @@ REGISTRIES: dict[str, Makers] = {
     "clock": CLOCKS,
     "aggregation": AGGREGATIONS,
     "attack": ATTACKS,
+    "tracker": TRACKERS,
 }
 # tables without a name, which may contain named ones
 PLAIN: Makers = {
@@ -83,17 +86,75 @@ SHORT = {
     "memory.resident_bytes": "resident_bytes",
 }
 OLD = ("memory.resident_bytes",)  # keys of fedloom 0.1 among these
+# names that people type, because other systems have them
+SYNONYMS = {
+    "batch_size": "local.batch",
+    "learning_rate": "local.lr",
+    "weight_decay": "local.weight_decay",
+    "optimizer": "local.optimiser",
+    "local_epochs": "local.epochs",
+    "local_steps": "local.steps",
+    "local.batch_size": "local.batch",
+    "local.learning_rate": "local.lr",
+    "local.optimizer": "local.optimiser",
+    "server.learning_rate": "server.lr",
+    "num_rounds": "rounds",
+    "num_clients": "data.partition.clients",
+    "clients_per_round": "cohort",
+    "dataset": "data",
+    "random_seed": "seed",
+}
 
 
 def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
     """The settings of a file with current keys; source: the file, for warnings about old ones."""
-    out = dict(raw)
+    out = copy.deepcopy(raw)
+    for word, key in SYNONYMS.items():
+        place, last = _place_of(out, word)
+        if not isinstance(place, dict) or last not in place:
+            continue
+        if source:
+            _log.warning("%s: %s is called %s", source, word, key)
+        value = place.pop(last)
+        *tables, last = key.split(".")
+        place = out
+        for table in tables:
+            place = _table(place, table, key)
+        if last in place:
+            raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
+        place[last] = value
     for old in OLD:
         table, _, key = old.partition(".")
         if isinstance(out.get(table), dict) and set(out[table]) <= {key}:
             out[SHORT[old]] = out.pop(table).get(key, NOTHING)
             if source:
                 _log.warning("%s: %s is now called %s", source, old, SHORT[old])
+    return out
+
+
+def _place_of(raw: Any, path: str) -> tuple[Any, str]:
+    """The table that a dotted key would be in, or what stands in its place; and the key's last
+    part.
+    """
+    *tables, last = path.split(".")
+    for table in tables:
+        raw = raw.get(table) if isinstance(raw, dict) else None
+    return raw, last
+
+
+def canonical(overrides: Sequence[str]) -> list[str]:
+    """The same changes with the names that fedloom has; a warning says each that was another.
+
+    >>> canonical(["seed=1"])
+    ['seed=1']
+    """
+    out = []
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        if (key := SYNONYMS.get(path.strip())) and equals:
+            _log.warning("command line: %s is called %s", path.strip(), key)
+            text = f"{key}={value}"
+        out.append(text)
     return out
 
 
@@ -129,7 +190,7 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
     given: dict[str, tuple[str, Any]] = {}
     for text in overrides:
         path, value = parse_override(text)
-        path = _full(path)
+        path = _full(SYNONYMS.get(path, path))
         if _is_name(path, value):
             path = path.removesuffix(".name")
         first, before = given.setdefault(path, (text, value))
@@ -156,7 +217,7 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
 
     A new name drops the options of the old one. Raises ConfigError.
     """
-    given = [parse_override(text) for text in overrides]
+    given = [parse_override(text) for text in canonical(overrides)]
     for path, _ in given:
         if path in OLD:
             _log.warning("command line: %s is now called %s", path, SHORT[path])

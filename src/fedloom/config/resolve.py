@@ -47,7 +47,7 @@ from .validation import NOTHING, Origin, check, known, live, model_of
 
 # tables whose name may be given outside of all tables
 # left out where they are not given
-_EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack")
+_EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack", "tracker")
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 

@@ -29,6 +29,7 @@ _TITLES = {
     "clock": "when the server makes its step",
     "aggregation": "what the server makes of a round's client updates",
     "attack": "what hostile clients do, to see what an aggregation is worth",
+    "tracker": "who else sees the settings and the rows of every round",
 }
 
 

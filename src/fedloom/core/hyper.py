@@ -267,17 +267,30 @@ def renamed(**names: str) -> Callable[[type[T]], type[T]]:
 
     `@renamed(loss="objective")`
     """
+    return _taking(names, "now called", DeprecationWarning)
 
+
+def synonyms(**names: str) -> Callable[[type[T]], type[T]]:
+    """Let a class take arguments by names that other systems have for them, with a warning.
+
+    `@synonyms(batch_size="batch")`
+    """
+    return _taking(names, "called", UserWarning)
+
+
+def _taking(
+    names: Mapping[str, str], called: str, kind: type[Warning]
+) -> Callable[[type[T]], type[T]]:
     def change(cls: type[T]) -> type[T]:
         init = cls.__init__
 
         @functools.wraps(init)
         def made(self: T, *args: Any, **given: Any) -> None:
             for old in [name for name in names if name in given]:
-                new, said = names[old], f"{cls.__name__}: {old} is now called {names[old]}"
+                new, said = names[old], f"{cls.__name__}: {old} is {called} {names[old]}"
                 if new in given:
                     raise ConfigError(f"{said}, and both are given; keep {new}")
-                warnings.warn(said, DeprecationWarning, stacklevel=2)
+                warnings.warn(said, kind, stacklevel=2)
                 given[new] = given.pop(old)
             init(self, *args, **given)
 

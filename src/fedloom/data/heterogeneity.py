@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.core.skew import Floats, Ints, between_pairs, gini
 from fedloom.data.federated import FederatedData, count_labels
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 _LISTED, _SHOWN = 10_000, 1000  # clients of which each is shown; of more so many are
 
 
@@ -128,20 +127,6 @@ def by_client(data: FederatedData) -> dict[str, Any]:
     return out | names | ({} if every == 1 else {"clients": data.population, "every": every})
 
 
-def gini(values: Any) -> float:
-    """The Gini coefficient of numbers (N,) from 0: the mean absolute difference of two of them,
-    drawn with replacement, over twice their mean.
-
-    >>> gini([3, 3, 3]), gini([0, 0, 0, 8])
-    (0.0, 0.75)
-    """
-    v = np.sort(np.asarray(values, dtype=np.float64))
-    n, total = len(v), float(v.sum())
-    if total == 0:
-        return 0.0
-    return float(2 * (np.arange(1, n + 1) * v).sum() / (n * total) - (n + 1) / n)
-
-
 def _labels(counts: Ints) -> Labels:
     """The measures of label counts (N, C), every client having a sample."""
     p = counts / counts.sum(axis=1, keepdims=True)
@@ -153,7 +138,7 @@ def _labels(counts: Ints) -> Labels:
         held=Spread.of((counts > 0).sum(axis=1)),
         effective=Spread.of(np.exp(-_xlogx(p).sum(axis=1))),
         largest=Spread.of(p.max(axis=1)),
-        pairs=_between_pairs(p),
+        pairs=between_pairs(p),
         from_all=float(np.abs(p - g).sum(axis=1).mean() / 2),
         divergence=float(_relative(p, np.broadcast_to(g, p.shape)).mean()),
         jensen_shannon=float(jensen.mean() / np.log(2)),
@@ -185,16 +170,3 @@ def _relative(p: Floats, q: Any) -> Floats:
     ratio = np.divide(p, q, out=np.ones_like(q, dtype=np.float64), where=inside)
     total: Floats = (p * np.log(ratio)).sum(axis=1)
     return np.maximum(total, 0.0)  # rounding
-
-
-def _between_pairs(p: Floats) -> float:
-    """Mean of sum_c |p_ic - p_jc| / 2 over the pairs i < j; 0 for one client.
-
-    In sorted order the k-th of N values of a class is subtracted N - k times and added k - 1 times,
-    so no loop over pairs is needed: 10,000 clients take milliseconds.
-    """
-    n = len(p)
-    if n < 2:
-        return 0.0
-    signs = 2 * np.arange(1, n + 1) - n - 1
-    return float((signs[:, None] * np.sort(p, axis=0)).sum() / (n * (n - 1)))

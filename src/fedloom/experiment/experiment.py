@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from ..storage.checkpoint import Checkpoint
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
 from ..submodels.private import Private
+from ..trackers import Trackers
 from . import processes
 from .arguments import aggregation_of, functions, link_of, measures_of, metrics_of, setting_of
 from .clocks import check_clock, check_simulated, devices_for, largest
@@ -72,6 +73,7 @@ from .preflight import (
 from .provenance import check_same, configuration, describe
 from .result import Result, finish
 from .settings import Settings
+from .tracking import Tracking, trackers_of
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -98,7 +100,8 @@ class Experiment(Settings):
     each round's clients. clock: when the server steps, by default once per round. aggregation: what
     the server makes of the updates, their mean by default. attack: what a share of the clients does
     instead of its work. weights: the initial model, {name: tensor} or a safetensors file. on_round,
-    on_evaluation: called with the round's row. measures: of fedloom.measures, for its columns.
+    on_evaluation: called with the round's row; on_evaluation(row, model) with the model too.
+    tracker: who else sees every row. measures: of fedloom.measures, for its columns.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -139,7 +142,8 @@ class Experiment(Settings):
         None, example="{name: tensor} or a safetensors file"
     )
     on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
-    on_evaluation: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
+    on_evaluation: Sequence[Callable[..., object]] | Callable[..., object] = ()
+    tracker: Trackers = hyper(None, example="a name such as 'tensorboard', or a list of them")
     measures: Sequence[Measuring] | Measuring = ()
     config: Mapping[str, Any] | None = None
 
@@ -226,6 +230,7 @@ class Experiment(Settings):
 
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
+        self._trackers = trackers_of(self.tracker)
         net, metrics = self.net(), self._metrics
         data = on_device(flipped(self.data, self.attack, self.seed), net.device)
         if metrics is None:
@@ -375,21 +380,16 @@ class Experiment(Settings):
                 loop.engine.close()
 
     def _rounds(self, loop: Loop, progress: bool) -> Result:
-        shown = None
+        shown, config = None, configuration(self, loop)
         if progress and self._group.rank == 0:
-            sent = loop.ledger.bytes_up + loop.ledger.bytes_down
-            label = f"{self.called}, seed {self.seed}"
+            sent, label = loop.ledger.traffic, f"{self.called}, seed {self.seed}"
             shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
             loop.on_round.append(shown.update)
-            shown.start()
-        try:
+        with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
             loop.run(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
-            return finish(loop, names, allowed(loop, self.rounds), configuration(self, loop))
-        finally:
-            if shown is not None:
-                shown.stop()
+            return told.ended(finish(loop, names, allowed(loop, self.rounds), config))
 
     @property
     def called(self) -> str:

@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from ..core.vector import Rec, tree
 from ..engines import Ranks
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from ..server.client_evaluation import spread_of
 from ..server.ledger import Ledger
 from ..server.rounds import Loop
@@ -24,6 +24,9 @@ from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
 from .provenance import engine_text
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,16 @@ class Result:
         rows = [r for r in self.history if r.get(column) is not None]
         return [r["round"] for r in rows], [r[column] for r in rows]
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """The history as a data frame, a row for each round; needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError(
+                "a data frame needs pandas, which is missing; pip install fedloom[report]"
+            ) from error
+        return pandas.DataFrame(self.history)
+
     @property
     def last(self) -> float | None:
         """The headline metric on the test set after the last round."""
@@ -70,8 +83,7 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     by_client, by_size = _by_size(loop)
     summary = _summary(loop, names, rounds, group_of(config)) | by_size
     summary |= spread_of(loop.headline, clients, loop.curve.higher_is_better)
-    x = loop.model()
-    module = loop.net.export(x, loop.buffers).cpu()
+    module = loop.net.export(loop.model(), loop.buffers).cpu()
     folder = loop.folder
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}

@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..algorithm import Algorithm
-from ..core.hyper import Decay, NonNegative, Positive, PositiveInt, check_settings, hyper, ranged
+from ..core.hyper import (
+    Decay,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    check_settings,
+    hyper,
+    ranged,
+    synonyms,
+)
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
 from .schedules import Constant
 
 
+@synonyms(batch_size="batch", learning_rate="lr", optimizer="optimiser")
 @ranged
 @dataclass(frozen=True, kw_only=True)
 class Local:

@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..report.style import (
@@ -19,7 +18,6 @@ from ..report.style import (
     line_with_band,
     numbered,
     plain,
-    write_atomic,
 )
 from .entry import Protocol, Row, Wanted
 from .lines import Line, latest
@@ -224,11 +222,3 @@ def _legend(made: Any, rows: Sequence[Row], handles: Mapping[str, Any]) -> None:
 
 def _file(found: Table, what: str) -> str:
     return f"{found.entry.paper}-{found.entry.name}-{what}"
-
-
-def save(drawn: Sequence[Picture], folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """Write pictures in each format (png, svg, pdf) -> the files. Raises CheckpointError."""
-    return [
-        write_atomic(folder / f"{picture.name}.{kind}", picture.as_bytes(kind))
-        for picture, kind in itertools.product(drawn, kinds)
-    ]

@@ -7,10 +7,12 @@ drawn or written (``pip install fedloom[report]``).
 from __future__ import annotations
 
 from .curves import save_curves
+from .frames import load_runs
 from .html import write_report
 from .runs import Group, Metric, Run, group_runs, load_run
 from .statistics import Paired, holm, paired
-from .tables import as_csv, as_markdown, as_text, comparison, human_bytes, human_seconds
+from .table_files import as_csv, as_json, as_latex
+from .tables import as_markdown, as_text, comparison, human_bytes, human_seconds
 
 __all__ = [
     "Group",
@@ -18,6 +20,8 @@ __all__ = [
     "Paired",
     "Run",
     "as_csv",
+    "as_json",
+    "as_latex",
     "as_markdown",
     "as_text",
     "comparison",
@@ -26,6 +30,7 @@ __all__ = [
     "human_bytes",
     "human_seconds",
     "load_run",
+    "load_runs",
     "paired",
     "save_curves",
     "write_report",

@@ -185,7 +185,10 @@ def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture 
         axes.barh(at, size, color=colour, alpha=0.85, hatch=hatch, edgecolor="white", height=0.8)
         axes.text(size, at, f" {human_bytes(size)}", va="center", fontsize=8.5)
         if at == named[group.key]:
-            axes.text(0, at - 0.95, f" {shorten(group.label, 60)}", va="center", fontsize=9.5)
+            said = axes.text(
+                0, at - 0.95, f" {shorten(group.label, 60)}", va="center", fontsize=9.5
+            )
+            said.set_in_layout(False)  # a long name may leave the axes, and does not shrink them
     axes.set_yticks(places, [f"{i.direction}: {shorten(i.field, 20)}" for _, i, _ in rows])
     axes.set_ylim(places[-1] + 0.7, 0.0)
     axes.set_xlim(0, 1.2 * max(size for _, _, size in rows) or 1.0)

@@ -14,6 +14,7 @@ from fedloom.errors import ConfigError
 from .charts import clients_chart, ledger_chart, partition_charts
 from .curve_data import Axis, Curve, group_curve
 from .measures import measure_pictures
+from .paper_figures import save_pictures
 from .runs import Floats, Group, Metric, Run, group_runs
 from .style import (
     Picture,
@@ -23,7 +24,6 @@ from .style import (
     line_with_band,
     plain,
     styles,
-    write_atomic,
 )
 from .submodels import size_pictures
 from .tables import human_target, human_value
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _WIDTH, _HEIGHT = 5.6, 3.9
-_BAND = "line: mean over the seeds; band: lowest to highest seed"
+_BAND = "mean over the seeds; band: lowest to highest"
 _SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
     "round": ((1, "rounds"),),
     "bytes": tuple(
@@ -55,21 +55,20 @@ def save_curves(
     run_or_groups: Run | Sequence[Run] | Sequence[Group],
     folder: str | Path,
     target: float | None = None,
+    kinds: Sequence[str] = ("png",),
+    column: float | None = None,
 ) -> list[Path]:
-    """Draw every picture there are data for and write them as PNG files into a folder.
+    """Draw every picture there are data for and write them into a folder.
 
-    Takes one run, several, or groups of them; `target` (the metric's unit) draws a line.  Returns
+    Takes one run, several, or groups of them; `target` (the metric's unit) draws a line; kinds:
+    pdf, svg, png; column: the width in inches of the columns of a page that they are for.  Returns
     the files: <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were
     described), train_loss, test_loss, partition, clients, ledger, of sub-models sizes-*, and
     measures-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
-    return save_pictures(all_pictures(_as_groups(run_or_groups), target), folder)
-
-
-def save_pictures(pictures: Sequence[Picture], folder: str | Path) -> list[Path]:
-    """Write drawn pictures as PNG files -> the files."""
-    return [write_atomic(Path(folder) / f"{p.name}.png", p.png) for p in pictures]
+    drawn = all_pictures(_as_groups(run_or_groups), target)
+    return save_pictures(drawn, folder, kinds, column)
 
 
 def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[Picture]:

@@ -15,14 +15,16 @@ from fedloom.storage.identity import flatten
 
 from .charts import field_bytes
 from .curve_data import best, last
-from .curves import all_pictures, save_pictures
+from .curves import all_pictures
 from .differences import as_lines, differences
+from .differing import distinct, setting_cells
 from .measures import measure_cells
+from .paper_figures import save_pictures
 from .runs import Group, Run, group_runs, load_run, show_value
+from .skew import common
 from .style import DPI, Picture, need, styles, write_atomic
 from .submodels import size_cells
 from .tables import (
-    MISSING,
     comparison,
     human_bytes,
     human_seconds,
@@ -98,7 +100,7 @@ def _context(
     return {
         "title": title or _title(groups),
         "version": __version__,
-        "facts": _facts(runs),
+        "facts": _facts(groups),
         "unfinished": sum(not run.finished for run in runs),
         "table": _Table(heads, lines, colours),
         "tested": as_lines(differences(groups)),
@@ -127,13 +129,14 @@ def _title(groups: Sequence[Group]) -> str:
     return ", ".join(labels) if len(labels) <= 4 else f"{len(labels)} configurations compared"
 
 
-def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """Collect the facts that all the runs share."""
+    runs = [run for group in groups for run in group.runs]
     asked = {
         "data": [_name(run, "data") for run in runs],
         "model": [_name(run, "model") for run in runs],
         "parameters": [_grouped(run.summary.get("parameters")) for run in runs],
-        "clients": [_grouped(run.summary.get("population")) for run in runs],
+        "clients": [common(groups) or _grouped(r.summary.get("population")) for r in runs],
         "cohort": [_shown(run.config.get("cohort")) for run in runs],
         "rounds": [_grouped(run.planned) for run in runs],
         "engine": [_shown(run.summary.get("engine")) for run in runs],
@@ -189,14 +192,8 @@ def _measured(groups: Sequence[Group]) -> _Table:
 
 def _differences(groups: Sequence[Group]) -> _Table:
     """List the settings that differ between the runs, a column per group."""
-    flats = [[flatten(run.config) for run in group.runs] for group in groups]
-    keys = dict.fromkeys(key for group in flats for flat in group for key in flat)
-    lines = []
-    for key in keys:
-        cells = [_distinct(group, key) for group in flats]
-        if len(set(cells)) > 1 or any(len({_cell(f, key) for f in group}) > 1 for group in flats):
-            lines.append([key, *cells])
-    return _Table(["setting", *(group.label for group in groups)], lines, [])
+    heads, lines = setting_cells(groups, within=True)
+    return _Table(heads, lines, [])
 
 
 def _runs(groups: Sequence[Group]) -> _Table:
@@ -220,15 +217,7 @@ def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Give each entry with all its different values."""
     found = [flatten(run.environment) for run in runs if run.environment]
     keys = dict.fromkeys(key for one in found for key in one)
-    return [(key, _distinct(found, key)) for key in keys]
-
-
-def _distinct(flats: Sequence[Mapping[str, Any]], key: str) -> str:
-    return ", ".join(dict.fromkeys(_cell(flat, key) for flat in flats))
-
-
-def _cell(flat: Mapping[str, Any], key: str) -> str:
-    return show_value(flat[key]) if key in flat else MISSING
+    return [(key, distinct(found, key)) for key in keys]
 
 
 def _name(run: Run, table: str) -> str:

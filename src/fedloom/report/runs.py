@@ -348,6 +348,8 @@ def _distinct(groups: Sequence[Group]) -> list[Group]:
 def _difference(group: Group, same: Sequence[Group]) -> str:
     flats = [flatten(other.runs[0].config) for other in same]
     own = flatten(group.runs[0].config)
+    if len({flat.get("source") for flat in flats}) > 1:  # they describe their parts in other words
+        return "from Python" if own.get("source") == "python" else "from a file"
     keys = [
         key
         for key in dict.fromkeys(key for flat in flats for key in flat)
@@ -360,6 +362,7 @@ def _difference(group: Group, same: Sequence[Group]) -> str:
         tail = key.rpartition(".")[2]
         name = tail if tails[tail] == 1 and tail != "name" else key
         parts.append(f"{name} {show_value(own[key]) if key in own else 'unset'}")
+    parts += [f"{len(keys) - 3} more"] if len(keys) > 3 else []
     return ", ".join(parts) or "same settings"
 
 

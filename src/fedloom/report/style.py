@@ -1,4 +1,4 @@
-"""The style of pictures: colours per algorithm, sizes, legends, text taken literally."""
+"""The style of pictures: colours and marks per algorithm, sizes, legends, text taken literally."""
 
 from __future__ import annotations
 
@@ -26,16 +26,23 @@ DPI = 120
 # Okabe and Ito's palette for colour-blind readers, without its yellow, which is faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
+# nine, so that colour and mark together repeat only after 63 groups, and lines differ in grey too
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _SMALL, _INK, _FAINT = 9.0, "#222222", "#d8d8d8"
-_FEW = 40  # measured points up to which each gets a mark
+_PRINTED = 300  # pixels per inch on paper
+# inches: figures that are wider take both columns; between the columns
+_WIDE, _GAP = 7.0, 0.25
+_LETTERS = 0.78  # least factor of letters, however much a figure shrinks
+_FEW = 40  # measured points up to which each gets a mark; of more about ten do
 
 
 @dataclass(frozen=True)
 class Style:
-    """Colour and dash of one group, the same in every picture."""
+    """Colour, dash and mark of one group, the same in every picture."""
 
     colour: str
     dash: str
+    mark: str = "o"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +65,9 @@ class Picture:
 
 
 def numbered(i: int) -> Style:
-    """Give the i-th colour; after seven they repeat with another dash."""
-    return Style(_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
+    """Give the i-th colour and mark; after seven the colours repeat with another dash."""
+    dash = _DASHES[i // len(_COLOURS) % len(_DASHES)]
+    return Style(_COLOURS[i % len(_COLOURS)], dash, _MARKS[i % len(_MARKS)])
 
 
 def styles(groups: Sequence[Group]) -> dict[str, Style]:
@@ -82,25 +90,38 @@ def figure(width: float, height: float) -> Figure:
 
 
 def plain(axes: Axes, x: str, y: str) -> None:
-    """Label the axes and remove unnecessary lines."""
+    """Label the axes, with whole numbers at the ticks (no "+9.1e1" aside), and remove unnecessary
+    lines.
+    """
     axes.set_xlabel(shorten(x, 80), color=_INK)
     axes.set_ylabel(shorten(y, 40), color=_INK)
     axes.tick_params(labelsize=_SMALL, colors=_INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color=_FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
+    for axis in (axes.xaxis, axes.yaxis):
+        if hasattr(formatter := axis.get_major_formatter(), "set_useOffset"):
+            formatter.set_useOffset(False)
 
 
 def line_with_band(
     axes: Axes, x: Any, mean: Any, low: Any, high: Any, style: Style, faint: bool = False
 ) -> Any:
-    """Draw a group's mean and, if not faint, the band of its seeds; few points are marked.
+    """Draw a group's mean and, if not faint, the band of its seeds; all of few points are marked,
+    and some of many.
 
     x, mean, low, high: sequences of one length, in the units of the axes. Returns the line.
     """
-    mark = "o" if len(x) <= _FEW else ""
+    every = 1 if len(x) <= _FEW else len(x) // 10
     (line,) = axes.plot(
-        x, mean, style.dash, color=style.colour, lw=1.1 if faint else 1.7, marker=mark, ms=3.0
+        x,
+        mean,
+        style.dash,
+        color=style.colour,
+        lw=1.1 if faint else 1.7,
+        marker="" if faint and every > 1 else style.mark,
+        markevery=every,
+        ms=3.0 if every == 1 else 4.0,
     )
     line.set_zorder(1 if faint else 2)
     if not faint and list(low) != list(high):
@@ -110,21 +131,62 @@ def line_with_band(
 
 def legend_below(made: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Put the legend under the axes, where it covers no line, in as many columns as fit."""
-    texts = [shorten(label, 48) for label in labels]
-    longest = max(map(len, texts), default=0)
-    room = made.get_figwidth() * 13  # letters of this size side by side
-    fitting = max(1, min(len(texts), 4, int(room // (longest + 7))))
-    rows = -(-len(texts) // fitting)
+    _legend(made, handles, [shorten(label, 48) for label in labels], _SMALL)
+
+
+def _legend(made: Figure, handles: Sequence[Any], texts: Sequence[str], size: float) -> None:
+    rows = _legend_rows(made, texts, size)
     columns = -(-len(texts) // rows)  # no more rows than needed, but even ones
-    made.set_figheight(made.get_figheight() + 0.19 * (rows - 1))  # the axes keep their height
+    made.set_figheight(made.get_figheight() + _line(size) * (rows - 1))  # the axes keep theirs
     made.legend(
         list(handles),
-        texts,
+        list(texts),
         loc="outside lower center",
         ncols=columns,
-        fontsize=_SMALL,
+        fontsize=size,
+        handlelength=2.6,  # long enough for a dash on either side of the mark
         frameon=False,
     )
+
+
+def _legend_rows(made: Figure, texts: Sequence[str], size: float) -> int:
+    longest = max(map(len, texts), default=0)
+    room = made.get_figwidth() * 13 * _SMALL / size  # letters of this size side by side
+    fitting = max(1, min(len(texts), 4, int(room // (longest + 7))))
+    return max(1, -(-len(texts) // fitting))
+
+
+def _line(size: float) -> float:
+    """The height of a line of a legend in inches."""
+    return 0.19 * size / _SMALL
+
+
+def fit(made: Figure, column: float) -> None:
+    """Change a drawn figure for a page with two columns of this width (inches): it is as wide as
+    one column, or as both if it was drawn wide; letters have 6.5 to 8 points, pixels 300 per inch.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.text import Text
+
+    width = 2 * column + _GAP if made.get_figwidth() > _WIDE else column
+    by = width / made.get_figwidth()
+    letters = max(by, _LETTERS)
+    kept = [(old.legend_handles, [t.get_text() for t in old.texts]) for old in made.legends]
+    rows = [_legend_rows(made, texts, _SMALL) for _, texts in kept]
+    for old in list(made.legends):
+        old.remove()
+    height = made.get_figheight() - sum(_line(_SMALL) * (n - 1) for n in rows)
+    made.set_size_inches(width, height * (by + letters) / 2)
+    made.set_dpi(_PRINTED)
+    for text in made.findobj(Text):
+        text.set_fontsize(float(text.get_fontsize()) * letters)
+    for axes in made.axes:
+        axes.tick_params(which="both", labelsize=_SMALL * letters)
+    shown = [handle for handles, _ in kept for handle in handles if isinstance(handle, Line2D)]
+    for line in [*made.findobj(Line2D), *shown]:
+        line.set(linewidth=line.get_linewidth() * letters, ms=line.get_markersize() * letters)
+    for handles, texts in kept:
+        _legend(made, handles, texts, _SMALL * letters)
 
 
 def shorten(text: str, letters: int) -> str:

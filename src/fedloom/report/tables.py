@@ -1,9 +1,7 @@
-"""The comparison table: one row per group of seeds, as data, plain text, Markdown and CSV."""
+"""The comparison table: one row per group of seeds, as data, plain text and Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
@@ -11,6 +9,7 @@ from typing import Any
 
 from .curve_data import Hit, best, first_hit, last, mean, sd
 from .runs import Group, Run
+from .skew import differ, mean_gini, mean_labels, skews
 
 Row = dict[str, Any]
 MISSING = "-"  # a cell without a value
@@ -117,10 +116,11 @@ def comparison(groups: Sequence[Group], target: float | None = None) -> list[Row
     `last_mean`, `last_sd` (divided by n - 1; None for one seed), `best_mean` (of each seed's best
     round) and `ema_mean` are in the metric's own unit.  With `target` (same unit) the columns to
     the target are found anew on the EMA curve; without, they are what each run wrote for its own.
-    `rounds_to_target` is a mean over the seeds that reached it: "63", "63 (2/3)" if only two of
-    three did, "100+" if none did in 100 rounds; `bytes_to_target` and `seconds_to_target` likewise,
-    None if none did.  `bytes` counts up and down, `seconds` leaves evaluation out;
-    `simulated_seconds` and `simulated_to_target` are of the described devices, else None.
+    `rounds_to_target`, `bytes_to_target` and `seconds_to_target` are means over the seeds that
+    reached it, None if none did; `reached` and `not_reached` say how many did and did not.
+    `bytes` counts up and down, `seconds` leaves evaluation out; `simulated_seconds` and
+    `simulated_to_target` are of the described devices, else None. `label_distance` and `size_gini`
+    say how unequal the clients' data are (report/skew.py).
     """
     return [_row(group, target) for group in groups]
 
@@ -144,7 +144,8 @@ def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
             (head, [_value(row, f"client_{name}") for row in rows])
             for name, head in _CLIENTS.items()
         ),
-        (f"rounds to {goal}", [row["rounds_to_target"] or MISSING for row in rows]),
+        *_skews(rows),
+        (f"rounds to {goal}", [_rounds_text(row) for row in rows]),
         (f"bytes to {goal}", [human_bytes(row["bytes_to_target"]) for row in rows]),
         (f"time to {goal}", [human_seconds(row["seconds_to_target"]) for row in rows]),
         (f"device time to {goal}", [human_seconds(row["simulated_to_target"]) for row in rows]),
@@ -157,6 +158,15 @@ def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return [head for head, _ in kept], [
         list(line) for line in zip(*(c for _, c in kept), strict=True)
     ]
+
+
+def _skews(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """How unequal the clients' data are: the columns in which the rows differ."""
+    found = []
+    for head, name in (("label distance", "label_distance"), ("Gini of sizes", "size_gini")):
+        cells = [MISSING if row[name] is None else fixed(row[name], 2) for row in rows]
+        found += [(head, cells)] if differ([row[name] for row in rows]) else []
+    return found
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -187,17 +197,6 @@ def as_markdown(rows: Sequence[Row]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], marks, *cells[1:]])
 
 
-def as_csv(rows: Sequence[Row]) -> str:
-    """Write every column with raw numbers (bytes, seconds, metric's unit); empty for no rows."""
-    if not rows:
-        return ""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
 def _row(group: Group, target: float | None) -> Row:
     runs, metric = group.counted, group.metric
     final = [last(run, metric.column) for run in runs]
@@ -209,6 +208,7 @@ def _row(group: Group, target: float | None) -> Row:
         else next((r.target for r in group.runs if r.target is not None), None)
     )
     done = max((len(run.rounds) for run in runs), default=0)
+    unequal = skews([group])
     reached = [hit for hit in hits if hit is not None]
     return {
         "label": group.label,
@@ -225,9 +225,12 @@ def _row(group: Group, target: float | None) -> Row:
             f"client_{name}": mean([r.summary.get(f"client_{metric.name}_{name}") for r in runs])
             for name in _CLIENTS
         },
+        "label_distance": mean_labels(unequal),
+        "size_gini": mean_gini(unequal) if unequal else None,
         "target": goal,
-        "reached": len(reached),
-        "rounds_to_target": None if goal is None else _rounds_text(reached, len(runs), done),
+        "reached": None if goal is None else len(reached),
+        "not_reached": None if goal is None else len(runs) - len(reached),
+        "rounds_to_target": mean([float(hit.round) for hit in reached]),
         "bytes_to_target": mean([hit.bytes for hit in reached]),
         "seconds_to_target": mean([hit.seconds for hit in reached]),
         "bytes": mean([float(run.bytes[-1]) if run.rounds.size else None for run in runs]),
@@ -263,12 +266,16 @@ def _hit(run: Run, target: float | None) -> Hit | None:
     )
 
 
-def _rounds_text(reached: Sequence[Hit], seeds: int, rounds: int) -> str:
-    average = mean([float(hit.round) for hit in reached])
-    if average is None:
-        return f"{rounds}+"
-    text = f"{average:.1f}".removesuffix(".0")
-    return text if len(reached) == seeds else f"{text} ({len(reached)}/{seeds})"
+def _rounds_text(row: Row) -> str:
+    """ "63", "63 (2/3)" if only two of three seeds reached the target, "100+" if none did in 100
+    rounds.
+    """
+    if row["target"] is None:
+        return MISSING
+    if row["rounds_to_target"] is None:
+        return f"{row['rounds']}+"
+    text = f"{row['rounds_to_target']:.1f}".removesuffix(".0")
+    return text if not row["not_reached"] else f"{text} ({row['reached']}/{row['seeds']})"
 
 
 def _named(row: Row) -> str:

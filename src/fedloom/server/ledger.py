@@ -67,13 +67,18 @@ class Ledger:
         """All bytes from clients to the server."""
         return sum(self.up.values())
 
+    @property
+    def traffic(self) -> int:
+        """All bytes of both directions."""
+        return self.bytes_down + self.bytes_up
+
     def means(self, history: list[Row], name: str) -> Iterator[tuple[int, float, int, float]]:
         """Of every row with a moving average of this name: round, average, bytes and seconds until
         then.
         """
         sums = [(row["bytes_down"] + row["bytes_up"], row["seconds"]) for row in history]
         # the costs before round 1 are in no row
-        sent = self.bytes_down + self.bytes_up - sum(n for n, _ in sums)
+        sent = self.traffic - sum(n for n, _ in sums)
         seconds = self.seconds - math.fsum(s for _, s in sums)
         for row, (more, longer) in zip(history, sums, strict=True):
             sent, seconds = sent + more, seconds + longer

@@ -28,6 +28,13 @@ class Progress:
         self._started = time.monotonic()
         self._said = 0.0
 
+    def __enter__(self) -> None:
+        """Begin to show."""
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         """Begin to show."""
         if not sys.stderr.isatty():

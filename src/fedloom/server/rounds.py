@@ -33,6 +33,7 @@ from ..storage.run_directory import RunDirectory, State
 from .aggregated import aggregated, allowed, first_state
 from .arrivals import as_json, chooser, restored
 from .billing import all_billed, simulated_seconds, together, wasted
+from .callbacks import tell
 from .choosing import Chosen, Told, UnderWay
 from .client_evaluation import ClientTests, spread_of, untested
 from .divergence import Watch
@@ -75,7 +76,7 @@ class Loop:
     folder: RunDirectory | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     on_round: list[Callable[[Row], None]] = field(default_factory=list)
-    on_evaluation: list[Callable[[Row], None]] = field(default_factory=list)
+    on_evaluation: list[Callable[..., object]] = field(default_factory=list)
     sizes: Sizes | None = None  # of sub-models
     choose: ClientChoice | None = None  # None: cohorts are drawn
     clock: Clock | None = None  # None: rounds
@@ -278,17 +279,16 @@ class Loop:
                 put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
             if due and name in row:
-                traffic = self.ledger.bytes_down + self.ledger.bytes_up
-                row[f"{name}_ema"] = self.curve.add(
-                    self.round, row[name], traffic, self.ledger.seconds
-                )
+                spent = self.ledger.traffic, self.ledger.seconds
+                row[f"{name}_ema"] = self.curve.add(self.round, row[name], *spent)
             if self.folder is not None:
                 self.folder.append_round(row)
             self.logged = len(self.history)
             for said in self._watch.see(row):
                 _log.warning(said)
-        calls = [*(self.on_evaluation if scores else ()), *self.on_round]
-        self.group.first(lambda: [call(row) for call in calls] and None)
+        evaluated = self.on_evaluation if scores else []
+        model = lambda: self.net.export(self.model(), self.buffers).cpu()
+        self.group.first(lambda: tell(evaluated, self.on_round, row, model))
 
     def client_values(self, score: Score) -> tuple[list[float | None], str]:
         """The headline metric per client, with the model that it would use itself, and a text that

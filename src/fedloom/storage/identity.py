@@ -28,6 +28,7 @@ FREE = (
     "checkpoint",
     "ranks",
     "resident_bytes",
+    "tracker",
     "memory",  # where resident_bytes stood in fedloom 0.1
 )
 # How far a run goes, and what is measured. A run may go on with others, for the rounds until then
@@ -45,8 +46,8 @@ NEW: dict[str, tuple[Any, str | None]] = {
 }
 
 CHANGEABLE = (
-    "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, name, "
-    "label and evaluate (but for validation and ema)"
+    "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, "
+    "tracker, name, label and evaluate (but for validation and ema)"
 )
 
 

@@ -1,6 +1,4 @@
-"""Sweeps: every combination of values is a run of its own, in a folder that its configuration
-names, so that a stopped sweep can continue.
-"""
+"""The runs of a sweep, of which every combination of values is one."""
 
 from __future__ import annotations
 
@@ -13,16 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .config import Config, parse_override, resolve
-from .core.arithmetic import average
-from .core.parsing import parse_json
-from .errors import CheckpointError, ClientError, ConfigError, FedloomError
-from .storage.atomic import write_atomic
-from .storage.identity import bits_of, run_digest
-from .storage.run_directory import RunDirectory
+from ..config import Config, parse_override, resolve
+from ..config.overrides import canonical
+from ..core.arithmetic import average
+from ..core.parsing import parse_json
+from ..errors import CheckpointError, ClientError, ConfigError, FedloomError
+from ..storage.atomic import write_atomic
+from ..storage.identity import bits_of, run_digest
+from ..storage.run_directory import RunDirectory
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
-FAILURE = "failure.txt"
+# in the folder of a run that did not finish, and will not: the reason
+FAILURE, PRUNED = "failure.txt", "pruned.txt"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class Row:
     validation: tuple[float, float | None] | None
     test: tuple[float, float | None] | None
     failures: tuple[str, ...]
+    pruned: bool = False
 
     def value(self, by: str) -> float | None:
         """The mean that the choice is made by."""
@@ -83,10 +84,12 @@ def split_grid(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     seeds, which are not a setting to choose.
     """
     shared, axes = [], {}
-    for word in words:
+    for word in canonical(words):
         key, _ = parse_override(word)
         values = split_values(word.partition("=")[2])
         if len(values) == 1:
+            if re.fullmatch(r"[\d.eE+-]+\.\.[\d.eE+-]+(:log)?", values[0]):
+                raise ConfigError(f"'{word}' is a range, which a search tries: give --trials too")
             shared.append(word)
             continue
         if key == "seed":
@@ -117,21 +120,49 @@ def plan(
         raise ConfigError(
             "nothing to try: give a setting several values, as in local.lr=0.03,0.1,0.3"
         )
-    first = resolve(source, [*shared, *(f"{k}={v[0]}" for k, v in axes.items())]).values
-    name = f"sweep-{first['name']}"
-    if any(word.startswith(("algorithm=", "algorithm.name=")) for word in shared):
-        name += f"-{first['algorithm']['name']}"  # methods are tuned one after the other
-    folder = Path(out) if out is not None else Path("runs") / name
-    if by == "validation" and not first["evaluate"].get("validation"):
-        shared = [*shared, f"evaluate.validation={VALIDATION}"]
-    trials = []
-    for values in itertools.product(*axes.values()):
-        choice = dict(zip(axes, values, strict=True))
-        changes = [*shared, *(f"{key}={value}" for key, value in choice.items())]
-        for seed in range(first["seed"], first["seed"] + seeds):
-            config = resolve(source, [*changes, f"seed={seed}"])
-            trials.append(Trial(choice, seed, config, folder / _name(choice, seed, config)))
-    return trials
+    base = Base.of(source, shared, {k: v[0] for k, v in axes.items()}, seeds, out, by)
+    choices = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+    return [trial for choice in choices for trial in base.trials(choice)]
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """What the combinations of a sweep share. first: the seed of each one's first run."""
+
+    source: str | Path
+    shared: tuple[str, ...]
+    folder: Path
+    first: int
+    seeds: int
+
+    @classmethod
+    def of(
+        cls,
+        source: str | Path,
+        shared: Sequence[str],
+        example: Mapping[str, str],
+        seeds: int,
+        out: str | Path | None,
+        by: str,
+    ) -> Base:
+        """example: one combination, to see what the recipe says for itself."""
+        first = resolve(source, [*shared, *(f"{k}={v}" for k, v in example.items())]).values
+        name = f"sweep-{first['name']}"
+        if any(word.startswith(("algorithm=", "algorithm.name=")) for word in shared):
+            name += f"-{first['algorithm']['name']}"  # methods are tuned one after the other
+        folder = Path(out) if out is not None else Path("runs") / name
+        if by == "validation" and not first["evaluate"].get("validation"):
+            shared = [*shared, f"evaluate.validation={VALIDATION}"]
+        return cls(source, tuple(shared), folder, int(first["seed"]), seeds)
+
+    def trials(self, choice: Mapping[str, str]) -> list[Trial]:
+        """The runs of a combination, one for each seed."""
+        changes = [*self.shared, *(f"{key}={value}" for key, value in choice.items())]
+        out = []
+        for seed in range(self.first, self.first + self.seeds):
+            config = resolve(self.source, [*changes, f"seed={seed}"])
+            out.append(Trial(choice, seed, config, self.folder / _name(choice, seed, config)))
+        return out
 
 
 def check_all(trials: Sequence[Trial]) -> None:
@@ -163,24 +194,25 @@ def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:
 
 # ------------------------------------------------------------------------------------------ to run
 def state_of(folder: Path) -> str:
-    """ "new", "begun", "finished" or "failed"."""
-    if (folder / FAILURE).is_file():
-        return "failed"
+    """ "new", "begun", "finished", "failed" or "pruned"."""
+    for file, state in ((FAILURE, "failed"), (PRUNED, "pruned")):
+        if (folder / file).is_file():
+            return state
     if _summary(folder).get("finished"):
         return "finished"
     return "begun" if (folder / "config.toml").is_file() else "new"
 
 
 def run_trial(trial: Trial, progress: bool = False, **more: Any) -> str:
-    """Run a trial, continue it, or skip it if it is finished or failed -> its state. more: as of
-    Config.experiment, such as data that are loaded already.
+    """Run a trial, continue it, or skip it if it is finished, failed or pruned -> its state. more:
+    as of Config.experiment, such as data that are loaded already.
 
     A run whose client fails, as with a learning rate that is too high, is a result too: the reason
     stays in its folder, and the sweep goes on. A run that has begun continues in the engine it
     began with. Raises any other error of a run.
     """
     state = state_of(trial.folder)
-    if state in ("finished", "failed"):
+    if state in ("finished", "failed", "pruned"):
         return state
     experiment = trial.config.experiment(**more)
     try:
@@ -227,6 +259,7 @@ def results(trials: Sequence[Trial]) -> list[Row]:
                 _mean([s.get("last_validation") for s in done]),
                 _mean([_tested(s) for s in done]),
                 tuple(file.read_text(encoding="utf-8").strip() for file in failed),
+                any(state_of(t.folder) == "pruned" for t in group),
             )
         )
     return rows

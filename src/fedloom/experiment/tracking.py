@@ -1,0 +1,115 @@
+"""The trackers of a run: they see its settings and rows, and cannot harm it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from ..server.rounds import Loop
+from ..storage.identity import flatten
+from ..trackers import TRACKERS, About, Session, Tracker
+from ..trackers.base import numbers
+from .result import Result
+
+_log = logging.getLogger(__name__)
+_FILE = "trackers.json"  # of a run directory: {kind of tracker: name of its session}
+
+
+def trackers_of(given: Any) -> list[Tracker]:
+    """Trackers: one, its name, or several. Raises ConfigError for anything else, and for a library
+    that is missing.
+    """
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    made = [] if given is None else list(given) if several else [given]
+    made = [TRACKERS.make(one) if isinstance(one, str) else one for one in made]
+    for one in made:
+        if not all(callable(getattr(one, method, None)) for method in ("check", "open")):
+            names = ", ".join(TRACKERS)
+            raise ConfigError(f"tracker must be a name ({names}) or a tracker, got {one!r}")
+        one.check()
+    return made
+
+
+class Tracking:
+    """Sends the rows of one run to its trackers. A tracker that fails is told nothing more, and one
+    warning says so: the run goes on.
+    """
+
+    def __init__(
+        self, trackers: Sequence[Tracker], config: Mapping[str, Any], label: str, loop: Loop
+    ) -> None:
+        self._trackers: dict[str, Tracker] = {}
+        for tracker in trackers if loop.group.rank == 0 else ():
+            kind = type(tracker).__name__
+            same = sum(type(one) is type(tracker) for one in self._trackers.values())
+            self._trackers[f"{kind} {same + 1}" if same else kind] = tracker
+        self._config, self._label, self._loop = config, label, loop
+        self._open: dict[str, Session] = {}
+        self._known: dict[str, str] = {}
+        self.summary: Mapping[str, Any] | None = None
+
+    def __enter__(self) -> Tracking:
+        """Open every session; of a resumed run, the one of the earlier rounds."""
+        self._loop.on_round.append(self._update)
+        folder = self._loop.folder
+        if folder is not None and self._loop.round > 0 and (folder.path / _FILE).is_file():
+            self._known = folder.read_object(_FILE)
+        for kind, tracker in self._trackers.items():
+            self._safely(kind, self._begin, kind, tracker)
+        return self
+
+    def ended(self, result: Result) -> Result:
+        """The result of a run that came to its end, whose summary is sent at the close."""
+        self.summary = result.summary
+        return result
+
+    def _begin(self, kind: str, tracker: Tracker) -> None:
+        import tomli_w
+
+        loop = self._loop
+        seed, folder = loop.fed.seed, loop.folder
+        config = dict(self._config)
+        about = About(
+            name=f"{self._label}-seed{seed}" if folder is None else folder.path.resolve().name,
+            label=self._label,
+            settings=flatten(config),
+            text=tomli_w.dumps(config),
+            folder=None if folder is None else folder.path,
+            round=loop.round,
+            known=self._known.get(kind),
+        )
+        self._open[kind] = made = tracker.open(about)
+        self._known[kind] = made.name
+        if folder is not None:
+            folder.write_json(_FILE, self._known)
+        for row in loop.history:  # a stop may have come between a row and its tracker
+            made.log(numbers(row))
+
+    def _update(self, row: Mapping[str, Any]) -> None:
+        """Send a round's row."""
+        told = numbers(row)
+        for kind, session in list(self._open.items()):
+            self._safely(kind, session.log, told)
+
+    def __exit__(self, *_: object) -> None:
+        """Close every session."""
+        ends = None if self.summary is None else _ends(self.summary)
+        for kind, session in list(self._open.items()):
+            self._safely(kind, session.end, ends)
+        self._open = {}
+
+    def _safely(self, kind: str, call: Callable[..., None], *given: Any) -> None:
+        try:
+            call(*given)
+        except Exception as error:  # whatever a library raises: the run does not depend on it
+            self._open.pop(kind, None)
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            _log.warning("tracker %s failed, and is told nothing more: %s", kind, why)
+
+
+def _ends(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a summary: also the values of the best and of the last evaluation."""
+    found = {k: v["value"] for k, v in summary.items() if k in ("best", "last") and v}
+    return numbers({**summary, **found})

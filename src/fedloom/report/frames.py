@@ -1,0 +1,74 @@
+"""Runs as a data frame."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.errors import CheckpointError
+from fedloom.storage.identity import flatten
+
+from .runs import Run, load_run
+from .style import need
+
+if TYPE_CHECKING:
+    import pandas
+
+Paths = str | PathLike[str]
+
+
+def load_runs(runs: Paths | Iterable[Paths]) -> pandas.DataFrame:
+    """One data frame of many runs: a row for each round of each run.
+
+    runs: run directories or folders of them, as paths or patterns such as "runs/*". Columns: run
+    (the directory), label, algorithm, seed and finished; then those of rounds.jsonl, missing where
+    a round has none; then every setting as setting.KEY. Raises CheckpointError if there is no run.
+    """
+    need("pandas", "data frames")
+    import pandas
+
+    frames = [_frame(load_run(path)) for path in find_runs(runs)]
+    kept = [frame for frame in frames if len(frame)] or frames[:1]
+    made = pandas.concat(kept, ignore_index=True)
+    settings = [column for column in made.columns if column.startswith("setting.")]
+    return made[[column for column in made.columns if column not in settings] + settings]
+
+
+def _frame(run: Run) -> pandas.DataFrame:
+    import pandas
+
+    about: dict[str, Any] = {"run": str(run.path), "label": run.label, "algorithm": run.algorithm}
+    about |= {"seed": run.seed, "finished": run.finished}
+    rounds: dict[str, Any] = {n: values for n, values in run.columns.items() if n not in about}
+    rounds["round"] = run.rounds
+    flat = flatten(run.config).items()
+    settings = {f"setting.{key}": str(v) if isinstance(v, list) else v for key, v in flat}
+    return pandas.DataFrame({**about, **rounds, **settings}, index=range(len(run.rounds)))
+
+
+def find_runs(given: Paths | Iterable[Paths]) -> list[Path]:
+    """Run directories of paths and patterns; a folder of runs stands for all of them.
+
+    Raises CheckpointError for a path without a run.
+    """
+    found: list[Path] = []
+    for one in [given] if isinstance(given, str | PathLike) else given:
+        path = Path(one)
+        places = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(one)))]
+        inside = [run for place in places for run in _runs_in(place)]
+        if not inside:
+            why = "has no config.toml, nor has a folder in it" if places else "does not exist"
+            raise CheckpointError(
+                f"'{one}' {why}; give folders that `fedloom run` wrote (see `fedloom list runs`)"
+            )
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def _runs_in(place: Path) -> list[Path]:
+    if (place / "config.toml").is_file():
+        return [place]
+    return sorted(p.parent for p in place.glob("*/config.toml"))

@@ -1,0 +1,112 @@
+"""`fedloom sweep --trials`: a search by Optuna. `make test-trackers` has the library."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fedloom.cli.__main__ import cli
+from fedloom.errors import ConfigError
+from fedloom.experiment.experiment import Experiment
+from fedloom.sweep import Search, plan, state_of
+from fedloom.sweep.search import Range, split_space
+
+SMALL = ["rounds=4", "local.steps=1", "cohort=2", "data.clients=8", "evaluate.every=1"]
+SPACE = ["local.lr=0.001..1:log", "local.batch=4..16", "algorithm=fedavg,fedavgm"]
+
+
+def test_ranges_and_lists_are_told_apart() -> None:
+    shared, space = split_space([*SMALL, *SPACE, "learning_rate=1", "local.clip=1..10.5"])
+    assert shared == [*SMALL, "local.lr=1"]
+    assert space == {
+        "local.lr": Range(0.001, 1.0, False, True),
+        "local.batch": Range(4.0, 16.0, True, False),
+        "algorithm": ["fedavg", "fedavgm"],
+        "local.clip": Range(1.0, 10.5, False, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rounds=2"], "nothing to try: give a setting a range"),
+        (["local.lr=1..0.1"], "a range goes up"),
+        (["local.lr=0..1:log"], "begins above 0"),
+        (["local.lr=0.1..1:cube"], "a range goes up, as"),
+        (["local.lr=a..b"], "a range is two numbers"),
+        (["local.lr=0.1,0.1"], "there twice"),
+        (["local.lr=0.1,1", "local.lr=1..2"], "tried twice"),
+        (["seed=0..4"], "the seed is nothing to choose"),
+    ],
+)
+def test_what_is_no_range_is_said(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        split_space(words)
+
+
+def test_a_grid_does_not_take_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="give --trials too"):
+        plan("digits", ["local.lr=0.1..1", "local.batch=1,2"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install fedloom\[optuna\]"):
+        Search("digits", SPACE, 3)
+
+
+# ------------------------------------------------------------------------------------- with optuna
+def sweep(*more: str) -> Any:
+    words = ["sweep", "digits", *SMALL, *SPACE, "--quiet", *more]
+    return CliRunner().invoke(cli, words, prog_name="fedloom")
+
+
+def folders(where: str) -> list[str]:
+    return sorted(p.parent.name for p in Path(where).glob("*/config.toml"))
+
+
+@pytest.fixture
+def optuna(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+    return pytest.importorskip("optuna")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_stopped_search_tries_what_it_would_have(
+    optuna: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = sweep("--trials", "4", "--out", "whole")
+    assert done.exit_code == 0, done.output
+    assert "best by the validation split: local.lr=" in done.output
+    assert len(folders("whole")) == 4 and Path("whole/best.toml").is_file()
+    assert sweep("--trials", "4", "--out", "whole").output == done.output, "nothing is left to do"
+
+    rounds, calls = Experiment._rounds, []
+
+    def stop(self: Experiment, *given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return rounds(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "_rounds", stop)
+        assert sweep("--trials", "4", "--out", "again").exit_code == 130
+    assert sweep("--trials", "4", "--out", "again").output == done.output.replace("whole", "again")
+    assert folders("again") == folders("whole")
+    other = sweep("--trials", "5", "--out", "again", "local.clip=3")
+    assert other.exit_code == 2 and "holds a search with other settings" in other.output
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_worse_than_the_median_is_stopped(optuna: Any) -> None:
+    words = ["rounds=4", "local.steps=40", "data.clients=8", "local.lr=1e-4..0.5:log"]
+    search = Search("digits", [*words, "evaluate.every=1"], 8, out="s")
+    said: list[str] = []
+    search.run(False, lambda number, choice, state: said.append(state))
+    assert len(said) == 8 and set(said) == {"finished", "pruned"}
+    pruned = [t for t in search.trials() if state_of(t.folder) == "pruned"]
+    assert len(pruned) == said.count("pruned")
+    assert not (pruned[0].folder / "summary.json").exists()
+    assert "worse than the median" in (pruned[0].folder / "pruned.txt").read_text()
