@@ -25,7 +25,7 @@ from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed
 from ..engines.summation import finite, push
-from ..errors import CompositionError, ConfigError, FedloomError, WireError
+from ..errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.manifest import numbered
@@ -36,8 +36,9 @@ from .shapes import probe_of, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
 
-# {client: message}, seconds -> {client: answer} of those who answered in that time
-Exchange = Callable[[dict[int, bytes], float], dict[int, bytes]]
+# {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
+# until so many had answered
+Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
 
 
 class Refused(NamedTuple):
@@ -64,9 +65,11 @@ class FederationEngine:
 
     exchange: see above. deadline: seconds that it may take. run: the name of the run, which every
     message bears. kept: how many rounds were done at the oldest checkpoint to which the server may
-    return. Updates that are late, missing or wrong are left out of the means and listed in
-    `refused`. The client states are at the nodes; the server knows the round of each client's last
-    update.
+    return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
+    all. at_least, patience: a round with fewer updates changes nothing, and the last one of so many
+    in a row ends the run with a ClientError. Updates that are late, missing or wrong are left out
+    of the means and listed in `refused`. The client states are at the nodes; the server knows the
+    round of each client's last update.
     """
 
     name = text = "federation"
@@ -77,8 +80,13 @@ class FederationEngine:
         deadline: float = 60.0,
         run: str = "",
         kept: Callable[[], int] = lambda: 0,
+        wanted: int | None = None,
+        at_least: int = 1,
+        patience: int | None = None,
     ) -> None:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
+        self._wanted, self._at_least, self._patience = wanted, at_least, patience
+        self._few = 0  # rounds in a row with fewer than at_least
         self.refused: list[Refused] = []
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
@@ -124,10 +132,32 @@ class FederationEngine:
         def take(i: int) -> tuple[Rec, Stats]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
+        new = self._about != ("round", round)
         out = self._exchanged(Asking("round", round, last, first), shares, buffers, take)
+        if new:
+            out = self._counted(out, round)
         # the rest of a client's state is at its node
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
+
+    def _counted(self, out: RangeResult, round: int) -> RangeResult:
+        """A round's result; without any update if there are too few. Raises ClientError."""
+        found = sum(s.answered for s in out.stats)
+        if found >= self._at_least:
+            self._few = 0
+            return out
+        self._few += 1
+        said = f"round {round + 1}: {found} of {len(out.stats)} clients answered in time"
+        if self._few == self._patience:
+            raise ClientError(
+                f"{said}, fewer than at_least = {self._at_least} for the {self._few}th time in a "
+                "row; see which nodes are off, then go on with the run"
+            )
+        _log.warning("%s, at_least = %d: the model stays", said, self._at_least)
+        none = RangeResult([], {}, [s._replace(answered=False) for s in out.stats])
+        for place in range(len(none.stats)):
+            push(none.nodes, 0, place, None)
+        return none
 
     def ask(
         self,
@@ -208,12 +238,15 @@ class FederationEngine:
         """Ask clients, and add up the parts that `take` makes of their answers."""
         packets = {c: self._packet(share, buffers) for c, share in shares.items()}
         self._send(asking, {i: packets[self._fed.capacity(i)] for i in asking.last})
-        out = RangeResult([], {}, [])
+        out, taken = RangeResult([], {}, []), 0
         for place, i in enumerate(asking.last, asking.first):
             part = None
             try:
+                if asking.what != "probe" and taken == self._wanted:
+                    raise WireError(f"{taken} updates are enough")
                 with one_thread(self._fed.local.precision):
                     part, cost = take(i)
+                taken += 1
             except WireError as error:
                 self.refused.append(Refused(asking.round, i, str(error)))
                 _log.warning("round %d: client %d: not counted: %s", asking.round + 1, i, error)
@@ -240,7 +273,9 @@ class FederationEngine:
                 head = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
                 messages[i] = sealed(head, self._down.packet(packets[i], i, taken, round))
         if messages:
-            found = self._exchange(messages, self.deadline)
+            enough = len(messages) if self._wanted is None else self._wanted
+            enough = min(len(messages), enough)
+            found = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 
     def _opened(self, i: int, what: str, round: int) -> tuple[Update, dict[str, bytes]]:

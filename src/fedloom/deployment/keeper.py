@@ -1,0 +1,115 @@
+"""Keeps a program running: starts it again when it ends, or when it says that it gave up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_PAUSE = (1.0, 2.0, 5.0, 15.0, 30.0)  # seconds before the 1st, 2nd, ... start again in a row
+_STEADY = 60.0  # seconds after which a program counts as having run
+_LARGEST = 10 << 20  # bytes of a log, before it is put aside
+_GRACE = 10.0  # seconds to end after a signal
+
+
+class Keeper:
+    """One program, whose words go to a log file. gave_up: what it says when it will not go on
+    though it stays alive; refused: when it will never work, so that it is not started again.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        gave_up: str = "(?!)",
+        refused: str = "(?!)",
+    ) -> None:
+        self.command, self.log = list(command), log
+        self._environment = dict(environment)
+        self._gave_up, self._refused = re.compile(gave_up), re.compile(refused)
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = threading.Event()
+        self.starts = 0
+        self.why = ""  # the words with which it was refused
+
+    def run(self) -> None:
+        """Keep it running until stop(), or until it is refused."""
+        in_a_row = 0
+        while not self._stopped.is_set() and not self.why:
+            began = time.monotonic()
+            self._once()
+            if self._stopped.is_set() or self.why:
+                return
+            in_a_row = 0 if time.monotonic() - began > _STEADY else in_a_row + 1
+            pause = _PAUSE[min(in_a_row, len(_PAUSE) - 1)]
+            _log.warning("%s ended; starts again in %g s", Path(self.command[0]).name, pause)
+            self._stopped.wait(pause)
+
+    def _once(self) -> None:
+        """Run it to its end."""
+        self.starts += 1
+        if self.log.exists() and self.log.stat().st_size > _LARGEST:
+            os.replace(self.log, self.log.with_name(self.log.name + ".1"))
+        self._process = process = subprocess.Popen(
+            self.command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a signal of the terminal is this process's to pass on
+        )
+        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader.start()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        _signal(process.pid, signal.SIGKILL)  # what it has left; its number is still its own
+        process.wait()
+        reader.join()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        """Write down what a program says, and listen to it."""
+        assert process.stdout is not None
+        with open(self.log, "a", encoding="utf-8", errors="replace") as log, process.stdout as told:
+            for line in told:
+                log.write(line)
+                log.flush()
+                if self._refused.search(line):
+                    self.why = " ".join(line.split())
+                if self.why or self._gave_up.search(line):
+                    self.end()
+
+    def end(self) -> None:
+        """Ask the program and all that it started to end, and end them if they do not."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        _signal(process.pid, signal.SIGTERM)
+        late = threading.Timer(_GRACE, self._kill, (process,))
+        late.daemon = True
+        late.start()
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        if process.poll() is None:
+            _signal(process.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it for good."""
+        self._stopped.set()
+        self.end()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    """Send a signal to all processes of a group, if there are any."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
