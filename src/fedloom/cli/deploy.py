@@ -68,6 +68,35 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
 
 
+@deploy_command.command("check")
+@_FOLDER
+def check_command(fed: Path) -> None:
+    """Run both halves here, compare them with the simulation, and say what would be sent.
+
+    It needs the data of the settings; where only the clients have data, it takes the settings' data
+    in their place.
+    """
+    from fedloom.deployment.check import check
+
+    from .printing import table
+
+    found = check(_folder(fed))
+    same = found.difference == 0 and found.bills and not found.refused
+    rows = [
+        ("compared", f"{found.rounds} rounds of both halves in one process with the simulation"),
+        ("difference", f"{found.difference:g} in the server state"),
+        ("bytes", "as the simulation counts them" if found.bills else "not as it counts them"),
+        *(("to a client", f"{name}: {size:,} bytes a round") for name, size in found.down.items()),
+        *(("from a client", f"{name}: {size:,} bytes a round") for name, size in found.up.items()),
+        ("and of itself", ", ".join(found.told)),
+        ("a node keeps", f"{found.state:,} bytes of client states"),
+        *(("refused", why) for why in found.refused),
+    ]
+    click.echo(table(rows))
+    if not same:
+        raise ConfigError("the two halves are not the simulation; please report this")
+
+
 @deploy_command.command("server")
 @_FOLDER
 def server_command(fed: Path) -> None:
@@ -109,12 +138,104 @@ def node_command(fed: Path, client: int, data: Path | None) -> None:
 
 @deploy_command.command("run")
 @_FOLDER
-def run_command(fed: Path) -> None:
-    """Begin the run, or go on with it, and show it until it ends."""
+@click.option("--quiet", is_flag=True, help="Begin only, and print nothing.")
+def run_command(fed: Path, quiet: bool) -> None:
+    """Begin the run, or go on with it, and show it until it ends.
+
+    Ctrl-C ends the showing, not the run: that is `fedloom deploy stop`.
+    """
     from fedloom.deployment.programs import begin
 
     folder = _folder(fed)
-    click.echo(f"run {begin(folder)}")
+    number = begin(folder)
+    if not quiet:
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(folder, number)
+
+
+@deploy_command.command("resume")
+@_FOLDER
+def resume_command(fed: Path) -> None:
+    """Go on with the run: the same as `fedloom deploy run`."""
+    from fedloom.deployment.programs import begin
+
+    folder = _folder(fed)
+    if not (folder.run / "config.toml").is_file():
+        raise ConfigError(f"'{folder.run}' holds no run yet; begin it with `fedloom deploy run`")
+    with contextlib.suppress(KeyboardInterrupt):
+        _follow(folder, begin(folder))
+
+
+@deploy_command.command("stop")
+@_FOLDER
+def stop_command(fed: Path) -> None:
+    """Stop the run after its last checkpoint; `fedloom deploy resume` goes on with it."""
+    from fedloom.deployment.programs import stop
+
+    stopped = stop(_folder(fed))
+    click.echo(f"stopped run {', '.join(stopped)}" if stopped else "nothing runs")
+
+
+@deploy_command.command("status")
+@_FOLDER
+def status_command(fed: Path) -> None:
+    """Which nodes are connected, how far the run is, who answered in its last round."""
+    from fedloom.deployment.certificates import days_left
+    from fedloom.deployment.programs import nodes, runs
+
+    from .printing import table
+
+    folder = _folder(fed)
+    left = days_left(folder.certificate("server"))
+    going = runs(folder)
+    rows = [("nodes", f"{sum(n['status'] == 'online' for n in nodes(folder))} connected")]
+    rows += [("run", f"{going[0]['run-id']}, {going[0]['status']}" if going else "none yet")]
+    if shown := _rows(folder.run / "rounds.jsonl"):
+        rows += [("round", _told(shown[-1]))]
+    if who := _rows(folder.run / "clients.jsonl"):
+        rows += [("answered", ", ".join(map(str, who[-1]["answered"])) or "nobody")]
+        rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
+    rows += [("certificate", f"valid for {left} days" if left >= 0 else "has expired")]
+    click.echo(table(rows))
+
+
+def _follow(fed: Folder, number: str) -> None:
+    """Show the rounds of a run until it ends. Raises FlowerError if it failed."""
+    from fedloom.deployment.programs import FlowerError, runs
+
+    click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
+    seen = len(_rows(fed.run / "rounds.jsonl"))
+    while True:
+        found = next((r for r in runs(fed) if r["run-id"] == number), None)
+        rows = _rows(fed.run / "rounds.jsonl")
+        for row in rows[seen:]:
+            click.echo(_told(row))
+        seen = len(rows)
+        if found is not None and found["status"].startswith("finished"):
+            break
+        time.sleep(2)
+    if found["status"] != "finished:completed":
+        raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
+    where = quote(str(fed.run))
+    click.echo(f"the run is in {where}; its report: fedloom report {where} --out report.html")
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON; none if it is not there yet."""
+    import json
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _told(row: dict[str, Any]) -> str:
+    """A round in one line."""
+    tests = {k: v for k, v in row.items() if k.startswith("test_") and not k.endswith("_ema")}
+    shown = ", ".join(f"{k.removeprefix('test_')} {v:.4g}" for k, v in tests.items())
+    return f"round {row['round']}: {row['answered']} of {row['cohort']} clients  {shown}"
 
 
 def _folder(path: Path) -> Folder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors.torch import save
 from torch import Tensor
@@ -87,6 +87,7 @@ class FederationEngine:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
         self._wanted, self._at_least, self._patience = wanted, at_least, patience
         self._few = 0  # rounds in a row with fewer than at_least
+        self.last: dict[str, Any] = {}  # who was asked and who answered in the last round
         self.refused: list[Refused] = []
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
@@ -142,7 +143,10 @@ class FederationEngine:
 
     def _counted(self, out: RangeResult, round: int) -> RangeResult:
         """A round's result; without any update if there are too few. Raises ClientError."""
-        found = sum(s.answered for s in out.stats)
+        answered = [s.client for s in out.stats if s.answered]
+        found, asked = len(answered), [s.client for s in out.stats]
+        why = {str(r.client): r.why for r in self.refused if r.round == round}
+        self.last = {"round": round + 1, "asked": asked, "answered": answered, "refused": why}
         if found >= self._at_least:
             self._few = 0
             return out
@@ -154,6 +158,7 @@ class FederationEngine:
                 "row; see which nodes are off, then go on with the run"
             )
         _log.warning("%s, at_least = %d: the model stays", said, self._at_least)
+        self.last["answered"] = []
         none = RangeResult([], {}, [s._replace(answered=False) for s in out.stats])
         for place in range(len(none.stats)):
             push(none.nodes, 0, place, None)

@@ -159,7 +159,33 @@ def register(fed: Folder) -> None:
         new.replace(key)
 
 
-def begin(fed: Folder) -> int:
+def begin(fed: Folder) -> str:
     """Begin the run, or go on with it -> Flower's number of it. Raises FlowerError."""
+    for run in runs(fed):
+        if not run["status"].startswith("finished"):
+            raise FlowerError(
+                f"run {run['run-id']} is {run['status']} already; see `fedloom deploy status`, or "
+                "end it with `fedloom deploy stop`"
+            )
     found = asked(fed, "run", str(fed.app), "--run-config", f'folder="{fed.path}"')
-    return int(found["run-id"])
+    return str(found["run-id"])
+
+
+def runs(fed: Folder) -> list[dict[str, Any]]:
+    """What Flower knows of the runs, the newest first. Raises FlowerError."""
+    found: list[dict[str, Any]] = asked(fed, "list")["runs"]
+    return found
+
+
+def nodes(fed: Folder) -> list[dict[str, Any]]:
+    """What Flower knows of the nodes. Raises FlowerError."""
+    found: list[dict[str, Any]] = asked(fed, "supernode", "list")["nodes"]
+    return found
+
+
+def stop(fed: Folder) -> list[str]:
+    """Stop what runs -> its numbers. The run keeps its last checkpoint. Raises FlowerError."""
+    going = [r["run-id"] for r in runs(fed) if not r["status"].startswith("finished")]
+    for number in going:
+        asked(fed, "stop", number)
+    return going

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 import math
 import time
@@ -46,7 +47,7 @@ def serve(fed: Folder, carrier_of: Callable[[Clients], Carrier]) -> Result:
 def experiment_at_server(fed: Folder, settings: Deployment, exchange: Any) -> Experiment:
     """The run, with its engine."""
     made, wanted = _with_spare(at_server(fed), settings.spare)
-    made.engine = FederationEngine(
+    engine = FederationEngine(
         exchange,
         settings.deadline,
         settings.run,
@@ -55,7 +56,15 @@ def experiment_at_server(fed: Folder, settings: Deployment, exchange: Any) -> Ex
         settings.at_least,
         settings.patience,
     )
-    return made
+    return dataclasses.replace(made, engine=engine, on_round=lambda row: _write_down(fed, engine))
+
+
+def _write_down(fed: Folder, engine: FederationEngine) -> None:
+    """Write who was asked in a round, who answered, and why others did not count. A round that was
+    repeated has several lines, of which the last counts.
+    """
+    with open(fed.run / "clients.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(engine.last) + "\n")
 
 
 def _with_spare(made: Experiment, spare: float) -> tuple[Experiment, int | None]:
