@@ -122,16 +122,17 @@ def node_command(fed: Path, client: int, data: Path | None) -> None:
     """Run a client's half: it trains on data of its own, and sends what the settings say."""
     from fedloom.deployment.door import Door
     from fedloom.deployment.programs import node
-    from fedloom.deployment.sites import at_node
+    from fedloom.deployment.sites import Place
 
     folder = _folder(fed).node(client)
-    half = at_node(folder)
+    half = Place(folder, data)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as place:
         door = Door(Path(place) / "door", half.answer)
         keeper = node(folder, door.path)
         with _kept(keeper):
             threading.Thread(target=door.serve, daemon=True).start()
-            click.echo(f"client {client} of '{half.run}'; Ctrl-C ends")
+            said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
+            click.echo(f"{said}; Ctrl-C ends")
             _until_stopped(keeper)
         door.close()
 

@@ -79,10 +79,10 @@ class _Nodes:
         self._nodes: dict[int, Node] = {}
         self.told: tuple[str, ...] = ()
 
-    def __call__(self, messages: dict[int, bytes], _: float, __: int) -> dict[int, bytes]:
+    def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
         answers = {i: self._node(i).answer(raw) for i, raw in messages.items()}
         for raw in answers.values():
-            head, _ = opened(ANSWER, raw)
+            head = opened(ANSWER, raw)[0]
             said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})
             self.told = tuple(k for k, v in said.items() if v is not None)
         return answers

@@ -8,7 +8,7 @@ Trait.WEIGHS_ITSELF takes the weight from the update.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ from ..plan import Plan
 from ..storage.manifest import numbered
 from ..submodels.base import whole
 from .downlink import Downlink
-from .message import ANSWER, Ask, Refusal, Update, What, opened, sealed
+from .message import Ask, Head, Refusal, Update, What, answer_to, sealed
+from .scores import refuse_metrics, score_in
 from .shapes import probe_of, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
@@ -67,9 +68,10 @@ class FederationEngine:
     message bears. kept: how many rounds were done at the oldest checkpoint to which the server may
     return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
     all. at_least, patience: a round with fewer updates changes nothing, and the last one of so many
-    in a row ends the run with a ClientError. Updates that are late, missing or wrong are left out
-    of the means and listed in `refused`. The client states are at the nodes; the server knows the
-    round of each client's last update.
+    in a row ends the run with a ClientError. tests: how many test examples each node has, on which
+    they measure the model; none: the server does. Updates that are late, missing or wrong are left
+    out of the means and listed in `refused`. The client states are at the nodes; the server knows
+    the round of each client's last update.
     """
 
     name = text = "federation"
@@ -83,9 +85,11 @@ class FederationEngine:
         wanted: int | None = None,
         at_least: int = 1,
         patience: int | None = None,
+        tests: Sequence[int] = (),
     ) -> None:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
         self._wanted, self._at_least, self._patience = wanted, at_least, patience
+        self._tests = tests
         self._few = 0  # rounds in a row with fewer than at_least
         self.last: dict[str, Any] = {}  # who was asked and who answered in the last round
         self.refused: list[Refused] = []
@@ -102,6 +106,13 @@ class FederationEngine:
                 f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
                 "which does not have them: give data without test sets of the clients"
             )
+        if self._tests:
+            refuse_metrics(fed)
+            if plan.rule is not None:
+                raise CompositionError(
+                    f"evaluate = nodes measures the whole model, and with {plan.rule.name} every "
+                    "size is measured; take evaluate = server"
+                )
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
@@ -154,8 +165,8 @@ class FederationEngine:
         said = f"round {round + 1}: {found} of {len(out.stats)} clients answered in time"
         if self._few == self._patience:
             raise ClientError(
-                f"{said}, fewer than at_least = {self._at_least} for the {self._few}th time in a "
-                "row; see which nodes are off, then go on with the run"
+                f"{said}, fewer than at_least = {self._at_least}, and so it was in {self._few} "
+                "rounds in a row; see which nodes are off, then go on with the run"
             )
         _log.warning("%s, at_least = %d: the model stays", said, self._at_least)
         self.last["answered"] = []
@@ -220,6 +231,23 @@ class FederationEngine:
             self._net.load_buffers(buffers)
             return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
 
+    def measured(self, x: Vec, buffers: Vec, round: int) -> list[Score]:
+        """The scores of a model on the test examples that nodes have; see engines.base.Remote."""
+        packet, found = pack(rec(msg=rec(x=x), buffers=buffers)), []
+        heads = {
+            i: Ask(run=self.run, what="evaluate", round=round, client=i, taken=-1, kept=0)
+            for i, count in enumerate(self._tests)
+            if count
+        }
+        sent = {i: sealed(head, packet) for i, head in heads.items()}
+        answers = self._exchange(sent, self.deadline, len(sent)) if sent else {}
+        for i, head in heads.items():
+            try:
+                found.append(score_in(answers.get(i), head, self._tests[i], self._fed.metrics))
+            except WireError as error:
+                _log.warning("round %d: client %d: not measured: %s", round, i, error)
+        return found
+
     def close(self) -> None:
         """The nodes go on waiting."""
 
@@ -283,19 +311,17 @@ class FederationEngine:
             found = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 
-    def _opened(self, i: int, what: str, round: int) -> tuple[Update, dict[str, bytes]]:
+    def _opened(self, i: int, what: What, round: int) -> tuple[Update, dict[str, bytes]]:
         """A client's answer. Raises WireError if there is none that says so."""
         if i not in self._answers:
             raise WireError(f"no answer within {self.deadline:g} s")
-        head, packet = opened(ANSWER, self._answers[i])
-        if (head.run, head.what, head.round, head.client) != (self.run, what, round, i):
-            raise WireError(
-                f"an answer of client {head.client} for the {head.what} {head.round + 1} of run "
-                f"'{head.run[:40]}', not for the {what} {round + 1} of '{self.run}'"
-            )
+        about = Head(run=self.run, what=what, round=round, client=i)
+        head, packet = answer_to(about, self._answers[i])
         if isinstance(head, Refusal):
             self._down.forget(i, head.lost)
             raise WireError(f"the client said: {' '.join(head.why.split())}")
+        if not isinstance(head, Update):
+            raise WireError(f"an answer of the kind '{head.kind}', not an update")
         return head, packet
 
     def _taken(self, i: int, share: Share, round: int, last: int) -> tuple[Rec, Stats]:

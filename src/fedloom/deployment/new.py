@@ -39,7 +39,7 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
     make_authority(fed, settings.address)
     keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
     entries = [Entry(key=key, examples=n) for key, n in zip(keys, sizes, strict=True)]
-    _write(fed, config, settings, Clients(client=entries, classes=classes))
+    write_folder(fed, config, settings, Clients(client=entries, classes=classes))
     return fed
 
 
@@ -51,7 +51,7 @@ def _known(config: Config, clients: int | None) -> tuple[list[int | None], int |
     return [int(n) for n in data.sizes], data.classes
 
 
-def _write(fed: Folder, config: Config, settings: Deployment, roll: Clients) -> None:
+def write_folder(fed: Folder, config: Config, settings: Deployment, roll: Clients) -> None:
     """Write what is no secret."""
     common = {
         "run.toml": config.to_toml(),
