@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class Keeper:
             text=True,
             errors="replace",
             start_new_session=True,  # a signal of the terminal is this process's to pass on
+            preexec_fn=_ended_with_parent(),
         )
         reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         reader.start()
@@ -105,6 +108,14 @@ class Keeper:
         """End it for good."""
         self._stopped.set()
         self.end()
+
+
+def _ended_with_parent() -> Callable[[], object] | None:
+    """What a new process calls to end when the thread that started it ends, however that was."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # found here: between fork and exec little is allowed
+    return lambda: prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _signal(group: int, number: signal.Signals) -> None:
