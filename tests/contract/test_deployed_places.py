@@ -12,10 +12,12 @@ import torch
 
 from fedloom.config import resolve
 from fedloom.core.vector import fields
+from fedloom.deployment.check import check
 from fedloom.deployment.door import Door, blocks, handed
 from fedloom.deployment.folder import Folder, check_secret, deployment_of, write_secret
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
 from fedloom.deployment.new import write_folder
+from fedloom.deployment.privacy import system_normals
 from fedloom.deployment.roll import Clients, Entry, read_roll
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
@@ -136,6 +138,41 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
         serve(other, lambda roll: Here(other, off=[0, 1]))
     assert len((other.run / "rounds.jsonl").read_text().splitlines()) == 1  # it can be resumed
     assert len(serve(other, lambda roll: Here(other)).history) == 3
+
+
+PRIVATE = ["aggregation=dp", "sampling=poisson", "cohort=0.7", "weighting=uniform"]
+
+
+def test_noise_and_cohorts_of_a_private_run_cannot_be_made_again(tmp_path):
+    """Of two runs with the same seed; the simulation's can, which the two halves equal."""
+    pytest.importorskip("dp_accounting")
+    changes = [*SMALL, *PRIVATE, "aggregation.noise=0.01", "local.epochs=1"]
+    config = resolve("digits", [*changes, "checkpoint.every_rounds=1"])
+    sizes = [int(n) for n in config.data().sizes]
+    made = [folder(tmp_path / str(k), config, sizes, classes=10) for k in range(2)]
+    found = check(made[0])
+    assert found.difference == 0 and found.bills and not found.refused
+    ends = [serve(fed, lambda roll, fed=fed: Here(fed)) for fed in made]
+    models = [fields(end.state)["x"] for end in ends]
+    assert not torch.equal(*models)
+    assert all(row["epsilon"] > 0 and row["train_loss"] is None for row in ends[0].history)
+    secret = [fed.secret("cohorts").read_text() for fed in made]
+    assert secret[0] != secret[1]
+    assert all(secret[0] not in p.read_text(errors="replace") for p in made[0].run.glob("*.*"))
+
+    normal = system_normals(torch.Size([200_001]), torch.float64)
+    assert abs(float(normal.mean())) < 0.01 and abs(float(normal.std()) - 1) < 0.01
+    assert abs(float((normal**4).mean()) - 3) < 0.1
+    for other, said in (
+        ([*changes, "checkpoint.every_rounds=2"], "needs checkpoint.every_rounds = 1"),
+        ([*changes, "sampling=bernoulli"], "sampling = poisson"),
+        ([*changes, "aggregation.quantile=0.5"], "aggregation.quantile cannot be deployed yet"),
+    ):
+        fed = folder(
+            tmp_path / said[:9].replace(" ", ""), resolve("digits", other), sizes, classes=10
+        )
+        with pytest.raises((CompositionError, ConfigError), match=said):
+            serve(fed, lambda roll, fed=fed: Here(fed))
 
 
 def test_sites_that_do_not_fit_are_named(tmp_path):

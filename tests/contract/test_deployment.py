@@ -287,7 +287,7 @@ def test_what_cannot_be_deployed_is_refused_by_name(tmp_path):
     for settings, said in (
         ({"algorithm": Anchored(), **levels}, "Anchored and FedRolex cannot be deployed together"),
         ({"attack": SignFlip(share=0.2)}, "an attack is of a simulation"),
-        ({"aggregation": "integer_ring"}, "cannot be deployed yet: its noise, or its integers"),
+        ({"aggregation": "integer_ring"}, "cannot be deployed yet: its integers"),
     ):
         given = experiment(**({"algorithm": FedAvg()} | settings))
         given.engine = FederationEngine(lambda *_: {})

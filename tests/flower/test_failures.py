@@ -29,7 +29,7 @@ HERE = Path(__file__)
 
 # every update has two vectors, and client states both of the method and of the error feedback
 STATEFUL = ["algorithm=scaffold", "compress=topk:0.2", "compress.feedback=residual", "rounds=5"]
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def check(fed: Folder) -> Checked:
     alone = _run(made(), Serial(), rounds)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         there = _Nodes(made(), Path(folder), fed.settings().run)
-        engine = FederationEngine(there, run=fed.settings().run)
+        engine = FederationEngine(there, run=fed.settings().run, rehearsal=True)
         ours = _run(made(), engine, rounds)
         state = max((_size(path) for path in Path(folder).iterdir()), default=0)
     one, other = fields(alone.srv), fields(ours.srv)

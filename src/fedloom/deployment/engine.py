@@ -69,7 +69,8 @@ class FederationEngine:
     return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
     all. at_least, patience: a round with fewer updates changes nothing, and the last one of so many
     in a row ends the run with a ClientError. tests: how many test examples each node has, on which
-    they measure the model; none: the server does. Updates that are late, missing or wrong are left
+    they measure the model; none: the server does. rehearsal: noise may be a
+    simulation's, for nothing is released. Updates that are late, missing or wrong are left
     out of the means and listed in `refused`. The client states are at the nodes; the server knows
     the round of each client's last update.
     """
@@ -86,10 +87,11 @@ class FederationEngine:
         at_least: int = 1,
         patience: int | None = None,
         tests: Sequence[int] = (),
+        rehearsal: bool = False,
     ) -> None:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
         self._wanted, self._at_least, self._patience = wanted, at_least, patience
-        self._tests = tests
+        self._tests, self._rehearsal = tests, rehearsal
         self._few = 0  # rounds in a row with fewer than at_least
         self.last: dict[str, Any] = {}  # who was asked and who answered in the last round
         self.refused: list[Refused] = []
@@ -99,6 +101,11 @@ class FederationEngine:
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a plan that cannot be deployed."""
         refuse(plan)
+        if plan.aggregation.private and not (self._rehearsal or plan.aggregation.unkeyed):
+            raise CompositionError(
+                f"{plan.aggregation.name}: who knows the seed could make the noise again; deploy "
+                "the run with `fedloom deploy`, which takes the system's noise"
+            )
         if fed.hostile:
             raise CompositionError("an attack is of a simulation: leave out the table 'attack'")
         if plan.personalises and fed.data.test_clients is not None:

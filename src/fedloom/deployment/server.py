@@ -18,6 +18,7 @@ from .agreement import Agreement, agree, read_agreement
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Deployment, Folder, write
 from .message import Ask, Site, What, answer_to, sealed
+from .privacy import deployed
 from .roll import Clients, read_roll
 from .sites import at_server, must_join
 
@@ -99,6 +100,7 @@ def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | No
     """The run, with its engine. Raises ConfigError, DataError, CompositionError."""
     settings = fed.settings()
     made, wanted = _with_spare(at_server(fed, agreed), settings.spare)
+    made = deployed(made, fed)
     by_nodes = agreed is not None and settings.evaluate == "nodes"
     engine = FederationEngine(
         exchange,
