@@ -59,5 +59,24 @@ WantedBy=multi-user.target
 """
 
 RUNBOOK = """# Runbook of the federation {run}
-Folder: {folder}
+
+## At the server
+    fedloom deploy check {folder}
+    fedloom deploy server {folder}      stays; or systemd: {unit}
+    fedloom deploy status {folder}
+    fedloom deploy run {folder}         begins, or goes on from the last checkpoint
+    fedloom deploy stop {folder}
+
+Nodes must reach {address}:{port}, and nobody but this machine {local_port}.
+Back up this folder but for flower/. Keep secret/ here: who has it is the server.
+
+## At each client, such as 3
+1. Give its site the folder nodes/3 over a channel that nobody else can read, then delete it here.
+2. There: pip install 'fedloom[flower]', and a file mine.toml with a table [data].
+3. fedloom deploy node 3 --client 3 --data mine.toml     stays; or systemd: the .service file
+
+Back up secret/, states/ and agreed.json there.
+
+What the lines of the logs mean, how keys are changed, what to do after a loss:
+docs/deployment/runbook.md of fedloom.
 """
