@@ -147,19 +147,22 @@ class Live:
         }
 
     def equals_simulation(self, folder: Path) -> None:
-        """The run has the bits, the bill and the rows of the simulation of those who answered."""
+        """The run has the bits and tests of the simulation of those who answered; if that is all,
+        its bill and rows too. What was computed and did not arrive is in the simulation's bill only.
+        """
         made = resolve(self.fed.run_file, ["engine=serial"]).experiment()
         made.engine = Without(self.missing())
         alone: Result = made.run(folder)
         there = self.fed.run
-        for name in ("model.safetensors", "ledger.json"):
-            ours, other = ((p / name).read_bytes() for p in (there, folder))
-            if name == "ledger.json":
-                ours, other = (_bill(json.loads(raw)) for raw in (ours, other))
-            assert ours == other, name
+        model = "model.safetensors"
+        assert (there / model).read_bytes() == (folder / model).read_bytes()
         assert _state(there) == _state(folder)
-        told = [[_row(r) for r in rows] for rows in (self.rounds(), alone.history)]
+        short = bool(self.missing())
+        told = [[_row(r, short) for r in rows] for rows in (self.rounds(), alone.history)]
         assert told[0] == told[1]
+        if not short:
+            bills = [_bill(json.loads((p / "ledger.json").read_text())) for p in (there, folder)]
+            assert bills[0] == bills[1]
 
 
 def _state(run: Path) -> dict[str, bytes]:
@@ -170,7 +173,10 @@ def _state(run: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in newest.glob("*.safetensors") if "memory" not in p.name}
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
+def _row(row: dict[str, Any], short: bool) -> dict[str, Any]:
+    """What two rows share. short: some updates of the round did not come."""
+    if short:
+        return {k: v for k, v in row.items() if k.startswith("test_") or k == "answered"}
     return {k: v for k, v in row.items() if k != "seconds"}
 
 

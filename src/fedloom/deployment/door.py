@@ -62,7 +62,8 @@ class Door:
 
 def _send(place: socket.socket, raw: bytes) -> None:
     place.sendall(_LENGTH.pack(len(raw)))
-    place.sendall(raw)
+    if raw:  # else the other side may be done already
+        place.sendall(raw)
 
 
 def _receive(place: socket.socket) -> bytes:
