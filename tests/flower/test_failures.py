@@ -152,8 +152,11 @@ def test_strangers_are_refused(server, tmp_path):
     make_node_key(fed.secret("node"))
     stranger, log = connection(fed, tmp_path / "door"), tmp_path / "log"
     for command, said in (
-        (stranger.command, "public key"),
-        (_without(stranger.command, "--auth-supernode-private-key"), "404|Not Found|ailed"),
+        (stranger.command, "code: 2004"),
+        (
+            _without(stranger.command, "--auth-supernode-private-key"),
+            "Failed to initialize the connection",
+        ),
     ):
         assert re.search(said, _words(Keeper(command, log, stranger._environment)))
     make_authority(Folder(place, 0), "127.0.0.1")

@@ -148,7 +148,7 @@ class Live:
 
     def equals_simulation(self, folder: Path) -> None:
         """The run has the bits and tests of the simulation of those who answered; if that is all,
-        its bill and rows too. What was computed and did not arrive is in the simulation's bill only.
+        its bill and rows too. The simulation also bills what was computed and did not arrive.
         """
         made = resolve(self.fed.run_file, ["engine=serial"]).experiment()
         made.engine = Without(self.missing())

@@ -109,7 +109,7 @@ def server_command(fed: Path) -> None:
         register(folder)
         settings = folder.settings()
         click.echo(f"server of '{settings.run}' at {settings.address}:{settings.port}; Ctrl-C ends")
-        _until_stopped(first, second)
+        _until_stopped()
 
 
 @deploy_command.command("node")
@@ -133,7 +133,7 @@ def node_command(fed: Path, client: int, data: Path | None) -> None:
             threading.Thread(target=door.serve, daemon=True).start()
             said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
             click.echo(f"{said}; Ctrl-C ends")
-            _until_stopped(keeper)
+            _until_stopped()
         door.close()
 
 
@@ -259,15 +259,13 @@ def _kept(keeper: Keeper) -> Iterator[None]:
         thread.join()
 
 
-def _until_stopped(*keepers: Keeper) -> None:
-    """Wait for Ctrl-C or SIGTERM. Raises ConfigError if a program was refused."""
+def _until_stopped() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
     with contextlib.suppress(KeyboardInterrupt):
-        while not any(k.why for k in keepers):
-            time.sleep(0.2)
-    if why := [k.why for k in keepers if k.why]:
-        raise ConfigError(f"refused: {why[0]}")
+        while True:
+            time.sleep(1)

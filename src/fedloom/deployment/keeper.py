@@ -18,12 +18,13 @@ _log = logging.getLogger(__name__)
 _PAUSE = (1.0, 2.0, 5.0, 15.0, 30.0)  # seconds before the 1st, 2nd, ... start again in a row
 _STEADY = 60.0  # seconds after which a program counts as having run
 _LARGEST = 10 << 20  # bytes of a log, before it is put aside
+_ERROR, _COLOUR = re.compile(r"ERROR|\[code: |[a-z]Error: "), re.compile(r"\x1b\[\d+m")
 _GRACE = 10.0  # seconds to end after a signal
 
 
 class Keeper:
     """One program, whose words go to a log file. gave_up: what it says when it will not go on
-    though it stays alive; refused: when it will never work, so that it is not started again.
+    though it stays alive.
     """
 
     def __init__(
@@ -32,27 +33,28 @@ class Keeper:
         log: Path,
         environment: Mapping[str, str],
         gave_up: str = "(?!)",
-        refused: str = "(?!)",
     ) -> None:
         self.command, self.log = list(command), log
         self._environment = dict(environment)
-        self._gave_up, self._refused = re.compile(gave_up), re.compile(refused)
+        self._gave_up = re.compile(gave_up)
         self._process: subprocess.Popen[str] | None = None
         self._stopped = threading.Event()
         self.starts = 0
-        self.why = ""  # the words with which it was refused
+        self._trouble = ""  # the last error that it named
 
     def run(self) -> None:
-        """Keep it running until stop(), or until it is refused."""
+        """Keep it running until stop()."""
         in_a_row = 0
-        while not self._stopped.is_set() and not self.why:
+        while not self._stopped.is_set():
             began = time.monotonic()
             self._once()
-            if self._stopped.is_set() or self.why:
+            if self._stopped.is_set():
                 return
             in_a_row = 0 if time.monotonic() - began > _STEADY else in_a_row + 1
             pause = _PAUSE[min(in_a_row, len(_PAUSE) - 1)]
-            _log.warning("%s ended; starts again in %g s", Path(self.command[0]).name, pause)
+            name = Path(self.command[0]).name
+            why = f" ({self._trouble})" if self._trouble else ""
+            _log.warning("%s ended%s; starts again in %g s", name, why, pause)
             self._stopped.wait(pause)
 
     def _once(self) -> None:
@@ -85,9 +87,9 @@ class Keeper:
             for line in told:
                 log.write(line)
                 log.flush()
-                if self._refused.search(line):
-                    self.why = " ".join(line.split())
-                if self.why or self._gave_up.search(line):
+                if _ERROR.search(line):
+                    self._trouble = " ".join(_COLOUR.sub("", line).split())[:200]
+                if self._gave_up.search(line):
                     self.end()
 
     def end(self) -> None:

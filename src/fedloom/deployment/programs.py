@@ -19,8 +19,6 @@ from .roll import read_roll
 
 # a node that says this will not connect again by itself, though it stays alive
 GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
-# and this will not change until somebody does something
-REFUSED = "public key is not registered|PUBLIC_KEY_NOT|Public key .*(not|in)"
 _SECONDS = 60  # for a command that asks the server
 
 
@@ -93,7 +91,7 @@ def node(fed: Folder, door: Path) -> Keeper:
     command += ["--auth-supernode-private-key", str(fed.secret("node"))]
     command += ["--host", "127.0.0.1", "--port", str(_free_port())]
     command += ["--node-config", f'door="{door}"']
-    return Keeper(command, fed.path / "node.log", environment(fed), GAVE_UP, REFUSED)
+    return Keeper(command, fed.path / "node.log", environment(fed), GAVE_UP)
 
 
 def _free_port() -> int:
