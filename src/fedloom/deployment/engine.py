@@ -141,10 +141,12 @@ class FederationEngine:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
         not asked again in it.
         """
+        self._client.scale = scale
         shares = self._shares(msg, cohort, round)
         last = _last(memories, cohort)
 

@@ -129,7 +129,7 @@ def _with_spare(made: Experiment, spare: float) -> tuple[Experiment, int | None]
     """
     if not spare:
         return made, None
-    made._cohorts.check_countable()
+    made._cohorts.check_countable("spare")
     wanted = made._cohorts.largest
     asked = math.ceil(wanted * (1 + spare))
     if asked > made._cohorts.there:
