@@ -5,6 +5,7 @@
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
 # make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
 # make test-trackers the tests of trackers and of searches by Optuna, with those libraries
+# make test-flower   a federation over TLS on this machine, with its failures (half an hour)
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
 # make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (about an hour)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
@@ -30,6 +31,8 @@ LOCK = requirements/lock.txt
 INSTALLED = $(VENV)/installed-$(TORCH)
 NEWEST = .venv-newest
 TRACKERS = .venv-trackers
+FLOWER = .venv-flower
+FLOWER_LOCK = requirements/flower.txt
 CODE = src tests examples benchmarks docs requirements site
 
 FEDLOOM_TEST_DEVICE ?= cuda
@@ -40,7 +43,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu test-trackers soak mutants wheel site check format bench docs results lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu test-trackers test-flower soak mutants wheel site check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
@@ -119,6 +122,17 @@ test-trackers:
 	$(TRACKERS)/bin/pip install --quiet --no-build-isolation -e ".[tensorboard,wandb,mlflow,optuna]"
 	$(TRACKERS)/bin/pytest tests/unit/test_trackers.py tests/unit/test_search.py
 
+# In an environment of its own: Flower holds back rich, packaging and others.
+$(FLOWER)/installed: pyproject.toml $(FLOWER_LOCK) requirements/get_torch.py
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python requirements/get_torch.py $(TORCH)
+	$(FLOWER)/bin/pip install --quiet -c $(FLOWER_LOCK) hatchling editables
+	$(FLOWER)/bin/pip install --quiet -c $(FLOWER_LOCK) --no-build-isolation -e ".[digits,flower]" pytest hypothesis
+	touch $@
+
+test-flower: $(FLOWER)/installed
+	$(FLOWER)/bin/python -m pytest tests/flower
+
 soak: $(INSTALLED)
 	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json
 
@@ -151,6 +165,10 @@ lock:
 	for name in site wheel; do .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements/$$name.txt requirements/$$name.in; done
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--extra digits --extra flower --output-file $(FLOWER_LOCK) \
+		pyproject.toml requirements/held.in requirements/flower.in
 
 clean:
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache

@@ -53,7 +53,7 @@ class Case:
         self.round(0)
         self.valid = node.answer(self.messages[CLIENT])
 
-    def _kept(self, messages: dict[int, bytes], _: float) -> dict[int, bytes]:
+    def _kept(self, messages: dict[int, bytes], _: float, __: int) -> dict[int, bytes]:
         self.messages = messages
         return {}
 

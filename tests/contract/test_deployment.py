@@ -42,7 +42,7 @@ class Nodes:
             self.nodes[i] = Node(loop.plan, loop.fed, loop.net, i, folder / str(i), "r")
         self.awry, self.bytes = awry, 0
 
-    def __call__(self, messages, seconds):
+    def __call__(self, messages, seconds, enough):
         answers = {i: self.nodes[i].answer(raw) for i, raw in messages.items()}
         heads = [opened(ASK, raw)[0] for raw in messages.values()]
         heads += [opened(ANSWER, raw)[0] for raw in answers.values()]
@@ -194,12 +194,12 @@ def test_a_server_that_died_goes_on_from_its_checkpoint_with_the_same_nodes(tmp_
     """Its nodes are ahead of it by two rounds, and go back."""
     there = Nodes(stateful(), tmp_path / "nodes")
 
-    def exchange(messages, seconds):
+    def exchange(messages, seconds, enough):
         if not there.died and opened(ASK, next(iter(messages.values())))[0].round == 5:
             there.died = True
-            there(messages, seconds)  # the nodes have answered, and nobody reads it
+            there(messages, seconds, enough)  # the nodes have answered, and nobody reads it
             raise RuntimeError("the server's process died")
-        return there(messages, seconds)
+        return there(messages, seconds, enough)
 
     there.died = False
     kept = functools.partial(oldest_checkpoint, tmp_path / "run")
@@ -287,9 +287,9 @@ def test_what_cannot_be_deployed_is_refused_by_name(tmp_path):
     for settings, said in (
         ({"algorithm": Anchored(), **levels}, "Anchored and FedRolex cannot be deployed together"),
         ({"attack": SignFlip(share=0.2)}, "an attack is of a simulation"),
-        ({"aggregation": "integer_ring"}, "cannot be deployed yet: its noise, or its integers"),
+        ({"aggregation": "integer_ring"}, "cannot be deployed yet: its integers"),
     ):
         given = experiment(**({"algorithm": FedAvg()} | settings))
-        given.engine = FederationEngine(lambda messages, seconds: {})
+        given.engine = FederationEngine(lambda *_: {})
         with pytest.raises(CompositionError, match=said):
             run(given)

@@ -52,6 +52,7 @@ FLAGS = {
     "check": {"--data", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "init": set(),
+    "deploy": set(),  # of new: --out, --clients; of node: --client, --data; of run: --quiet
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

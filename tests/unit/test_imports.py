@@ -26,11 +26,11 @@ LAYERS = {
     4: ["algorithms", "federation", "submodels"],
     5: ["models", "plan"],
     6: ["engines"],
-    7: ["deployment", "server"],
+    7: ["server"],
     8: ["experiment", "measures"],
     9: ["checks", "recipes", "report"],
     10: ["config"],
-    11: ["sweep"],
+    11: ["deployment", "sweep"],
     12: ["papers"],
     13: ["cli"],
     14: ["__main__"],
@@ -158,6 +158,11 @@ ONLY_IN = {
     "wandb": {"trackers"},
     "mlflow": {"trackers"},
     "optuna": {"sweep"},
+    "flwr": {"deployment"},
+    "cryptography": {"deployment"},
+    "httpx": {"deployment"},
+    "starlette": {"deployment"},
+    "uvicorn": {"deployment"},
 }
 
 
@@ -165,6 +170,15 @@ ONLY_IN = {
 def test_a_library_is_used_in_its_place_only(package):
     users = {module(p)[0] for p in PATHS if package in outside(p)}
     assert users <= ONLY_IN[package]
+
+
+def test_flower_is_met_in_its_folder_only():
+    """All else works, and is tested, where it is not installed."""
+    brought = ("httpx", "starlette", "uvicorn")
+    places = dict.fromkeys(("flwr", *brought), "flower_app/") | {"cryptography": "certificates.py"}
+    for package, where in places.items():
+        users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in outside(p)]
+        assert all(path.startswith(f"deployment/{where}") for path in users), users
 
 
 @functools.cache
@@ -183,6 +197,7 @@ def test_only_the_command_line_and_folders_of_the_user_read_the_environment():
             own = module(path)
             places = (["data", "published", "download"], ["core", "user_cache"])
             places += (["core", "ranks"],)  # what torchrun sets
+            places += (["deployment", "programs"],)  # what a program that it starts inherits
             assert own[0] == "cli" or own in places, path
 
 

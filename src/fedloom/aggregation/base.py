@@ -43,6 +43,7 @@ class Aggregation:
     # bounded: all fields of an update are shortened together
     # apart: each field is aggregated by itself, so that they may be of different clients
     # private: nothing else of a client may be told, not even its loss
+    # unkeyed: its noise is not made from the run's seed
     plain: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     sums: ClassVar[bool] = True
@@ -52,6 +53,7 @@ class Aggregation:
     bounded: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     private: ClassVar[bool] = False
+    unkeyed: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         frozen(cls)

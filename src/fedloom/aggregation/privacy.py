@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -87,23 +87,28 @@ class DifferentialPrivacy(Aggregation):
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:
         expected = float(state.expected)
         bound = self.clip if self.quantile is None else float(state.clip)
-        source = generator(seed, "noise", round)
+        normal = self.normals(seed, round)
         deviation = self._sum_noise(expected) * bound
 
         def hidden(v: Any) -> Any:
             like = v if isinstance(v, Tensor) else torch.zeros((), dtype=torch.float64)
-            drawn = torch.randn(like.shape, generator=source, dtype=like.dtype)
+            drawn = normal(like.shape, like.dtype)
             mean = (v + deviation * drawn.to(like.device)) / expected
             return mean if isinstance(v, Tensor) else float(mean)
 
         up = rec(delta=hidden(total.delta), **tree(hidden, total.uniform)._asdict())
         if self.quantile is not None:
-            drawn = torch.randn((), generator=source, dtype=torch.float64)
+            drawn = normal(torch.Size(), torch.float64)
             count = total.within + self._count_noise(expected) * float(drawn)
             within = count / expected + 0.5
             new = state.clip * math.exp(-self.clip_rate * (within - self.quantile))
             state = state._replace(clip=new)
         return Aggregated(up, total.buffers, state)
+
+    def normals(self, seed: int, round: int) -> Callable[[torch.Size, torch.dtype], Tensor]:
+        """What draws a round's noise: shape, type -> normal numbers."""
+        source = generator(seed, "noise", round)
+        return lambda shape, dtype: torch.randn(shape, generator=source, dtype=dtype)
 
     def answered(self, total: Rec, state: Rec) -> float:
         return float(state.expected)

@@ -23,6 +23,7 @@ from .check import check_command
 from .compare_and_report import compare_command, report_command
 from .data import data_command
 from .demo import demo_command
+from .deploy import deploy_command
 from .export import export_command
 from .init import init_command
 from .list_and_show import list_command, show_command
@@ -170,6 +171,7 @@ for _command in (
     data_command,
     demo_command,
     init_command,
+    deploy_command,
     papers_command,
     paper_command,
 ):

@@ -164,23 +164,50 @@ class FederatedData:
             "about": dict(self.about),
         }
 
-    def only(self, client: int) -> FederatedData:
-        """What is at a client's own place: its samples, and what is known of all clients. Raises
-        DataError if there is no such client.
+    @property
+    def tried(self) -> Tensor:
+        """Training samples to try a model on: of clients, or if all of these are elsewhere, any."""
+        held = self.clients.indices
+        return held if len(held) else torch.arange(len(self.inputs))
+
+    def only(self, client: int, tests: bool = False) -> FederatedData:
+        """What is at a client's own place: its samples, and what is known of all clients. tests:
+        its test samples too, if it has any. Raises DataError if there is no such client.
         """
         inputs, targets = self.client(client)
         sizes = torch.zeros_like(self.sizes)
         sizes[client] = len(inputs)
+        own = None if self.test_clients is None or not tests else self.test_clients.of(client)
+        tested = own is not None and len(own) > 0
         return replace(
             self,
             inputs=inputs,
             targets=targets,
             clients=Ragged.from_sizes(sizes, torch.arange(len(inputs))),
-            test_inputs=None,
-            test_targets=None,
+            test_inputs=self.test_inputs[own] if tested and self.test_inputs is not None else None,
+            test_targets=(
+                self.test_targets[own] if tested and self.test_targets is not None else None
+            ),
             test_clients=None,
             validation=None,
             roll=Roll(self.sizes, self.classes),
+        )
+
+    def elsewhere(self, roll: Roll) -> FederatedData:
+        """What is at a server: the tests, and a few training samples to try the model on; what
+        clients hold is elsewhere.
+        """
+        few, none = slice(0, 3), torch.zeros(len(roll.sizes), dtype=torch.int64)
+        tests = self.test_clients
+        alike = tests is not None and tests.count == len(roll.sizes)
+        return replace(
+            self,
+            inputs=self.inputs[few].clone(),
+            targets=self.targets[few].clone(),
+            clients=Ragged.from_sizes(none, torch.empty(0, dtype=torch.int64)),
+            test_clients=tests if alike else None,
+            validation=None,
+            roll=roll,
         )
 
     def with_validation(self, share: float, seed: int) -> FederatedData:

@@ -117,8 +117,8 @@ def by_client(data: FederatedData) -> dict[str, Any]:
     """
     every = 1 if data.population <= _LISTED else data.population // _SHOWN
     shown, labels = range(0, data.population, every), None
-    if data.classes is not None and data.targets.ndim == 1:
-        # of tokens there are too many kinds for a table by client
+    if data.classes is not None and data.targets.ndim == 1 and data.roll is None:
+        # of tokens there are too many kinds for a table by client; and some data are elsewhere
         all_ = every == 1
         rows = data.label_counts() if all_ else [data.label_counts_of(i) for i in shown]
         labels = [row.tolist() for row in rows]

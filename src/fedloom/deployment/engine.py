@@ -8,9 +8,9 @@ Trait.WEIGHS_ITSELF takes the weight from the update.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors.torch import save
 from torch import Tensor
@@ -25,19 +25,21 @@ from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed
 from ..engines.summation import finite, push
-from ..errors import CompositionError, ConfigError, FedloomError, WireError
+from ..errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.manifest import numbered
 from ..submodels.base import whole
 from .downlink import Downlink
-from .message import ANSWER, Ask, Refusal, Update, What, opened, sealed
+from .message import Ask, Head, Refusal, Update, What, answer_to, sealed
+from .scores import refuse_metrics, score_in
 from .shapes import probe_of, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
 
-# {client: message}, seconds -> {client: answer} of those who answered in that time
-Exchange = Callable[[dict[int, bytes], float], dict[int, bytes]]
+# {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
+# until so many had answered
+Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
 
 
 class Refused(NamedTuple):
@@ -64,9 +66,13 @@ class FederationEngine:
 
     exchange: see above. deadline: seconds that it may take. run: the name of the run, which every
     message bears. kept: how many rounds were done at the oldest checkpoint to which the server may
-    return. Updates that are late, missing or wrong are left out of the means and listed in
-    `refused`. The client states are at the nodes; the server knows the round of each client's last
-    update.
+    return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
+    all. at_least, patience: a round with fewer updates changes nothing, and the last one of so many
+    in a row ends the run with a ClientError. tests: how many test examples each node has, on which
+    they measure the model; none: the server does. rehearsal: noise may be a
+    simulation's, for nothing is released. Updates that are late, missing or wrong are left
+    out of the means and listed in `refused`. The client states are at the nodes; the server knows
+    the round of each client's last update.
     """
 
     name = text = "federation"
@@ -77,8 +83,17 @@ class FederationEngine:
         deadline: float = 60.0,
         run: str = "",
         kept: Callable[[], int] = lambda: 0,
+        wanted: int | None = None,
+        at_least: int = 1,
+        patience: int | None = None,
+        tests: Sequence[int] = (),
+        rehearsal: bool = False,
     ) -> None:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
+        self._wanted, self._at_least, self._patience = wanted, at_least, patience
+        self._tests, self._rehearsal = tests, rehearsal
+        self._few = 0  # rounds in a row with fewer than at_least
+        self.last: dict[str, Any] = {}  # who was asked and who answered in the last round
         self.refused: list[Refused] = []
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
@@ -86,6 +101,11 @@ class FederationEngine:
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a plan that cannot be deployed."""
         refuse(plan)
+        if plan.aggregation.private and not (self._rehearsal or plan.aggregation.unkeyed):
+            raise CompositionError(
+                f"{plan.aggregation.name}: who knows the seed could make the noise again; deploy "
+                "the run with `fedloom deploy`, which takes the system's noise"
+            )
         if fed.hostile:
             raise CompositionError("an attack is of a simulation: leave out the table 'attack'")
         if plan.personalises and fed.data.test_clients is not None:
@@ -93,6 +113,13 @@ class FederationEngine:
                 f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
                 "which does not have them: give data without test sets of the clients"
             )
+        if self._tests:
+            refuse_metrics(fed)
+            if plan.rule is not None:
+                raise CompositionError(
+                    f"evaluate = nodes measures the whole model, and with {plan.rule.name} every "
+                    "size is measured; take evaluate = server"
+                )
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
@@ -114,20 +141,48 @@ class FederationEngine:
         cohort: list[int],
         round: int,
         first: int = 0,
+        scale: float = 1.0,
     ) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
         not asked again in it.
         """
+        self._client.scale = scale
         shares = self._shares(msg, cohort, round)
         last = _last(memories, cohort)
 
         def take(i: int) -> tuple[Rec, Stats]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
+        new = self._about != ("round", round)
         out = self._exchanged(Asking("round", round, last, first), shares, buffers, take)
+        if new:
+            out = self._counted(out, round)
         # the rest of a client's state is at its node
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
+
+    def _counted(self, out: RangeResult, round: int) -> RangeResult:
+        """A round's result; without any update if there are too few. Raises ClientError."""
+        answered = [s.client for s in out.stats if s.answered]
+        found, asked = len(answered), [s.client for s in out.stats]
+        why = {str(r.client): r.why for r in self.refused if r.round == round}
+        self.last = {"round": round + 1, "asked": asked, "answered": answered, "refused": why}
+        if found >= self._at_least:
+            self._few = 0
+            return out
+        self._few += 1
+        said = f"round {round + 1}: {found} of {len(out.stats)} clients answered in time"
+        if self._few == self._patience:
+            raise ClientError(
+                f"{said}, fewer than at_least = {self._at_least}, and so it was in {self._few} "
+                "rounds in a row; see which nodes are off, then go on with the run"
+            )
+        _log.warning("%s, at_least = %d: the model stays", said, self._at_least)
+        self.last["answered"] = []
+        none = RangeResult([], {}, [s._replace(answered=False) for s in out.stats])
+        for place in range(len(none.stats)):
+            push(none.nodes, 0, place, None)
+        return none
 
     def ask(
         self,
@@ -185,6 +240,23 @@ class FederationEngine:
             self._net.load_buffers(buffers)
             return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
 
+    def measured(self, x: Vec, buffers: Vec, round: int) -> list[Score]:
+        """The scores of a model on the test examples that nodes have; see engines.base.Remote."""
+        packet, found = pack(rec(msg=rec(x=x), buffers=buffers)), []
+        heads = {
+            i: Ask(run=self.run, what="evaluate", round=round, client=i, taken=-1, kept=0)
+            for i, count in enumerate(self._tests)
+            if count
+        }
+        sent = {i: sealed(head, packet) for i, head in heads.items()}
+        answers = self._exchange(sent, self.deadline, len(sent)) if sent else {}
+        for i, head in heads.items():
+            try:
+                found.append(score_in(answers.get(i), head, self._tests[i], self._fed.metrics))
+            except WireError as error:
+                _log.warning("round %d: client %d: not measured: %s", round, i, error)
+        return found
+
     def close(self) -> None:
         """The nodes go on waiting."""
 
@@ -208,12 +280,15 @@ class FederationEngine:
         """Ask clients, and add up the parts that `take` makes of their answers."""
         packets = {c: self._packet(share, buffers) for c, share in shares.items()}
         self._send(asking, {i: packets[self._fed.capacity(i)] for i in asking.last})
-        out = RangeResult([], {}, [])
+        out, taken = RangeResult([], {}, []), 0
         for place, i in enumerate(asking.last, asking.first):
             part = None
             try:
+                if asking.what != "probe" and taken == self._wanted:
+                    raise WireError(f"{taken} updates are enough")
                 with one_thread(self._fed.local.precision):
                     part, cost = take(i)
+                taken += 1
             except WireError as error:
                 self.refused.append(Refused(asking.round, i, str(error)))
                 _log.warning("round %d: client %d: not counted: %s", asking.round + 1, i, error)
@@ -240,22 +315,22 @@ class FederationEngine:
                 head = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
                 messages[i] = sealed(head, self._down.packet(packets[i], i, taken, round))
         if messages:
-            found = self._exchange(messages, self.deadline)
+            enough = len(messages) if self._wanted is None else self._wanted
+            enough = min(len(messages), enough)
+            found = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 
-    def _opened(self, i: int, what: str, round: int) -> tuple[Update, dict[str, bytes]]:
+    def _opened(self, i: int, what: What, round: int) -> tuple[Update, dict[str, bytes]]:
         """A client's answer. Raises WireError if there is none that says so."""
         if i not in self._answers:
             raise WireError(f"no answer within {self.deadline:g} s")
-        head, packet = opened(ANSWER, self._answers[i])
-        if (head.run, head.what, head.round, head.client) != (self.run, what, round, i):
-            raise WireError(
-                f"an answer of client {head.client} for the {head.what} {head.round + 1} of run "
-                f"'{head.run[:40]}', not for the {what} {round + 1} of '{self.run}'"
-            )
+        about = Head(run=self.run, what=what, round=round, client=i)
+        head, packet = answer_to(about, self._answers[i])
         if isinstance(head, Refusal):
             self._down.forget(i, head.lost)
             raise WireError(f"the client said: {' '.join(head.why.split())}")
+        if not isinstance(head, Update):
+            raise WireError(f"an answer of the kind '{head.kind}', not an update")
         return head, packet
 
     def _taken(self, i: int, share: Share, round: int, last: int) -> tuple[Rec, Stats]:

@@ -25,14 +25,15 @@ _COUNT = 1 << 53
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Place = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
-What = Literal["probe", "question", "round"]
+What = Literal["join", "agree", "probe", "question", "round", "evaluate"]
 Name = Annotated[str, Field(max_length=64)]
 Square = Annotated[float, Field(ge=0)]
 
 
 class Head(BaseModel):
     """What every message says. run: which run it belongs to; what: the probe before round 0, with
-    round -1; a question before the local steps; or the round itself.
+    round -1; a question before the local steps; the round itself; a model to be measured; or, with
+    round -1, what a site has, and what all sites agreed on.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -42,6 +43,11 @@ class Head(BaseModel):
     round: Place
     client: Count
     parts: dict[Name, Count] = Field(default={}, max_length=1000)
+
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        """What an answer shares with its question."""
+        return self.run, self.what, self.round, self.client
 
 
 class Ask(Head):
@@ -70,6 +76,33 @@ class Update(Head):
     squares: tuple[Square, Square] | None
 
 
+class Measured(Head):
+    """A node's answer to "evaluate": sums over its test examples, see evaluation.Score."""
+
+    kind: Literal["measured"] = "measured"
+    examples: Count
+    loss: float
+    values: dict[Name, float] = Field(max_length=100)
+    weights: dict[Name, Square] = Field(max_length=100)
+
+
+class Site(Head):
+    """A node's answer to "join": what the data at its place are like, and to "agree". examples,
+    tests: how many there are; shape, kind: of one input; targets: labels, tokens or numbers;
+    classes: the largest label + 1.
+    """
+
+    kind: Literal["site"] = "site"
+    examples: Count
+    tests: Count
+    shape: list[Count] = Field(max_length=8)
+    type: Literal["float32", "float64", "int64"]
+    targets: Literal["labels", "tokens", "numbers"]
+    target_shape: list[Count] = Field(max_length=8)
+    classes: Count
+    class_names: list[Name] = Field(max_length=1000)
+
+
 class Refusal(Head):
     """A node's answer if it has no update. lost: it cannot read a compressed broadcast, because
     what it held before is gone.
@@ -80,9 +113,9 @@ class Refusal(Head):
     why: Annotated[str, Field(max_length=500)]
 
 
-Answer = Annotated[Update | Refusal, Field(discriminator="kind")]
+Answer = Annotated[Update | Measured | Site | Refusal, Field(discriminator="kind")]
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
-ANSWER: TypeAdapter[Update | Refusal] = TypeAdapter(Answer)
+ANSWER: TypeAdapter[Update | Measured | Site | Refusal] = TypeAdapter(Answer)
 H = TypeVar("H", bound=Head)
 
 
@@ -117,4 +150,17 @@ def opened(kind: TypeAdapter[H], raw: bytes) -> tuple[H, dict[str, bytes]]:
     parts = {}
     for name, size in head.parts.items():
         parts[name], at = raw[at : at + size], at + size
+    return head, parts
+
+
+def answer_to(
+    about: Head, raw: bytes
+) -> tuple[Update | Measured | Site | Refusal, dict[str, bytes]]:
+    """An answer to a message with this header. Raises WireError for any other bytes."""
+    head, parts = opened(ANSWER, raw)
+    if head.place != about.place:
+        raise WireError(
+            f"an answer of client {head.client} for the {head.what} {head.round + 1} of run "
+            f"'{head.run[:40]}', not for the {about.what} {about.round + 1} of '{about.run}'"
+        )
     return head, parts

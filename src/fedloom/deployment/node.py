@@ -29,6 +29,7 @@ from ..submodels.base import View, whole
 from .downlink import LostError, received
 from .message import ASK, Ask, Refusal, Update, opened, sealed
 from .node_states import NodeStates
+from .scores import measured
 from .shapes import embedded, question_of, read, refuse, trace_of
 
 Parts = dict[str, bytes]
@@ -64,7 +65,14 @@ class Node:
                     f"this node is client {self.i} of run '{self.run}', and the message is for "
                     f"client {ask.client} of run '{ask.run}'"
                 )
-            does = {"probe": self._probed, "question": self._asked, "round": self._trained}
+            does = {
+                "probe": self._probed,
+                "question": self._asked,
+                "round": self._trained,
+                "evaluate": self._measured,
+            }
+            if ask.what not in does:
+                raise WireError(f"this node has joined, and is asked to {ask.what}")
             with one_thread(self.fed.local.precision):
                 return does[ask.what](ask, parts)
         except (FedloomError, OSError) as error:
@@ -78,6 +86,11 @@ class Node:
         cost = found.stats[0]
         about = {"gradients": cost.gradients, "values": cost.values}
         return self._sealed(ask, pack(root(found.nodes).up), **about)
+
+    def _measured(self, ask: Ask, parts: Parts) -> bytes:
+        like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
+        sent = tree(aligned, read(parts, like, "the model to be measured"))
+        return sealed(measured(self.plan, self.fed, self.net, sent, ask), {})
 
     def _asked(self, ask: Ask, parts: Parts) -> bytes:
         """The answer before the local steps; what it changes of the client state waits for them."""

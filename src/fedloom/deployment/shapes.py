@@ -56,10 +56,15 @@ def refuse(plan: Plan) -> None:
             "private layers cannot be deployed yet: the server evaluates the clients' own models, "
             "and does not have them"
         )
-    if plan.aggregation.private or type(plan.aggregation).billed is not Aggregation.billed:
+    if type(plan.aggregation).billed is not Aggregation.billed:
         raise CompositionError(
-            f"{plan.aggregation.name} cannot be deployed yet: its noise, or its integers, would "
-            "have to be made elsewhere than in a simulation; take norm_bound or a robust rule"
+            f"{plan.aggregation.name} cannot be deployed yet: its integers would have to be made "
+            "at the clients; take norm_bound or a robust rule"
+        )
+    if getattr(plan.aggregation, "quantile", None) is not None:
+        raise CompositionError(
+            "aggregation.quantile cannot be deployed yet: clients would have to be told the clip; "
+            "leave it out, and give aggregation.clip"
         )
     rule, found = plan.rule, plan.trace
     if rule is None or rule.fixed or found is None:

@@ -97,7 +97,7 @@ def check_precision(local: Local, net: Net) -> None:
 
 def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
     """Run the model once on two samples. Raises DataError if they do not fit."""
-    index = data.clients.indices[:2]
+    index = data.tried[:2]
     if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
         # tokens: the largest must be in the model's vocabulary
         highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
@@ -158,7 +158,7 @@ def check_shapes(
     """Try the loss and the metrics if outputs and targets have as many values in different shapes.
     Raises DataError if one compares every output with every target.
     """
-    index = data.clients.indices[:3].repeat(3)[:3].to(data.inputs.device)
+    index = data.tried[:3].repeat(3)[:3].to(data.inputs.device)
     inputs, targets = data.ready(data.inputs[index]), data.targets[index]
     net.train(False)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -282,7 +282,7 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts
             nets.append(rule.view(x, net, small, 0).net or net)
         for one in nets:
             module = copy.deepcopy(one.module).train(training)  # statistics may move
-            if (norm := _refused(module, fed.batch(fed.data.clients.indices[:1])[0])) is not None:
+            if (norm := _refused(module, fed.batch(fed.data.tried[:1])[0])) is not None:
                 raise CompositionError(
                     f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
                     f"one example, as {who}; {advice}, or take a norm over more values (such as "

@@ -1,0 +1,271 @@
+"""`fedloom deploy`: a run whose clients are elsewhere, on Flower."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedloom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.deployment.folder import Folder
+    from fedloom.deployment.keeper import Keeper
+
+_FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
+
+
+@click.group("deploy")
+def deploy_command() -> None:
+    """Run the clients elsewhere: at hospitals, at companies, in other cities.
+
+    \b
+    fedloom deploy new my.toml --out fed                 at whoever runs the server
+    fedloom deploy check fed                             equal to the simulation? what is sent?
+    fedloom deploy server fed                            at the server; stays
+    fedloom deploy node fed --client 3 --data mine.toml  at each client; stays
+    fedloom deploy run fed                               at the server: begins, or goes on
+    """
+
+
+@deploy_command.command("new")
+@click.argument("settings", nargs=-1, metavar="RECIPE|FILE.toml [KEY=VALUE ...]")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The new folder.")
+@click.option(
+    "--clients",
+    type=click.IntRange(1, 1000),
+    help="Number of clients, whose data nobody here has.  [default: those of the data]",
+)
+def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> None:
+    """Make the folder of a federation: keys, certificates, the roll of clients.
+
+    \b
+    fedloom deploy new digits data.clients=3 --out fed              to try it on one machine
+    fedloom deploy new my.toml --clients 5 --out fed federation.address=fl.example.org
+
+    Settings of the deployment are federation.KEY=VALUE: address, port, deadline, ...
+    """
+    from fedloom.config import parse_override, resolve
+    from fedloom.deployment.new import make
+
+    from .run import sorted_out
+
+    source, changes, _ = sorted_out(settings, str(out))
+    ours = [c for c in changes if c.startswith("federation.")]
+    given = dict(parse_override(c.removeprefix("federation.")) for c in ours)
+    config = resolve(source, [c for c in changes if c not in ours])
+    fed = make(config, out, clients, given)
+    where = quote(str(out))
+    click.echo(f"federation '{fed.settings().run}' in {out}; now: fedloom deploy check {where}")
+    click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
+
+
+@deploy_command.command("check")
+@_FOLDER
+def check_command(fed: Path) -> None:
+    """Run both halves here, compare them with the simulation, and say what would be sent.
+
+    It needs the data of the settings; where only the clients have data, it takes the settings' data
+    in their place.
+    """
+    from fedloom.deployment.check import check
+
+    from .printing import table
+
+    found = check(_folder(fed))
+    same = found.difference == 0 and found.bills and not found.refused
+    rows = [
+        ("compared", f"{found.rounds} rounds of both halves in one process with the simulation"),
+        ("difference", f"{found.difference:g} in the server state"),
+        ("bytes", "as the simulation counts them" if found.bills else "not as it counts them"),
+        *(("to a client", f"{name}: {size:,} bytes a round") for name, size in found.down.items()),
+        *(("from a client", f"{name}: {size:,} bytes a round") for name, size in found.up.items()),
+        ("and of itself", ", ".join(found.told)),
+        ("a node keeps", f"{found.state:,} bytes of client states"),
+        *(("refused", why) for why in found.refused),
+    ]
+    click.echo(table(rows))
+    if not same:
+        raise ConfigError("the two halves are not the simulation; please report this")
+
+
+@deploy_command.command("server")
+@_FOLDER
+def server_command(fed: Path) -> None:
+    """Run the server's half: nodes connect to it, runs begin with `fedloom deploy run`."""
+    from fedloom.deployment.programs import gate, link, register
+
+    folder = _folder(fed)
+    first, second = link(folder), gate(folder)
+    with _kept(first), _kept(second):
+        register(folder)
+        settings = folder.settings()
+        click.echo(f"server of '{settings.run}' at {settings.address}:{settings.port}; Ctrl-C ends")
+        _until_stopped()
+
+
+@deploy_command.command("node")
+@_FOLDER
+@click.option("--client", type=click.IntRange(0), required=True, help="Its number in the roll.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="A file that says where its data are."
+)
+def node_command(fed: Path, client: int, data: Path | None) -> None:
+    """Run a client's half: it trains on data of its own, and sends what the settings say."""
+    from fedloom.deployment.door import Door
+    from fedloom.deployment.programs import node
+    from fedloom.deployment.sites import Place
+
+    folder = _folder(fed).node(client)
+    half = Place(folder, data)
+    with tempfile.TemporaryDirectory(prefix="fedloom-") as place:
+        door = Door(Path(place) / "door", half.answer)
+        keeper = node(folder, door.path)
+        with _kept(keeper):
+            threading.Thread(target=door.serve, daemon=True).start()
+            said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
+            click.echo(f"{said}; Ctrl-C ends")
+            _until_stopped()
+        door.close()
+
+
+@deploy_command.command("run")
+@_FOLDER
+@click.option("--quiet", is_flag=True, help="Begin only, and print nothing.")
+def run_command(fed: Path, quiet: bool) -> None:
+    """Begin the run, or go on with it, and show it until it ends.
+
+    Ctrl-C ends the showing, not the run: that is `fedloom deploy stop`.
+    """
+    from fedloom.deployment.programs import begin
+
+    folder = _folder(fed)
+    number = begin(folder)
+    if not quiet:
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(folder, number)
+
+
+@deploy_command.command("resume")
+@_FOLDER
+def resume_command(fed: Path) -> None:
+    """Go on with the run: the same as `fedloom deploy run`."""
+    from fedloom.deployment.programs import begin
+
+    folder = _folder(fed)
+    if not (folder.run / "config.toml").is_file():
+        raise ConfigError(f"'{folder.run}' holds no run yet; begin it with `fedloom deploy run`")
+    with contextlib.suppress(KeyboardInterrupt):
+        _follow(folder, begin(folder))
+
+
+@deploy_command.command("stop")
+@_FOLDER
+def stop_command(fed: Path) -> None:
+    """Stop the run after its last checkpoint; `fedloom deploy resume` goes on with it."""
+    from fedloom.deployment.programs import stop
+
+    stopped = stop(_folder(fed))
+    click.echo(f"stopped run {', '.join(stopped)}" if stopped else "nothing runs")
+
+
+@deploy_command.command("status")
+@_FOLDER
+def status_command(fed: Path) -> None:
+    """Which nodes are connected, how far the run is, who answered in its last round."""
+    from fedloom.deployment.certificates import days_left
+    from fedloom.deployment.programs import nodes, runs
+
+    from .printing import table
+
+    folder = _folder(fed)
+    left = days_left(folder.certificate("server"))
+    going = runs(folder)
+    rows = [("nodes", f"{sum(n['status'] == 'online' for n in nodes(folder))} connected")]
+    rows += [("run", f"{going[0]['run-id']}, {going[0]['status']}" if going else "none yet")]
+    if shown := _rows(folder.run / "rounds.jsonl"):
+        rows += [("round", _told(shown[-1]))]
+    if who := _rows(folder.run / "clients.jsonl"):
+        rows += [("answered", ", ".join(map(str, who[-1]["answered"])) or "nobody")]
+        rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
+    rows += [("certificate", f"valid for {left} days" if left >= 0 else "has expired")]
+    click.echo(table(rows))
+
+
+def _follow(fed: Folder, number: str) -> None:
+    """Show the rounds of a run until it ends. Raises FlowerError if it failed."""
+    from fedloom.deployment.programs import FlowerError, runs
+
+    click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
+    seen = len(_rows(fed.run / "rounds.jsonl"))
+    while True:
+        found = next((r for r in runs(fed) if r["run-id"] == number), None)
+        rows = _rows(fed.run / "rounds.jsonl")
+        for row in rows[seen:]:
+            click.echo(_told(row))
+        seen = len(rows)
+        if found is not None and found["status"].startswith("finished"):
+            break
+        time.sleep(2)
+    if found["status"] != "finished:completed":
+        raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
+    where = quote(str(fed.run))
+    click.echo(f"the run is in {where}; its report: fedloom report {where} --out report.html")
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON; none if it is not there yet."""
+    import json
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _told(row: dict[str, Any]) -> str:
+    """A round in one line."""
+    tests = {k: v for k, v in row.items() if k.startswith("test_") and not k.endswith("_ema")}
+    shown = ", ".join(f"{k.removeprefix('test_')} {v:.4g}" for k, v in tests.items())
+    return f"round {row['round']}: {row['answered']} of {row['cohort']} clients  {shown}"
+
+
+def _folder(path: Path) -> Folder:
+    from fedloom.deployment.folder import Folder
+
+    found = Folder(path.absolute())
+    found.settings()
+    return found
+
+
+@contextlib.contextmanager
+def _kept(keeper: Keeper) -> Iterator[None]:
+    """Keep a program running inside."""
+    thread = threading.Thread(target=keeper.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        keeper.stop()
+        thread.join()
+
+
+def _until_stopped() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(1)

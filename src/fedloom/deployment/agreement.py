@@ -1,0 +1,180 @@
+"""What all places of a federation agree on before round 1: sizes, shapes, classes, and if it is
+asked for the clients' common mean and deviation of each feature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from ..core.vector import as_bytes
+from ..data import FederatedData
+from ..data.client_indices import Ragged
+from ..data.federated import Roll
+from ..errors import DataError, WireError
+from ..storage.atomic import reason
+from .message import Head, Site
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Agreement(BaseModel):
+    """examples, tests: of each client; shape, type: of one input of the model; targets: labels,
+    tokens or numbers; classes: how many, None for numbers; mean, deviation: of each feature.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    examples: list[int]
+    tests: list[int]
+    shape: list[int]
+    type: str
+    targets: str
+    target_shape: list[int]
+    classes: int | None
+    class_names: list[str] = []
+    mean: list[Number] = []
+    deviation: list[Number] = []
+
+    @property
+    def roll(self) -> Roll:
+        """The roll in the form that data have."""
+        return Roll(torch.tensor(self.examples), self.classes)
+
+    def stand_in(self) -> FederatedData:
+        """Data for a server that has none: zeros of the right shapes, which nobody trains on."""
+        labels = self.targets != "numbers"
+        kind = torch.int64 if labels else getattr(torch, self.type)
+        return FederatedData(
+            name="elsewhere",
+            inputs=torch.zeros(3, *self.shape, dtype=getattr(torch, self.type)),
+            targets=torch.zeros(3, *self.target_shape, dtype=kind),
+            clients=Ragged.from_lists([[0]] * len(self.examples)),
+            class_names=tuple(self.class_names),
+        ).elsewhere(self.roll)
+
+
+def read_agreement(path: Path) -> Agreement | None:
+    """The agreement of a file; None if there is none. Raises DataError."""
+    try:
+        return parsed(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read: {reason(error)}") from None
+    except WireError as error:
+        raise DataError(f"'{path}' is damaged: {error}; delete it to join again") from None
+
+
+def parsed(raw: bytes) -> Agreement:
+    """An agreement from its JSON. Raises WireError."""
+    try:
+        return Agreement.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise WireError(f"the agreement is wrong at {first['loc']}: {first['msg']}") from None
+
+
+# ------------------------------------------------------------------------------------- at a client
+def described(own: FederatedData, about: Head) -> Site:
+    """What a site's data (of one client) are like: no example, and no number of one."""
+    one, targets, tests = own.ready(own.inputs[:1]), own.targets, own.test_inputs
+    numbers = targets.is_floating_point()
+    kind = "numbers" if numbers else "labels" if targets.ndim == 1 else "tokens"
+    told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
+    told |= {"type": str(one.dtype).removeprefix("torch."), "targets": kind}
+    return Site(
+        **told,
+        examples=len(own.inputs),
+        tests=0 if tests is None else len(tests),
+        shape=list(one.shape[1:]),
+        target_shape=list(targets.shape[1:]),
+        classes=own.classes or 0,
+        class_names=list(own.class_names),
+    )
+
+
+def sums_of(own: FederatedData) -> bytes:
+    """Sums of each feature and of its square, (2, features) float64, for the common mean. Raises
+    DataError.
+    """
+    inputs = own.inputs
+    if inputs.ndim != 2 or not inputs.is_floating_point() or own.transform is not None:
+        raise DataError(
+            f"standardise = true is for rows of numbers, and an input has {list(inputs.shape[1:])} "
+            f"values of {inputs.dtype}; take standardise = false"
+        )
+    x = inputs.double()
+    return as_bytes(torch.stack([x.sum(0), (x * x).sum(0)])).numpy().tobytes()
+
+
+def fitted(
+    inputs: Tensor, targets: Tensor, names: Sequence[str], agreed: Agreement
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets with the common scale, and the common numbers of named classes."""
+    if agreed.mean:
+        shift, scale = (
+            torch.tensor(v, dtype=torch.float64) for v in (agreed.mean, agreed.deviation)
+        )
+        inputs = ((inputs.double() - shift) / scale).to(inputs.dtype)
+    if names:
+        order = [agreed.class_names.index(name) for name in names]
+        targets = torch.tensor(order)[targets]
+    return inputs, targets
+
+
+# ------------------------------------------------------------------------------------ at the server
+def agree(sites: Sequence[Site], sums: Sequence[bytes]) -> Agreement:
+    """The agreement of all clients' sites, by number. sums: of sums_of(), or none. Raises
+    DataError naming a client that differs.
+    """
+    first = sites[0]
+    for i, site in enumerate(sites):
+        for field in ("shape", "type", "targets", "target_shape"):
+            if getattr(site, field) != getattr(first, field):
+                raise DataError(
+                    f"client {i}'s data have {field} = {getattr(site, field)}, client 0's "
+                    f"{getattr(first, field)}; all must be alike"
+                )
+        if not site.examples:
+            raise DataError(f"client {i} has no training examples; leave it out of the roll")
+        if bool(site.class_names) != bool(first.class_names):
+            raise DataError(
+                f"clients 0 and {i} do not both name their classes, or both number them; give "
+                "labels of one kind"
+            )
+    names = sorted({name for site in sites for name in site.class_names})
+    numbers = first.targets == "numbers"
+    classes = len(names) or max(site.classes for site in sites)
+    total = sum(site.examples for site in sites)
+    mean, deviation = _pooled(sums, total) if sums else ([], [])
+    return Agreement(
+        examples=[site.examples for site in sites],
+        tests=[site.tests for site in sites],
+        shape=first.shape,
+        type=first.type,
+        targets=first.targets,
+        target_shape=first.target_shape,
+        classes=None if numbers else classes,
+        class_names=names,
+        mean=mean,
+        deviation=deviation,
+    )
+
+
+def _pooled(sums: Sequence[bytes], total: int) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each feature over all clients; a deviation of 0 counts as 1."""
+    rows = [torch.frombuffer(bytearray(raw), dtype=torch.float64).view(2, -1) for raw in sums]
+    if len({row.shape for row in rows}) > 1:
+        raise DataError("the clients' rows do not have the same number of features")
+    first, second = torch.stack(rows).sum(0) / total
+    variance = (second - first * first).clamp_min(0)
+    found = [math.sqrt(v) or 1.0 for v in variance.tolist()]
+    if not all(map(math.isfinite, [*first.tolist(), *found])):
+        raise DataError("a client's sums of features are not finite; look for values that are not")
+    return first.tolist(), found

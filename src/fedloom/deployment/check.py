@@ -1,0 +1,115 @@
+"""`fedloom deploy check`: both halves in this process, against the simulation, and what is sent."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.vector import fields
+from ..engines.serial import Serial
+from ..experiment.experiment import Experiment
+from ..server.rounds import Loop
+from .engine import FederationEngine
+from .folder import Folder
+from .message import ANSWER, opened
+from .node import Node
+from .roll import read_roll
+from .sites import experiment_of, settings_of
+
+ROUNDS = 2  # that are compared
+
+
+class Checked(NamedTuple):
+    """What a check found. difference: the largest between the two server states; bills: whether
+    both count the same bytes; up, down: bytes of one client's messages in a round by field; told:
+    numbers that an update says of itself; state: bytes that a node keeps.
+    """
+
+    rounds: int
+    difference: float
+    bills: bool
+    up: dict[str, int]
+    down: dict[str, int]
+    told: tuple[str, ...]
+    state: int
+    refused: list[str]
+
+
+def check(fed: Folder) -> Checked:
+    """Compare. Raises ConfigError, DataError, CompositionError."""
+    config, roll = settings_of(fed), read_roll(fed.roll_file)
+    data = config.data()
+    rounds = min(ROUNDS, int(config.values["rounds"]))
+
+    def made() -> Experiment:
+        return experiment_of(config, roll, data)
+
+    alone = _run(made(), Serial(), rounds)
+    with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
+        there = _Nodes(made(), Path(folder), fed.settings().run)
+        engine = FederationEngine(there, run=fed.settings().run, rehearsal=True)
+        ours = _run(made(), engine, rounds)
+        state = max((_size(path) for path in Path(folder).iterdir()), default=0)
+    one, other = fields(alone.srv), fields(ours.srv)
+    far = [float((one[k] - other[k]).abs().max()) for k, v in one.items() if _vector(v)]
+    answers = max(1, sum(row["answered"] for row in ours.history))
+    asked = max(1, sum(row["cohort"] for row in ours.history))
+    return Checked(
+        rounds,
+        max(far, default=0.0),
+        alone.ledger.up == ours.ledger.up and alone.ledger.down == ours.ledger.down,
+        {k: n // answers for k, n in ours.ledger.up.items()},
+        {k: n // asked for k, n in ours.ledger.down.items()},
+        there.told,
+        state,
+        [r.why for r in engine.refused],
+    )
+
+
+class _Nodes:
+    """All clients in this process."""
+
+    def __init__(self, made: Experiment, folder: Path, run: str) -> None:
+        loop = made.build()
+        self._made, self._folder, self._run, self._loop = made, folder, run, loop
+        self._nodes: dict[int, Node] = {}
+        self.told: tuple[str, ...] = ()
+
+    def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
+        answers = {i: self._node(i).answer(raw) for i, raw in messages.items()}
+        for raw in answers.values():
+            head = opened(ANSWER, raw)[0]
+            said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})
+            self.told = tuple(k for k, v in said.items() if v is not None)
+        return answers
+
+    def _node(self, i: int) -> Node:
+        if i not in self._nodes:
+            at, loop = self._folder / str(i), self._loop
+            self._nodes[i] = Node(loop.plan, loop.fed, loop.net, i, at, self._run)
+        return self._nodes[i]
+
+
+def _run(made: Experiment, engine: Serial | FederationEngine, rounds: int) -> Loop:
+    """A loop after some rounds."""
+    made.engine = engine
+    loop = made.build()
+    try:
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        loop.run(rounds)
+    finally:
+        loop.engine.close()
+    return loop
+
+
+def _vector(v: object) -> bool:
+    return isinstance(v, Tensor) and v.numel() > 0 and v.dtype != torch.bool
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,102 @@
+"""A Unix socket through which a process hands messages to a node, which keeps its model and data.
+
+Flower starts a process for every message. That process imports this file only, not torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+_LENGTH = struct.Struct(">Q")
+_LONGEST = 1 << 36  # bytes of a message
+_PIECE = 1 << 20
+_PATIENCE = 60.0  # seconds for the other side to go on with a message
+
+
+def handed(door: str | Path, raw: bytes) -> bytes:
+    """Hand a message to the node behind a door -> its answer. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as place:
+        place.connect(str(door))
+        _send(place, raw)
+        return _receive(place)
+
+
+class Door:
+    """The node's side. answer: message -> answer; one message at a time. Only the owner of the
+    process may use it.
+    """
+
+    def __init__(self, path: Path, answer: Callable[[bytes], bytes]) -> None:
+        self.path, self._answer = path, answer
+        self._place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self._place.bind(str(path))
+        finally:
+            os.umask(before)
+        self._place.listen()
+
+    def serve(self) -> None:
+        """Answer messages until close()."""
+        while True:
+            try:
+                place, _ = self._place.accept()
+            except OSError:  # closed
+                return
+            with place, contextlib.suppress(OSError):  # whoever asked is gone
+                place.settimeout(_PATIENCE)
+                _send(place, self._answer(_receive(place)))
+
+    def close(self) -> None:
+        """Close the door."""
+        with contextlib.suppress(OSError):
+            self._place.shutdown(socket.SHUT_RDWR)
+        self._place.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _send(place: socket.socket, raw: bytes) -> None:
+    place.sendall(_LENGTH.pack(len(raw)))
+    if raw:  # else the other side may be done already
+        place.sendall(raw)
+
+
+def _receive(place: socket.socket) -> bytes:
+    (length,) = _LENGTH.unpack(_exactly(place, _LENGTH.size))
+    if length > _LONGEST:
+        raise OSError(f"a message of {length} bytes, more than {_LONGEST}")
+    return _exactly(place, length)
+
+
+def _exactly(place: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        piece = place.recv(min(_PIECE, count - len(found)))
+        if not piece:
+            raise OSError(f"the connection ended after {len(found)} of {count} bytes")
+        found += piece
+    return bytes(found)
+
+
+def blocks(raw: bytes) -> list[bytes]:
+    """A message (see message.py) as its header and its blocks, which Flower keeps once each however
+    many clients get them. Bytes that are no message stay one block.
+    """
+    import json
+
+    first = 12
+    try:
+        end = first + int.from_bytes(raw[8:first], "little")
+        sizes = list(json.loads(raw[first:end])["parts"].values())
+        out, at = [raw[:end]], end
+        for size in sizes:
+            out.append(raw[at : at + size])
+            at += size
+        return out if at == len(raw) else [raw]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [raw]

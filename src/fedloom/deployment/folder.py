@@ -1,0 +1,179 @@
+"""The folder of a federation: what `fedloom deploy new` writes, and all other commands read.
+
+run.toml          the complete settings of the run
+federation.toml   how the run is deployed (class Deployment)
+roll.toml         the clients: public key, number of examples (roll.py)
+certificates/     ca.pem; at the server also server.pem and, readable by its owner only, keys
+app/              what Flower is given: three lines that name fedloom's two apps
+nodes/3/          all that client 3 needs: the files above without the server's, and its key
+run/              the run's own folder, at the server
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ..config.sources import read
+from ..config.validation import Origin, check, model_of
+from ..core.hyper import NonNegative, Positive, PositiveInt, check_settings, hyper, ranged
+from ..errors import ConfigError
+from ..storage.atomic import reason, write_atomic
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@ranged
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """How a run is deployed: its name, where its server is, and when a round is over."""
+
+    title: ClassVar[str] = "federation"
+    run: str = hyper(meaning="name of the run, in every message")
+    address: str = hyper("127.0.0.1", "of the server, as nodes reach it: a host's name or number")
+    port: PositiveInt = hyper(9092, "of the server, for nodes; the only one that others may reach")
+    local_port: PositiveInt = hyper(9093, "at the server's machine, for its own processes")
+    join: NonNegative = hyper(120.0, "seconds that the server waits for its nodes before round 1")
+    deadline: Positive = hyper(60.0, "seconds that an exchange with a cohort may take")
+    at_least: PositiveInt = hyper(1, "updates without which a round changes nothing")
+    patience: PositiveInt = hyper(3, "rounds in a row with fewer, after which the run stops")
+    spare: NonNegative = hyper(
+        0.0, "share of clients asked beyond the cohort; of the answers the first by number count"
+    )
+    evaluate: Literal["server", "nodes"] = hyper(
+        "server", "who measures the model: the server on data of its own, or the nodes on theirs"
+    )
+    standardise: bool = hyper(
+        False, "subtract the clients' common mean of each feature, divide by their deviation"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if not _NAME.fullmatch(self.run):
+            raise ConfigError(
+                f"run must be a name of at most 64 letters, digits, dots and dashes, got "
+                f"{self.run[:70]!r}"
+            )
+        if not self.address or any(c.isspace() or c in "/:\"'" for c in self.address):
+            raise ConfigError(f"address must be a host's name or number, got {self.address!r}")
+        if max(self.port, self.local_port) > 65535 or self.port == self.local_port:
+            raise ConfigError(
+                f"port and local_port must be two numbers up to 65535, got {self.port} and "
+                f"{self.local_port}"
+            )
+
+
+def deployment_of(given: Mapping[str, Any], source: str) -> Deployment:
+    """Checked settings; source: where they come from, for errors. Raises ConfigError."""
+    origin = Origin(source)
+    values = check(model_of(Deployment), given, "", "the federation", origin)
+    with origin.blame(""):
+        return Deployment(**values)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A federation's folder. client: None at the server."""
+
+    path: Path
+    client: int | None = None
+
+    @property
+    def run_file(self) -> Path:
+        """The settings of the run."""
+        return self.path / "run.toml"
+
+    @property
+    def roll_file(self) -> Path:
+        """The clients."""
+        return self.path / "roll.toml"
+
+    @property
+    def settings_file(self) -> Path:
+        """How the run is deployed."""
+        return self.path / "federation.toml"
+
+    @property
+    def run(self) -> Path:
+        """The run's folder, at the server."""
+        return self.path / "run"
+
+    @property
+    def app(self) -> Path:
+        """What Flower is given."""
+        return self.path / "app"
+
+    @property
+    def home(self) -> Path:
+        """Where Flower's programs keep their files."""
+        return self.path / "flower"
+
+    @property
+    def agreed_file(self) -> Path:
+        """What server and nodes agreed on before round 1."""
+        return self.path / "agreed.json"
+
+    def certificate(self, name: str) -> Path:
+        """A certificate, "ca" or "server"."""
+        return self.path / "certificates" / f"{name}.pem"
+
+    def secret(self, name: str) -> Path:
+        """A private key: "ca", "server", or a node's "node"."""
+        return self.path / "secret" / name
+
+    def node(self, client: int) -> Folder:
+        """The folder of a client: inside of the server's, or this one if it was handed over."""
+        inside = self.path / "nodes" / str(client)
+        return Folder(inside if inside.is_dir() else self.path, client)
+
+    def node_to_be(self, client: int) -> Folder:
+        """The same, before it is there."""
+        return Folder(self.path / "nodes" / str(client), client)
+
+    def settings(self) -> Deployment:
+        """How the run is deployed. Raises ConfigError."""
+        if not self.settings_file.is_file():
+            raise ConfigError(
+                f"'{self.path}' is no folder of a federation: it has no federation.toml; make one "
+                "with `fedloom deploy new my.toml --out fed`"
+            )
+        return deployment_of(read(self.settings_file), f"file '{self.settings_file}'")
+
+
+def write_secret(path: Path, raw: bytes) -> None:
+    """Write a file that only its owner can read. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+        path.write_bytes(raw)
+    except OSError as error:
+        raise ConfigError(f"'{path}' cannot be written: {reason(error)}") from None
+
+
+def check_secret(path: Path) -> None:
+    """Raise ConfigError for a private key that is missing, or that others can read."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(
+            f"the key '{path}' cannot be read: {reason(error)}; copy it from where the federation "
+            "was made, over a channel that nobody else can read"
+        ) from None
+    if mode & 0o077:
+        raise ConfigError(
+            f"the key '{path}' can be read by others (mode {mode & 0o777:o}); chmod 600 '{path}'"
+        )
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise ConfigError(f"'{path}' cannot be written: {reason(error)}") from None

@@ -1,0 +1,80 @@
+"""Makes the folder of a federation: settings, roll, keys, certificates, app, services, runbook."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ..config.resolve import Config
+from ..errors import ConfigError
+from .certificates import check_library, make_authority, make_node_key
+from .folder import Deployment, Folder, deployment_of, write
+from .roll import Clients, Entry
+from .sites import refuse_settings
+from .templates import APP, RUNBOOK, SERVICE
+
+MOST = 1000  # clients: each has a folder and a key
+
+
+def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any]) -> Folder:
+    """Write a federation's folder. clients: how many, if their data are elsewhere; None: those of
+    the settings' data. given: settings of the deployment. Raises ConfigError, DataError.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
+    check_library()
+    refuse_settings(config)
+    defaults = {"run": config.values["name"], "evaluate": "nodes" if clients else "server"}
+    settings = deployment_of(defaults | dict(given), "command line")
+    sizes, classes = _known(config, clients)
+    if len(sizes) > MOST:
+        raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")
+    fed = Folder(out.absolute())
+    make_authority(fed, settings.address)
+    keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
+    entries = [Entry(key=key, examples=n) for key, n in zip(keys, sizes, strict=True)]
+    write_folder(fed, config, settings, Clients(client=entries, classes=classes))
+    return fed
+
+
+def _known(config: Config, clients: int | None) -> tuple[list[int | None], int | None]:
+    """How many examples each client has, and the number of classes; None: not known yet."""
+    if clients is not None:
+        return [None] * clients, None
+    data = config.data()
+    return [int(n) for n in data.sizes], data.classes
+
+
+def write_folder(fed: Folder, config: Config, settings: Deployment, roll: Clients) -> None:
+    """Write what is no secret."""
+    common = {
+        "run.toml": config.to_toml(),
+        "federation.toml": tomli_w.dumps(dataclasses.asdict(settings)),
+        "roll.toml": roll.to_toml(),
+    }
+    program = Path(sys.executable).with_name("fedloom")
+    nodes = [fed.node_to_be(i) for i in range(roll.population)]
+    for place in (fed, *nodes):
+        for name, text in common.items():
+            write(place.path / name, text)
+    for i, place in enumerate(nodes):
+        place.certificate("ca").parent.mkdir(exist_ok=True)
+        shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
+        command = f"{program} deploy node {place.path} --client {i}"
+        unit = f"fedloom-{settings.run}-node{i}.service"
+        text = SERVICE.format(name=unit, what=f"client {i} of {settings.run}", command=command)
+        write(place.path / unit, text)
+    unit = f"fedloom-{settings.run}.service"
+    command = f"{program} deploy server {fed.path}"
+    text = SERVICE.format(name=unit, what=f"server of {settings.run}", command=command)
+    write(fed.path / unit, text)
+    for name, text in APP.items():
+        write(fed.app / name, text)
+    told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit}
+    write(fed.path / "RUNBOOK.md", RUNBOOK.format(**told))

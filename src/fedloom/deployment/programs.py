@@ -1,0 +1,189 @@
+"""Flower's programs, as fedloom starts them: which, with what, and where their files are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, FedloomError
+from .folder import Folder, check_secret, write
+from .keeper import Keeper
+from .roll import read_roll
+
+# a node that says this will not connect again by itself, though it stays alive
+GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
+_SECONDS = 60  # for a command that asks the server
+
+
+class FlowerError(FedloomError, RuntimeError):
+    """What Flower's program said when it failed."""
+
+
+def program(name: str) -> str:
+    """The path of a program of Flower. Raises ConfigError if it is not installed."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise ConfigError(
+            f"'{name}' is missing beside {sys.executable}; pip install 'fedloom[flower]'"
+        )
+    return str(path)
+
+
+def environment(fed: Folder) -> dict[str, str]:
+    """The environment of Flower's programs: their files are in the federation's folder, they call
+    nobody, install nothing, and look for work often.
+    """
+    beside = str(Path(sys.executable).parent)
+    return os.environ | {
+        "FLWR_HOME": str(fed.home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def link(fed: Folder) -> Keeper:
+    """Flower's server, which passes messages on. It is reached from this machine only: whoever
+    reaches it may start runs. Raises ConfigError.
+    """
+    settings = fed.settings()
+    for name in ("server", "ca"):
+        if not fed.certificate(name).is_file():
+            raise ConfigError(f"'{fed.certificate(name)}' is missing; copy it from its backup")
+    check_secret(fed.secret("server"))
+    fed.home.mkdir(mode=0o700, exist_ok=True)
+    if not (fed.home / "state.db").exists():
+        shutil.rmtree(fed.home / "keys", ignore_errors=True)  # which that file knew
+    command = [program("flower-superlink"), "--host", "127.0.0.1"]
+    command += ["--port", str(settings.local_port), "--database", str(fed.home / "state.db")]
+    command += ["--ssl-certfile", str(fed.certificate("server"))]
+    command += ["--ssl-keyfile", str(fed.secret("server"))]
+    command += ["--ssl-ca-certfile", str(fed.certificate("ca"))]
+    command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+    return Keeper(command, fed.home / "server.log", environment(fed))
+
+
+def gate(fed: Folder) -> Keeper:
+    """What nodes reach: it passes on what a node may ask, and nothing else."""
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.gate", str(fed.path)]
+    return Keeper(command, fed.home / "gate.log", environment(fed))
+
+
+def node(fed: Folder, door: Path) -> Keeper:
+    """A node's connection to the server, which hands what comes to a door. Raises ConfigError."""
+    settings = fed.settings()
+    check_secret(fed.secret("node"))
+    if not fed.certificate("ca").is_file():
+        raise ConfigError(f"'{fed.certificate('ca')}' is missing; ask who runs the server for it")
+    fed.home.mkdir(mode=0o700, exist_ok=True)
+    command = [program("flower-supernode"), "--superlink", f"{settings.address}:{settings.port}"]
+    command += ["--root-certificates", str(fed.certificate("ca"))]
+    command += ["--auth-supernode-private-key", str(fed.secret("node"))]
+    command += ["--host", "127.0.0.1", "--port", str(_free_port())]
+    command += ["--node-config", f'door="{door}"']
+    return Keeper(command, fed.path / "node.log", environment(fed), GAVE_UP)
+
+
+def _free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+def asked(fed: Folder, *words: str) -> Any:
+    """What the command flwr answers, as JSON. Raises FlowerError."""
+    settings = fed.settings()
+    connection = (
+        '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
+        f'address = "127.0.0.1:{settings.local_port}"\n'
+        f'root-certificates = "{fed.certificate("ca")}"\n'
+    )
+    write(fed.home / "config.toml", connection)
+    command = [program("flwr"), *words, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, env=environment(fed), capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise FlowerError(
+            f"the server of '{fed.path}' does not answer; start it with `fedloom deploy server "
+            f"{fed.path}`"
+        ) from None
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = {"error-message": f"{done.stdout} {done.stderr}"}
+    if done.returncode or not found.get("success", True):
+        said = " ".join(str(found.get("error-message", found)).split())[-400:]
+        raise FlowerError(f"flwr {words[0]} failed: {said}")
+    return found
+
+
+def register(fed: Folder) -> None:
+    """Tell Flower's server the keys of all clients, once it answers; those that it knows stay.
+    Raises FlowerError.
+    """
+    end = time.monotonic() + _SECONDS
+    while True:
+        try:
+            asked(fed, "supernode", "list")
+            break
+        except FlowerError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+    for i, entry in enumerate(read_roll(fed.roll_file).client):
+        key = fed.home / "keys" / f"{i}.pub"
+        if key.is_file() and key.read_text(encoding="utf-8").strip() == entry.key:
+            continue  # the server has it
+        new = key.with_suffix(".new")
+        write(new, entry.key + "\n")
+        try:
+            asked(fed, "supernode", "register", str(new))
+        except FlowerError as error:
+            if "already" not in str(error):
+                raise
+        new.replace(key)
+
+
+def begin(fed: Folder) -> str:
+    """Begin the run, or go on with it -> Flower's number of it. Raises FlowerError."""
+    for run in runs(fed):
+        if not run["status"].startswith("finished"):
+            raise FlowerError(
+                f"run {run['run-id']} is {run['status']} already; see `fedloom deploy status`, or "
+                "end it with `fedloom deploy stop`"
+            )
+    found = asked(fed, "run", str(fed.app), "--run-config", f'folder="{fed.path}"')
+    return str(found["run-id"])
+
+
+def runs(fed: Folder) -> list[dict[str, Any]]:
+    """What Flower knows of the runs, the newest first. Raises FlowerError."""
+    found: list[dict[str, Any]] = asked(fed, "list")["runs"]
+    return found
+
+
+def nodes(fed: Folder) -> list[dict[str, Any]]:
+    """What Flower knows of the nodes. Raises FlowerError."""
+    found: list[dict[str, Any]] = asked(fed, "supernode", "list")["nodes"]
+    return found
+
+
+def stop(fed: Folder) -> list[str]:
+    """Stop what runs -> its numbers. The run keeps its last checkpoint. Raises FlowerError."""
+    going = [r["run-id"] for r in runs(fed) if not r["status"].startswith("finished")]
+    for number in going:
+        asked(fed, "stop", number)
+    return going

@@ -1,0 +1,95 @@
+"""The roll: who the clients of a federation are, and what is known of each.
+
+A node is the client whose public key the roll has, whatever it says itself. Weights come from the
+numbers of examples here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..config.sources import read
+from ..data.federated import Roll
+from ..errors import ConfigError
+
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+Count = Annotated[int, Field(ge=1, le=1 << 53)]
+
+
+class Entry(BaseModel):
+    """One client. key: its node's public key, a line as ssh-keygen writes it; examples: how many
+    training examples it has, None: it says so when it joins; capacity: the share of the model that
+    it can hold, None: as run.toml says.
+    """
+
+    model_config = _STRICT
+    name: Annotated[str, Field(max_length=100)] = ""
+    key: Annotated[str, Field(pattern=r"^ecdsa-sha2-nistp(256|384|521) [A-Za-z0-9+/=]+$")]
+    examples: Count | None = None
+    capacity: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class Clients(BaseModel):
+    """All clients, by their numbers from 0. classes: how many classes there are, None: not known
+    yet, or none, for a regression.
+    """
+
+    model_config = _STRICT
+    classes: Count | None = None
+    client: Annotated[list[Entry], Field(min_length=1)]
+
+    @property
+    def population(self) -> int:
+        """N, the number of clients."""
+        return len(self.client)
+
+    @property
+    def known(self) -> bool:
+        """Whether the numbers of examples are known."""
+        return all(entry.examples is not None for entry in self.client)
+
+    def as_data(self) -> Roll:
+        """The roll in the form that data have. Raises ConfigError if it is not complete."""
+        if not self.known:
+            lacking = next(i for i, e in enumerate(self.client) if e.examples is None)
+            raise ConfigError(
+                f"roll.toml: the examples of client {lacking} are not known yet; its node says "
+                "them when it joins, or give client.examples"
+            )
+        return Roll(torch.tensor([e.examples for e in self.client]), self.classes)
+
+    def capacities(self) -> tuple[float, ...] | None:
+        """One capacity for each client; None if the roll gives none."""
+        given = [e.capacity for e in self.client]
+        return tuple(1.0 if c is None else c for c in given) if any(given) else None
+
+    def to_toml(self) -> str:
+        """The file's text."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def read_roll(path: Path) -> Clients:
+    """Read a roll.toml. Raises ConfigError, on one line."""
+    given: dict[str, Any] = read(path)
+    try:
+        found = Clients.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        said = " ".join(first["msg"].removeprefix("Input ").split())
+        raise ConfigError(
+            f"file '{path}': {where} {said}, got {str(first['input'])[:80]!r}"
+        ) from None
+    keys = [entry.key for entry in found.client]
+    for i, key in enumerate(keys):
+        if key in keys[:i]:
+            raise ConfigError(
+                f"file '{path}': clients {keys.index(key)} and {i} have the same key; every node "
+                "needs one of its own"
+            )
+    return found

@@ -1,0 +1,149 @@
+"""A federation's server: the usual run, with an engine whose clients are elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ..errors import ConfigError, DataError, WireError
+from ..experiment.experiment import Experiment
+from ..experiment.result import Result
+from .agreement import Agreement, agree, read_agreement
+from .engine import Exchange, FederationEngine, oldest_checkpoint
+from .folder import Deployment, Folder, write
+from .message import Ask, Site, What, answer_to, sealed
+from .privacy import deployed
+from .roll import Clients, read_roll
+from .sites import at_server, must_join
+
+_log = logging.getLogger(__name__)
+_POLL = 0.5  # seconds
+
+
+class Carrier(Protocol):
+    """What carries messages to clients, and answers back."""
+
+    def present(self) -> Mapping[int, Any]:
+        """The clients that are connected."""
+
+    def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
+        """See engine.Exchange."""
+
+
+def serve(fed: Folder, carrier_of: Callable[[Clients], Carrier]) -> Result:
+    """Run the federation of a folder, or go on with it -> the run's result, in fed.run. Raises
+    FedloomError.
+    """
+    settings, roll = fed.settings(), read_roll(fed.roll_file)
+    carrier = carrier_of(roll)
+    wait(carrier, roll, settings.join)
+    agreed = joined(fed, settings, roll, carrier) if must_join(settings, roll) else None
+    return experiment_at_server(fed, carrier, agreed).run(fed.run, go_on=True)
+
+
+def joined(fed: Folder, settings: Deployment, roll: Clients, carrier: Carrier) -> Agreement:
+    """What all places agree on: what was agreed before, or what the nodes say now. Raises DataError
+    if one does not answer, or differs.
+    """
+    agreed = read_agreement(fed.agreed_file)
+    if agreed is None:
+        found = _all_sites(settings, roll, carrier, "join", {})
+        sums = [parts["sums"] for _, parts in found if "sums" in parts]
+        agreed = agree([site for site, _ in found], sums)
+        for i, (n, entry) in enumerate(zip(agreed.examples, roll.client, strict=True)):
+            if entry.examples not in (None, n):
+                raise DataError(
+                    f"client {i} says that it has {n} training examples, and roll.toml "
+                    f"{entry.examples}; ask its site, then correct the roll"
+                )
+        _all_sites(settings, roll, carrier, "agree", {"agreed": agreed.model_dump_json().encode()})
+        write(fed.agreed_file, agreed.model_dump_json() + "\n")
+    return agreed
+
+
+def _all_sites(
+    settings: Deployment, roll: Clients, carrier: Carrier, what: What, parts: Mapping[str, bytes]
+) -> list[tuple[Site, dict[str, bytes]]]:
+    """What every site answers. Raises DataError naming one that does not."""
+    heads = [
+        Ask(run=settings.run, what=what, round=-1, client=i, taken=-1, kept=0)
+        for i in range(roll.population)
+    ]
+    messages = {head.client: sealed(head, parts) for head in heads}
+    answers = carrier(messages, settings.deadline, len(messages))
+    found = []
+    for head in heads:
+        if head.client not in answers:
+            raise DataError(
+                f"client {head.client} has not joined within {settings.deadline:g} s; start its "
+                "node, then begin again: all must be there before round 1, and none later"
+            )
+        try:
+            site, blocks = answer_to(head, answers[head.client])
+            if not isinstance(site, Site):
+                raise WireError(getattr(site, "why", f"an answer of the kind '{site.kind}'"))
+            if settings.standardise and (not (sums := blocks.get("sums")) or len(sums) % 16):
+                raise WireError("its sums of features are no two rows of numbers")
+        except WireError as error:
+            raise DataError(f"client {head.client} cannot join: {error}") from None
+        found.append((site, blocks))
+    return found
+
+
+def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | None) -> Experiment:
+    """The run, with its engine. Raises ConfigError, DataError, CompositionError."""
+    settings = fed.settings()
+    made, wanted = _with_spare(at_server(fed, agreed), settings.spare)
+    made = deployed(made, fed)
+    by_nodes = agreed is not None and settings.evaluate == "nodes"
+    engine = FederationEngine(
+        exchange,
+        settings.deadline,
+        settings.run,
+        functools.partial(oldest_checkpoint, fed.run),
+        wanted,
+        settings.at_least,
+        settings.patience,
+        agreed.tests if agreed is not None and by_nodes else (),
+    )
+    return dataclasses.replace(made, engine=engine, on_round=lambda row: _write_down(fed, engine))
+
+
+def _write_down(fed: Folder, engine: FederationEngine) -> None:
+    """Write who was asked in a round, who answered, and why others did not count. A round that was
+    repeated has several lines, of which the last counts.
+    """
+    with open(fed.run / "clients.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(engine.last) + "\n")
+
+
+def _with_spare(made: Experiment, spare: float) -> tuple[Experiment, int | None]:
+    """The run with more clients in a cohort, and how many updates a round then takes of them.
+    Raises ConfigError.
+    """
+    if not spare:
+        return made, None
+    made._cohorts.check_countable("spare")
+    wanted = made._cohorts.largest
+    asked = math.ceil(wanted * (1 + spare))
+    if asked > made._cohorts.there:
+        raise ConfigError(
+            f"spare = {spare:g} asks {asked} clients in a round, and there are "
+            f"{made._cohorts.there}; take less of it, or a smaller cohort"
+        )
+    return dataclasses.replace(made, cohort=asked), wanted
+
+
+def wait(carrier: Carrier, roll: Clients, seconds: float) -> None:
+    """Wait for the nodes of all clients, so long at most; say who is missing."""
+    end = time.monotonic() + seconds
+    while len(there := carrier.present()) < roll.population and time.monotonic() < end:
+        time.sleep(_POLL)
+    if missing := [str(i) for i in range(roll.population) if i not in there]:
+        _log.warning("begins without clients %s; they may still come", ", ".join(missing[:50]))

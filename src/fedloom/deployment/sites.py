@@ -1,0 +1,225 @@
+"""The run of a federation's folder at each of its places: an experiment at the server, a node at a
+client, both of the same settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config.resolve import Config, resolve
+from ..config.sources import read
+from ..config.validation import Origin, check, live, model_of
+from ..core.net import Net
+from ..data import SOURCES, FederatedData, iid
+from ..data.client_indices import Ragged
+from ..data.federated import Roll
+from ..engines.batch_statistics import keeps_no_statistics
+from ..errors import (
+    CompositionError,
+    ConfigError,
+    DataError,
+    FedloomError,
+    WireError,
+    unknown,
+)
+from ..experiment.experiment import Experiment
+from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
+from .folder import Deployment, Folder, write
+from .message import ASK, Ask, Refusal, opened, sealed
+from .node import Node
+from .roll import Clients, read_roll
+
+
+def settings_of(fed: Folder) -> Config:
+    """The settings of the run, which every place computes in the same way. Raises ConfigError."""
+    if not fed.run_file.is_file():
+        raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
+    config = resolve(fed.run_file, ["engine=serial"])
+    refuse_settings(config)
+    return config
+
+
+def refuse_settings(config: Config) -> None:
+    """Raise CompositionError for settings that need all data in one place."""
+    share = config.values["evaluate"]["validation"]
+    if share:
+        raise CompositionError(
+            f"evaluate.validation = {share:g} cannot be deployed: it would hold out samples of "
+            "clients whose data are elsewhere; take evaluate.validation = 0"
+        )
+
+
+def experiment_of(config: Config, roll: Clients, data: FederatedData) -> Experiment:
+    """The run on what is known of the data at one place."""
+    made = config.experiment(data)
+    capacities = roll.capacities()
+    if capacities is not None:
+        made.capacities = capacities
+    if made.evaluate.clients and data.test_clients is None:
+        made.evaluate = dataclasses.replace(made.evaluate, clients=False)
+    return made
+
+
+# ------------------------------------------------------------------------------------ at the server
+def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
+    """The run at the server. agreed: None where the settings' data are known. Raises ConfigError,
+    DataError, CompositionError.
+    """
+    config, roll = settings_of(fed), read_roll(fed.roll_file)
+    if agreed is None:
+        data = config.data().elsewhere(roll.as_data())
+    elif fed.settings().evaluate == "nodes":
+        data = agreed.stand_in()
+    else:
+        data = config.data().elsewhere(agreed.roll)
+    made = experiment_of(config, roll, data)
+    _refuse_there(made.net(), made)
+    return made
+
+
+def _refuse_there(net: Net, made: Experiment) -> None:
+    """Raise CompositionError for what the server would need the clients' data for."""
+    rule = made.submodel
+    if rule is not None and rule.rows(net) is not None:
+        raise CompositionError(
+            f"{rule.name} averages a class's row over the clients that have the class, which the "
+            "server does not know; take submodel.owners = false"
+        )
+    if keeps_no_statistics(net.module) and made.evaluate.statistics == "static":
+        raise CompositionError(
+            "evaluate.statistics = static gathers statistics over the clients' data, which are "
+            "elsewhere; take evaluate.statistics = batch"
+        )
+
+
+# ------------------------------------------------------------------------------------- at a client
+class Place:
+    """A client's place: its data, and as soon as all have agreed its node. data: a file that says
+    where its data are; None: its part of the data of the settings, to try a federation. Raises
+    ConfigError, DataError, CompositionError.
+    """
+
+    def __init__(self, fed: Folder, data: Path | None = None) -> None:
+        assert fed.client is not None
+        self._fed, self._config, self._roll = fed, settings_of(fed), read_roll(fed.roll_file)
+        self.client, self.settings = fed.client, fed.settings()
+        if self.client >= self._roll.population:
+            raise ConfigError(
+                f"there is no client {self.client}: the roll has clients 0 to "
+                f"{self._roll.population - 1}"
+            )
+        if data is None:
+            self._own = alone(self._config.data(), self.client)
+        else:
+            self._own = own_data(data).astype(getattr(torch, self._config.values["dtype"]))
+        agreed, self._node = read_agreement(fed.agreed_file), None
+        if agreed is not None:
+            self._check(agreed)
+            self._node = self._made(agreed.roll, agreed)
+        elif not must_join(self.settings, self._roll):
+            self._node = self._made(self._roll.as_data(), None)
+
+    @property
+    def examples(self) -> int:
+        """How many training examples are here."""
+        return len(self._own.inputs)
+
+    def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
+        data = at_client(self._own, self.client, roll, agreed)
+        loop = experiment_of(self._config, self._roll, data).build()
+        parts = loop.plan, loop.fed, loop.net
+        return Node(*parts, self.client, self._fed.path / "states", self.settings.run)
+
+    def _check(self, agreed: Agreement) -> None:
+        there = agreed.examples[self.client] if self.client < len(agreed.examples) else 0
+        if there != self.examples:
+            raise DataError(
+                f"client {self.client} has {self.examples} training examples, and all agreed on "
+                f"{there}; put the data back as they were, or begin another run"
+            )
+
+    def answer(self, raw: bytes) -> bytes:
+        """A message of the server -> the answer."""
+        who: dict[str, Any] = {"run": self.settings.run, "what": "join", "round": -1}
+        who["client"] = self.client
+        try:
+            ask, parts = opened(ASK, raw)
+            who |= {"what": ask.what, "round": ask.round}
+            if ask.what in ("join", "agree"):
+                return self._joined(ask, parts)
+            if self._node is not None:
+                return self._node.answer(raw)
+            raise WireError("this node has not joined yet; begin the run again")
+        except (FedloomError, OSError) as error:
+            return sealed(Refusal(**who, why=" ".join(str(error).split())[:500]), {})
+
+    def _joined(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
+        """What is here; and if it says so what all agreed on, which is then kept."""
+        if (ask.run, ask.client) != (self.settings.run, self.client):
+            raise WireError(f"this node is client {self.client} of run '{self.settings.run}'")
+        if ask.what == "agree":
+            agreed = parsed(parts.get("agreed", b""))
+            self._check(agreed)
+            if agreed != read_agreement(self._fed.agreed_file) or self._node is None:
+                self._node = self._made(agreed.roll, agreed)
+                write(self._fed.agreed_file, agreed.model_dump_json() + "\n")
+        sums = {"sums": sums_of(self._own)} if self.settings.standardise else {}
+        return sealed(described(self._own, ask), sums)
+
+
+def must_join(settings: Deployment, roll: Clients) -> bool:
+    """Whether nodes must say what they have before round 1."""
+    return settings.evaluate == "nodes" or settings.standardise or not roll.known
+
+
+def alone(data: FederatedData, client: int) -> FederatedData:
+    """What one client of some data has, as data of one client."""
+    found = data.only(client, tests=True)
+    everything = Ragged.from_lists([range(len(found.inputs))])
+    return dataclasses.replace(found, clients=everything, roll=None)
+
+
+def own_data(file: Path) -> FederatedData:
+    """The data of a site's file, a TOML file with a table [data] as in the settings of a run, as
+    data of one client. Raises ConfigError, DataError.
+    """
+    given, origin = read(file), Origin(f"file '{file}'")
+    for key in given.keys() - {"data"}:
+        raise ConfigError(f"file '{file}': unknown key '{key}'; a site's file has the table [data]")
+    table = dict(given.get("data", {}))
+    name = str(table.pop("name", ""))
+    if name not in SOURCES:
+        raise ConfigError(f"file '{file}': {unknown('data', name, SOURCES)}")
+    skip = frozenset({"partition", "seed"})
+    values = check(model_of(SOURCES[name], skip), table, "data", f"data '{name}'", origin)
+    with origin.blame("data", values):
+        return SOURCES[name](partition=iid(clients=1), **live(values))
+
+
+def at_client(
+    own: FederatedData, client: int, roll: Roll, agreed: Agreement | None
+) -> FederatedData:
+    """A client's data with empty lists for all others, in the form that all agreed on."""
+    pairs = [(own.inputs, own.targets)]
+    if own.test_inputs is not None and own.test_targets is not None:
+        pairs.append((own.test_inputs, own.test_targets))
+    if agreed is not None:
+        pairs = [fitted(x, y, own.class_names, agreed) for x, y in pairs]
+    sizes = torch.zeros_like(roll.sizes)
+    sizes[client] = len(own.inputs)
+    tests = pairs[1] if len(pairs) > 1 else (None, None)
+    names = own.class_names if agreed is None else tuple(agreed.class_names)
+    return dataclasses.replace(
+        own,
+        inputs=pairs[0][0],
+        targets=pairs[0][1],
+        test_inputs=tests[0],
+        test_targets=tests[1],
+        clients=Ragged.from_sizes(sizes, own.clients.indices),
+        class_names=names,
+        roll=roll,
+    )

@@ -1,0 +1,246 @@
+"""The places of a federation in one process: a server without data, and nodes with data files."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.config import resolve
+from fedloom.core.vector import fields
+from fedloom.deployment.check import check
+from fedloom.deployment.door import Door, blocks, handed
+from fedloom.deployment.folder import Folder, check_secret, deployment_of, write_secret
+from fedloom.deployment.message import ANSWER, Ask, opened, sealed
+from fedloom.deployment.new import write_folder
+from fedloom.deployment.privacy import system_normals
+from fedloom.deployment.roll import Clients, Entry, read_roll
+from fedloom.deployment.server import serve
+from fedloom.deployment.sites import Place
+from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
+
+KEY = "ecdsa-sha2-nistp384 "
+SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.epochs=1"]
+
+
+def folder(path, config, examples=(None,) * 3, classes=None, **settings):
+    """A federation's folder with keys that nobody has."""
+    fed = Folder(path / "fed")
+    entries = [Entry(key=f"{KEY}AAA{i}", examples=n) for i, n in enumerate(examples)]
+    fed.certificate("ca").parent.mkdir(parents=True)
+    fed.certificate("ca").write_text("none")
+    given = deployment_of({"run": "r", "join": 0.0, **settings}, "test")
+    write_folder(fed, config, given, Clients(client=entries, classes=classes))
+    return fed
+
+
+class Here:
+    """All places in this process. off: clients that are not there."""
+
+    def __init__(self, fed, files=(None,) * 3, off=()):
+        self.places = {i: Place(fed.node(i), file) for i, file in enumerate(files)}
+        self.off, self.asked = set(off), 0
+
+    def present(self):
+        return set(self.places) - self.off
+
+    def __call__(self, messages, seconds, enough):
+        there = [i for i in messages if i not in self.off]
+        self.asked += len(there)
+        return {i: self.places[i].answer(messages[i]) for i in there[:enough]}
+
+
+def table(path, rows, label=lambda y: y, seed=0):
+    """A CSV of three features, far from a mean of 0, and three classes."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(rows, 3)) * [1, 10, 100] + [5, 0, -300]
+    y = (x[:, 0] > 5).astype(int) + (x[:, 1] > 0)
+    lines = [",".join(map(str, [*row, label(int(c))])) for row, c in zip(x, y, strict=True)]
+    path.write_text("\n".join(["a,b,c,label", *lines]) + "\n")
+    return path
+
+
+def site_file(path, train, test=None):
+    more = "" if test is None else f'\ntest = "{test}"'
+    path.write_text(f'[data]\nname = "table"\npath = "{train}"{more}\n')
+    return path
+
+
+def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
+    """Sizes, classes and scale are agreed; of tests only sums come back."""
+    base = ["model=logistic", "model.inputs=3", "model.classes=3", "rounds=3", "cohort=3"]
+    config = resolve("digits", [*base, "local.epochs=2", "local.batch=8"])
+    fed = folder(tmp_path, config, evaluate="nodes", standardise=True)
+    names = [["x", "y", "z"][y] for y in range(3)].__getitem__
+    files = []
+    for i, rows in enumerate((20, 35, 50)):
+        train = table(tmp_path / f"{i}.csv", rows, names, seed=i)
+        test = table(tmp_path / f"{i}t.csv", 10 + i, names, seed=10 + i) if i else None
+        files.append(site_file(tmp_path / f"{i}.toml", train, test))
+    here = Here(fed, files)
+    result = serve(fed, lambda roll: here)
+    agreed = json.loads(fed.agreed_file.read_text())
+    assert agreed["examples"] == [20, 35, 50] and agreed["tests"] == [0, 11, 12]
+    assert agreed["class_names"] == ["x", "y", "z"] and agreed["mean"][2] == pytest.approx(
+        -300, abs=40
+    )
+
+    nodes = [here.places[i]._node for i in range(3)]
+    inputs = torch.cat([n.fed.data.inputs for n in nodes])
+    assert inputs.double().mean(0).abs().max() < 1e-6
+    assert (inputs.double().var(0, correction=0) - 1).abs().max() < 1e-5
+    tests = [n.fed.data for n in nodes if n.fed.data.test_inputs is not None]
+    model, right = result.model.eval(), 0
+    for data in tests:
+        right += int((model(data.test_inputs).argmax(1) == data.test_targets).sum())
+    assert result.history[-1]["test_accuracy"] == pytest.approx(right / 23)
+    assert [row["test_accuracy"] is not None for row in result.history] == [True] * 3
+
+    # the same places again: nothing is agreed anew, and the run goes on where it was
+    again = Here(fed, files)
+    assert serve(fed, lambda roll: again).history == result.history and not again.asked
+    assert json.loads((fed.run / "clients.jsonl").read_text().splitlines()[0])["answered"] == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_a_server_with_tests_of_its_own_equals_the_simulation(tmp_path):
+    config = resolve("digits", [*SMALL, "algorithm=scaffold"])
+    sizes = [int(n) for n in config.data().sizes]
+    fed = folder(tmp_path, config, sizes, classes=10)
+    ours = serve(fed, lambda roll: Here(fed))
+    alone = resolve(fed.run_file, ["engine=serial"]).experiment().run()
+    assert all(torch.equal(v, fields(alone.state)[k]) for k, v in fields(ours.state).items())
+    rows = [
+        [{k: v for k, v in r.items() if k != "seconds"} for r in x.history] for x in (ours, alone)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(tmp_path):
+    config = resolve("digits", [*SMALL, "cohort=2", "rounds=3"])
+    sizes = [int(n) for n in config.data().sizes]
+    fed = folder(tmp_path, config, sizes, classes=10, spare=0.5, at_least=2, patience=2)
+    off = Here(fed, off=[0])
+    result = serve(fed, lambda roll: off)
+    rows = [json.loads(line) for line in (fed.run / "clients.jsonl").read_text().splitlines()]
+    assert [row["answered"] for row in rows] == [[1, 2]] * 3 and rows[0]["asked"] == [0, 1, 2]
+    assert [row["answered"] for row in result.history] == [2] * 3
+
+    other = folder(tmp_path / "other", config, sizes, classes=10, at_least=2, patience=2)
+    with pytest.raises(ClientError, match="and so it was in 2 rounds in a row"):
+        serve(other, lambda roll: Here(other, off=[0, 1]))
+    assert len((other.run / "rounds.jsonl").read_text().splitlines()) == 1  # it can be resumed
+    assert len(serve(other, lambda roll: Here(other)).history) == 3
+
+
+PRIVATE = ["aggregation=dp", "sampling=poisson", "cohort=0.7", "weighting=uniform"]
+
+
+def test_noise_and_cohorts_of_a_private_run_cannot_be_made_again(tmp_path):
+    """Of two runs with the same seed; the simulation's can, which the two halves equal."""
+    pytest.importorskip("dp_accounting")
+    changes = [*SMALL, *PRIVATE, "aggregation.noise=0.01", "local.epochs=1"]
+    config = resolve("digits", [*changes, "checkpoint.every_rounds=1"])
+    sizes = [int(n) for n in config.data().sizes]
+    made = [folder(tmp_path / str(k), config, sizes, classes=10) for k in range(2)]
+    found = check(made[0])
+    assert found.difference == 0 and found.bills and not found.refused
+    ends = [serve(fed, lambda roll, fed=fed: Here(fed)) for fed in made]
+    models = [fields(end.state)["x"] for end in ends]
+    assert not torch.equal(*models)
+    assert all(row["epsilon"] > 0 and row["train_loss"] is None for row in ends[0].history)
+    secret = [fed.secret("cohorts").read_text() for fed in made]
+    assert secret[0] != secret[1]
+    assert all(secret[0] not in p.read_text(errors="replace") for p in made[0].run.glob("*.*"))
+
+    normal = system_normals(torch.Size([200_001]), torch.float64)
+    assert abs(float(normal.mean())) < 0.01 and abs(float(normal.std()) - 1) < 0.01
+    assert abs(float((normal**4).mean()) - 3) < 0.1
+    for other, said in (
+        ([*changes, "checkpoint.every_rounds=2"], "needs checkpoint.every_rounds = 1"),
+        ([*changes, "sampling=bernoulli"], "sampling = poisson"),
+        ([*changes, "aggregation.quantile=0.5"], "aggregation.quantile cannot be deployed yet"),
+    ):
+        fed = folder(
+            tmp_path / said[:9].replace(" ", ""), resolve("digits", other), sizes, classes=10
+        )
+        with pytest.raises((CompositionError, ConfigError), match=said):
+            serve(fed, lambda roll, fed=fed: Here(fed))
+
+
+def test_sites_that_do_not_fit_are_named(tmp_path):
+    config = resolve("digits", ["model=logistic", "model.inputs=3", "model.classes=3", "cohort=3"])
+    files = [
+        site_file(tmp_path / f"{i}.toml", table(tmp_path / f"{i}.csv", 9, seed=i)) for i in range(3)
+    ]
+    fed = folder(tmp_path, config, (None, 8, None), evaluate="nodes", standardise=True)
+    with pytest.raises(DataError, match="client 2 has not joined within 60 s; start its node"):
+        serve(fed, lambda roll: Here(fed, files, off=[2]))
+    with pytest.raises(DataError, match=r"client 1 says that it has 9 training examples, and roll"):
+        serve(fed, lambda roll: Here(fed, files))
+    head, rest = (tmp_path / "2.csv").read_text().split("\n", 1)
+    lines = [head.replace("c,", ""), *[",".join(r.split(",")[1:]) for r in rest.split()]]
+    (tmp_path / "2.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"client 2's data have shape = \[2\], client 0's \[3\]"):
+        serve(fed, lambda roll: Here(fed, files))
+    ask = Ask(run="r", what="round", round=0, client=0, taken=-1, kept=0)
+    early = Here(fed, files).places[0].answer(sealed(ask, {}))
+    assert opened(ANSWER, early)[0].why == "this node has not joined yet; begin the run again"
+    with pytest.raises(ConfigError, match="unknown key 'date'; a site's file has the table"):
+        (tmp_path / "0.toml").write_text("[date]\n")
+        Place(fed.node(0), tmp_path / "0.toml")
+    with pytest.raises(CompositionError, match=r"evaluate.validation = 0.1 cannot be deployed"):
+        Place(folder(tmp_path / "v", resolve("digits", ["evaluate.validation=0.1"])).node(0))
+
+
+def test_settings_and_rolls_are_refused_in_one_line(tmp_path):
+    for given, said in (
+        ({"run": "a b"}, "run must be a name of at most 64 letters"),
+        ({"run": "r", "adress": "x"}, "has no key 'adress'; did you mean 'address'?"),
+        ({"run": "r", "deadline": 0.0}, "deadline must be in"),
+        ({"run": "r", "evaluate": "me"}, "evaluate must be"),
+        ({"run": "r", "port": 9093}, "port and local_port must be two numbers"),
+        ({"run": "r", "address": "a/b"}, "address must be a host's name or number"),
+    ):
+        with pytest.raises(ConfigError, match=said) as found:
+            deployment_of(given, "file 'federation.toml'")
+        assert "\n" not in str(found.value)
+    path = tmp_path / "roll.toml"
+    for text, said in (
+        ("", "client"),
+        ('[[client]]\nkey = "ssh-rsa AA"', "client.0.key"),
+        (f'[[client]]\nkey = "{KEY}A"\n[[client]]\nkey = "{KEY}A"', "0 and 1 have the same key"),
+        (f'[[client]]\nkey = "{KEY}A"\nexamples = 0', "client.0.examples"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=said) as found:
+            read_roll(path)
+        assert "\n" not in str(found.value)
+    secret = tmp_path / "secret" / "node"
+    write_secret(secret, b"key")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    check_secret(secret)
+    secret.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"can be read by others \(mode 644\); chmod 600"):
+        check_secret(secret)
+
+
+def test_a_door_hands_on_any_bytes(tmp_path):
+    door = Door(tmp_path / "door", lambda raw: raw[::-1])
+    thread = threading.Thread(target=door.serve)
+    thread.start()
+    assert stat.S_IMODE(door.path.stat().st_mode) == 0o600
+    for raw in (b"", b"abc", bytes(3_000_000)):
+        assert handed(door.path, raw) == raw[::-1]
+    door.close()
+    thread.join(5)
+    assert not thread.is_alive() and not door.path.exists()
+    for raw in (b"", b"x" * 11, b"FEDLOOM1\xff\xff\xff\xff{}", b"FEDLOOM1\x02\0\0\0{}"):
+        assert b"".join(blocks(raw)) == raw

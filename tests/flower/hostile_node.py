@@ -1,0 +1,42 @@
+"""A node whose answers are wrong in five ways: python hostile_node.py FOLDER CLIENT."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from fedloom.deployment.door import Door
+from fedloom.deployment.folder import Folder
+from fedloom.deployment.message import ANSWER, ASK, opened, sealed
+from fedloom.deployment.programs import node
+from fedloom.deployment.sites import Place
+
+
+def wrong(raw: bytes, answer: bytes) -> bytes:
+    """Bytes that are no message; a NaN; half an update; another client's name; nothing."""
+    head, parts = opened(ANSWER, answer)
+    first = next(iter(parts))
+    half = {**parts, first: parts[first][: len(parts[first]) // 2]}
+    return [
+        b"\xff" * 1000,
+        answer[:-4] + b"\x00\x00\xc0\x7f",
+        sealed(head, half),
+        sealed(head.model_copy(update={"client": 0}), parts),
+        b"",
+    ][opened(ASK, raw)[0].round % 5]
+
+
+def main() -> None:
+    """Answer until the process is ended."""
+    fed = Folder(Path(sys.argv[1])).node(int(sys.argv[2]))
+    place = Place(fed)
+    with tempfile.TemporaryDirectory() as folder:
+        door = Door(Path(folder) / "door", lambda raw: wrong(raw, place.answer(raw)))
+        threading.Thread(target=door.serve, daemon=True).start()
+        node(fed, door.path).run()
+
+
+if __name__ == "__main__":
+    main()

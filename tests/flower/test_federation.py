@@ -1,0 +1,39 @@
+"""A federation over TLS with keys has the bits and the bill of the simulation."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from support.live import live
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+METHODS = {
+    "fedavg": ["algorithm=fedavg"],
+    "scaffold": ["algorithm=scaffold"],
+    "fedacg": ["algorithm=fedacg"],
+    "topk": ["algorithm=fedavg", "compress=topk:0.1", "compress.feedback=residual"],
+}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    with live(tmp_path_factory.mktemp("fed") / "fed") as found:
+        found.server()
+        yield found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_equals_its_simulation(name, federation, tmp_path):
+    federation.set(*METHODS[name])
+    for i in federation.clients:
+        federation.node(i)
+    federation.connected()
+    assert federation.finished(federation.begin()) == "finished:completed"
+    assert not federation.missing()
+    federation.equals_simulation(tmp_path / "alone")
+    for i in federation.clients:
+        federation.end(f"node{i}")
+    federation.connected(0)

@@ -1,0 +1,221 @@
+"""A federation of processes on this machine: server, nodes, TLS and keys as users have them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedloom.config import resolve
+from fedloom.deployment.folder import Folder
+from fedloom.deployment.new import make
+from fedloom.deployment.programs import begin, nodes, runs, stop
+from fedloom.engines import Serial
+from fedloom.engines.client_round import RangeResult
+from fedloom.engines.summation import push
+from fedloom.experiment.result import Result
+
+from .ranks import free_port
+
+SMALL = ("data.clients=3", "cohort=3", "rounds=3", "model.hidden=[16]", "checkpoint.every_rounds=1")
+LONG = 240.0  # seconds for what takes 40 on a busy machine
+
+
+class Without(Serial):
+    """The simulation in which some updates do not arrive: {(round, client)}."""
+
+    def __init__(self, missing):
+        super().__init__()
+        self.missing = missing
+
+    def round(self, msg, buffers, memories, cohort, round, first=0):
+        out = RangeResult([], {}, [])
+        for place, i in enumerate(cohort, first):
+            one = super().round(msg, buffers, memories, [i], round, place)
+            if (round, i) in self.missing:
+                cost = one.stats[0]
+                one = RangeResult([(0, place, None)], {}, [cost._replace(answered=False)])
+            for node in one.nodes:
+                push(out.nodes, *node)
+            out.memories.update(one.memories)
+            out.stats.extend(one.stats)
+        return out
+
+
+class Live:
+    """Three clients and a server, in a folder. Processes are started by the commands of users."""
+
+    def __init__(self, folder: Path, *changes: str, **settings: Any) -> None:
+        given = {"port": free_port(), "local_port": free_port(), "deadline": 60.0} | settings
+        self.fed: Folder = make(resolve("digits", [*SMALL, *changes]), folder, None, given)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def clients(self) -> list[int]:
+        return [int(p.name) for p in sorted((self.fed.path / "nodes").iterdir())]
+
+    # ------------------------------------------------------------------------------- processes
+    def start(self, name: str, *words: object) -> None:
+        """Start a command of fedloom; what it says goes to a file."""
+        with open(self.fed.path / f"{name}.out", "ab") as out:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *map(str, words)], stdout=out, stderr=out
+            )
+
+    def server(self) -> None:
+        self.start("server", "-m", "fedloom", "deploy", "server", self.fed.path)
+        until(lambda: "Ctrl-C" in self.said("server"), "the server answers")
+
+    def node(self, client: int) -> None:
+        self.start(
+            f"node{client}", "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
+        )
+
+    def connected(self, count: int = 3) -> None:
+        """Wait for so many nodes."""
+        there = lambda: sum(n["status"] == "online" for n in nodes(self.fed)) == count
+        until(there, f"{count} nodes are connected")
+
+    def said(self, name: str) -> str:
+        return (self.fed.path / f"{name}.out").read_text(errors="replace")
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a process that this started."""
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(40)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def children(self, name: str, word: str) -> list[int]:
+        """The processes below one of these whose command line has a word."""
+        parents, found = _parents(), []
+        for pid in parents:
+            at = pid
+            while at in parents:
+                at = parents[at]
+                if at == self.processes[name].pid and word in _command(pid):
+                    found.append(pid)
+        return found
+
+    def close(self) -> None:
+        for name in sorted(self.processes):
+            self.end(name)
+
+    # ------------------------------------------------------------------------------------ runs
+    def set(self, *changes: str) -> None:
+        """Take other settings of the run, at every place, with nothing done yet. Nodes are down."""
+        text = resolve("digits", [*SMALL, *changes]).to_toml()
+        for place in (self.fed.path, *((self.fed.path / "nodes").iterdir())):
+            (place / "run.toml").write_text(text)
+            shutil.rmtree(place / "states", ignore_errors=True)
+        shutil.rmtree(self.fed.run, ignore_errors=True)
+
+    def begin(self) -> str:
+        return begin(self.fed)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return lines(self.fed.run / "rounds.jsonl")
+
+    def done(self, round: int) -> None:
+        """Wait for a round (from 1)."""
+        until(lambda: len(self.rounds()) >= round, f"round {round} is done")
+
+    def finished(self, number: str) -> str:
+        """Wait for a run's end -> its status."""
+        state = lambda: next(r["status"] for r in runs(self.fed) if r["run-id"] == number)
+        until(lambda: state().startswith("finished"), "the run has ended")
+        return state()
+
+    def stop(self) -> None:
+        stop(self.fed)
+
+    def missing(self) -> set[tuple[int, int]]:
+        """{(round from 0, client)} of updates that did not count."""
+        last = {row["round"]: row for row in lines(self.fed.run / "clients.jsonl")}
+        return {
+            (t - 1, i) for t, row in last.items() for i in row["asked"] if i not in row["answered"]
+        }
+
+    def equals_simulation(self, folder: Path) -> None:
+        """The run has the bits and tests of the simulation of those who answered; if that is all,
+        its bill and rows too. The simulation also bills what was computed and did not arrive.
+        """
+        made = resolve(self.fed.run_file, ["engine=serial"]).experiment()
+        made.engine = Without(self.missing())
+        alone: Result = made.run(folder)
+        there = self.fed.run
+        model = "model.safetensors"
+        assert (there / model).read_bytes() == (folder / model).read_bytes()
+        assert _state(there) == _state(folder)
+        short = bool(self.missing())
+        told = [[_row(r, short) for r in rows] for rows in (self.rounds(), alone.history)]
+        assert told[0] == told[1]
+        if not short:
+            bills = [_bill(json.loads((p / "ledger.json").read_text())) for p in (there, folder)]
+            assert bills[0] == bills[1]
+
+
+def _state(run: Path) -> dict[str, bytes]:
+    """The server's vectors of the last checkpoint."""
+    newest = max(
+        (run / "checkpoints").iterdir(), key=lambda p: int(p.name) if p.name.isdecimal() else -1
+    )
+    return {p.name: p.read_bytes() for p in newest.glob("*.safetensors") if "memory" not in p.name}
+
+
+def _row(row: dict[str, Any], short: bool) -> dict[str, Any]:
+    """What two rows share. short: some updates of the round did not come."""
+    if short:
+        return {k: v for k, v in row.items() if k.startswith("test_") or k == "answered"}
+    return {k: v for k, v in row.items() if k != "seconds"}
+
+
+def _bill(found: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in found.items() if "seconds" not in k}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def until(true: Any, what: str, seconds: float = LONG) -> None:
+    """Wait; the federation's programs take seconds, and more on a busy machine."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds:g} s until {what}"
+        time.sleep(0.3)
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+@contextlib.contextmanager
+def live(folder: Path, *changes: str, **settings: Any) -> Iterator[Live]:
+    """A federation whose processes end with the block."""
+    found = Live(folder, *changes, **settings)
+    try:
+        yield found
+    finally:
+        found.close()
