@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 import threading
 
@@ -244,3 +245,15 @@ def test_a_door_hands_on_any_bytes(tmp_path):
     assert not thread.is_alive() and not door.path.exists()
     for raw in (b"", b"x" * 11, b"FEDLOOM1\xff\xff\xff\xff{}", b"FEDLOOM1\x02\0\0\0{}"):
         assert b"".join(blocks(raw)) == raw
+
+
+def test_a_port_that_another_program_has_is_named() -> None:
+    from fedloom.deployment.programs import check_free
+
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        place.listen()
+        port = place.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"federation.port = {port} cannot be had: Address"):
+            check_free("port", port, patience=0.0)
+    check_free("port", port, patience=0.0)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, FedloomError
+from ..storage.atomic import reason
 from .folder import Folder, check_secret, write
 from .keeper import Keeper
 from .roll import read_roll
@@ -61,6 +62,8 @@ def link(fed: Folder) -> Keeper:
         if not fed.certificate(name).is_file():
             raise ConfigError(f"'{fed.certificate(name)}' is missing; copy it from its backup")
     check_secret(fed.secret("server"))
+    for name in ("port", "local_port"):
+        check_free(name, getattr(settings, name))
     fed.home.mkdir(mode=0o700, exist_ok=True)
     if not (fed.home / "state.db").exists():
         shutil.rmtree(fed.home / "keys", ignore_errors=True)  # which that file knew
@@ -92,6 +95,26 @@ def node(fed: Folder, door: Path) -> Keeper:
     command += ["--host", "127.0.0.1", "--port", str(_free_port())]
     command += ["--node-config", f'door="{door}"']
     return Keeper(command, fed.path / "node.log", environment(fed), GAVE_UP)
+
+
+def check_free(name: str, port: int, patience: float = 15.0) -> None:
+    """Raise ConfigError if another program keeps a port. patience: seconds that one may take to
+    end, such as this server's before it was killed.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            with socket.socket() as place:
+                place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                place.bind(("127.0.0.1", port))
+                return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise ConfigError(
+                    f"federation.{name} = {port} cannot be had: {reason(error)}; end the program "
+                    f"that has it, or set {name} in federation.toml here and at every node"
+                ) from None
+        time.sleep(0.2)
 
 
 def _free_port() -> int:
