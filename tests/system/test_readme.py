@@ -29,8 +29,3 @@ def test_counts_are_those_of_the_registries() -> None:
     state = text[text.index("*State: ") :].split("*", 2)[1]
     said = {what: re.search(rf"(\d+) {what}\b", state) for what in counts}
     assert {what: int(m[1]) for what, m in said.items() if m} == counts
-
-
-def test_it_promises_no_real_federation() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    assert "real federation" not in text
