@@ -147,10 +147,13 @@ def test_a_table_has_a_client_per_value_of_a_column(tmp_path):
     test = published.write(tmp_path / "test.csv", "label,site,dose,age\nno,bonn,1,30\nyes,oslo,1,3")
     data = table(path=path, client="site", test=test)
     assert data.about["client_names"] == ["bonn", "lyon"] and data.class_names == ("no", "yes")
+    assert data.client_names == ("bonn", "lyon")
+    assert table(natural(min_size=2), path=path, client="site").client_names == ("lyon",)
     assert data.client(0)[0].tolist() == [[50, 2]] and data.client(1)[1].tolist() == [0, 1]
     assert data.test_inputs.tolist() == [[30, 1]], "oslo trains on nothing"
     assert data.test_clients.sizes.tolist() == [1, 0]
     dealt = table(iid(3), path=path, inputs=["dose"])
+    assert dealt.client_names == ()
     assert dealt.sizes.tolist() == [1, 1, 1] and dealt.inputs.flatten().tolist() == [1.5, 2, 0]
 
 
@@ -242,6 +245,7 @@ def test_a_folder_per_client_with_arrays(tmp_path):
     (tmp_path / ".hidden").mkdir()
     data = folders(path=tmp_path)
     assert data.about["client_names"] == ["a", "b"] and data.sizes.tolist() == [1, 2]
+    assert data.client_names == ("a", "b")
     assert data.client(1)[0].flatten().tolist() == [1, 2]
     assert data.test_inputs.tolist() == [[9]] and data.test_clients.sizes.tolist() == [1, 0]
     (tmp_path / "c").mkdir()

@@ -42,6 +42,7 @@ from ..federation.sampling import Cohorts, Turnover
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
 from ..server.aggregated import allowed
+from ..server.client_evaluation import unmeasured
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say
 from ..server.rounds import Loop, Measuring
@@ -382,6 +383,8 @@ class Experiment(Settings):
     def _rounds(self, loop: Loop, progress: bool) -> Result:
         shown, config = None, configuration(self, loop)
         if progress and self._group.rank == 0:
+            if remark := unmeasured(loop.fed):
+                say(remark)
             sent, label = loop.ledger.traffic, f"{self.called}, seed {self.seed}"
             shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
             loop.on_round.append(shown.update)

@@ -116,9 +116,10 @@ def _dealt(
                 f"{test_targets.dtype} in {tables[1].where}; write both alike"
             )
     owners = tests = None
+    names: tuple[str, ...] = ()
     if client is not None:
         who = Codes.of(present(tables[0], client))
-        owners = who.numbers(tables[0].of(client), tables[0].where)
+        names, owners = who.names, who.numbers(tables[0].of(client), tables[0].where)
         details |= {"client_names": list(who.names)} if len(who.names) <= 1000 else {}
         if len(tables) > 1 and client in tables[1].columns:
             tests = who.numbers(present(tables[1], client), tables[1].where)
@@ -131,6 +132,7 @@ def _dealt(
         owners=owners,
         test_owners=tests,
         by="clients",
+        owner_names=names,
         class_names=() if classes is None else classes.names,
         transform=transform,
         raw=raw,
