@@ -13,8 +13,9 @@ from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
 from fedloom.data.heterogeneity import measure
 from fedloom.data.own.folders import folders
+from fedloom.data.own.hugging_face import hugging_face
 from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
-from fedloom.data.own.tables import hugging_face, table
+from fedloom.data.own.tables import table
 from fedloom.data.partition import (
     PARTITIONS,
     blocks,

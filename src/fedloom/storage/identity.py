@@ -41,6 +41,7 @@ SEEDS = ("seed", "data.seed")
 # part that a file names have the part's name
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
+    "data.standardise": (False, "table"),
     "data.mean": ([0.0] * 3, "celeba"),
     "data.std": ([1.0] * 3, "celeba"),
 }
