@@ -12,6 +12,9 @@ from torch import nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import from_arrays, from_clients, iid
 from fedloom.federation.choice import PowerOfChoice
+from fedloom.report import group_runs, load_run, write_report
+from fedloom.report.charts import partition_chart
+from fedloom.report.clients import client_cells
 from fedloom.server.ledger import skipped
 
 NAMES = ("lyon", "bonn", "oslo")
@@ -60,6 +63,23 @@ def test_names_are_in_rows_files_and_the_result(tmp_path):
     assert scores == sorted(scores) and set(scores) == set(result.clients)
     config = (tmp_path / "r" / "config.toml").read_text()
     assert '"home"' in config and '"lyon"' in config
+
+
+def test_the_report_has_a_table_of_clients_the_worst_first(tmp_path):
+    for label, rate in (("slow", 0.01), ("fast", 0.5)):
+        for seed in (0, 1):
+            out = tmp_path / f"{label}{seed}"
+            run(named(), out, label=label, local=Local(lr=rate), seed=seed)
+    groups = group_runs(load_run(tmp_path / name) for name in ("slow0", "slow1", "fast0", "fast1"))
+    heads, lines, count = client_cells(groups)
+    assert heads == ["client", "examples", "slow, accuracy %", "fast, accuracy %"] and count == 3
+    means = np.mean([run.clients["values"] for run in groups[0].runs], axis=0)
+    assert [line[0] for line in lines] == [NAMES[i] for i in np.argsort(means, kind="stable")]
+    assert {line[0]: line[1] for line in lines} == {"lyon": "10", "bonn": "11", "oslo": "12"}
+    page = write_report(tmp_path / "slow0", tmp_path / "r.html").read_text()
+    assert "Every client, the worst first" in page and ">bonn</th>" in page
+    drawn = partition_chart(load_run(tmp_path / "slow0").partition).figure
+    assert [tick.get_text() for tick in drawn.axes[1].get_xticklabels()] == list(NAMES)
 
 
 def test_names_decide_no_number_and_do_not_prevent_a_resume(tmp_path):

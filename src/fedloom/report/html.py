@@ -14,6 +14,7 @@ from fedloom.errors import ConfigError
 from fedloom.storage.identity import flatten
 
 from .charts import field_bytes
+from .clients import client_cells, prepared
 from .curve_data import best, last
 from .curves import all_pictures
 from .differences import as_lines, differences
@@ -109,6 +110,8 @@ def _context(
         ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients"),
+        "by_client": _by_client(groups),
+        "prepared": prepared(groups),
         "sizes": _sizes(groups),
         "by_size": _images(pictures, "sizes"),
         "measured": _measured(groups),
@@ -172,6 +175,11 @@ def _fields(groups: Sequence[Group]) -> _Table:
             swatches.append(look[group.key].colour)
     heads = ["algorithm", "direction", "field", "per client and round", "in total"]
     return _Table(heads, lines, swatches)
+
+
+def _by_client(groups: Sequence[Group]) -> tuple[_Table, int]:
+    heads, lines, count = client_cells(groups)
+    return _Table(heads, lines, []), count
 
 
 def _sizes(groups: Sequence[Group]) -> _Table:
