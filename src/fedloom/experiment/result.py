@@ -23,6 +23,7 @@ from ..storage.identity import group_of
 from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
+from . import inline
 from .provenance import engine_text
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ class Result:
         """Its best value over all evaluations."""
         best = self.summary["best"]
         return None if best is None else float(best["value"])
+
+    def __repr__(self) -> str:
+        """One line: the method, rounds, the headline metric, and what it cost."""
+        return inline.line(self.summary)
+
+    def _repr_html_(self) -> str:
+        """A short table, and the curve if matplotlib is there: what a notebook shows."""
+        name = f"test_{self.summary['metric']['name']}"
+        return inline.page(self.summary, self.per_client(), self.curve(name))
 
     def per_client(self) -> list[dict[str, Any]]:
         """A row per client, the worst first: client (its name or number), examples, and the
