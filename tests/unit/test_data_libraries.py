@@ -241,15 +241,21 @@ def test_partitions_that_do_not_fit_are_refused_by_client():
     refused(lambda: from_partitions([]), "there are no partitions")
 
 
-def test_flowers_own_partitions_are_clients():
+def test_flowers_own_partitions_are_clients(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     datasets = pytest.importorskip("datasets", reason="the extra huggingface is not installed")
     flower = pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed")
-    rows = datasets.Dataset.from_dict(
-        {"x": [[float(i), 0.0] for i in range(9)], "label": [0, 1, 1] * 3}
-    )
-    fds = flower.FederatedDataset.__new__(flower.FederatedDataset)
-    maker = flower.partitioner.IidPartitioner(3)
-    maker.dataset = rows
-    parts = [maker.load_partition(i) for i in range(3)]
-    assert from_partitions(parts, inputs="x").sizes.tolist() == [3, 3, 3]
-    assert hasattr(fds, "load_partition") and hasattr(type(fds), "partitioners")
+    from flwr_datasets import partitioner
+
+    columns = {"x": [[float(i), 0.0] for i in range(9)], "label": [0, 1, 1] * 3}
+    rows = datasets.Dataset.from_dict(columns | {"site": ["b", "a", "a"] * 3})
+    whole = datasets.DatasetDict(train=rows, test=rows.select([0, 1]))
+    for maker, names in (
+        (partitioner.IidPartitioner(3), ()),
+        (partitioner.NaturalIdPartitioner("site"), ("a", "b")),
+    ):
+        made = flower.FederatedDataset(dataset="own", partitioners={"train": maker})
+        monkeypatch.setattr(datasets, "load_dataset", lambda **_: whole)
+        data = from_partitions(made, inputs="x")
+        assert data.client_names == names and sum(data.sizes.tolist()) == 9
+        assert len(data.test_inputs) == 2
