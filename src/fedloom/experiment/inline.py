@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,22 +57,20 @@ def _facts(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _picture(metric: str, curve: tuple[Sequence[int], Sequence[float]]) -> str:
-    """The curve over the rounds; nothing of fewer than two values, or without matplotlib."""
-    rounds, values = curve
-    if len(values) < 2:
+    """The curve over the rounds as SVG, with its ends in words; nothing of fewer than two finite
+    values.
+    """
+    points = [(r, v) for r, v in zip(*curve, strict=True) if math.isfinite(v)]
+    if len(points) < 2:
         return ""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return ""
-    figure = Figure(figsize=(5, 2.6), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(rounds, values)
-    axes.set_xlabel("round")
-    axes.set_ylabel(metric.replace("_", " "))
-    axes.grid(True, alpha=0.3)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=100)
-    data = base64.b64encode(file.getvalue()).decode()
-    alt = f"{metric} over the rounds, {values[0]:.4g} to {values[-1]:.4g}"
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+    (first, *_), values = zip(*points, strict=True)
+    last, low, high = points[-1][0], min(values), max(values)
+    across, up = 400 / max(last - first, 1), 120 / ((high - low) or 1.0)
+    line = " ".join(f"{(r - first) * across:.1f},{130 - (v - low) * up:.1f}" for r, v in points)
+    said = html.escape(f"{metric} from {in_unit(metric, low)} to {in_unit(metric, high)}")
+    return (
+        f'<svg width="420" height="160" viewBox="-5 0 420 160" role="img" aria-label="{said}">'
+        f'<polyline points="{line}" fill="none" stroke="#1f77b4" stroke-width="2"/>'
+        f'<text x="0" y="152" font-size="12" fill="currentColor">{said}, rounds {first} to {last}'
+        "</text></svg>"
+    )

@@ -82,7 +82,7 @@ class Result:
         return inline.line(self.summary)
 
     def _repr_html_(self) -> str:
-        """A short table, and the curve if matplotlib is there: what a notebook shows."""
+        """A short table and the curve: what a notebook shows."""
         name = f"test_{self.summary['metric']['name']}"
         return inline.page(self.summary, self.per_client(), self.curve(name))
 
