@@ -42,7 +42,6 @@ from ..federation.sampling import Cohorts, Turnover
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
 from ..server.aggregated import allowed
-from ..server.client_evaluation import unmeasured
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say, wanted
 from ..server.rounds import Loop, Measuring
@@ -316,7 +315,6 @@ class Experiment(Settings):
 
     def resume(self, out: str | Path, progress: bool | None = None) -> Result:
         """Continue in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
-
         Raises CheckpointError if the directory holds a run of another configuration.
         """
         with self._joined():
@@ -327,7 +325,6 @@ class Experiment(Settings):
 
     def open(self, out: str | Path) -> Loop:
         """A run as the newest checkpoint of its directory left it, to be measured: no file changes.
-
         Raises CheckpointError if there is none, or it is of a run of another configuration.
         """
         folder = RunDirectory(out)
@@ -386,8 +383,7 @@ class Experiment(Settings):
     def _rounds(self, loop: Loop, progress: bool | None) -> Result:
         shown, config = None, configuration(self, loop)
         if wanted(progress) and self._group.rank == 0:
-            at, label = (loop.round, loop.ledger.traffic), f"{self.called}, seed {self.seed}"
-            shown = Progress(label, self.rounds, loop.headline, *at, unmeasured(loop.fed))
+            shown = Progress.of(loop, f"{self.called}, seed {self.seed}", self.rounds)
             loop.on_round.append(shown.update)
         with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
             loop.run(self.rounds)

@@ -76,6 +76,14 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @classmethod
+    def of(cls, loop: Any, label: str, rounds: int) -> Progress:
+        """The progress of a run from where it is."""
+        from .client_evaluation import unmeasured
+
+        sent = loop.ledger.bytes_up + loop.ledger.bytes_down
+        return cls(label, rounds, loop.headline, loop.round, sent, unmeasured(loop.fed))
+
     def start(self) -> None:
         """Begin to show."""
         if self._remark:
