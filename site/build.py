@@ -8,6 +8,7 @@ nowhere, or a page that is not in the menu, ends it with an error.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -20,7 +21,14 @@ PAGES = ROOT / "build" / "site-pages"
 # words of which other pages are made
 LEFT_OUT = ("docs/results/words", "benchmarks/records/performance.md")
 COPIED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/records", "examples")
-TEXT = {".py": "python", ".toml": "toml", ".jsonl": "json", "": "text", ".txt": "text"}
+TEXT = {
+    ".py": "python",
+    ".toml": "toml",
+    ".jsonl": "json",
+    "": "text",
+    ".txt": "text",
+    ".ipynb": "json",
+}
 LINK = re.compile(r"(?<!!)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 # what a user imports, in the order of the menu; each is a page
@@ -74,9 +82,13 @@ def linked(page: Path) -> Iterator[Path]:
 
 
 def shown(source: Path) -> str:
-    """A page with the text of a source file."""
+    """A page with the text of a source file, or the cells of a notebook."""
     text = (ROOT / source).read_text(encoding="utf-8")
     fence = "````"
+    if source.suffix == ".ipynb":
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        parts = [t if kind == "markdown" else f"```python\n{t}\n```" for kind, t in cells]
+        return "\n\n".join([*parts, f"The notebook: `{source.as_posix()}`.", ""])
     return f"# {source.as_posix()}\n\n{fence}{TEXT[source.suffix]}\n{text.rstrip()}\n{fence}\n"
 
 
@@ -108,6 +120,9 @@ def gallery() -> str:
     for file in sorted((ROOT / "examples").glob("*.py")):
         about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         out += [f"- [{file.stem}](examples/{file.name}.md): {about.splitlines()[0]}"]
+    for file in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        title = json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"][0].strip("# \n")
+        out += [f"- [{file.stem}](examples/notebooks/{file.name}.md): {title}, a notebook"]
     for page in sorted((ROOT / "docs" / "results").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         place = f"docs/results/{page.name}"

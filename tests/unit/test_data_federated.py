@@ -12,8 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data import FederatedData, Ragged, by_lists, dirichlet, from_arrays, from_clients, iid
+from fedloom.data import (
+    FederatedData,
+    Ragged,
+    by_lists,
+    dirichlet,
+    from_arrays,
+    from_clients,
+    from_datasets,
+    iid,
+)
 from fedloom.data.federated import Roll
+from fedloom.data.heterogeneity import by_client
 from fedloom.errors import DataError
 
 
@@ -368,6 +378,10 @@ ONE = ([[0.0]], [0])
         (lambda: from_clients([]), "no clients"),
         (lambda: from_clients([ONE], test=ONE, client_tests=[ONE]), "not both|or client_tests"),
         (lambda: from_clients([ONE], client_tests=[ONE, ONE]), "2 pairs for 1 clients"),
+        (lambda: from_clients({"lyon": ONE, "bonn": 3}), "client bonn is not a pair"),
+        (lambda: from_clients({"lyon": ONE}, client_tests={"lion": ONE}), "'lion', .*mean 'lyon'"),
+        (lambda: from_clients([ONE], client_tests={"lyon": ONE}), "give the clients names too"),
+        (lambda: small(client_names=("a",)), "1 client_names for 2 clients"),
         (lambda: from_clients([ONE], test=([[0.0, 1.0]], [0])), "test inputs are"),
         (lambda: from_clients([ONE], dtype=torch.float16), "dtype must be"),
         (lambda: from_arrays([[0.0]], [0, 1], iid(1)), "1 inputs, but 2 targets"),
@@ -379,3 +393,27 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(make, says):
     with pytest.raises(DataError, match=says) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+# ---- names, and what is shown
+
+
+def test_clients_of_a_mapping_have_names_and_may_lack_tests():
+    pairs = {"lyon": ([[1.0]], [0]), "bonn": ([[2.0], [3.0]], [1, 0])}
+    data = from_clients(pairs, client_tests={"bonn": ([[9.0]], [1])})
+    assert data.client_names == ("lyon", "bonn") and data.called(1) == "bonn"
+    assert data.test_clients.sizes.tolist() == [0, 1] and data.test_inputs.tolist() == [[9]]
+    assert data.with_validation(0.5, 0).client_names == data.client_names
+    assert by_client(data)["client_names"] == ["lyon", "bonn"]
+    assert "client_names" not in by_client(small()) and small().called(1) == "1"
+    both = [(torch.zeros(2), 0)]
+    assert from_datasets({"a": both, "b": both}).client_names == ("a", "b")
+
+
+def test_the_text_of_data_is_one_line_without_samples():
+    text = repr(small(inputs=torch.full((6, 2), 7.77), name="visits"))
+    assert text == (
+        "<FederatedData 'visits': 2 clients, 6 samples (2 to 3 each), inputs (2,) torch.float32, "
+        "4 classes, 3 test samples>"
+    )
+    assert "no test samples" in repr(small(test_inputs=None, test_targets=None))

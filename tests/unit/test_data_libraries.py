@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import decimal
 import io
+import types
 
 import numpy as np
 import pytest
 import torch
 from published import refused
 
-from fedloom.data import hugging_face, iid, table
+from fedloom.data import from_partitions, hugging_face, iid, table
 
 SITES = ["a", "b", "a"]
 
@@ -163,3 +164,98 @@ def test_saved_data_sets_that_do_not_fit_are_refused_by_row(saved, tmp_path):
     refused(lambda: hugging_face(iid(1), path=holes, inputs="x"), "has no split 'test'")
     datasets.Dataset.from_dict({"x": [[1.0]], "label": [0]}).save_to_disk(str(tmp_path / "one"))
     refused(lambda: hugging_face(iid(1), path=str(tmp_path / "one"), inputs="x"), "has no splits")
+
+
+# ---- partitions of other libraries
+
+
+class Rows:
+    """What from_partitions needs of a Dataset."""
+
+    def __init__(self, **columns):
+        self.columns, self.column_names = columns, list(columns)
+        names = types.SimpleNamespace(names=["cat", "dog"])
+        self.features = {"label": names} if "label" in columns else {}
+
+    def with_format(self, kind):
+        return self
+
+    def __len__(self):
+        return len(self.columns["x"])
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+
+ONE, TWO = (
+    Rows(x=[[1.0, 2.0]], label=[0], more=["a"]),
+    Rows(x=[[3.0, 4.0], [5.0, 6.0]], label=[1, 0], more=["b", "c"]),
+)
+
+
+class Flower:
+    """What from_partitions needs of Flower's FederatedDataset."""
+
+    def __init__(self, count=2, **more):
+        self.partitioners = {"train": types.SimpleNamespace(num_partitions=count, **more)}
+
+    def load_partition(self, i):
+        return (ONE, TWO)[i]
+
+    def load_split(self, name):
+        assert name == "test"
+        return TWO
+
+
+def test_partitions_of_other_libraries_are_clients():
+    for parts, names in (
+        ([ONE, TWO], ()),
+        ({"ana": ONE, "bo": TWO}, ("ana", "bo")),
+        (Flower(), ()),
+        (Flower(partition_id_to_natural_id={0: "ana", 1: "bo"}), ("ana", "bo")),
+    ):
+        data = from_partitions(parts, test=TWO, inputs="x")
+        assert data.sizes.tolist() == [1, 2] and data.client_names == names
+        assert data.client(1)[0].tolist() == [[3, 4], [5, 6]] and data.client(1)[1].tolist() == [
+            1,
+            0,
+        ]
+        assert data.class_names == ("cat", "dog") and len(data.test_inputs) == 2
+    assert len(from_partitions(Flower(), inputs="x").test_inputs) == 2
+    with_test = from_partitions({"ana": ONE, "test": TWO}, inputs="x")
+    assert with_test.client_names == ("ana",) and len(with_test.test_inputs) == 2
+    assert from_partitions([ONE], inputs="x").test_inputs is None
+
+
+def test_partitions_that_do_not_fit_are_refused_by_client():
+    bad = Rows(x=[[float("nan"), 0.0]], label=[0])
+    refused(
+        lambda: from_partitions([ONE, bad], inputs="x"), "client 1, column 'x', row 1 holds NaN"
+    )
+    refused(lambda: from_partitions({"a": ONE, "b": 3}, inputs="x"), "client b is a int")
+    refused(lambda: from_partitions([ONE], inputs="y"), "no column 'y'")
+    refused(
+        lambda: from_partitions([ONE, Rows(x=[[1.0, 2.0]])], inputs="x"), "client 1 has no column"
+    )
+    refused(lambda: from_partitions([Rows(x=[], label=[])], inputs="x"), "client 0 is empty")
+    refused(lambda: from_partitions([]), "there are no partitions")
+
+
+def test_flowers_own_partitions_are_clients(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    datasets = pytest.importorskip("datasets", reason="the extra huggingface is not installed")
+    flower = pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed")
+    from flwr_datasets import partitioner
+
+    columns = {"x": [[float(i), 0.0] for i in range(9)], "label": [0, 1, 1] * 3}
+    rows = datasets.Dataset.from_dict(columns | {"site": ["b", "a", "a"] * 3})
+    whole = datasets.DatasetDict(train=rows, test=rows.select([0, 1]))
+    for maker, names in (
+        (partitioner.IidPartitioner(3), ()),
+        (partitioner.NaturalIdPartitioner("site"), ("a", "b")),
+    ):
+        made = flower.FederatedDataset(dataset="own", partitioners={"train": maker})
+        monkeypatch.setattr(datasets, "load_dataset", lambda **_: whole)
+        data = from_partitions(made, inputs="x")
+        assert data.client_names == names and sum(data.sizes.tolist()) == 9
+        assert len(data.test_inputs) == 2

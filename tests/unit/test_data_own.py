@@ -7,8 +7,10 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import published
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import refused
 
+from fedloom.config import resolve
 from fedloom.data import (
     PARTITIONS,
     blocks,
@@ -147,10 +150,13 @@ def test_a_table_has_a_client_per_value_of_a_column(tmp_path):
     test = published.write(tmp_path / "test.csv", "label,site,dose,age\nno,bonn,1,30\nyes,oslo,1,3")
     data = table(path=path, client="site", test=test)
     assert data.about["client_names"] == ["bonn", "lyon"] and data.class_names == ("no", "yes")
+    assert data.client_names == ("bonn", "lyon")
+    assert table(natural(min_size=2), path=path, client="site").client_names == ("lyon",)
     assert data.client(0)[0].tolist() == [[50, 2]] and data.client(1)[1].tolist() == [0, 1]
     assert data.test_inputs.tolist() == [[30, 1]], "oslo trains on nothing"
     assert data.test_clients.sizes.tolist() == [1, 0]
     dealt = table(iid(3), path=path, inputs=["dose"])
+    assert dealt.client_names == ()
     assert dealt.sizes.tolist() == [1, 1, 1] and dealt.inputs.flatten().tolist() == [1.5, 2, 0]
 
 
@@ -228,6 +234,208 @@ def test_parquet_is_read_like_a_csv(tmp_path):
     refused(lambda: table(path=tmp_path / "t.parquet", client="site"), "no whole Parquet file")
 
 
+# ---- tables of several files
+
+SITES = {
+    "lyon": "age,sex,day,outcome\n40,f,2024-01-02,home\n50,m,2024-01-03,ward\n"
+    "60,f,2024-03-01,home\n",
+    "bonn": "age,sex,day,outcome\n,m,2024-01-09,ward\n30,,2024-02-01 10:30,home\n",
+}
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    for name, rows in SITES.items():
+        published.write(tmp_path / "hospitals" / f"{name}.csv", rows)
+    return tmp_path / "hospitals"
+
+
+PREPARED = {"target": "outcome", "missing": "median", "inputs": ["age", "sex"]}
+
+
+def test_every_file_is_a_client_of_its_name(hospitals):
+    data = table(f"{hospitals}/*.csv", target="outcome", inputs=["age"], missing="mean")
+    assert data.name == "hospitals" and data.client_names == ("bonn", "lyon")
+    assert data.sizes.tolist() == [2, 3] and data.class_names == ("home", "ward")
+    assert data.client(1)[0].flatten().tolist() == [40, 50, 60]
+    assert data.client(0)[0].flatten().tolist() == [45, 30], "the mean of all training rows"
+    one = [str(hospitals / "lyon.csv")]
+    assert table(one, target="outcome", inputs=["age"]).client_names == ("lyon",)
+    dealt = table(iid(5), path=f"{hospitals}/*.csv", target="outcome", inputs=["age"], missing=0)
+    assert dealt.client_names == () and dealt.sizes.tolist() == [1] * 5
+
+
+def test_files_of_one_name_take_their_folders(tmp_path):
+    for site in ("b", "a"):
+        published.write(tmp_path / site / "visits.csv", "x,label\n1,0\n")
+    assert table(f"{tmp_path}/*/visits.csv").client_names == ("a/visits", "b/visits")
+
+
+def test_texts_and_missing_cells_become_numbers_by_the_training_rows(hospitals):
+    data = table(f"{hospitals}/*.csv", columns={"sex": "one_hot"}, standardise=True, **PREPARED)
+    assert data.raw.names == ("age", "sex=f", "sex=m")
+    ages = np.array([45, 30, 40, 50, 60.0])
+    expected = (ages - ages.mean()) / ages.std()
+    assert np.allclose(data.inputs[:, 0], expected)
+    sex = data.inputs[:, 1:].tolist()
+    assert sex == [[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]], "of two values the first by name"
+    assert data.about["prepared"] == [
+        "age: missing values as 45 (1 in training), less 45, divided by 10",
+        "sex: one input for each of 2 values, missing values as 'f' (1 in training)",
+    ]
+    order = table(
+        f"{hospitals}/*.csv",
+        target="outcome",
+        inputs=["sex", "age"],
+        columns={"sex": ["unknown", "m", "f"]},
+        missing={"sex": "unknown", "*": 0},
+    )
+    assert order.inputs.tolist() == [[1, 0], [0, 30], [2, 40], [1, 50], [2, 60]]
+    assert order.about["prepared"][0].startswith("sex: 0 to 2 for unknown < m < f")
+
+
+def test_rows_from_a_day_on_are_the_test_set(hospitals):
+    rules = {"columns": {"*": "ordinal"}, "date": "day", "test_from": "2024-02-01"}
+    data = table(f"{hospitals}/*.csv", target="outcome", missing="median", **rules)
+    assert data.sizes.tolist() == [1, 2] and data.test_clients.sizes.tolist() == [1, 1]
+    assert data.inputs.tolist() == [[45, 1], [40, 0], [50, 1]], "no test row decides the median"
+    assert data.test_inputs.tolist() == [[30, 1], [60, 0]]
+    published.write(hospitals / "later" / "lyon.csv", SITES["lyon"])
+    own = table(
+        f"{hospitals}/*.csv",
+        test=f"{hospitals}/later/*.csv",
+        columns={"sex": "one_hot"},
+        **PREPARED,
+    )
+    assert own.test_clients.sizes.tolist() == [0, 3]
+    published.write(hospitals / "later" / "lyon.csv", SITES["lyon"].replace("f,", "x,"))
+    strange = table(
+        f"{hospitals}/*.csv",
+        test=f"{hospitals}/later/*.csv",
+        columns={"sex": "one_hot"},
+        **PREPARED,
+    )
+    assert strange.test_inputs[0].tolist() == [40, 0, 0], "no training row has this value"
+
+
+def test_clients_of_a_column_without_earlier_rows_are_left_out(hospitals, tmp_path, caplog):
+    rows = "id,x,day,label\n1,1,2024-01-01,0\n2,2,2024-02-01,1\n1,3,2024-02-02,1\n"
+    path = published.write(tmp_path / "t.csv", rows)
+    data = table(path, client="id", date="day", test_from="2024-02-01")
+    assert data.client_names == ("1",) and data.test_inputs.tolist() == [[3]]
+    assert "left out, without rows before 2024-02-01 in column 'day'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "options", "says"),
+    [
+        (None, "", {"path": "nowhere/*.csv"}, "no file matches 'nowhere/*.csv'"),
+        (None, "", {"path": "."}, ". is a folder; give the files in it, as in ./*.csv"),
+        (None, "", {"path": []}, "needs path="),
+        (
+            None,
+            "",
+            {},
+            "bonn.csv, column 'sex', row 1: 'm' is a text; write columns.sex = one_hot",
+        ),
+        (None, "", {"columns": {"sex": "one_hot"}}, "bonn.csv, column 'age', row 1 is empty; fill"),
+        (None, "", {"columns": {"sex": "onehot"}}, "columns.sex: unknown kind of column 'onehot'"),
+        (
+            None,
+            "",
+            {"columns": {"sax": "one_hot"}},
+            "columns.sax: there is no input of this name; did",
+        ),
+        (
+            None,
+            "",
+            {"missing": {"age": "modus"}, "columns": {"*": "one_hot"}},
+            "missing.age must be",
+        ),
+        (None, "", {"target": "x"}, "bonn.csv has no column 'x'; known: age"),
+        (None, "", {"date": "day"}, "date and test_from go together"),
+        (None, "", {"date": "day", "test_from": "May"}, "test_from = 'May' is no date"),
+        (
+            None,
+            "",
+            {"date": "age", "test_from": "2024-02-01"},
+            "column 'age', row 1: '' is no date",
+        ),
+        (None, "", {"date": "day", "test_from": "2025-01-01"}, "no rows on or after 2025-01-01"),
+        (None, "", {"date": "day", "test_from": "2023-01-01"}, "no rows before 2023-01-01"),
+        (None, "", {"date": "day", "test_from": "2024-01-05"}, "client 'bonn' has no rows before"),
+        (
+            None,
+            "",
+            {"test": "*/lyon.csv", "date": "day", "test_from": "2024-02-01"},
+            "test and test_f",
+        ),
+        (
+            "oslo",
+            "age,sex,day\n1,f,2024-01-01\n",
+            {},
+            "oslo.csv has no column 'outcome'; known: age, day, sex",
+        ),
+        ("oslo", "age,sex,day,outcome,x\n1,f,2,home,1\n", {}, "bonn.csv has no column 'x', which"),
+        ("oslo", "age,sex,day,outcome\n", {}, "oslo.csv has no rows below its header"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_by_name(hospitals, file, rows, options, says):
+    if file:
+        published.write(hospitals / f"{file}.csv", rows)
+    given = {"path": f"{hospitals}/*.csv", "target": "outcome", "inputs": []} | options
+    if "date" not in given and "target" not in options and file is None:
+        given["inputs"] = ["age", "sex"]
+    refused(lambda: table(**given), says)
+
+
+def test_rules_of_columns_are_tables_of_a_file(hospitals, tmp_path):
+    rules = f"""
+rounds = 1
+algorithm = "fedavg"
+model = {{name = "mlp", inputs = 3, classes = 2}}
+[data]
+name = "table"
+path = "{hospitals}/*.csv"
+target = "outcome"
+inputs = ["age", "sex"]
+missing = "median"
+columns = {{sex = "one_hot"}}
+partition = "natural"
+"""
+    config = resolve(published.write(tmp_path / "my.toml", rules), ["data.missing=0"])
+    assert config.values["data"]["columns"] == {"sex": "one_hot"}
+    data = config.data()
+    assert data.client_names == ("bonn", "lyon") and data.inputs[0].tolist() == [0, 0, 1]
+    assert data.inputs[1].tolist() == [30, 1, 0], "0 is no text: the most frequent one"
+    other = resolve(tmp_path / "my.toml", ["data.columns.sex=ordinal"])
+    assert other.data().inputs.shape == (5, 2)
+
+
+def test_the_example_of_the_docs(tmp_path, monkeypatch, capsys):
+    draw = np.random.default_rng(0)
+    for name in ("lyon", "bonn"):
+        rows = ["age,sex,stage,admitted,outcome"]
+        for i in range(12):
+            sex, stage = draw.choice(["f", "m", ""]), draw.choice(["I", "II", "III"])
+            day, out = f"2024-0{1 + i // 3}-02", draw.choice(["home", "ward"])
+            rows.append(f"{draw.integers(20, 90)},{sex},{stage},{day},{out}")
+        published.write(tmp_path / "hospitals" / f"{name}.csv", "\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    python, toml = (
+        re.search(rf"```{kind}\n([^`]*hospitals/\*.csv.*?)```", page, re.DOTALL)[1]
+        for kind in ("python", "toml")
+    )
+    exec(python, {})
+    said = capsys.readouterr().out
+    assert "'hospitals': 2 clients, 12 samples (6 to 6 each), inputs (4,)" in said
+    assert "('bonn', 'lyon') ('home', 'ward')" in said and "stage: 0 to 2 for I < II < III" in said
+    head = 'rounds = 1\nalgorithm = "fedavg"\nmodel = {name = "mlp", inputs = 4, classes = 2}\n'
+    file = published.write(tmp_path / "my.toml", head + toml)
+    assert len(resolve(file).data().test_inputs) == 12
+
+
 # ---- folders
 
 
@@ -242,6 +450,7 @@ def test_a_folder_per_client_with_arrays(tmp_path):
     (tmp_path / ".hidden").mkdir()
     data = folders(path=tmp_path)
     assert data.about["client_names"] == ["a", "b"] and data.sizes.tolist() == [1, 2]
+    assert data.client_names == ("a", "b")
     assert data.client(1)[0].flatten().tolist() == [1, 2]
     assert data.test_inputs.tolist() == [[9]] and data.test_clients.sizes.tolist() == [1, 0]
     (tmp_path / "c").mkdir()

@@ -117,6 +117,7 @@ def _constants(use: Use) -> str:
         ]
     if use.inputs.get("columns"):
         lines.append(f"COLUMNS = {list(use.inputs['columns'])!a}  # in this order")
+        lines += [f"# prepared: {said!a}" for said in use.inputs.get("prepared", ())]
     if "source" in use.inputs:
         source = ascii(str(use.inputs["source"]))
         lines.append(f"TOKENISER = AutoTokenizer.from_pretrained({source})")

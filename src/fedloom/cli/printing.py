@@ -67,7 +67,7 @@ def summarise(result: Result) -> str:
         goal = f"to {human_target(s['target'], unit)}"
         text = s["rounds_to_target_text"]
         lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
-    lines += _by_size(s, unit) + _clients(result.path)
+    lines += _by_size(s, unit) + _by_client(s, unit) + _clients(result.path)
     traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
     lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
     if ranks := s.get("ranks"):
@@ -107,6 +107,18 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
         said.append(f"holds {held['all']:,} of {s['parameters']:,} parameters")
         lines.append((f"size {human_size(float(size))}", ", ".join(said)))
     return lines
+
+
+def _by_client(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
+    """A line about the clients of a run whose clients have names."""
+    from fedloom.report.tables import human_value
+
+    start = f"client_{s['metric']['name']}_"
+    if f"{start}worst_name" not in s:
+        return []
+    worst, tenth, spread = (human_value(s[start + k], unit) for k in ("worst", "tenth", "spread"))
+    said = f"{s[start + 'worst_name']}, {worst}; worst tenth {tenth}"
+    return [("worst client", f"{said}, standard deviation {spread}")]
 
 
 def illustrate(run: Path) -> Path | None:

@@ -259,6 +259,8 @@ def type_text(hint: Any) -> str:
         return "one of " + ", ".join(map(str, inner))
     if origin in (list, tuple, collections.abc.Sequence):
         return "a list"
+    if origin is collections.abc.Mapping:
+        return "a table"
     return _KINDS.get(hint, "")
 
 

@@ -13,8 +13,9 @@ from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
 from fedloom.data.heterogeneity import measure
 from fedloom.data.own.folders import folders
+from fedloom.data.own.hugging_face import from_partitions, hugging_face
 from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
-from fedloom.data.own.tables import hugging_face, table
+from fedloom.data.own.tables import table
 from fedloom.data.partition import (
     PARTITIONS,
     blocks,
@@ -89,6 +90,7 @@ __all__ = [
     "from_arrays",
     "from_clients",
     "from_datasets",
+    "from_partitions",
     "hugging_face",
     "iid",
     "lists",

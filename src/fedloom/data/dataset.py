@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ class Arrays:
     """A data set before it is divided among clients.
 
     owners, test_owners: (n,) int64, the maker of each sample; -1: no client may have it (a window
-    of text with two speakers). by: what the owners are, in the plural. details: further entries of
-    `about`.
+    of text with two speakers). by: what the owners are, in the plural. owner_names: of owner 0, 1,
+    ..., if they have names. details: further entries of `about`.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Arrays:
     owners: Tensor | None = None
     test_owners: Tensor | None = None
     by: str = "owners"
+    owner_names: Sequence[str] = ()
     class_names: tuple[str, ...] = ()
     transform: Transform | None = None
     raw: Raw | None = None
@@ -41,12 +42,15 @@ class Arrays:
 
     def divided(self, partition: Partition, seed: int) -> FederatedData:
         """Divide the samples by a partition. Raises DataError for one that does not fit."""
+        names: tuple[str, ...] = ()
         if isinstance(partition, natural):
             if self.owners is None:
                 partition.split(self.targets, seed)  # refuses, and says what to do
                 raise AssertionError
             clients, kept = partition.choose(self.owners, self.by, seed)
             test, tests = self._tests_of(kept)
+            if self.owner_names:
+                names = tuple(self.owner_names[owner] for owner in kept.tolist())
         else:
             clients = self._split(partition, seed)
             test, tests = self._test_samples(), None
@@ -67,6 +71,7 @@ class Arrays:
             about=about | {"partition": partition.about(), "seed": seed},
             transform=self.transform,
             raw=self.raw,
+            client_names=names,
         )
 
     def _split(self, partition: Partition, seed: int) -> Ragged:

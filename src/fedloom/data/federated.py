@@ -23,6 +23,7 @@ from fedloom.errors import DataError
 
 _COUNTED = 100_000  # clients whose labels are counted at once
 LARGEST_TABLE = 1 << 28  # cells of label_counts()
+LONGEST_LIST = 1000  # names that a description holds
 
 
 class Roll(NamedTuple):
@@ -45,8 +46,9 @@ class FederatedData:
     list may be empty). validation: indices into inputs that no client holds. about: source,
     partition and seed, fit for JSON, for the run directory. raw: how the inputs were made from
     published samples; an exported model includes it. roll: what is known of all clients where the
-    samples of only some are here; the others' lists are empty. Tensors are shared, never copied:
-    treat them as constants. Raises DataError for anything that does not fit (`validate`).
+    samples of only some are here; the others' lists are empty. client_names: one per client, or
+    none. Tensors are shared, never copied: treat them as constants. Raises DataError for anything
+    that does not fit (`validate`).
 
     >>> data = FederatedData(
     ...     name="two", inputs=torch.rand(5, 2), targets=torch.tensor([0, 1, 1, 0, 2]),
@@ -68,10 +70,27 @@ class FederatedData:
     transform: Transform | None = None
     raw: Raw | None = None
     roll: Roll | None = None
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
         self.validate()
+
+    def __repr__(self) -> str:
+        """One line without samples."""
+        sizes, shape = self.sizes, tuple(self.inputs.shape[1:])
+        each = f"{int(sizes.min())} to {int(sizes.max())} each"
+        classes = "numbers to predict" if self.classes is None else f"{self.classes} classes"
+        tests = 0 if self.test_inputs is None else len(self.test_inputs)
+        return (
+            f"<FederatedData {self.name!r}: {self.population:,} clients, {len(self.inputs):,} "
+            f"samples ({each}), inputs {shape} {self.inputs.dtype}, {classes}, "
+            f"{f'{tests:,}' if tests else 'no'} test samples>"
+        )
+
+    def called(self, i: int) -> str:
+        """The name of client i; its number, if clients have no names."""
+        return self.client_names[i] if self.client_names else str(i)
 
     @property
     def population(self) -> int:
@@ -145,6 +164,7 @@ class FederatedData:
     def describe(self) -> dict[str, Any]:
         """The data in plain numbers, fit for JSON; `split` is the digest of the lists."""
         sizes = self.sizes
+        names = {"class_names": self.class_names, "client_names": self.client_names}
         return {
             "name": self.name,
             "clients": self.population,
@@ -158,6 +178,7 @@ class FederatedData:
             "input_shape": list(self.inputs.shape[1:]),
             "input_dtype": str(self.inputs.dtype).removeprefix("torch."),
             "classes": self.classes,
+            **{k: list(v) for k, v in names.items() if 0 < len(v) <= LONGEST_LIST},
             "test_samples": 0 if self.test_inputs is None else len(self.test_inputs),
             "validation_samples": 0 if self.validation is None else len(self.validation),
             "split": self.clients.digest(),
@@ -282,6 +303,7 @@ class FederatedData:
             test_clients=tests,
             validation=validation,
             about={**kept, "partition": partition},
+            client_names=(),
         )
 
     def validate(self) -> None:
@@ -295,6 +317,11 @@ class FederatedData:
             raise DataError(
                 f"client {empty} has no training samples; leave it out, or choose fewer clients or "
                 "a partition with a least size"
+            )
+        if len(self.client_names) not in (0, self.population):
+            raise DataError(
+                f"there are {len(self.client_names)} client_names for {self.population} clients; "
+                "give one each, or none"
             )
         self._validate_test()
         self._validate_validation()

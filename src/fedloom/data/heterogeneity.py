@@ -124,6 +124,8 @@ def by_client(data: FederatedData) -> dict[str, Any]:
         labels = [row.tolist() for row in rows]
     out = {"counts": labels, "sizes": data.sizes[::every].tolist()}
     names: dict[str, Any] = {"class_names": list(data.class_names)}
+    if data.client_names:
+        names["client_names"] = list(data.client_names[::every])
     return out | names | ({} if every == 1 else {"clients": data.population, "every": every})
 
 

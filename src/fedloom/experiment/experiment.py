@@ -43,7 +43,7 @@ from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLos
 from ..plan import Plan
 from ..server.aggregated import allowed
 from ..server.evaluation import Curve, Evaluation
-from ..server.progress import Progress, say
+from ..server.progress import Progress, say, wanted
 from ..server.rounds import Loop, Measuring
 from ..server.submodel_evaluation import Sizes
 from ..storage.checkpoint import Checkpoint
@@ -169,6 +169,9 @@ class Experiment(Settings):
         if self._cohorts.alone:
             _log.warning("%s", self._cohorts.alone)
 
+    def __repr__(self) -> str:
+        return f"<Experiment {self.called}: {self.rounds} rounds, {self.data!r}>"
+
     # ---------------------------------------------------------------------------------- the parts
     @property
     def loss_at_clients(self) -> Objective:
@@ -286,10 +289,10 @@ class Experiment(Settings):
 
     # ------------------------------------------------------------------------------------- to run
     def run(
-        self, out: str | Path | None = None, progress: bool = False, go_on: bool = False
+        self, out: str | Path | None = None, progress: bool | None = None, go_on: bool = False
     ) -> Result:
-        """Run from the beginning. out: a new directory for all files of the run; go_on: if it holds
-        a run already, resume that.
+        """Run from the beginning. out: a new directory for all files of the run; progress: by
+        default in notebooks; go_on: if it holds a run already, resume that.
         """
         with self._joined():
             folder = None if out is None else RunDirectory(out, self._group)
@@ -299,9 +302,9 @@ class Experiment(Settings):
                     return self._resume(folder, progress)
             return self._run(folder, progress)
 
-    def _run(self, folder: RunDirectory | None, progress: bool) -> Result:
+    def _run(self, folder: RunDirectory | None, progress: bool | None) -> Result:
         loop = self.build()
-        if progress and self.choice is not None and self._group.rank == 0:
+        if wanted(progress) and self.choice is not None and self._group.rank == 0:
             say(f"{self.called}, seed {self.seed}: {self.choice}")
         if folder is None:
             return self._go(loop, progress, loop.begin)
@@ -310,9 +313,8 @@ class Experiment(Settings):
             self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
             return self._go(loop, progress, loop.begin)
 
-    def resume(self, out: str | Path, progress: bool = False) -> Result:
+    def resume(self, out: str | Path, progress: bool | None = None) -> Result:
         """Continue in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
-
         Raises CheckpointError if the directory holds a run of another configuration.
         """
         with self._joined():
@@ -323,7 +325,6 @@ class Experiment(Settings):
 
     def open(self, out: str | Path) -> Loop:
         """A run as the newest checkpoint of its directory left it, to be measured: no file changes.
-
         Raises CheckpointError if there is none, or it is of a run of another configuration.
         """
         folder = RunDirectory(out)
@@ -342,7 +343,7 @@ class Experiment(Settings):
         loop.folder = None
         return loop
 
-    def _resume(self, folder: RunDirectory, progress: bool) -> Result:
+    def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
         if self.engine == "auto":  # what the run began with
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
@@ -369,7 +370,7 @@ class Experiment(Settings):
         loop.memory = processes.states_for(loop.engine, where, self.resident_bytes, loop.net.device)
 
     @stoppable()
-    def _go(self, loop: Loop, progress: bool, begin: Callable[[], None]) -> Result:
+    def _go(self, loop: Loop, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, loop), self.data, loop)
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
@@ -379,11 +380,10 @@ class Experiment(Settings):
             with undisturbed():
                 loop.engine.close()
 
-    def _rounds(self, loop: Loop, progress: bool) -> Result:
+    def _rounds(self, loop: Loop, progress: bool | None) -> Result:
         shown, config = None, configuration(self, loop)
-        if progress and self._group.rank == 0:
-            sent, label = loop.ledger.traffic, f"{self.called}, seed {self.seed}"
-            shown = Progress(label, self.rounds, loop.headline, loop.round, sent)
+        if wanted(progress) and self._group.rank == 0:
+            shown = Progress.of(loop, f"{self.called}, seed {self.seed}", self.rounds)
             loop.on_round.append(shown.update)
         with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
             loop.run(self.rounds)

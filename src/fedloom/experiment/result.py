@@ -23,6 +23,7 @@ from ..storage.identity import group_of
 from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
+from . import inline
 from .provenance import engine_text
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Result:
     server's record.
 
     clients: the headline metric per client, None for a client without test samples. path: the run
-    directory, if there is one.
+    directory, if there is one. client_names, examples: the clients' names, if they have some, and
+    how many training samples each has.
     """
 
     history: list[dict[str, Any]]
@@ -45,6 +47,8 @@ class Result:
     state: Rec
     clients: list[float | None]
     path: Path | None = None
+    client_names: tuple[str, ...] = ()
+    examples: tuple[int, ...] = ()
 
     def curve(self, column: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a column of the history, where it was measured."""
@@ -73,6 +77,30 @@ class Result:
         best = self.summary["best"]
         return None if best is None else float(best["value"])
 
+    def __repr__(self) -> str:
+        """One line: the method, rounds, the headline metric, and what it cost."""
+        return inline.line(self.summary)
+
+    def _repr_html_(self) -> str:
+        """A short table and the curve: what a notebook shows."""
+        name = f"test_{self.summary['metric']['name']}"
+        return inline.page(self.summary, self.per_client(), self.curve(name))
+
+    def per_client(self) -> list[dict[str, Any]]:
+        """A row per client, the worst first: client (its name or number), examples, and the
+        headline metric; those that were not measured come last.
+        """
+        about = self.summary["metric"]
+        names = self.client_names or range(len(self.clients))
+        rows: list[dict[str, Any]] = [
+            {"client": name, "examples": size, about["name"]: value}
+            for name, size, value in zip(names, self.examples, self.clients, strict=True)
+        ]
+        sign = -1.0 if about["higher_is_better"] is False else 1.0
+        known = [row for row in rows if row[about["name"]] is not None]
+        unknown = [row for row in rows if row[about["name"]] is None]
+        return sorted(known, key=lambda row: sign * row[about["name"]]) + unknown
+
 
 def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
     """Collect the result, and write summary, ledger, per-client scores and the final model.
@@ -82,12 +110,13 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     clients, basis = _per_client(loop)
     by_client, by_size = _by_size(loop)
     summary = _summary(loop, names, rounds, group_of(config)) | by_size
-    summary |= spread_of(loop.headline, clients, loop.curve.higher_is_better)
+    names_of = loop.fed.data.client_names
+    summary |= spread_of(loop.headline, clients, loop.curve.higher_is_better, names_of)
     module = loop.net.export(loop.model(), loop.buffers).cpu()
     folder = loop.folder
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
-        about |= by_client
+        about |= by_client | ({"names": list(names_of)} if names_of else {})
         try:
             write = functools.partial(_write, folder, module, loop.ledger.as_dict())
             loop.group.first(functools.partial(write, about, summary))
@@ -100,7 +129,9 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
             ) from error
     path = None if folder is None else folder.path
     state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)
-    return Result(loop.history, module, loop.ledger, summary, state, clients, path)
+    sizes = tuple(loop.fed.data.sizes.tolist())
+    parts = (loop.history, module, loop.ledger, summary, state, clients, path)
+    return Result(*parts, client_names=names_of, examples=sizes)
 
 
 def _write(

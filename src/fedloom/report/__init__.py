@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .curves import save_curves
 from .frames import load_runs
-from .html import write_report
+from .html import show_report, write_report
 from .runs import Group, Metric, Run, group_runs, load_run
 from .statistics import Paired, holm, paired
 from .table_files import as_csv, as_json, as_latex
@@ -33,5 +33,6 @@ __all__ = [
     "load_runs",
     "paired",
     "save_curves",
+    "show_report",
     "write_report",
 ]

@@ -101,6 +101,7 @@ def partition_chart(
         made = figure(8.4, 2.6)
         _sizes(made.add_subplot(), sizes, np.arange(sizes.size))
         made.axes[0].set_xlabel("client")
+        _name_clients(made.axes[0], partition)
         return Picture(name, f"Clients: size{whose}", f"Bar chart of {spread}{whose}.", made)
     counts: Ints = np.asarray(partition["counts"], dtype=np.int64).reshape(sizes.size, -1)
     classes = counts.shape[1]
@@ -114,6 +115,7 @@ def partition_chart(
     _name_classes(below, [str(c) for c in partition.get("class_names") or range(classes)], classes)
     kept = sizes.size <= _IN_ORDER
     below.set_xlabel("client" if kept else "clients, sorted by their most frequent class")
+    _name_clients(below, partition)
     below.set_ylabel("class")
     made.colorbar(image, ax=below, label="% of the client's samples", pad=0.01)
     main = float(np.mean(shares.max(axis=1)))
@@ -226,6 +228,16 @@ def _sizes(axes: Axes, sizes: Ints, order: Ints) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _name_clients(axes: Axes, partition: Mapping[str, Any]) -> None:
+    """Write the names of clients below them, if they have names and are few."""
+    names = [shorten(str(name), 16) for name in partition.get("client_names") or ()]
+    if 0 < len(names) <= _NAMED and "every" not in partition:
+        turned = 0 if sum(map(len, names)) <= 80 else 45
+        axes.set_xticks(
+            range(len(names)), names, rotation=turned, ha="right" if turned else "center"
+        )
 
 
 def _name_classes(axes: Axes, names: Sequence[str], classes: int) -> None:

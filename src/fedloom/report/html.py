@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedloom.errors import ConfigError
 from fedloom.storage.identity import flatten
 
 from .charts import field_bytes
+from .clients import client_cells, prepared
 from .curve_data import best, last
 from .curves import all_pictures
 from .differences import as_lines, differences
@@ -69,6 +71,44 @@ def write_report(
     CheckpointError for what is not a run directory, ConfigError if there is none or a library is
     missing.
     """
+    page, drawn = _page(paths, target, title)
+    if pictures is not None:
+        save_pictures(drawn, pictures)
+    return write_atomic(Path(out), page.encode())
+
+
+class Shown:
+    """A report on a notebook's page; its text is the HTML."""
+
+    def __init__(self, page: str, height: int) -> None:
+        self.page, self.height = page, height
+
+    def __repr__(self) -> str:
+        return f"<report, {len(self.page):,} characters of HTML>"
+
+    def _repr_html_(self) -> str:
+        """The report in a frame of its own, so that its style and the notebook's do not meet."""
+        style = f"width:100%;height:{self.height}px;border:0"
+        return f'<iframe style="{style}" srcdoc="{escape(self.page)}"></iframe>'
+
+
+def show_report(
+    paths: Sequence[str | Path] | str | Path,
+    *,
+    target: float | None = None,
+    title: str | None = None,
+    height: int = 600,
+) -> Shown:
+    """The report of `write_report` inline, as the last line of a notebook's cell; no file is
+    written. height: of its frame, in pixels. Raises what `write_report` raises.
+    """
+    return Shown(_page(paths, target, title)[0], height)
+
+
+def _page(
+    paths: Sequence[str | Path] | str | Path, target: float | None, title: str | None
+) -> tuple[str, list[Picture]]:
+    """The HTML of a report, and its pictures."""
     need("jinja2", "reports")
     from jinja2 import Environment, StrictUndefined
 
@@ -82,10 +122,7 @@ def write_report(
     )
     drawn = all_pictures(groups, target)
     context = _context(groups, drawn, target, title)
-    page = environment.from_string(source).render(context)
-    if pictures is not None:
-        save_pictures(drawn, pictures)
-    return write_atomic(Path(out), page.encode())
+    return environment.from_string(source).render(context), drawn
 
 
 def _context(
@@ -109,6 +146,8 @@ def _context(
         ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients"),
+        "by_client": _by_client(groups),
+        "prepared": prepared(groups),
         "sizes": _sizes(groups),
         "by_size": _images(pictures, "sizes"),
         "measured": _measured(groups),
@@ -172,6 +211,11 @@ def _fields(groups: Sequence[Group]) -> _Table:
             swatches.append(look[group.key].colour)
     heads = ["algorithm", "direction", "field", "per client and round", "in total"]
     return _Table(heads, lines, swatches)
+
+
+def _by_client(groups: Sequence[Group]) -> tuple[_Table, int]:
+    heads, lines, count = client_cells(groups)
+    return _Table(heads, lines, []), count
 
 
 def _sizes(groups: Sequence[Group]) -> _Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -115,11 +116,33 @@ def untested(plan: Plan, fed: Federation) -> str:
     )
 
 
+def unmeasured(fed: Federation) -> str:
+    """A remark if data lack a test set, or what a metric per client needs; else empty."""
+    data = fed.data
+    if data.test_inputs is None:
+        rest = "the training loss" + (" and validation" if data.validation is not None else "")
+        return (
+            f"'{data.name}' has no test set, so only {rest} is measured; give test samples, or "
+            "evaluate.validation = 0.1"
+        )
+    by_class = data.classes is not None and data.targets.ndim == 1
+    if data.test_clients is not None or by_class:
+        return ""
+    return (
+        f"'{data.name}' has no test samples of single clients, so nothing is measured per client; "
+        "give client tests, or data.tests = matched"
+    )
+
+
 def spread_of(
-    metric: str, values: Sequence[float | None], higher_is_better: bool | None
-) -> dict[str, float]:
-    """Columns about the clients: their mean, the worst, the percentile below which a tenth fares
-    worse, and the standard deviation between them; nothing of no values.
+    metric: str,
+    values: Sequence[float | None],
+    higher_is_better: bool | None,
+    names: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Columns about the clients: their mean, the worst (and its name, if clients have names), the
+    percentile below which a tenth fares worse, and the standard deviation between them; nothing of
+    no values.
 
     >>> spread_of("accuracy", [0.5, None, 1.0], True)["client_accuracy_worst"]
     0.5
@@ -134,4 +157,7 @@ def spread_of(
         "tenth": float(np.quantile(known, tenth)),
         "spread": float(known.std()),
     }
-    return {f"client_{metric}_{name}": value for name, value in found.items()}
+    out: dict[str, Any] = {f"client_{metric}_{name}": value for name, value in found.items()}
+    if names:
+        out[f"client_{metric}_worst_name"] = names[[*values].index(bad)]
+    return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,27 +90,38 @@ class Ledger:
         return asdict(self)
 
 
-def skipped(stats: list[Stats], round: int) -> Row:
+def skipped(stats: list[Stats], round: int, names: Sequence[str] = ()) -> Row:
     """The clients whose updates were not finite and are left out; with a warning."""
     out = [s.client for s in stats if not s.answered]
     if not out:
         return {}
-    some = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
+    called = [names[i] for i in out] if names else []
+    some = ", ".join(map(str, (called or out)[:10])) + (", ..." if len(out) > 10 else "")
     _log.warning("round %d: left out, as not finite: the updates of clients %s", round, some)
-    return {"skipped": out}
+    return {"skipped": out} | ({"skipped_names": called} if called else {})
 
 
-def row_of(stats: list[Stats], others: list[Stats], round: int, named: bool) -> Row:
+def row_of(
+    stats: list[Stats],
+    others: list[Stats],
+    round: int,
+    named: bool,
+    names: Sequence[str] = (),
+) -> Row:
     """A round's columns about its clients. others: candidates that did not take part; named:
-    whether the clients are named, as where more than a draw decides who takes part.
+    whether the clients are named, as where more than a draw decides who takes part. names: of all
+    clients, if they have some.
     """
+    listed: Row = {"clients": sorted(s.client for s in stats)} if named else {}
+    if named and names:
+        listed["client_names"] = [names[client] for client in listed["clients"]]
     losses = [s.loss for s in stats if s.answered]
     values = sum(s.values for s in (*stats, *others))
     return {
         "cohort": len(stats),
-        **({"clients": sorted(s.client for s in stats)} if named else {}),
+        **listed,
         "answered": len(losses),
-        **skipped(stats, round),
+        **skipped(stats, round, names),
         "train_loss": average(losses) if losses else None,
         "steps": sum(s.steps for s in stats),
         "gradients": sum(s.gradients for s in stats),

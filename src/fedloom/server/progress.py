@@ -1,8 +1,9 @@
-"""Progress on stderr: a bar in a terminal, a line per evaluation elsewhere."""
+"""Progress: a bar in a terminal or a notebook, a line per evaluation on stderr elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import html
 import sys
 import time
 from typing import Any
@@ -15,15 +16,55 @@ def say(line: str) -> None:
         sys.stderr.flush()
 
 
+def in_notebook() -> bool:
+    """True if output goes to a notebook's page, whatever program shows it."""
+    import builtins
+
+    shell = getattr(builtins, "get_ipython", lambda: None)()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def wanted(progress: bool | None) -> bool:
+    """Whether to show progress; None: in notebooks."""
+    return in_notebook() if progress is None else progress
+
+
+class _Cell:
+    """A bar in a notebook: HTML that is replaced, at most ten times a second."""
+
+    def __init__(self, label: str, rounds: int) -> None:
+        self._label, self._rounds, self._shown = label, rounds, 0.0
+        self._place: Any = None
+
+    def show(self, done: int, text: str) -> None:
+        """Show how far the run is."""
+        from IPython.display import HTML, display
+
+        now = time.monotonic()
+        if self._place is not None and done < self._rounds and now - self._shown < 0.1:
+            return
+        self._shown = now
+        said = html.escape(f"{self._label}: round {done}/{self._rounds}  {text}")
+        bar = HTML(f'<progress value="{done}" max="{self._rounds}"></progress> <code>{said}</code>')
+        if self._place is None:
+            self._place = display(bar, display_id=True)
+        else:
+            self._place.update(bar)
+
+
 class Progress:
     """Shows rounds, time left, the headline metric, traffic and clients per second.
 
-    done, sent: rounds and bytes of the run before it went on.
+    done, sent: rounds and bytes of the run before it went on. remark: a line before them.
     """
 
-    def __init__(self, label: str, rounds: int, metric: str, done: int = 0, sent: int = 0) -> None:
+    def __init__(
+        self, label: str, rounds: int, metric: str, done: int = 0, sent: int = 0, remark: str = ""
+    ) -> None:
         self._label, self._rounds, self._metric, self._done = label, rounds, metric, done
+        self._remark = remark
         self._bar: Any = None
+        self._cell: _Cell | None = None
         self._score, self._bytes, self._clients = "", sent, 0
         self._started = time.monotonic()
         self._said = 0.0
@@ -35,8 +76,22 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @classmethod
+    def of(cls, loop: Any, label: str, rounds: int) -> Progress:
+        """The progress of a run from where it is."""
+        from .client_evaluation import unmeasured
+
+        sent = loop.ledger.bytes_up + loop.ledger.bytes_down
+        return cls(label, rounds, loop.headline, loop.round, sent, unmeasured(loop.fed))
+
     def start(self) -> None:
         """Begin to show."""
+        if self._remark:
+            say(self._remark)
+        if in_notebook():
+            self._cell = _Cell(self._label, self._rounds)
+            self._cell.show(self._done, "")
+            return
         if not sys.stderr.isatty():
             return
         from rich.console import Console
@@ -60,14 +115,16 @@ class Progress:
         """Show one more round."""
         value = row.get(f"test_{self._metric}")
         if value is not None:
-            shown = f"{value:.2%}" if self._metric == "accuracy" else f"{value:.4g}"
-            self._score = f"{self._metric} {shown}"
+            self._score = f"{self._metric} {in_unit(self._metric, value)}"
         self._bytes += row["bytes_up"] + row["bytes_down"]
         self._clients += row["cohort"]
         rate = self._clients / max(time.monotonic() - self._started, 1e-9)
-        text = f"{self._score}  {_bytes(self._bytes)}  {rate:,.0f} clients/s"
+        text = f"{self._score}  {in_bytes(self._bytes)}  {rate:,.0f} clients/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=row["round"], text=text)
+            return
+        if self._cell is not None:
+            self._cell.show(row["round"], text)
             return
         now, last = time.monotonic(), row["round"] >= self._rounds
         if last or (value is not None and now - self._said >= 5):
@@ -82,7 +139,13 @@ class Progress:
             self._bar = None
 
 
-def _bytes(n: float) -> str:
+def in_unit(metric: str, value: float) -> str:
+    """A value of a metric, accuracy in per cent."""
+    return f"{value:.2%}" if metric == "accuracy" else f"{value:.4g}"
+
+
+def in_bytes(n: float) -> str:
+    """A number of bytes in binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

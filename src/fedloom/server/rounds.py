@@ -98,6 +98,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         parts = self.plan, self.fed, self.net
+        self._names = self.fed.data.client_names
         self._watch, self._step = Watch(self.fed, untested(self.plan, self.fed)), Step(*parts)
         self._clients = ClientTests(*parts, self.evaluation.statistics)
         found = self.group, self.cohorts, self.fed, Durations(*parts)
@@ -241,7 +242,7 @@ class Loop:
             {
                 "round": self.round,
                 "lr": local.rate(t, 0),
-                **row_of(stats, others, t + 1, chosen.named),
+                **row_of(stats, others, t + 1, chosen.named, self._names),
                 **bytes_of("down", self.ledger.down, before[0]),
                 **bytes_of("up", self.ledger.up, before[1]),
                 "seconds": round(seconds, 6),
@@ -266,11 +267,11 @@ class Loop:
         sizes: dict[str, float] = {}
         if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
             sizes = self.sizes.columns(self.size_scores(scores.get("test")))
-        spread: dict[str, float] = {}
+        spread: Row = {}
         tests = self.fed.data.test_clients is not None and self.evaluation.clients
         if "test" in scores and tests and self.sizes is None:
             values, _ = self.client_values(scores["test"])
-            spread = spread_of(self.headline, values, self.curve.higher_is_better)
+            spread = spread_of(self.headline, values, self.curve.higher_is_better, self._names)
         measured = self._measured(rounds)
         with undisturbed():
             row = self.history[-1]

@@ -41,9 +41,13 @@ SEEDS = ("seed", "data.seed")
 # part that a file names have the part's name
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
+    "data.standardise": (False, "table"),
     "data.mean": ([0.0] * 3, "celeba"),
     "data.std": ([1.0] * 3, "celeba"),
 }
+
+# what a run of Python objects tells of its data, and no number depends on
+TOLD = ("class_names", "client_names")
 
 CHANGEABLE = (
     "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, "
@@ -75,6 +79,8 @@ def _as_then(config: Table) -> dict[str, Any]:
             continue
         if name is None or (found.get("name") == name and not python):
             out[table] = {k: v for k, v in found.items() if k != key}
+    if python and isinstance(out.get("data"), Mapping):
+        out["data"] = {k: v for k, v in out["data"].items() if k not in TOLD}
     return out
 
 

@@ -20,15 +20,38 @@ from fedloom.data.published.vocabulary import by_frequency, padded
 from fedloom.errors import DataError, did_you_mean
 
 PARQUET = (".parquet", ".pq")
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of equal length. where: the file or data set that errors name."""
+    """Columns of equal length. where: the file or data set that errors name. origin: of rows that
+    come from several files, or are a part of one: the files, and file and row of each, (n, 2).
+    """
 
     where: str
     columns: Mapping[str, Sequence[Any]]
+    origin: tuple[Sequence[str], np.ndarray[Any, Any]] | None = None
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values())))
+
+    def at(self, name: str, row: int) -> str:
+        """The place of a value, for errors; row counts from 0."""
+        where = self.where
+        if self.origin is not None:
+            files, places = self.origin
+            where, row = files[places[row, 0]], places[row, 1]
+        return f"{where}, column '{name}', row {row + 1}"
+
+    def taken(self, chosen: np.ndarray[Any, Any]) -> Table:
+        """Some rows, which keep their places. chosen: (n,) bool."""
+        rows = np.flatnonzero(chosen).tolist()
+        places = np.stack([np.zeros(len(self), np.int64), np.arange(len(self))], axis=1)
+        files, places = self.origin or ([self.where], places)
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return Table(self.where, columns, (files, places[rows]))
 
     def of(self, name: str) -> Sequence[Any]:
         """A column. Raises DataError if there is none of this name."""
@@ -104,16 +127,14 @@ def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
                 values[row] = float(value)
             except (TypeError, ValueError, OverflowError):
                 values[row] = math.nan
-            if not abs(values[row]) <= _LARGEST:  # NaN is not
-                raise DataError(
-                    f"{table.where}, column '{name}', row {row + 1}: {_short(value)} is no finite "
-                    "number"
-                )
+            if not abs(values[row]) <= LARGEST:  # NaN is not
+                raise DataError(f"{table.at(name, row)}: {short(value)} is no finite number")
         columns.append(values)
     return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value for an error, cut at 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -128,7 +149,7 @@ def _lists(table: Table, name: str) -> Tensor:
     shape = np.shape(values[0])
     rows = []
     for row, value in enumerate(values):
-        where = f"{table.where}, column '{name}', row {row + 1}"
+        where = table.at(name, row)
         try:
             array = np.asarray(value)
         except ValueError as error:
@@ -155,17 +176,17 @@ class Codes:
     @classmethod
     def of(cls, values: Sequence[Any]) -> Codes:
         """The distinct values in ascending order: whole numbers as numbers, others as texts."""
-        distinct = {_name(value) for value in values}
+        distinct = {name_of(value) for value in values}
         whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in distinct)
         return cls(tuple(sorted(distinct, key=int if whole else str)))
 
     def numbers(self, values: Sequence[Any], where: str) -> Tensor:
         """The numbers of names, (n,) int64; -1 for an unknown name."""
         place = {name: i for i, name in enumerate(self.names)}
-        return torch.tensor([place.get(_name(value), -1) for value in values], dtype=torch.int64)
+        return torch.tensor([place.get(name_of(value), -1) for value in values], dtype=torch.int64)
 
 
-def _name(value: Any) -> str:
+def name_of(value: Any) -> str:
     """A value as a name; 3.0, which tables make of 3 beside missing values, is 3."""
     whole = isinstance(value, float) and value.is_integer()
     return str(int(value)) if whole else str(value)
@@ -173,11 +194,10 @@ def _name(value: Any) -> str:
 
 def present(table: Table, name: str) -> Sequence[Any]:
     """A column of labels or clients. Raises DataError naming the row of a missing value."""
-    for row, value in enumerate(values := table.of(name), start=1):
+    for row, value in enumerate(values := table.of(name)):
         if value is None or value == "" or value != value:
             raise DataError(
-                f"{table.where}, column '{name}', row {row} is empty; take such rows out of the "
-                "table, or fill them in"
+                f"{table.at(name, row)} is empty; take such rows out of the table, or fill them in"
             )
     return values
 
@@ -198,8 +218,8 @@ def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Te
         if int(labels.min()) < 0:
             row = int((labels < 0).nonzero()[0])
             raise DataError(
-                f"{table.where}, column '{name}', row {row + 1}: label {int(labels[row])}; labels "
-                "are 0, 1, 2, ...; for regression write numbers with a point"
+                f"{table.at(name, row)}: label {int(labels[row])}; labels are 0, 1, 2, ...; for "
+                "regression write numbers with a point"
             )
         return labels, None
     classes = classes or Codes.of(values)
@@ -207,8 +227,8 @@ def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Te
     if bool((labels < 0).any()):
         row = int((labels < 0).nonzero()[0])
         raise DataError(
-            f"{table.where}, column '{name}', row {row + 1}: class {values[row]!r} is not among "
-            f"those of the training data ({', '.join(classes.names[:10])})"
+            f"{table.at(name, row)}: class {values[row]!r} is not among those of the training data "
+            f"({', '.join(classes.names[:10])})"
         )
     return labels, classes
 
@@ -232,7 +252,7 @@ def texts_of(
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             kind = type(text).__name__
-            raise DataError(f"{table.where}, column '{name}', row {row + 1} is a {kind}, no text")
+            raise DataError(f"{table.at(name, row)} is a {kind}, no text")
     if isinstance(vocabulary, int):
         vocabulary = by_frequency(texts, vocabulary)
     return padded(texts, vocabulary, length), vocabulary
@@ -253,7 +273,7 @@ def pictures_of(table: Table, name: str) -> Tensor:
     values, size, grey = table.of(name), None, None
     out = np.empty(0, dtype=np.uint8)
     for row in range(len(values)):
-        where = f"{table.where}, column '{name}', row {row + 1}"
+        where = table.at(name, row)
         try:
             picture = values[row]
             if not hasattr(picture, "convert"):

@@ -80,6 +80,7 @@ def folders(
         test_targets=tests[1],
         test_owners=tests[2],
         by="clients",
+        owner_names=names,
         class_names=classes,
         transform=transform,
         details={"client_names": names} if len(names) <= 1000 else {},

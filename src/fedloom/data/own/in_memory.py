@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,25 +14,26 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import as_array
 from fedloom.data.tensors import as_inputs, as_targets, check_dtype
 from fedloom.data.transforms import Transform
-from fedloom.errors import DataError
+from fedloom.errors import DataError, did_you_mean
 
 
 def from_clients(
-    pairs: Sequence[tuple[Any, Any]],
+    pairs: Sequence[tuple[Any, Any]] | Mapping[str, tuple[Any, Any]],
     test: tuple[Any, Any] | None = None,
-    client_tests: Sequence[tuple[Any, Any]] | None = None,
+    client_tests: Sequence[tuple[Any, Any]] | Mapping[str, tuple[Any, Any]] | None = None,
     name: str = "yours",
     class_names: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
 ) -> FederatedData:
-    """Make a federation of one (inputs, targets) pair per client: lists, numpy arrays or tensors.
+    """Make a federation of one (inputs, targets) pair per client: lists, numpy arrays or tensors;
+    {name: pair} gives the clients names.
 
     Inputs are (n_i, ...), targets (n_i,) integer labels or (n_i, ...) floats for regression.
     Floats become dtype (float32 unless torch.float64 is asked for), integer inputs stay integers
     (tokens); with a transform, such as Images, inputs keep the type that they have. `test` is one
     common test set; `client_tests` has one pair per client, and all of them together are then the
-    common test set. Raises DataError that names the client.
+    common test set; by name, a client may be left out. Raises DataError that names the client.
 
     >>> data = from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], test=([[3.0]], [0]))
     >>> data.sizes.tolist(), data.inputs.dtype, len(data.test_inputs)
@@ -43,17 +44,15 @@ def from_clients(
             "both test and client_tests are given; give test (one common set) or client_tests "
             "(one per client, together the common set)"
         )
-    if client_tests is not None and len(client_tests) != len(pairs):
-        raise DataError(
-            f"client_tests has {len(client_tests)} pairs for {len(pairs)} clients; give one each"
-        )
-    names = [f"client {i}" for i in range(len(pairs))]
+    called, pairs = _named(pairs)
+    own = None if client_tests is None else _in_order(client_tests, called, len(pairs))
+    names = [f"client {name}" for name in called or range(len(pairs))]
     inputs, targets, clients = join(pairs, names, dtype, transform)
     tests = None
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
-    if client_tests is not None:
-        names = [f"client_tests {i}" for i in range(len(pairs))]
-        test_inputs, test_targets, tests = join(client_tests, names, dtype, transform)
+    if own is not None:
+        names = [f"client_tests {name}" for name in called or range(len(pairs))]
+        test_inputs, test_targets, tests = join(own, names, dtype, transform)
     about = {"source": name} | ({} if transform is None else transform.about())
     return FederatedData(
         name=name,
@@ -66,7 +65,34 @@ def from_clients(
         class_names=tuple(class_names),
         about=about | {"partition": {"kind": "given", "clients": clients.count}},
         transform=transform,
+        client_names=called,
     )
+
+
+def _named(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:
+    """-> the names of the clients, if they have some, and their parts in order."""
+    if not isinstance(parts, Mapping):
+        return (), parts
+    return tuple(map(str, parts)), list(parts.values())
+
+
+def _in_order(tests: Any, names: tuple[str, ...], count: int) -> Sequence[Any]:
+    """One test pair per client, in the clients' order; no samples for a name without a pair."""
+    given, parts = _named(tests)
+    if not given:
+        if len(parts) != count:
+            raise DataError(
+                f"client_tests has {len(parts)} pairs for {count} clients; give one each"
+            )
+        return parts
+    for name in given:
+        if name not in names:
+            raise DataError(
+                f"client_tests has a client '{name}', which has no training samples; "
+                + (did_you_mean(name, names) if names else "give the clients names too")
+            )
+    found = dict(zip(given, parts, strict=True))
+    return [found.get(name, ([], [])) for name in names]
 
 
 def from_arrays(
@@ -108,14 +134,14 @@ def from_arrays(
 
 
 def from_datasets(
-    datasets: Sequence[Any],
+    datasets: Sequence[Any] | Mapping[str, Any],
     test: Any = None,
-    client_tests: Sequence[Any] | None = None,
+    client_tests: Sequence[Any] | Mapping[str, Any] | None = None,
     name: str = "yours",
     class_names: Sequence[str] = (),
 ) -> FederatedData:
     """Make a federation of one torch Dataset per client: anything with len() and [i] that gives
-    (inputs, target).
+    (inputs, target). {name: Dataset} gives the clients names.
 
     Every sample is read once, into memory, so put no random augmentation into a Dataset. test: a
     Dataset for all; client_tests: one per client. Raises DataError naming the client and the sample
@@ -125,12 +151,17 @@ def from_datasets(
     >>> from_datasets([one, one[:1]]).sizes.tolist()
     [2, 1]
     """
-    pairs = [_stacked(d, f"client {i}") for i, d in enumerate(datasets)]
+    pairs = _read(datasets, "client")
     tests = None if test is None else _stacked(test, "test")
-    own = None
-    if client_tests is not None:
-        own = [_stacked(d, f"client_tests {i}") for i, d in enumerate(client_tests)]
+    own = None if client_tests is None else _read(client_tests, "client_tests")
     return from_clients(pairs, tests, own, name, class_names)
+
+
+def _read(datasets: Any, what: str) -> Any:
+    """The samples of every Dataset, with the names that there are."""
+    if isinstance(datasets, Mapping):
+        return {name: _stacked(d, f"{what} {name}") for name, d in datasets.items()}
+    return [_stacked(d, f"{what} {i}") for i, d in enumerate(datasets)]
 
 
 def _stacked(dataset: Any, what: str) -> tuple[Any, Any]:

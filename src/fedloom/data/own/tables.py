@@ -1,77 +1,156 @@
-"""The user's own tables: a CSV or Parquet file with a client column, a Hugging Face data set."""
+"""The user's own tables: CSV or Parquet files, with a client column or a client per file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.columns import (
-    Codes,
-    Table,
-    holds_pictures,
-    labels_of,
-    numbers_of,
-    pictures_of,
-    present,
-    read_table,
-    texts_of,
+from fedloom.data.own.columns import Codes, Table, labels_of, numbers_of, present, texts_of
+from fedloom.data.own.files import (
+    FILE,
+    Paths,
+    files_of,
+    is_path,
+    read_files,
+    several,
+    split_by_date,
 )
+from fedloom.data.own.preparation import Fills, Kinds, fit, holds_texts, no_rule
 from fedloom.data.partition.natural import natural
 from fedloom.data.raw_inputs import Columns, Raw, Words
 from fedloom.data.transforms import Images
-from fedloom.errors import DataError, did_you_mean
+from fedloom.errors import DataError
 
 
 def table(
-    partition: Partition | None = None,
+    partition: Partition | Paths | None = None,
     seed: int = 0,
-    path: str | os.PathLike[str] = "",
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = "",
     target: str = "label",
     client: str | None = None,
     inputs: Sequence[str] = (),
     text: str | None = None,
-    test: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     length: int = 64,
     vocabulary: int = 20_000,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    missing: str | float | Mapping[str, str | float] | None = None,
+    standardise: bool = False,
+    date: str | None = None,
+    test_from: str | None = None,
 ) -> FederatedData:
-    """Load a CSV or Parquet file of yours, a row per sample.
+    """Load CSV or Parquet files of yours, a row per sample.
 
-    client: the column that says whose a row is; partition natural (the default then) makes a client
-    of each, any other partition ignores it. target: whole numbers are labels from 0,
-    texts are classes, other numbers are for regression. inputs: columns of numbers, by default all
-    others; or text: one column of texts, as numbers of words (n, length) with a vocabulary made of
-    the training rows, as in `ag_news`. test: a file with the same columns; where it has the client
-    column, every client is also measured on its own rows. Raises DataError naming file, column and
-    row.
+    path: a file; or a pattern such as "hospitals/*.csv" or a list, and then every file is a client
+    of its name; in Python it may come first. client: the column that says whose a row is; partition
+    natural (the default then) makes a client of each, any other partition ignores it. target: whole
+    numbers are labels from 0, texts are classes, other numbers are for regression. inputs: columns
+    of numbers, by default all others; or text: one column of texts, as numbers of words (n, length)
+    with a vocabulary made of the training rows, as in `ag_news`. test: files with the same columns;
+    where they say whose a row is, every client is also measured on its own rows. Or date, a column,
+    and test_from: rows from that day on are the test set.
+
+    columns: what a column of texts becomes: one_hot, ordinal, or its values in order; "*" stands
+    for all others. missing: what stands for an empty cell: mean, median, most_frequent or a value,
+    for all or by column; where a number is given for all, texts take the most frequent one.
+    standardise: numbers less their mean, divided by their standard deviation. All of it is found in
+    the training rows. Raises DataError naming file, column and row.
     """
-    if not str(path):
-        raise DataError("table needs path=, a CSV or Parquet file with a header")
-    tables = [read_table(Path(path))] + ([] if test is None else [read_table(Path(test))])
-    _check_columns(tables[0], target, client, partition)
-    names = list(inputs) or [c for c in tables[0].columns if c not in (target, client)]
+    partition, path = _sorted_out(partition, path)
+    if several(path) and client is None:
+        client = FILE
+    used = [*inputs, *([] if text is None else [text])]
+    needed = [c for c in (target, date, client, *used) if c not in (None, FILE)]
+    tables = _tables(path, test, (needed, not used), client, (date, test_from))
+    check_columns(tables[0], target, client, partition)
+    names = list(inputs) or [c for c in tables[0].columns if c not in (target, client, date, FILE)]
     if text is None and not names:
         raise DataError(f"{path} has no columns besides {target} and {client}; nothing to learn of")
     if text is not None and inputs:
         raise DataError("inputs and text are both given; keep one of them")
 
-    raw: Raw = Columns(tuple(names))
+    about: dict[str, Any] = {"target": target}
+    raw: Raw
     if text is None:
-        columns = [numbers_of(part, names) for part in tables]
+        made, raw = _numbers(tables, names, (columns, missing, standardise))
+        about |= {"prepared": list(raw.prepared)} if raw.prepared else {}
     else:
-        columns, raw = _texts(tables, text, length, vocabulary)
-    about = {"target": target}
-    return _dealt(Path(path).stem, tables, columns, target, client, partition, seed, about, raw=raw)
+        made, raw = as_words(tables, text, length, vocabulary)
+    return dealt(_called(path), tables, made, target, client, partition, seed, about, raw=raw)
 
 
-def _texts(
+def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
+    """Partition and path, if the path came first."""
+    if is_path(partition):
+        if path:
+            raise DataError(f"two paths are given, {partition} and {path}; give a list of files")
+        partition, path = None, partition
+    if not path:
+        raise DataError("table needs path=, a CSV or Parquet file with a header")
+    return partition, path
+
+
+def _called(path: Paths) -> str:
+    """The name of the data set: the file's, or of several their folder's."""
+    if not several(path):
+        return files_of(path)[0].stem
+    return files_of(path)[0].absolute().parent.name
+
+
+def _tables(
+    path: Paths,
+    test: Paths | None,
+    kept: tuple[Sequence[str], bool],
+    client: str | None,
+    split: tuple[str | None, str | None],
+) -> list[Table]:
+    """The training rows and, if there are any, the test rows. kept: see read_files; split: date,
+    test_from."""
+    whole, (date, test_from) = read_files(path, *kept), split
+    if (date is None) != (test_from is None):
+        raise DataError(
+            "date and test_from go together: the column of dates, and the first day of the test set"
+        )
+    if date is not None and test_from is not None:
+        if test is not None:
+            raise DataError("test and test_from are both given; keep one of them")
+        return [*split_by_date(whole, date, test_from, client)]
+    if test is None:
+        return [whole]
+    own = [name for name in kept[0] if name != client]  # a test file may have no clients
+    tests = read_files(test, own, kept[1])
+    names = set(whole.of(client)) if client == FILE and FILE in tests.columns else set()
+    if names and not names & set(tests.of(FILE)):
+        raise DataError(
+            f"no file of test = {test} is called as one of path = {path}; give a client's files "
+            "the same name"
+        )
+    return [whole, tests]
+
+
+def _numbers(
+    tables: Sequence[Table],
+    names: Sequence[str],
+    rules: tuple[Kinds | None, Fills | None, bool],
+) -> tuple[list[Tensor], Columns]:
+    """Columns of every table as numbers, by the rules for texts, missing values and scale."""
+    kinds, fills, standardise = rules
+    if kinds or fills is not None or standardise:
+        how = fit(tables[0], names, kinds or {}, fills, standardise)
+        return [how.of(part) for part in tables], Columns(how.heads, tuple(how.said()))
+    for name in names:
+        if holds_texts(tables[0].of(name)):
+            raise no_rule(tables[0], name)
+    return [numbers_of(part, names) for part in tables], Columns(tuple(names))
+
+
+def as_words(
     tables: Sequence[Table], name: str, length: int, vocabulary: int
 ) -> tuple[list[Tensor], Words]:
     """A column of texts of every table as words by number, by the words of the first table."""
@@ -83,7 +162,7 @@ def _texts(
     return columns, Words(known, length)
 
 
-def _check_columns(
+def check_columns(
     table: Table, target: str, client: str | None, partition: Partition | None
 ) -> None:
     """Raise DataError for missing columns, and if no column names the clients."""
@@ -93,7 +172,7 @@ def _check_columns(
         table.of(name)
 
 
-def _dealt(
+def dealt(
     name: str,
     tables: Sequence[Table],
     inputs: Sequence[Tensor],
@@ -116,9 +195,10 @@ def _dealt(
                 f"{test_targets.dtype} in {tables[1].where}; write both alike"
             )
     owners = tests = None
+    names: tuple[str, ...] = ()
     if client is not None:
         who = Codes.of(present(tables[0], client))
-        owners = who.numbers(tables[0].of(client), tables[0].where)
+        names, owners = who.names, who.numbers(tables[0].of(client), tables[0].where)
         details |= {"client_names": list(who.names)} if len(who.names) <= 1000 else {}
         if len(tables) > 1 and client in tables[1].columns:
             tests = who.numbers(present(tables[1], client), tables[1].where)
@@ -131,107 +211,10 @@ def _dealt(
         owners=owners,
         test_owners=tests,
         by="clients",
+        owner_names=names,
         class_names=() if classes is None else classes.names,
         transform=transform,
         raw=raw,
         details=details,
     )
     return arrays.divided(natural() if partition is None else partition, seed)
-
-
-def hugging_face(
-    partition: Partition | None = None,
-    seed: int = 0,
-    path: str = "",
-    config: str | None = None,
-    split: str = "train",
-    test_split: str | None = "test",
-    inputs: str = "image",
-    target: str = "label",
-    client: str | None = None,
-    length: int = 64,
-    vocabulary: int = 20_000,
-    mean: Sequence[float] = (),
-    std: Sequence[float] = (),
-    rotate: float = 0.0,
-    crop: int = 0,
-    flip: bool = False,
-) -> FederatedData:
-    """Load any image, text or number data set of the Hugging Face hub, or one on disk.
-
-    path: its name, or a folder that `save_to_disk` wrote; config: which of its configurations.
-    inputs, target, client: names of columns. Pictures stay uint8 and are normalised and augmented
-    in batches, as for `cifar10` (mean 0.5 and std 0.5 by default); texts become numbers of words,
-    as for `ag_news`; lists of numbers stay. test_split: "none" for no test set. Needs the library
-    datasets. Raises DataError naming the data set, column and row.
-    """
-    if not path:
-        raise DataError("hugging_face needs path=, a name on the hub or a folder")
-    splits = [split] + ([] if test_split is None else [test_split])
-    chosen = [inputs, target] + ([] if client is None else [client])
-    whole = _from_hub(path, config)
-    tables = [_hub_table(whole, path, name, chosen) for name in splits]
-    _check_columns(tables[0], target, client, partition)
-    columns, raw = _columns(tables, inputs, length, vocabulary)
-    transform = None
-    if columns[0].dtype == torch.uint8:
-        grey = (0.5,) * columns[0].shape[1]
-        shift, scale = tuple(mean) or grey, tuple(std) or grey
-        transform = Images(mean=shift, std=scale, rotate=rotate, crop=crop, flip=flip)
-    details: dict[str, Any] = {"split": split, "inputs": inputs, "target": target}
-    name = Path(path).name
-    return _dealt(name, tables, columns, target, client, partition, seed, details, transform, raw)
-
-
-def _columns(
-    tables: Sequence[Table], name: str, length: int, vocabulary: int
-) -> tuple[list[Tensor], Raw | None]:
-    """A column of every table: pictures as uint8, texts as words by number, numbers as they are."""
-    if holds_pictures(tables[0].of(name)):
-        return [pictures_of(part, name) for part in tables], None
-    if not isinstance(tables[0].of(name)[0], str):
-        return [numbers_of(part, [name]) for part in tables], Columns((name,))
-    return _texts(tables, name, length, vocabulary)
-
-
-def _from_hub(path: str, config: str | None) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            "hugging_face needs the library datasets, which is missing; pip install "
-            "fedloom[huggingface]"
-        ) from error
-    try:
-        if _saved(path):
-            return datasets.load_from_disk(path)
-        return datasets.load_dataset(path, config)
-    except Exception as error:  # the library raises all kinds of errors, also without a network
-        said = str(error).splitlines()
-        raise DataError(
-            f"data set '{path}' cannot be loaded ({type(error).__name__}: "
-            f"{said[0] if said else ''}); give a name of the hub with a network, or a folder of "
-            "save_to_disk"
-        ) from error
-
-
-def _saved(path: str) -> bool:
-    return any((Path(path) / name).is_file() for name in ("dataset_dict.json", "state.json"))
-
-
-def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Table:
-    """Some columns of a split; a picture is only decoded as it is read."""
-    if not hasattr(whole, "keys"):
-        raise DataError(f"data set '{path}' has no splits; save a DatasetDict with {split}")
-    if split not in whole:
-        known = did_you_mean(split, list(whole.keys()))
-        raise DataError(
-            f"data set '{path}' has no split '{split}'; {known} (test_split=none for no test set)"
-        )
-    part = whole[split].with_format(None)  # it may have been saved to give tensors
-    if not len(part):
-        raise DataError(f"data set '{path}', split '{split}' is empty")
-    where = f"data set '{path}', split '{split}'"
-    found = {n: part[n] for n in part.column_names if n in columns}
-    # otherwise the library reads row by row
-    return Table(where, {n: v if holds_pictures(v) else v[:] for n, v in found.items()})

@@ -1,0 +1,235 @@
+"""Columns of a table as a model's inputs: texts as numbers, missing values filled, standardised.
+
+Everything is found in the training rows alone, and applied to all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.own.columns import LARGEST, Codes, Table, name_of, short
+from fedloom.errors import DataError, did_you_mean, unknown
+
+KINDS = ("one_hot", "ordinal", "number")
+FILLS = ("mean", "median", "most_frequent")
+# what an empty cell is written as
+EMPTY = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
+ALL = "*"  # every column that has no rule of its own
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Kinds = Mapping[str, str | Sequence[str]]
+Fills = str | float | Mapping[str, str | float]
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is turned into numbers. values: of a column of texts, in order; fill: stands for
+    a missing value, None if none may be missing; missing: of the training rows; mean, std: what is
+    taken off and divided by.
+    """
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = ()
+    fill: float | str | None = None
+    missing: int = 0
+    mean: float = 0.0
+    std: float = 1.0
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The names of the numbers that it becomes."""
+        if self.kind != "one_hot":
+            return (self.name,)
+        return tuple(f"{self.name}={value}" for value in self.values)
+
+    def of(self, table: Table) -> Floats:
+        """The numbers (n, k) of a table's column. Raises DataError naming file and row."""
+        values = table.of(self.name)
+        if self.kind == "number":
+            cells = [self._number(value, table, row) for row, value in enumerate(values)]
+            return (np.array(cells, dtype=np.float64)[:, None] - self.mean) / self.std
+        place = {name: i for i, name in enumerate(self.values)}
+        found = [place.get(self._text(value, table, row), -1) for row, value in enumerate(values)]
+        if self.kind == "one_hot":  # a value that no training row has is 0 everywhere
+            return np.equal.outer(found, range(len(self.values))).astype(np.float64)
+        if -1 in found:
+            row = found.index(-1)
+            raise DataError(
+                f"{table.at(self.name, row)}: {short(values[row])} has no place in the order of "
+                f"the column ({', '.join(self.values[:10])}); write the whole order into "
+                f"columns.{self.name}, or take one_hot"
+            )
+        return np.array(found, dtype=np.float64)[:, None]
+
+    def _number(self, value: Any, table: Table, row: int) -> float:
+        if is_empty(value):
+            value = self._filled(table, row)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not abs(number) <= LARGEST:  # NaN is not
+            raise DataError(f"{table.at(self.name, row)}: {short(value)} is no finite number")
+        return number
+
+    def _text(self, value: Any, table: Table, row: int) -> str:
+        return name_of(self._filled(table, row) if is_empty(value) else value)
+
+    def _filled(self, table: Table, row: int) -> float | str:
+        if self.fill is None:
+            ways = "median, mean" if self.kind == "number" else "most_frequent"
+            raise DataError(
+                f"{table.at(self.name, row)} is empty; fill such cells by missing = {ways} or a "
+                "value of your own, or take the rows out"
+            )
+        return self.fill
+
+    def said(self) -> str:
+        """What was done, in words; empty for numbers that stay."""
+        words = []
+        if self.kind == "one_hot":
+            words.append(f"one input for each of {len(self.values)} values")
+        if self.kind == "ordinal":
+            words.append(f"0 to {len(self.values) - 1} for {' < '.join(self.values[:10])}")
+        if self.fill is not None:
+            fill = f"{self.fill:.6g}" if isinstance(self.fill, float) else f"'{self.fill}'"
+            words.append(f"missing values as {fill} ({self.missing} in training)")
+        if (self.mean, self.std) != (0.0, 1.0):
+            words.append(f"less {self.mean:.6g}, divided by {self.std:.6g}")
+        return f"{self.name}: {', '.join(words)}" if words else ""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The rules for all columns of a model's inputs."""
+
+    columns: tuple[Column, ...]
+
+    def of(self, table: Table) -> Tensor:
+        """The inputs (n, k) float32 of a table's rows."""
+        parts = [column.of(table) for column in self.columns]
+        return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(head for column in self.columns for head in column.heads)
+
+    def said(self) -> list[str]:
+        """A line for every column that was changed."""
+        return [line for column in self.columns if (line := column.said())]
+
+
+def is_empty(value: Any) -> bool:
+    """True for a missing value.
+
+    >>> is_empty("NA"), is_empty(None), is_empty(float("nan")), is_empty(0)
+    (True, True, True, False)
+    """
+    return value is None or bool(value != value) or (isinstance(value, str) and value in EMPTY)
+
+
+def holds_texts(values: Sequence[Any]) -> bool:
+    """True if fewer than half of the values that are there are numbers."""
+    there = [value for value in values if not is_empty(value)]
+    texts = sum(isinstance(value, str) and not _is_number(value) for value in there)
+    return 2 * texts > len(there)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def fit(
+    table: Table, names: Sequence[str], kinds: Kinds, fills: Fills | None, standardise: bool
+) -> Preparation:
+    """Find in the training rows how columns become inputs; see `table`. Raises DataError."""
+    for option, given in (("columns", kinds), ("missing", fills)):
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in (*names, ALL):
+                raise DataError(
+                    f"{option}.{name}: there is no input of this name; {did_you_mean(name, names)}"
+                )
+    return Preparation(tuple(_column(table, name, kinds, fills, standardise) for name in names))
+
+
+def _column(
+    table: Table, name: str, kinds: Kinds, fills: Fills | None, standardise: bool
+) -> Column:
+    values = table.of(name)
+    there = [value for value in values if not is_empty(value)]
+    if not there:
+        raise DataError(f"{table.where}, column '{name}' is empty in every row; leave it out")
+    text = holds_texts(there)
+    rule = kinds.get(name) or (kinds.get(ALL, "") if text else "number")
+    if not rule:
+        raise no_rule(table, name)
+    if isinstance(rule, str) and rule not in KINDS:
+        raise DataError(f"columns.{name}: {unknown('kind of column', rule, KINDS)}, or its values")
+    how = fills.get(name, fills.get(ALL)) if isinstance(fills, Mapping) else fills
+    missing = len(values) - len(there)
+    if rule == "number":
+        number = None if how is None else _number_for(name, there, how)
+        column = Column(name, "number", (), number, missing)
+        return _standardised(column, table) if standardise else column
+    own = isinstance(fills, Mapping) and name in fills
+    fill = None if how is None else _text_for(there, how, own)
+    if isinstance(rule, str):
+        order = Codes.of([*there, *([fill] if missing and fill is not None else [])]).names
+        return Column(name, rule, order, fill, missing)
+    return Column(name, "ordinal", tuple(map(name_of, rule)), fill, missing)
+
+
+def no_rule(table: Table, name: str) -> DataError:
+    """The error for a column of texts of which nothing says how it becomes numbers."""
+    row = next(i for i, v in enumerate(table.of(name)) if not is_empty(v) and not _is_number(v))
+    return DataError(
+        f"{table.at(name, row)}: {short(table.of(name)[row])} is a text; write columns.{name} = "
+        "one_hot, or ordinal, or its values in order; or leave it out of inputs"
+    )
+
+
+def _standardised(column: Column, table: Table) -> Column:
+    numbers = column.of(table)
+    std = float(numbers.std())
+    return Column(**{**vars(column), "mean": float(numbers.mean()), "std": std or 1.0})
+
+
+def _number_for(name: str, there: Sequence[Any], how: str | float) -> float:
+    """What stands for a missing number."""
+    if isinstance(how, str) and how not in FILLS:
+        raise DataError(
+            f"missing.{name} must be mean, median, most_frequent or a number, got '{how}'"
+        )
+    if not isinstance(how, str):
+        return float(how)
+    numbers = [float(value) for value in there if _is_number(value)]
+    if how == "most_frequent":
+        return float(_commonest(numbers))
+    return float(np.mean(numbers) if how == "mean" else np.median(numbers))
+
+
+def _text_for(there: Sequence[Any], how: str | float, own: bool) -> str:
+    """What stands for a missing text: the most frequent one, or another. own: the rule is of this
+    column alone; a number for all columns is no text.
+    """
+    if how in FILLS or not (own or isinstance(how, str)):
+        return str(_commonest([name_of(value) for value in there]))
+    return name_of(how)
+
+
+def _commonest(values: Sequence[Any]) -> Any:
+    """The most frequent value, the smallest of several."""
+    counts = Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value))

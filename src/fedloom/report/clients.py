@@ -1,0 +1,69 @@
+"""The table of clients: name, examples and metric of each, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .runs import Group, Run
+from .tables import human_value
+
+SHOWN = 100  # clients of a table; of more, the worst
+
+
+def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], int]:
+    """Headings, lines, and how many clients there are: the mean over the seeds of the metric of
+    each client, the worst of the first group first; nothing for clients without names.
+
+    Groups whose clients are not those of the first one are left out.
+    """
+    found = [(group, values) for group in groups if (values := _values(group)) is not None]
+    if not found:
+        return [], [], 0
+    clients = _clients(found[0][0].counted[0])
+    found = [pair for pair in found if _clients(pair[0].counted[0]) == clients]
+    metric = found[0][0].metric
+    sign = -1.0 if metric.higher_is_better is False else 1.0
+    first = found[0][1]
+    order = sorted(range(len(clients)), key=lambda i: (np.isnan(first[i]), sign * first[i]))
+    lines = []
+    for i in order[:SHOWN]:
+        name, examples = clients[i]
+        cells = [None if np.isnan(values[i]) else float(values[i]) for _, values in found]
+        lines.append([name, f"{examples:,}", *(human_value(v, metric.unit) for v in cells)])
+    word = f"{metric.name.replace('_', ' ')}{' %' if metric.unit == 'share' else ''}"
+    heads = [f"{group.label}, {word}" if len(found) > 1 else word for group, _ in found]
+    return ["client", "examples", *heads], lines, len(clients)
+
+
+def prepared(groups: Sequence[Group]) -> list[str]:
+    """What was done with the columns of the users' tables, a line each."""
+    runs = [run for group in groups for run in group.runs]
+    parts: list[Any] = [run.partition.get("inputs") or {} for run in runs]
+    return list(dict.fromkeys(str(line) for part in parts for line in part.get("prepared", ())))
+
+
+def _clients(run: Run) -> list[tuple[str, int]]:
+    """(name, examples) of every client; nothing if they have no names."""
+    names, sizes = run.partition.get("client_names"), run.partition.get("sizes")
+    if not names or not sizes or "every" in run.partition or len(names) != len(sizes):
+        return []
+    return [(str(name), int(size)) for name, size in zip(names, sizes, strict=True)]
+
+
+def _values(group: Group) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """The mean of every client's metric over the seeds with the same clients; NaN where none."""
+    if not group.counted or not (clients := _clients(group.counted[0])):
+        return None
+    rows = [
+        [np.nan if value is None else float(value) for value in run.clients["values"]]
+        for run in group.counted
+        if run.clients.get("values") and _clients(run) == clients
+    ]
+    table = np.array([row for row in rows if len(row) == len(clients)])
+    if not table.size or np.isnan(table).all():
+        return None
+    means: np.ndarray[Any, np.dtype[np.float64]] = table.mean(axis=0)
+    return means
