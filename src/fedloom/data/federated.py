@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fedloom.core.rng import generator
 from fedloom.data.client_indices import Ragged, Split
+from fedloom.data.counting import count_labels, refuse_shared_samples
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
 from fedloom.errors import DataError
 
-_COUNTED = 100_000  # clients whose labels are counted at once
 LARGEST_TABLE = 1 << 28  # cells of label_counts()
 LONGEST_LIST = 1000  # names that a description holds
 
@@ -244,7 +244,7 @@ class FederatedData:
             return self
         if self.validation is not None:
             raise DataError(f"'{self.name}' already has {len(self.validation)} validation samples")
-        _refuse_shared_samples(self)
+        refuse_shared_samples(self.clients)
         sizes = self.sizes.tolist()
         held = torch.zeros(len(self.clients.indices), dtype=torch.bool)
         given, start = [], 0
@@ -397,24 +397,3 @@ class FederatedData:
                 f"sample {int(self.clients.indices[entry])} is in the validation set and at client "
                 f"{int(self.clients.owners()[entry])}; no client may train on validation samples"
             )
-
-
-def count_labels(lists: Ragged, targets: Tensor, classes: int) -> Tensor:
-    """Count the labels, or all tokens, of targets (n, ...) on every list: (N, C) int64."""
-    counts = torch.zeros(lists.count, classes, dtype=torch.int64)
-    for a in range(0, lists.count, _COUNTED):  # a million at once would take gigabytes
-        part = Ragged(lists.offsets[a : a + _COUNTED + 1], lists.indices)
-        held = targets[lists.indices[part.offsets[0] : part.offsets[-1]]]
-        first = (part.owners() * classes).view(-1, *[1] * (held.ndim - 1))
-        found = torch.bincount((first + held).flatten(), minlength=part.count * classes)
-        counts[a : a + _COUNTED] = found.view(-1, classes)
-    return counts
-
-
-def _refuse_shared_samples(data: FederatedData) -> None:
-    times = torch.bincount(data.clients.indices, minlength=len(data.inputs))
-    if int(times.max()) > 1:
-        raise DataError(
-            f"sample {int(times.argmax())} is on {int(times.max())} clients' lists, so holding it "
-            "out of one leaves it at another; choose validation samples before the partition"
-        )

@@ -1,4 +1,4 @@
-"""A user's functions, called after a round or an evaluation."""
+"""A user's functions and measures, called after a round or an evaluation."""
 
 from __future__ import annotations
 
@@ -43,3 +43,12 @@ def tell(
         call(row, made) if with_model else call(row)
     for call in others:
         call(row)
+
+
+def measured(loop: Any, measures: Sequence[Any], last: bool) -> dict[str, float]:
+    """The columns of the measures that are due. last: no round follows, so all of them are."""
+    found: dict[str, float] = {}
+    for measure in measures:
+        if loop.round % measure.every == 0 or last:
+            found |= measure(loop)
+    return found

@@ -33,7 +33,7 @@ from ..storage.run_directory import RunDirectory, State
 from .aggregated import aggregated, allowed, first_state
 from .arrivals import as_json, chooser, restored
 from .billing import all_billed, simulated_seconds, together, wasted
-from .callbacks import tell
+from .callbacks import measured, tell
 from .choosing import Chosen, Told, UnderWay
 from .client_evaluation import ClientTests, spread_of, untested
 from .divergence import Watch
@@ -272,10 +272,11 @@ class Loop:
         if "test" in scores and tests and self.sizes is None:
             values, _ = self.client_values(scores["test"])
             spread = spread_of(self.headline, values, self.curve.higher_is_better, self._names)
-        measured = self._measured(rounds)
+        found = measured(self, self.measures, self.round >= rounds)
+        found = no_column_twice(found, self.history[-1], "measures")
         with undisturbed():
             row = self.history[-1]
-            row.update(sizes | spread | measured)
+            row.update(sizes | spread | found)
             for part, score in scores.items():
                 put(row, part, score, self.fed.metrics)
             name = f"test_{self.headline}"
@@ -297,14 +298,6 @@ class Loop:
         """
         told = lambda: (self.model(), self._asked("broadcast", self.srv), self.buffers)
         return self._clients.values(score, self.memory, self.group, told, self.round)
-
-    def _measured(self, rounds: int) -> dict[str, float]:
-        """The columns of the measures that are due."""
-        found: dict[str, float] = {}
-        for measure in self.measures:
-            if self.round % measure.every == 0 or self.round >= rounds:
-                found |= measure(self)
-        return no_column_twice(found, self.history[-1], "measures")
 
     def scores(self) -> dict[str, Score]:
         """The current model on the test set and on the validation split."""
