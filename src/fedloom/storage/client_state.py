@@ -265,7 +265,7 @@ class ClientMemory:
 
     def _check(self) -> None:
         """Raise CheckpointError for a segment that is missing or damaged. Of many bytes the rows
-        are left to _read(), but for segments of before 0.3, whose checksum is of the whole file.
+        are left to _read(), but for segments of before 0.2, whose checksum is of the whole file.
         """
         paths = {name: (self._folder or Path()) / name for name in self._written}
         for name, path in paths.items():
