@@ -115,6 +115,7 @@ def test_a_server_with_tests_of_its_own_equals_the_simulation(tmp_path):
     sizes = [int(n) for n in config.data().sizes]
     fed = folder(tmp_path, config, sizes, classes=10)
     ours = serve(fed, lambda roll: Here(fed))
+    assert 'label = "SCAFFOLD, deployed"' in (fed.run / "config.toml").read_text()
     alone = resolve(fed.run_file, ["engine=serial"]).experiment().run()
     assert all(torch.equal(v, fields(alone.state)[k]) for k, v in fields(ours.state).items())
     rows = [

@@ -70,6 +70,8 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     DataError, CompositionError.
     """
     config, roll = settings_of(fed), read_roll(fed.roll_file)
+    label = f"{config.values['label']}, deployed"  # beside its simulation, not one run with it
+    config = Config({**config.values, "label": label}, config.origin)
     if agreed is None:
         data = config.data().elsewhere(roll.as_data())
     elif fed.settings().evaluate == "nodes":
