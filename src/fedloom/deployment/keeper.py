@@ -60,6 +60,7 @@ class Keeper:
     def _once(self) -> None:
         """Run it to its end."""
         self.starts += 1
+        self._trouble = ""
         if self.log.exists() and self.log.stat().st_size > _LARGEST:
             os.replace(self.log, self.log.with_name(self.log.name + ".1"))
         self._process = process = subprocess.Popen(
