@@ -113,6 +113,11 @@ class Folder:
         return self.path / "flower"
 
     @property
+    def news(self) -> Path:
+        """A file that grows when messages are sent, at the server."""
+        return self.home / "news"
+
+    @property
     def agreed_file(self) -> Path:
         """What server and nodes agreed on before round 1."""
         return self.path / "agreed.json"

@@ -22,11 +22,12 @@ _POLL = 0.2  # seconds
 
 class Carrier:
     """Carries messages to the clients of a roll, and their answers back. A node is the client
-    whose key it has; one that is not there when a round begins may still come.
+    whose key it has; one that is not there when a round begins may still come. news: a file that
+    grows when messages were sent.
     """
 
-    def __init__(self, grid: Grid, roll: Clients) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, roll: Clients, news: Path) -> None:
+        self._grid, self._news = grid, news
         self._clients = {as_pem(entry.key): i for i, entry in enumerate(roll.client)}
 
     def present(self) -> dict[int, int]:
@@ -61,6 +62,9 @@ class Carrier:
         for i, name in zip(some, self._grid.push_messages(sent) if sent else [], strict=True):
             waiting[name] = i
             del todo[i]
+        if sent:  # the gate has nodes that wait for this
+            with open(self._news, "ab") as news:
+                news.write(b".")
 
 
 def _error(reply: Message) -> str:
@@ -69,7 +73,7 @@ def _error(reply: Message) -> str:
 
 def _main(grid: Grid, context: Context) -> None:
     fed = Folder(Path(str(context.run_config["folder"])))
-    serve(fed, lambda roll: Carrier(grid, roll))
+    serve(fed, lambda roll: Carrier(grid, roll, fed.news))
 
 
 app.main()(_main)

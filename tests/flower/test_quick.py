@@ -1,0 +1,89 @@
+"""What makes a round short: a node hears of a message at once, and has a process for it at once."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import httpx
+
+with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
+    from starlette.testclient import TestClient
+
+from fedloom.config import resolve
+from fedloom.deployment.flower_app import gate as gate_module
+from fedloom.deployment.flower_app.warm import NAME, stand_in
+from fedloom.deployment.new import make
+from support.live import until
+
+pytestmark = [pytest.mark.flower]
+PULL = "/v1/fleet/pull-messages"
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """A gate whose link answers from a list; the last answer stays."""
+    fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
+    fed.home.mkdir()
+    answers, seen = [httpx.Response(200)], []
+
+    def link(request):
+        seen.append(request)
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        return httpx.Response(found.status_code, content=found.content)
+
+    client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(link))
+    monkeypatch.setattr(gate_module.httpx, "AsyncClient", client)
+    with TestClient(gate_module.gate(fed)) as node:
+        yield node, fed, answers, seen
+
+
+def test_a_node_waits_until_there_are_messages(asked):
+    node, fed, answers, seen = asked
+    answers.append(httpx.Response(200, content=b"m" * 100))
+    late = threading.Timer(0.5, fed.news.write_bytes, (b".",))
+    late.start()
+    began = time.monotonic()
+    assert node.post(PULL, content=b"I").content == b"m" * 100
+    assert time.monotonic() - began >= 0.5
+    assert [r.content for r in seen] == [b"I", b"I"]
+
+
+def test_a_node_does_not_wait_for_ever_and_a_stranger_not_at_all(asked, monkeypatch):
+    node, _, answers, seen = asked
+    monkeypatch.setattr(gate_module, "_HOLD", 0.3)
+    assert node.post(PULL, content=b"I").content == b""
+    assert len(seen) == 2
+    monkeypatch.setattr(gate_module, "_HOLD", 60.0)
+    answers[:] = [httpx.Response(401)]
+    assert node.post(PULL, content=b"I").status_code == 401
+    assert node.post(PULL, content=b"I" * 70_000).status_code == 413
+
+
+def test_a_program_that_asks_for_a_copy_becomes_flowers_if_nobody_answers(tmp_path):
+    stand_in(tmp_path / "bin", tmp_path / "nobody", "/bin/echo")
+    done = subprocess.run([tmp_path / "bin" / NAME, "a b", "--c"], capture_output=True, text=True)
+    assert done.stdout == "a b --c\n"
+
+
+def test_copies_run_flowers_program(tmp_path):
+    door = tmp_path / "door"
+    stand_in(tmp_path / "bin", door, "/bin/false")
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.warm", str(door)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            until(door.exists, "the process has its imports")
+            for _ in range(2):
+                subprocess.run([tmp_path / "bin" / NAME, "--help"], check=True)
+            for _ in range(2):
+                assert next(line for line in process.stdout if line == "Run a Flower ClientApp\n")
+        finally:
+            process.kill()
