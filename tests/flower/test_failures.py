@@ -64,9 +64,11 @@ def test_a_client_process_is_killed(federation, tmp_path):
     """The same message is sent again, and answered; or the update is missing."""
     number = federation.begin()
     federation.done(1)
+    federation.processes["node1"].send_signal(signal.SIGSTOP)  # so that its process must wait
     until(lambda: federation.children("node1", "clientapp"), "client 1 is asked")
     for pid in federation.children("node1", "clientapp"):
         subprocess.run(["kill", "-9", str(pid)], check=False)
+    federation.processes["node1"].send_signal(signal.SIGCONT)
     assert federation.finished(number) == "finished:completed"
     federation.equals_simulation(tmp_path / "alone")
 
@@ -150,7 +152,7 @@ def test_strangers_are_refused(server, tmp_path):
     shutil.copytree(server.fed.path / "nodes" / "0", place)
     fed = Folder(place, 0)
     make_node_key(fed.secret("node"))
-    stranger, log = connection(fed, tmp_path / "door"), tmp_path / "log"
+    stranger, log = connection(fed, tmp_path), tmp_path / "log"
     for command, said in (
         (stranger.command, "code: 2004"),
         (
@@ -160,7 +162,7 @@ def test_strangers_are_refused(server, tmp_path):
     ):
         assert re.search(said, _words(Keeper(command, log, stranger._environment)))
     make_authority(Folder(place, 0), "127.0.0.1")
-    assert re.search(GAVE_UP, _words(connection(fed, tmp_path / "door")))
+    assert re.search(GAVE_UP, _words(connection(fed, tmp_path)))
 
     port, ca = server.fed.settings().port, server.fed.certificate("ca")
     with pytest.raises((urllib.error.URLError, ConnectionError)):

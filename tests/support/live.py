@@ -97,7 +97,7 @@ class Live:
             process.wait()
 
     def children(self, name: str, word: str) -> list[int]:
-        """The processes below one of these whose command line has a word."""
+        """The processes below one of these whose command line or name has a word."""
         parents, found = _parents(), []
         for pid in parents:
             at = pid
@@ -199,7 +199,8 @@ def until(true: Any, what: str, seconds: float = LONG) -> None:
 
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return words + Path(f"/proc/{pid}/comm").read_text()
     return ""
 
 

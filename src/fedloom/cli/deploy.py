@@ -121,15 +121,15 @@ def server_command(fed: Path) -> None:
 def node_command(fed: Path, client: int, data: Path | None) -> None:
     """Run a client's half: it trains on data of its own, and sends what the settings say."""
     from fedloom.deployment.door import Door
-    from fedloom.deployment.programs import node
+    from fedloom.deployment.programs import node, warm
     from fedloom.deployment.sites import Place
 
     folder = _folder(fed).node(client)
     half = Place(folder, data)
-    with tempfile.TemporaryDirectory(prefix="fedloom-") as place:
-        door = Door(Path(place) / "door", half.answer)
-        keeper = node(folder, door.path)
-        with _kept(keeper):
+    with tempfile.TemporaryDirectory(prefix="fedloom-") as name:
+        place = Path(name)
+        door = Door(place / "door", half.answer)
+        with _kept(warm(folder, place)), _kept(node(folder, place)):
             threading.Thread(target=door.serve, daemon=True).start()
             said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
             click.echo(f"{said}; Ctrl-C ends")
@@ -205,20 +205,29 @@ def _follow(fed: Folder, number: str) -> None:
     from fedloom.deployment.programs import FlowerError, runs
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
-    seen = len(_rows(fed.run / "rounds.jsonl"))
-    while True:
-        found = next((r for r in runs(fed) if r["run-id"] == number), None)
+    seen, last = len(_rows(fed.run / "rounds.jsonl")), _end(fed)
+    found, ask = None, 0.0
+    while found is None or not found["status"].startswith("finished"):
+        if _end(fed) != last or time.monotonic() > ask:  # Flower's command takes 2 s of a core
+            last, ask = _end(fed), time.monotonic() + 15
+            found = next((r for r in runs(fed) if r["run-id"] == number), None)
         rows = _rows(fed.run / "rounds.jsonl")
         for row in rows[seen:]:
             click.echo(_told(row))
         seen = len(rows)
-        if found is not None and found["status"].startswith("finished"):
-            break
-        time.sleep(2)
+        time.sleep(0.5)
     if found["status"] != "finished:completed":
         raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
     where = quote(str(fed.run))
     click.echo(f"the run is in {where}; its report: fedloom report {where} --out report.html")
+
+
+def _end(fed: Folder) -> int:
+    """When the run ended the last time, by its file; 0 if it never did."""
+    try:
+        return (fed.run / "summary.json").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import ConfigError, FedloomError
 from ..storage.atomic import reason
+from .flower_app.warm import NAME, stand_in
 from .folder import Folder, check_secret, write
 from .keeper import Keeper
 from .roll import read_roll
@@ -39,7 +40,7 @@ def program(name: str) -> str:
 
 def environment(fed: Folder) -> dict[str, str]:
     """The environment of Flower's programs: their files are in the federation's folder, they call
-    nobody, install nothing, and look for work often.
+    nobody, and install nothing.
     """
     beside = str(Path(sys.executable).parent)
     return os.environ | {
@@ -47,7 +48,6 @@ def environment(fed: Folder) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
@@ -82,8 +82,19 @@ def gate(fed: Folder) -> Keeper:
     return Keeper(command, fed.home / "gate.log", environment(fed))
 
 
-def node(fed: Folder, door: Path) -> Keeper:
-    """A node's connection to the server, which hands what comes to a door. Raises ConfigError."""
+def warm(fed: Folder, place: Path) -> Keeper:
+    """What starts Flower's process for each message at once, by a program of its name in a new
+    folder. place: the node's own folder for sockets.
+    """
+    stand_in(place / "bin", place / "warm", program(NAME))
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.warm", str(place / "warm")]
+    return Keeper(command, fed.path / "node.log", environment(fed))
+
+
+def node(fed: Folder, place: Path) -> Keeper:
+    """A node's connection to the server, which hands what comes to the door of a place. Raises
+    ConfigError.
+    """
     settings = fed.settings()
     check_secret(fed.secret("node"))
     if not fed.certificate("ca").is_file():
@@ -93,8 +104,10 @@ def node(fed: Folder, door: Path) -> Keeper:
     command += ["--root-certificates", str(fed.certificate("ca"))]
     command += ["--auth-supernode-private-key", str(fed.secret("node"))]
     command += ["--host", "127.0.0.1", "--port", str(_free_port())]
-    command += ["--node-config", f'door="{door}"']
-    return Keeper(command, fed.path / "node.log", environment(fed), GAVE_UP)
+    command += ["--node-config", f'door="{place / "door"}"']
+    found = environment(fed) | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
+    found["PATH"] = os.pathsep.join([str(place / "bin"), found["PATH"]])
+    return Keeper(command, fed.path / "node.log", found, GAVE_UP)
 
 
 def check_free(name: str, port: int, patience: float = 15.0) -> None:
