@@ -24,49 +24,24 @@ settings.register_profile("fedloom", deadline=None, derandomize=SEED == 0)
 settings.load_profile("fedloom")
 
 
-# These take every method, part or mix through one check: the quick suite has every second case of
-# each, and `make test-all` all of them.
-HALVED = {
-    "test_pairs::test_vectorised_agrees_with_serial_and_both_bills_are_true",
-    "test_pairs::test_workers_have_the_bits_of_serial",
-    "test_pairs::test_no_argument_is_changed_and_every_method_is_a_function",
-    "test_holders::test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders",
-    "test_hyperparameters::test_another_value_changes_the_run",
-    "test_hyperparameters::test_the_same_values_give_the_same_run",
-    "test_authors::test_methods_are_pure_and_the_engine_changes_nothing",
-    "test_authors::test_an_option_changes_the_run",
-    "test_engines::test_in_float32_vectorised_stays_within_the_documented_bound",
-    "test_engines::test_the_loss_falls",
-    "test_buffers::test_the_engine_has_the_bits_of_a_naive_loop",
-    "test_downlink::test_every_engine_sends_and_bills_the_same",
-    "test_feedback_conserves::test_every_method_conserves",
-    "test_trial_methods::test_a_method_is_short_and_equal_in_two_engines",
-    "test_codecs_in_runs::test_vectorised_agrees_with_serial",
-    "test_codecs_in_runs::test_a_resumed_run_goes_on_with_its_residuals",
-    "test_model_kinds::test_vectorised_agrees_with_serial_in_float64",
-    "test_deployment::test_every_method",
-    "test_bytes::test_the_ledger_is_the_sum_of_all_messages",
-    "test_clock::test_engines_agree",
-    "test_clock::test_resumed_is_uninterrupted",
-    "test_device::test_every_part_of_every_axis_computes_what_it_does_on_the_cpu",
-    "test_resume::test_extended_is_uninterrupted",
-    "test_neutral::test_ratio_one_is_the_base_algorithm",
-    "test_neutral::test_capacity_one_is_the_base_algorithm",
-    "test_conservation::test_what_was_sent_and_what_is_kept_is_what_was_computed",
-    "test_trial_methods::test_and_agrees_with_many_clients_at_once",
-    "test_aggregation::test_many_clients_at_once_agree_with_one_after_another",
-}
+# These folders take every method, part or mix through one check after another: the quick suite has
+# every third case of a check, or every second one of few, and `make test-all` all of them.
+THINNED = ("contract", "closed_form")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every second case of HALVED as slow."""
-    seen: collections.Counter[str] = collections.Counter()
+    """Mark the cases of THINNED that the quick suite leaves out as slow. Where a check begins
+    depends on its name, so that what one leaves out another one has.
+    """
+    checks = collections.defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        name = f"{item.path.stem}::{getattr(item, 'originalname', '')}"
-        if name in HALVED and item.get_closest_marker("slow") is None:
-            seen[name] += 1
-            if not seen[name] % 2:
+        if item.path.parent.name in THINNED and item.get_closest_marker("slow") is None:
+            checks[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in checks.items():
+        step = 3 if len(cases) > 5 else 2 if len(cases) > 3 else 1
+        for place, item in enumerate(cases, zlib.crc32(name.encode()) % step):
+            if place % step:
                 item.add_marker(pytest.mark.slow)
 
 

@@ -53,6 +53,7 @@ def test_the_cut_has_every_value_of_every_axis():
     }
 
 
+@pytest.mark.slow
 def test_every_mix_has_a_meaning():
     for mix in pairs.mixes():
         pairs.trial(dict(mix)).build()

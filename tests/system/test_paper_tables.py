@@ -223,6 +223,7 @@ def test_what_is_measured_on_finished_runs_is_kept(fedloom: Fedloom) -> None:
     }
 
 
+@pytest.mark.slow
 def test_runs_at_once_give_the_same_lines(fedloom: Fedloom) -> None:
     """Two processes, one data load each; then nothing is left to run, and the table is drawn."""
     fedloom("paper", *SMALL, "--out", "one")

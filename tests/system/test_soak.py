@@ -24,6 +24,7 @@ def soak(tmp_path, *words):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_small_soak_loses_nothing_and_goes_on_with_its_record(tmp_path):
     code, said = soak(tmp_path, "--kills", 2, "--messages", 2000, "--engines", "serial")
     assert code == 0 and "nothing lost" in said, said

@@ -165,6 +165,7 @@ def shortened(monkeypatch):
         monkeypatch.setattr(pulse, name, value)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, monkeypatch):
     def limit(self, longer):  # a busy machine is slow to start processes: long, until one stands
         return 1.0 if any(Path("/proc", p).exists() for p in os.listdir(tmp_path / "one")) else 600
