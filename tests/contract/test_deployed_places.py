@@ -139,6 +139,10 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
     with pytest.raises(ClientError, match="and so it was in 2 rounds in a row"):
         serve(other, lambda roll: Here(other, off=[0, 1]))
     assert len((other.run / "rounds.jsonl").read_text().splitlines()) == 1  # it can be resumed
+    (row,) = [json.loads(line) for line in (other.run / "clients.jsonl").read_text().splitlines()]
+    tried = [*row["redrawn"], row]
+    assert [each["unused"] for each in tried] == [[i for i in e["asked"] if i == 2] for e in tried]
+    assert len(tried) == 3 and not row["answered"]
     assert len(serve(other, lambda roll: Here(other)).history) == 3
 
 
