@@ -23,6 +23,8 @@ from fedloom.deployment.roll import Clients, Entry, read_roll
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
+from fedloom.report import load_run
+from fedloom.report.attendance import attendance, names_of
 
 KEY = "ecdsa-sha2-nistp384 "
 SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.epochs=1"]
@@ -31,7 +33,8 @@ SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.ep
 def folder(path, config, examples=(None,) * 3, classes=None, **settings):
     """A federation's folder with keys that nobody has."""
     fed = Folder(path / "fed")
-    entries = [Entry(key=f"{KEY}AAA{i}", examples=n) for i, n in enumerate(examples)]
+    named = ["north", "", "south"]
+    entries = [Entry(key=f"{KEY}AAA{i}", examples=n, name=named[i]) for i, n in enumerate(examples)]
     fed.certificate("ca").parent.mkdir(parents=True)
     fed.certificate("ca").write_text("none")
     given = deployment_of({"run": "r", "join": 0.0, **settings}, "test")
@@ -143,6 +146,16 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
     tried = [*row["redrawn"], row]
     assert [each["unused"] for each in tried] == [[i for i in e["asked"] if i == 2] for e in tried]
     assert len(tried) == 3 and not row["answered"]
+    found = attendance(other.run, names_of(load_run(other.run)))
+    assert found is not None and found.heads == [
+        "client",
+        "asked",
+        "counted",
+        "no answer",
+        *found.heads[4:],
+    ]
+    assert [line[0] for line in found.lines] == ["0 north", "1 client 1", "2 south"]
+    assert sum(int(line[1]) for line in found.lines) == 6
     assert len(serve(other, lambda roll: Here(other)).history) == 3
 
 
