@@ -97,9 +97,10 @@ def show_command(name: str) -> None:
     ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
-    folder of a run: how far it is, its result, and who answered if its clients were elsewhere.
+    folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
+    were elsewhere.
     """
-    if Path(name, "config.toml").is_file():
+    if "/" in name and Path(name, "config.toml").is_file():
         click.echo(_run(Path(name)))
         return
     click.echo(_remembered(f"show {name}", lambda: _shown(name)))
