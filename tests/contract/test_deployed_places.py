@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.aggregation import DifferentialPrivacy
 from fedloom.config import resolve
 from fedloom.core.vector import fields
 from fedloom.deployment.check import check
@@ -192,6 +193,22 @@ def test_noise_and_cohorts_of_a_private_run_cannot_be_made_again(tmp_path):
         )
         with pytest.raises((CompositionError, ConfigError), match=said):
             serve(fed, lambda roll, fed=fed: Here(fed))
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_run_s_files_do_not_tell_its_noise(tmp_path):
+    """The seed in them makes a simulation's noise again, and has nothing to do with this one: all
+    take part, so that the models differ by noise alone.
+    """
+    changes = [*SMALL, *PRIVATE, "cohort=1.0", "rounds=1", "checkpoint.every_rounds=1"]
+    config = resolve("digits", [*changes, "aggregation.clip=0.3"])
+    fed = folder(tmp_path, config, [int(n) for n in config.data().sizes], classes=10)
+    ours = serve(fed, lambda roll: Here(fed)).state
+    written = resolve(fed.run / "config.toml", ["engine=serial", "aggregation.noise=1e-9"])
+    here = fields(ours)["x"] - fields(written.experiment().run().state)["x"]
+    assert float(here.std()) == pytest.approx(1.0 * 0.3 / 3, rel=0.15)
+    there = DifferentialPrivacy().normals(written.values["seed"], 0)(here.shape, here.dtype)
+    assert abs(float(torch.corrcoef(torch.stack([here, there]))[0, 1])) < 5 / len(here) ** 0.5
 
 
 def test_sites_that_do_not_fit_are_named(tmp_path):
