@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedloom import Checkpoint, Local
 from fedloom.algorithm import FedAvg
@@ -319,6 +320,20 @@ def test_a_node_that_began_after_the_question_asks_itself_again(tmp_path):
     given = make()
     given.engine = engine
     assert same(run(given).srv, run(make()).srv) and not engine.refused
+
+
+def test_a_message_that_comes_again_is_answered_without_training(tmp_path, monkeypatch):
+    """Its answer may have been late, and the round is drawn again; only the last one is kept."""
+    node = Nodes(experiment(algorithm=FedAvg(), rounds=1), tmp_path).nodes[2]
+    trained, train = [], node._client.train
+    monkeypatch.setattr(node._client, "train", lambda *a: trained.append(a) or train(*a))
+    ask = Ask(run="r", what="round", round=0, client=2, taken=-1, kept=0)
+    first, other = (
+        sealed(ask, {"msg.x": torch.full((147,), x).numpy().tobytes(), "buffers": b""})
+        for x in (0.1, 0.2)
+    )
+    answers = [node.answer(raw) for raw in (first, first, other, first)]
+    assert answers[0] == answers[1] == answers[3] != answers[2] and len(trained) == 3
 
 
 def test_a_node_whose_disk_is_lost_begins_anew_or_is_out(tmp_path):
