@@ -24,11 +24,12 @@ from fedloom.aggregation import (
 from fedloom.aggregation.base import Aggregation
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import FAFED, FedNova, Scaffold
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import QSGD, Natural, TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Link, Via
 from fedloom.core.rng import generator
-from fedloom.core.vector import rec
+from fedloom.core.vector import leaves, rec
 from fedloom.engines.summation import push, root
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.attacks import Alie, Gaussian, InnerProduct, LabelFlip, Scaled, SignFlip
@@ -236,33 +237,64 @@ LINKS = {
 @pytest.mark.parametrize("link", LINKS)
 def test_one_client_moves_the_sum_by_at_most_the_clip(link: str) -> None:
     """Of all fields together, decoded, with residuals of earlier rounds; a client more or less."""
+    found = bounded(Scaffold(), rounds=2, compress=LINKS[link])
+    assert found > 5  # most are as long as they may be
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_method_lets_one_client_move_the_sum_further(name: str) -> None:
+    """Those that would add more than one such vector are refused by name."""
+    if name in NOT_PRIVATE:
+        with pytest.raises(CompositionError, match=f"DifferentialPrivacy.*{NOT_PRIVATE[name]}"):
+            bounded(make_algorithm(name))
+    else:
+        assert bounded(make_algorithm(name)) > 0
+
+
+RATIO = "divides the mean of one field"
+NOT_PRIVATE = {
+    **dict.fromkeys(("fednova", "qfedavg", "afl", "ifca"), RATIO),
+    "fafed": "divides one mean by the root of another",
+    "stem": "what every client sends before round 1",
+    **dict.fromkeys(("mime", "fedlin"), "what clients answer before the round"),
+}
+
+
+def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
+    """Check some rounds -> how many updates were as long as they may be. rounds: with more than
+    one, every client is left out in turn.
+    """
     clip, count = 0.05, 0
     rule = DifferentialPrivacy(clip=clip)
-    parts = {"sampling": "poisson", "weighting": "uniform", "cohort": 1.0, "aggregation": rule}
-    run = small(
-        Scaffold(), compress=LINKS[link], rounds=2, data=clusters(sizes=(2, 5, 8, 11)), **parts
-    )
+    parts |= {"sampling": "poisson", "weighting": "uniform", "cohort": 1.0, "aggregation": rule}
+    run = small(algorithm, data=clusters(sizes=(2, 5, 8, 11)), **parts)
     loop = run.build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    everybody = loop.cohorts.of(0)
-    memories: dict[int, Any] = {}
-    for t in range(2):
-        msg = rec(x=loop.srv.x + t, c=loop.srv.c)
-        whole = loop.engine.round(msg, loop.buffers, memories, everybody, t)
-        total = root(whole.nodes)
+    everybody, memories = loop.cohorts.of(0), dict[int, Any]()
+    for t in range(rounds):
+        msg = loop.message()[0]
+        sent = msg._replace(x=msg.x + t), loop.buffers, memories
+        whole = loop.engine.round(*sent, everybody, t)
+        total = added(root(whole.nodes))
         for i in everybody:
-            rest = [j for j in everybody if j != i]
-            other = root(loop.engine.round(msg, loop.buffers, memories, rest, t).nodes)
-            moved = torch.cat([total.delta - other.delta, total.uniform.dc - other.uniform.dc])
-            assert float(moved.double().norm()) <= clip * (1 + 1e-5)  # sums of float32 round
-            alone = root(loop.engine.round(msg, loop.buffers, memories, [i], t).nodes)
-            own = torch.cat([alone.delta, alone.uniform.dc]).double()
-            assert float(own.norm()) <= clip and alone.weight == alone.mass == 1.0
-            count += float(own.norm()) > 0.99 * clip
+            alone = root(loop.engine.round(*sent, [i], t).nodes)
+            assert float(added(alone).norm()) <= clip and alone.weight == alone.mass == 1.0
+            count += float(added(alone).norm()) > 0.99 * clip
+            if rounds > 1:
+                rest = [j for j in everybody if j != i]
+                moved = total - added(root(loop.engine.round(*sent, rest, t).nodes))
+                assert float(moved.norm()) <= clip * (1 + 1e-5)  # sums of float32 round
         memories = whole.memories
-    assert count > 5  # most are as long as they may be
     loop.engine.close()
+    return count
+
+
+def added(part: Any) -> torch.Tensor:
+    """All that a sum is given of clients, as one vector."""
+    found = [part.delta, *leaves(part.uniform)]
+    return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in found])
 
 
 def dp_run(**options: Any) -> Any:
@@ -359,6 +391,26 @@ def test_epsilon_is_that_of_the_library(
     fits = rounds_within(rdp / 2, noise, share, 1e-5, rounds)
     assert epsilon(noise, share, 1e-5, fits) <= rdp / 2
     assert epsilon(noise, share, 1e-5, fits + 1) > rdp / 2
+
+
+def test_epsilon_of_many_rounds_is_the_library_s_own() -> None:
+    """Which is asked for all of them at once here."""
+    library = pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import RdpAccountant
+
+    from fedloom.aggregation.accounting import epsilon
+
+    for noise, share, delta, rounds in (
+        (1.0, 0.01, 1e-5, 1000),
+        (0.6, 0.1, 1e-6, 50),
+        (1.1, 0.005, 1e-5, 3000),
+        (4.0, 1.0, 1e-3, 7),
+        (2.0, 0.25, 1e-8, 200),
+    ):
+        account = RdpAccountant()
+        event = library.PoissonSampledDpEvent(share, library.GaussianDpEvent(noise))
+        account.compose(event, rounds)
+        assert epsilon(noise, share, delta, rounds) == pytest.approx(account.get_epsilon(delta))
 
 
 # --------------------------------------------------------------------------------------- refusals

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.aggregation import DifferentialPrivacy
 from fedloom.config import resolve
 from fedloom.core.vector import fields
 from fedloom.deployment.check import check
@@ -23,6 +24,8 @@ from fedloom.deployment.roll import Clients, Entry, read_roll
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
+from fedloom.report import load_run
+from fedloom.report.attendance import attendance, names_of
 
 KEY = "ecdsa-sha2-nistp384 "
 SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.epochs=1"]
@@ -31,7 +34,8 @@ SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.ep
 def folder(path, config, examples=(None,) * 3, classes=None, **settings):
     """A federation's folder with keys that nobody has."""
     fed = Folder(path / "fed")
-    entries = [Entry(key=f"{KEY}AAA{i}", examples=n) for i, n in enumerate(examples)]
+    named = ["north", "", "south"]
+    entries = [Entry(key=f"{KEY}AAA{i}", examples=n, name=named[i]) for i, n in enumerate(examples)]
     fed.certificate("ca").parent.mkdir(parents=True)
     fed.certificate("ca").write_text("none")
     given = deployment_of({"run": "r", "join": 0.0, **settings}, "test")
@@ -139,6 +143,20 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
     with pytest.raises(ClientError, match="and so it was in 2 rounds in a row"):
         serve(other, lambda roll: Here(other, off=[0, 1]))
     assert len((other.run / "rounds.jsonl").read_text().splitlines()) == 1  # it can be resumed
+    (row,) = [json.loads(line) for line in (other.run / "clients.jsonl").read_text().splitlines()]
+    tried = [*row["redrawn"], row]
+    assert [each["unused"] for each in tried] == [[i for i in e["asked"] if i == 2] for e in tried]
+    assert len(tried) == 3 and not row["answered"]
+    found = attendance(other.run, names_of(load_run(other.run)))
+    assert found is not None and found.heads == [
+        "client",
+        "asked",
+        "counted",
+        "no answer",
+        *found.heads[4:],
+    ]
+    assert [line[0] for line in found.lines] == ["0 north", "1 client 1", "2 south"]
+    assert sum(int(line[1]) for line in found.lines) == 6
     assert len(serve(other, lambda roll: Here(other)).history) == 3
 
 
@@ -175,6 +193,22 @@ def test_noise_and_cohorts_of_a_private_run_cannot_be_made_again(tmp_path):
         )
         with pytest.raises((CompositionError, ConfigError), match=said):
             serve(fed, lambda roll, fed=fed: Here(fed))
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_run_s_files_do_not_tell_its_noise(tmp_path):
+    """The seed in them makes a simulation's noise again, and has nothing to do with this one: all
+    take part, so that the models differ by noise alone.
+    """
+    changes = [*SMALL, *PRIVATE, "cohort=1.0", "rounds=1", "checkpoint.every_rounds=1"]
+    config = resolve("digits", [*changes, "aggregation.clip=0.3"])
+    fed = folder(tmp_path, config, [int(n) for n in config.data().sizes], classes=10)
+    ours = serve(fed, lambda roll: Here(fed)).state
+    written = resolve(fed.run / "config.toml", ["engine=serial", "aggregation.noise=1e-9"])
+    here = fields(ours)["x"] - fields(written.experiment().run().state)["x"]
+    assert float(here.std()) == pytest.approx(1.0 * 0.3 / 3, rel=0.15)
+    there = DifferentialPrivacy().normals(written.values["seed"], 0)(here.shape, here.dtype)
+    assert abs(float(torch.corrcoef(torch.stack([here, there]))[0, 1])) < 5 / len(here) ** 0.5
 
 
 def test_sites_that_do_not_fit_are_named(tmp_path):

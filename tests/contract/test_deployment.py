@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedloom import Checkpoint, Local
 from fedloom.algorithm import FedAvg
@@ -22,6 +24,7 @@ from fedloom.deployment.engine import FederationEngine, oldest_checkpoint
 from fedloom.deployment.message import ANSWER, ASK, Ask, Refusal, opened, sealed
 from fedloom.deployment.node import Node
 from fedloom.engines import Serial
+from fedloom.engines.base import TooFewError
 from fedloom.engines.client_round import RangeResult
 from fedloom.engines.summation import push
 from fedloom.errors import CompositionError
@@ -131,24 +134,45 @@ def test_nodes_that_have_their_own_data_only(settings, tmp_path):
 
 
 class Without(Serial):
-    """The simulation in which some updates do not arrive: {(round, client)}."""
+    """The simulation in which some updates, and answers before the local steps, do not arrive:
+    {(round, client)}.
+    """
 
-    def __init__(self, missing):
+    def __init__(self, missing, unanswered=frozenset()):
         super().__init__()
-        self.missing = missing
+        self.missing, self.unanswered = missing, unanswered
 
     def round(self, msg, buffers, memories, cohort, round, first=0):
-        out = RangeResult([], {}, [])
-        for place, i in enumerate(cohort, first):
-            one = super().round(msg, buffers, memories, [i], round, place)
-            if (round, i) in self.missing:
-                cost = one.stats[0]
-                one = RangeResult([(0, place, None)], {}, [cost._replace(answered=False)])
-            for node in one.nodes:
-                push(out.nodes, *node)
-            out.memories.update(one.memories)
-            out.stats.extend(one.stats)
+        one = lambda i, place: Serial.round(self, msg, buffers, memories, [i], round, place)
+        return _without(self.missing, one, cohort, round, first)
+
+    def ask(self, msg, buffers, memories, cohort, round, first=0, losses=False):
+        one = lambda i, place: Serial.ask(self, msg, buffers, memories, [i], round, place)
+        # a node that is asked to train without that asks itself
+        out = _without(self.unanswered, one, cohort, round, first, keep=True)
+        if not any(s.answered for s in out.stats):
+            raise TooFewError("nobody", out.stats, {}, again=False)
         return out
+
+
+def _without(missing, one_of, cohort, round, first, keep=False):
+    out = RangeResult([], {}, [])
+    for place, i in enumerate(cohort, first):
+        one = one_of(i, place)
+        if (round, i) in missing:
+            cost, kept = one.stats[0], one.memories if keep else {}
+            one = RangeResult([(0, place, None)], kept, [cost._replace(answered=False)])
+        for node in one.nodes:
+            push(out.nodes, *node)
+        out.memories.update(one.memories)
+        out.stats.extend(one.stats)
+    return out
+
+
+def missing(rows, name="answered"):
+    """{(round from 0, client)} whose update, or answer to a question, did not count."""
+    asked = [(t, i, row) for t, row in enumerate(rows) if name in row for i in row["asked"]]
+    return {(t, i) for t, i, row in asked if i not in row[name]}
 
 
 def stateful(**changes):
@@ -190,6 +214,74 @@ def test_updates_that_are_lost_late_or_damaged_leave_no_trace(tmp_path):
         assert len(list(node.states.folder.iterdir())) <= 8
 
 
+class Away(Nodes):
+    """Half of the clients are away in an exchange, drawn anew; the others answer backwards."""
+
+    def __init__(self, given: Trial, folder):
+        super().__init__(given, folder)
+        self.draw = random.Random(5)
+
+    def __call__(self, messages, seconds, enough):
+        there = [i for i in messages if self.draw.random() < 0.5]
+        answers = super().__call__({i: messages[i] for i in there}, seconds, enough)
+        heads = [opened(ASK, messages[i])[0] for i in messages.keys() - {*there}]
+        self.bytes += sum(sum(head.parts.values()) for head in heads)
+        return dict(reversed(answers.items()))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedlin"])
+def test_a_round_with_too_few_updates_is_drawn_again(name, tmp_path):
+    """As often as is said, and then it changes nothing. All that it cost is in the bill; the model
+    is that of a simulation which asks the last cohorts, without the updates that did not come.
+    """
+    make = functools.partial(stateful, algorithm=make_algorithm(name), rounds=12, cohort=3)
+    engine, rows = FederationEngine(Away(make(), tmp_path), run="r", at_least=2, redraws=2), []
+    given = make(on_round=lambda row: rows.append(engine.attendance.row))
+    given.engine = engine
+    ours = run(given)
+
+    draws = [len(row.get("redrawn", ())) for row in rows]
+    used = [len(row["answered"]) for row in rows]
+    assert (
+        {*draws} == {0, 1, 2}
+        and {*used} == {0, 2, 3}
+        and [row["round"] for row in rows] == [*range(1, 13)]
+    )
+    for t, row in enumerate(rows):
+        tried = [*row.get("redrawn", ()), row]
+        cohorts = [given.loop.cohorts.of(t, attempt=k) for k in range(len(tried))]
+        assert [each["asked"] for each in tried] == cohorts
+        assert all(not each["answered"] and len(each["unused"]) < 2 for each in tried[:-1])
+        assert all(
+            {*each["answered"], *each.get("unused", ()), *each.get("lost", ())} == {*each["asked"]}
+            for each in tried
+        )
+        assert ("clients" in ours.history[t]) == (len(tried) > 1)
+
+    given = make(cohort=[row["asked"] for row in rows])
+    given.engine = Without(missing(rows), missing(rows, "questioned"))
+    alone = run(given)
+    assert same(ours.srv, alone.srv)
+    assert [row["test_loss"] for row in ours.history] == [row["test_loss"] for row in alone.history]
+    for i, state in alone.memory.items():
+        assert same(nodes(engine)[i].states.at(int(state.last), 0).state, state)
+    if name == "scaffold":  # an answer to a question is counted in other words
+        assert engine._exchange.bytes == sum(ours.up.values()) + sum(ours.down.values())
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_private_round_is_not_drawn_again():
+    """Its accounts count on the first draw, whoever answers."""
+    private = {"aggregation": "dp", "sampling": "poisson", "weighting": "uniform"}
+    engine, rows = FederationEngine(lambda *_: {}, redraws=2, rehearsal=True), []
+    private["on_round"] = lambda row: rows.append(engine.attendance.row)
+    given = experiment(algorithm=FedAvg(), cohort=0.7, rounds=2, **private)
+    given.engine = engine
+    run(given)
+    assert [row["answered"] for row in rows] == [[], []]
+    assert not any("redrawn" in row for row in rows)
+
+
 def test_a_server_that_died_goes_on_from_its_checkpoint_with_the_same_nodes(tmp_path):
     """Its nodes are ahead of it by two rounds, and go back."""
     there = Nodes(stateful(), tmp_path / "nodes")
@@ -228,6 +320,20 @@ def test_a_node_that_began_after_the_question_asks_itself_again(tmp_path):
     given = make()
     given.engine = engine
     assert same(run(given).srv, run(make()).srv) and not engine.refused
+
+
+def test_a_message_that_comes_again_is_answered_without_training(tmp_path, monkeypatch):
+    """Its answer may have been late, and the round is drawn again; only the last one is kept."""
+    node = Nodes(experiment(algorithm=FedAvg(), rounds=1), tmp_path).nodes[2]
+    trained, train = [], node._client.train
+    monkeypatch.setattr(node._client, "train", lambda *a: trained.append(a) or train(*a))
+    ask = Ask(run="r", what="round", round=0, client=2, taken=-1, kept=0)
+    first, other = (
+        sealed(ask, {"msg.x": torch.full((147,), x).numpy().tobytes(), "buffers": b""})
+        for x in (0.1, 0.2)
+    )
+    answers = [node.answer(raw) for raw in (first, first, other, first)]
+    assert answers[0] == answers[1] == answers[3] != answers[2] and len(trained) == 3
 
 
 def test_a_node_whose_disk_is_lost_begins_anew_or_is_out(tmp_path):

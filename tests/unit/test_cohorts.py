@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedloom import FedAvg
 from fedloom.errors import ConfigError
+from fedloom.federation.choice import Known
 from fedloom.federation.sampling import Cohorts, Turnover, round_half_up
 from tiny import quadratics
 
@@ -41,6 +42,20 @@ def test_fixed_sampling_is_uniform():
     assert all(abs(c - 400) < 4.5 * 17.9 for c in counts)
     assert len({tuple(Cohorts(4, 20, seed=1).of(t)) for t in range(50)}) > 45
     assert Cohorts(4, 20, seed=1).of(0) != Cohorts(4, 20, seed=2).of(0)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "bernoulli"])
+def test_a_round_that_is_drawn_again_has_another_cohort(sampling):
+    """The same one whenever it is; lists of clients stay as they are."""
+    cohorts = Cohorts(4, 20, seed=1, sampling=sampling)
+    drawn = [[tuple(cohorts.of(t, attempt=k)) for k in range(5)] for t in range(20)]
+    assert drawn == [[tuple(cohorts.of(t, attempt=k)) for k in range(5)] for t in range(20)]
+    assert [tuple(cohorts.of(t)) for t in range(20)] == [each[0] for each in drawn]
+    assert len({c for each in drawn for c in each}) > 95 and all(c for each in drawn for c in each)
+    lists = Cohorts([[0, 2], [1]], 3)
+    assert lists.of(1, attempt=4) == lists.of(1) == [1]
+    known = Known(3, 1, [0], [5], [], seed=2)
+    assert known.generator().initial_seed() != known._replace(attempt=1).generator().initial_seed()
 
 
 def test_poisson_is_bernoulli_without_another_draw():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import json
 import struct
 import sys
 from html.parser import HTMLParser
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from matplotlib.text import Text
 from report_fakes import fake_run
 
+from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import group_runs, load_run, save_curves, write_report
+from fedloom.report.attendance import attendance, names_of
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
 from fedloom.report.curves import metric_curves
 from fedloom.report.paper_figures import save_pictures
@@ -346,3 +350,42 @@ def test_no_runs_are_refused(tmp_path: Path) -> None:
         write_report([], tmp_path / "a.html")
     with pytest.raises(ConfigError, match="no runs"):
         save_curves([], tmp_path)
+
+
+def test_the_page_of_a_federation_says_who_answered(page: Page, tmp_path: Path) -> None:
+    """Over all draws of all rounds, by the names of the roll; another run's page says nothing."""
+    partition = {"sizes": [5, 6, 7], "client_names": ["north", NASTY, "client 2"]}
+    run = fake_run(tmp_path / "fed", [0.5, 0.6, 0.7], partition=partition)
+    vain = {"asked": [0, 1], "answered": [], "unused": [0], "lost": [1], "refused": {"1": "none"}}
+    rows: list[dict[str, Any]] = [
+        {"round": 1, "asked": [0], "answered": [0], "refused": {}},  # before a restart
+        {"round": 1, "asked": [0, 1], "answered": [0, 1], "refused": {}},
+        {"round": 2, "asked": [0, 2], "answered": [0, 2], "refused": {}, "redrawn": [vain]},
+        {"round": 3, "asked": [0, 2], "answered": [0], "refused": {"2": f"{NASTY} bytes"}},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (run / "clients.jsonl").write_text(text + '{"round": 4')  # killed while writing
+    found = attendance(run, names_of(load_run(run)))
+    assert found is not None
+    assert found.heads == [
+        "client",
+        "asked",
+        "counted",
+        "no answer",
+        "refused",
+        "round had too few",
+    ]
+    assert found.lines == [
+        ["0 north", "4", "3", "0", "0", "1"],
+        [f"1 {NASTY}", "2", "1", "1", "0", "0"],
+        ["2 client 2", "2", "1", "0", "1", "0"],
+    ]
+    assert "Who answered" not in page.words
+    assert found.why == [f"2 client 2: 1 x {NASTY} bytes"]
+    words = Page(write_report(run, tmp_path / "page.html").read_text()).words
+    assert "Who answered" in words and f"1 {NASTY}" in words and found.why[0] in words
+    shown = CliRunner().invoke(cli, ["show", str(run)])
+    assert "0 north" in shown.output and found.why[0] in shown.output and not shown.exit_code
+    (run / "clients.jsonl").unlink()
+    assert attendance(run) is None
+    assert "counted" not in CliRunner().invoke(cli, ["show", str(run)]).output

@@ -183,6 +183,8 @@ def status_command(fed: Path) -> None:
     """Which nodes are connected, how far the run is, who answered in its last round."""
     from fedloom.deployment.certificates import days_left
     from fedloom.deployment.programs import nodes, runs
+    from fedloom.deployment.roll import read_roll
+    from fedloom.report.attendance import attendance
 
     from .printing import table
 
@@ -198,6 +200,8 @@ def status_command(fed: Path) -> None:
         rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
     rows += [("certificate", f"valid for {left} days" if left >= 0 else "has expired")]
     click.echo(table(rows))
+    if found := attendance(folder.run, [e.name for e in read_roll(folder.roll_file).client]):
+        click.echo("\n" + table([found.heads, *found.lines]))
 
 
 def _follow(fed: Folder, number: str) -> None:

@@ -19,6 +19,7 @@ from .remembered import remembered
 
 if TYPE_CHECKING:
     from fedloom.core.registry import Registry
+    from fedloom.report import Run
 
 _WHERE = {  # topic: the registry of its names
     "recipes": "fedloom.recipes:RECIPES",
@@ -95,8 +96,13 @@ def show_command(name: str) -> None:
     local optimiser or table of settings (run, local, evaluate, checkpoint, turnover, availability,
     ranks).
 
-    Of an algorithm: state, messages and cost, measured on a small problem, and its options.
+    Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
+    folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
+    were elsewhere.
     """
+    if "/" in name and Path(name, "config.toml").is_file():
+        click.echo(_run(Path(name)))
+        return
     click.echo(_remembered(f"show {name}", lambda: _shown(name)))
 
 
@@ -126,25 +132,43 @@ def registry_of(topic: str) -> Registry[Any]:
 def _runs() -> list[list[str]]:
     from fedloom.errors import FedloomError
     from fedloom.report import load_run
-    from fedloom.report.tables import human_value
-    from fedloom.storage.locks import holder
 
     lines = []
     folders = [p.parent for depth in _DEPTH for p in Path("runs").glob(f"{depth}/config.toml")]
     for folder in sorted(folders):
         try:
-            run = load_run(folder)
+            lines.append(_line(load_run(folder)))
         except FedloomError as error:
             lines.append([str(folder), "damaged", str(error)])
-            continue
-        done = int(run.rounds[-1]) if run.rounds.size else 0
-        state = f"{done} rounds" if run.finished else f"{done} of {run.planned} rounds"
-        state += ", running now" if holder(folder / ".lock") else ""
-        last = run.columns.get(run.metric.column)
-        value = None if last is None or not len(last) or last[-1] != last[-1] else float(last[-1])
-        shown = f"{run.metric.name} {human_value(value, run.metric.unit)}"
-        lines.append([str(folder), state, shown])
     return lines
+
+
+def _line(run: Run) -> list[str]:
+    """Folder, state and result of a run."""
+    from fedloom.report.tables import human_value
+    from fedloom.storage.locks import holder
+
+    done = int(run.rounds[-1]) if run.rounds.size else 0
+    state = f"{done} rounds" if run.finished else f"{done} of {run.planned} rounds"
+    state += ", running now" if holder(run.path / ".lock") else ""
+    last = run.columns.get(run.metric.column)
+    value = None if last is None or not len(last) or last[-1] != last[-1] else float(last[-1])
+    return [str(run.path), state, f"{run.metric.name} {human_value(value, run.metric.unit)}"]
+
+
+def _run(folder: Path) -> str:
+    """The page of a run. Raises CheckpointError."""
+    from fedloom.report import load_run
+    from fedloom.report.attendance import attendance, names_of
+
+    from .printing import table
+
+    run = load_run(folder)
+    _, state, shown = _line(run)
+    page = table([["run", run.label], ["state", state], ["result", shown]])
+    if found := attendance(folder, names_of(run)):
+        page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.why])
+    return page
 
 
 def _words(what: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors.torch import save
 from torch import Tensor
@@ -25,11 +25,12 @@ from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed
 from ..engines.summation import finite, push
-from ..errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
+from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.manifest import numbered
 from ..submodels.base import whole
+from .attendance import HOW, Attendance, MissingError, Refused, SpareError
 from .downlink import Downlink
 from .message import Ask, Head, Refusal, Update, What, answer_to, sealed
 from .scores import refuse_metrics, score_in
@@ -40,14 +41,6 @@ _log = logging.getLogger(__name__)
 # {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
 # until so many had answered
 Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
-
-
-class Refused(NamedTuple):
-    """An update that does not count. round: 0, 1, ..., -1 for the probe."""
-
-    round: int
-    client: int
-    why: str
 
 
 class Asking(NamedTuple):
@@ -67,8 +60,10 @@ class FederationEngine:
     exchange: see above. deadline: seconds that it may take. run: the name of the run, which every
     message bears. kept: how many rounds were done at the oldest checkpoint to which the server may
     return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
-    all. at_least, patience: a round with fewer updates changes nothing, and the last one of so many
-    in a row ends the run with a ClientError. tests: how many test examples each node has, on which
+    all. at_least, redraws: a round with fewer updates is done again with another draw of its
+    clients, so often at most, and then changes nothing; of a private run no draw is repeated, for
+    its accounts count each. patience: the last of so many such rounds in a row ends the run with a
+    ClientError. tests: how many test examples each node has, on which
     they measure the model; none: the server does. rehearsal: noise may be a
     simulation's, for nothing is released. Updates that are late, missing or wrong are left
     out of the means and listed in `refused`. The client states are at the nodes; the server knows
@@ -88,12 +83,11 @@ class FederationEngine:
         patience: int | None = None,
         tests: Sequence[int] = (),
         rehearsal: bool = False,
+        redraws: int = 0,
     ) -> None:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
-        self._wanted, self._at_least, self._patience = wanted, at_least, patience
-        self._tests, self._rehearsal = tests, rehearsal
-        self._few = 0  # rounds in a row with fewer than at_least
-        self.last: dict[str, Any] = {}  # who was asked and who answered in the last round
+        self._wanted, self._tests, self._rehearsal = wanted, tests, rehearsal
+        self.attendance = Attendance(at_least, patience, redraws)
         self.refused: list[Refused] = []
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
@@ -120,6 +114,8 @@ class FederationEngine:
                     f"evaluate = nodes measures the whole model, and with {plan.rule.name} every "
                     "size is measured; take evaluate = server"
                 )
+        if plan.aggregation.private:
+            self.attendance.redraws = 0
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
@@ -144,7 +140,7 @@ class FederationEngine:
         scale: float = 1.0,
     ) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
-        not asked again in it.
+        not asked again in it. Raises TooFewError if the round is to have another cohort.
         """
         self._client.scale = scale
         shares = self._shares(msg, cohort, round)
@@ -153,36 +149,13 @@ class FederationEngine:
         def take(i: int) -> tuple[Rec, Stats]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
-        new = self._about != ("round", round)
         out = self._exchanged(Asking("round", round, last, first), shares, buffers, take)
-        if new:
-            out = self._counted(out, round)
+        if self.attendance.counts(round):
+            kept = not self._plan.algorithm.asks  # with other answers it would be another update
+            out = self.attendance.counted(out, self.refused, round, kept)
         # the rest of a client's state is at its node
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
-
-    def _counted(self, out: RangeResult, round: int) -> RangeResult:
-        """A round's result; without any update if there are too few. Raises ClientError."""
-        answered = [s.client for s in out.stats if s.answered]
-        found, asked = len(answered), [s.client for s in out.stats]
-        why = {str(r.client): r.why for r in self.refused if r.round == round}
-        self.last = {"round": round + 1, "asked": asked, "answered": answered, "refused": why}
-        if found >= self._at_least:
-            self._few = 0
-            return out
-        self._few += 1
-        said = f"round {round + 1}: {found} of {len(out.stats)} clients answered in time"
-        if self._few == self._patience:
-            raise ClientError(
-                f"{said}, fewer than at_least = {self._at_least}, and so it was in {self._few} "
-                "rounds in a row; see which nodes are off, then go on with the run"
-            )
-        _log.warning("%s, at_least = %d: the model stays", said, self._at_least)
-        self.last["answered"] = []
-        none = RangeResult([], {}, [s._replace(answered=False) for s in out.stats])
-        for place in range(len(none.stats)):
-            push(none.nodes, 0, place, None)
-        return none
 
     def ask(
         self,
@@ -194,7 +167,9 @@ class FederationEngine:
         first: int = 0,
         losses: bool = False,
     ) -> RangeResult:
-        """Ask a cohort before its local steps. Raises ConfigError for losses of candidates."""
+        """Ask a cohort before its local steps. Raises ConfigError for losses of candidates,
+        TooFewError if nobody answers.
+        """
         if losses:
             raise ConfigError(
                 "the clients of a real federation cannot be asked for their losses before a round "
@@ -211,7 +186,9 @@ class FederationEngine:
             return part, Stats(i, True, 0.0, 0, *costs, head.values, head.value_passes)
 
         asking = Asking("question", round, _last(memories, cohort), first)
-        return self._exchanged(asking, shares, buffers, take)
+        out = self._exchanged(asking, shares, buffers, take)
+        self.attendance.questioned(out, self.refused, round)
+        return out
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0. Raises ConfigError if nobody answers."""
@@ -285,12 +262,13 @@ class FederationEngine:
             part = None
             try:
                 if asking.what != "probe" and taken == self._wanted:
-                    raise WireError(f"{taken} updates are enough")
+                    raise SpareError(f"{taken} updates are enough")
                 with one_thread(self._fed.local.precision):
                     part, cost = take(i)
                 taken += 1
             except WireError as error:
-                self.refused.append(Refused(asking.round, i, str(error)))
+                how = HOW.get(type(error), "refused")
+                self.refused.append(Refused(asking.round, i, str(error), how))
                 _log.warning("round %d: client %d: not counted: %s", asking.round + 1, i, error)
                 cost = Stats(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
             out.stats.append(cost)
@@ -323,7 +301,7 @@ class FederationEngine:
     def _opened(self, i: int, what: What, round: int) -> tuple[Update, dict[str, bytes]]:
         """A client's answer. Raises WireError if there is none that says so."""
         if i not in self._answers:
-            raise WireError(f"no answer within {self.deadline:g} s")
+            raise MissingError(f"no answer within {self.deadline:g} s")
         about = Head(run=self.run, what=what, round=round, client=i)
         head, packet = answer_to(about, self._answers[i])
         if isinstance(head, Refusal):

@@ -20,7 +20,15 @@ from typing import Any, ClassVar, Literal
 
 from ..config.sources import read
 from ..config.validation import Origin, check, model_of
-from ..core.hyper import NonNegative, Positive, PositiveInt, check_settings, hyper, ranged
+from ..core.hyper import (
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    check_settings,
+    hyper,
+    ranged,
+)
 from ..errors import ConfigError
 from ..storage.atomic import reason, write_atomic
 
@@ -39,8 +47,11 @@ class Deployment:
     local_port: PositiveInt = hyper(9093, "at the server's machine, for its own processes")
     join: NonNegative = hyper(120.0, "seconds that the server waits for its nodes before round 1")
     deadline: Positive = hyper(60.0, "seconds that an exchange with a cohort may take")
-    at_least: PositiveInt = hyper(1, "updates without which a round changes nothing")
-    patience: PositiveInt = hyper(3, "rounds in a row with fewer, after which the run stops")
+    at_least: PositiveInt = hyper(1, "updates without which a round's clients are drawn again")
+    redraws: NonNegativeInt = hyper(
+        2, "other draws of a round, after which it changes nothing; none in a private run"
+    )
+    patience: PositiveInt = hyper(3, "such rounds in a row, after which the run stops")
     spare: NonNegative = hyper(
         0.0, "share of clients asked beyond the cohort; of the answers the first by number count"
     )

@@ -153,13 +153,21 @@ def opened(kind: TypeAdapter[H], raw: bytes) -> tuple[H, dict[str, bytes]]:
     return head, parts
 
 
+class LateError(WireError):
+    """An answer for an earlier round."""
+
+
 def answer_to(
     about: Head, raw: bytes
 ) -> tuple[Update | Measured | Site | Refusal, dict[str, bytes]]:
-    """An answer to a message with this header. Raises WireError for any other bytes."""
+    """An answer to a message with this header. Raises WireError for any other bytes, LateError for
+    an earlier answer of this client.
+    """
     head, parts = opened(ANSWER, raw)
     if head.place != about.place:
-        raise WireError(
+        own = (head.run, head.client) == (about.run, about.client)
+        kind = LateError if own and head.round < about.round else WireError
+        raise kind(
             f"an answer of client {head.client} for the {head.what} {head.round + 1} of run "
             f"'{head.run[:40]}', not for the {about.what} {about.round + 1} of '{about.run}'"
         )

@@ -6,6 +6,7 @@ So a message may be sent again at any time.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,15 @@ class Node:
         self._version: Rec = None  # what is here of the round that the server counts on
         self._lost = False
         self._waiting: tuple[tuple[int, int], Rec] = ((-1, -1), None)  # round, taken; client state
+        self._said = b"", b""  # the last message's hash, and its answer
         self._client = Client(plan, fed, net)
 
     def answer(self, raw: bytes) -> bytes:
-        """A message of the server -> the answer: an update, or a refusal that says why."""
+        """A message of the server -> the answer: an update, or a refusal that says why. The last
+        message may come again, because its answer was late or lost.
+        """
+        if self._said[0] == (told := hashlib.sha256(raw).digest()):
+            return self._said[1]
         who: dict[str, Any] = {"run": self.run, "what": "round", "round": -1, "client": self.i}
         try:
             ask, parts = opened(ASK, raw)
@@ -73,8 +79,10 @@ class Node:
             }
             if ask.what not in does:
                 raise WireError(f"this node has joined, and is asked to {ask.what}")
+            self._said = b"", b""  # from here on the client state may change
             with one_thread(self.fed.local.precision):
-                return does[ask.what](ask, parts)
+                self._said = told, does[ask.what](ask, parts)
+            return self._said[1]
         except (FedloomError, OSError) as error:
             why, lost = " ".join(str(error).split())[:500], isinstance(error, LostError)
             return sealed(Refusal(**who, lost=lost, why=why), {})

@@ -15,6 +15,7 @@ from ..errors import ConfigError, DataError, WireError
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result
 from .agreement import Agreement, agree, read_agreement
+from .attendance import nobody
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Deployment, Folder, write
 from .message import Ask, Site, What, answer_to, sealed
@@ -111,16 +112,19 @@ def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | No
         settings.at_least,
         settings.patience,
         agreed.tests if agreed is not None and by_nodes else (),
+        redraws=settings.redraws,
     )
-    return dataclasses.replace(made, engine=engine, on_round=lambda row: _write_down(fed, engine))
+    told = lambda row: _write_down(fed, engine, row)
+    return dataclasses.replace(made, engine=engine, on_round=told)
 
 
-def _write_down(fed: Folder, engine: FederationEngine) -> None:
+def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -> None:
     """Write who was asked in a round, who answered, and why others did not count. A round that was
-    repeated has several lines, of which the last counts.
+    repeated after a restart has several lines, of which the last counts.
     """
+    found = engine.attendance.row if row["cohort"] else nobody(row["round"])
     with open(fed.run / "clients.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(engine.last) + "\n")
+        file.write(json.dumps(found) + "\n")
 
 
 def _with_spare(made: Experiment, spare: float) -> tuple[Experiment, int | None]:

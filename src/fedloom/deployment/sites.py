@@ -78,6 +78,9 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
         data = agreed.stand_in()
     else:
         data = config.data().elsewhere(agreed.roll)
+    if any(entry.name for entry in roll.client):
+        names = tuple(entry.name or f"client {i}" for i, entry in enumerate(roll.client))
+        data = dataclasses.replace(data, client_names=names)
     made = experiment_of(config, roll, data)
     _refuse_there(made.net(), made)
     return made

@@ -72,7 +72,7 @@ Back up this folder but for flower/. Keep secret/ here: who has it is the server
 
 ## At each client, such as 3
 1. Give its site the folder nodes/3 over a channel that nobody else can read, then delete it here.
-2. There: pip install 'fedloom[flower]', and a file mine.toml with a table [data].
+2. There: the same fedloom with its extra flower, and a file mine.toml with a table [data].
 3. fedloom deploy node 3 --client 3 --data mine.toml     stays; or systemd: the .service file
 
 Back up secret/, states/ and agreed.json there.

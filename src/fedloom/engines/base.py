@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ..core.net import Net
 from ..core.vector import Rec, Vec
+from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .client_round import RangeResult
+from .client_round import RangeResult, Stats
 from .evaluation import Score
 
 
@@ -74,6 +75,20 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release processes and shared memory. It may be called twice."""
+
+
+class TooFewError(FedloomError, RuntimeError):
+    """Too few clients of a cohort answered, so that the round is to be done again with another
+    draw; or without again, that no update counts in it. lost: what asking cost in vain; kept:
+    {client: cost} of updates that the engine has, for which a client is not asked again in this
+    round.
+    """
+
+    def __init__(
+        self, said: str, lost: list[Stats], kept: dict[int, Stats], again: bool = True
+    ) -> None:
+        super().__init__(said)
+        self.lost, self.kept, self.again = lost, kept, again
 
 
 @runtime_checkable

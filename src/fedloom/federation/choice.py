@@ -18,7 +18,8 @@ class Known(NamedTuple):
 
     round: 0, 1, ...; size: how many clients to choose; there: the available clients, sorted;
     examples: of each of all clients; rows: of the rounds so far, each with `clients`, who took
-    part; seed: the run's.
+    part; seed: the run's; attempt: how many cohorts of this round were in vain, because too few
+    answered.
     """
 
     round: int
@@ -27,10 +28,12 @@ class Known(NamedTuple):
     examples: Sequence[int]
     rows: Sequence[Mapping[str, Any]]
     seed: int
+    attempt: int = 0
 
     def generator(self) -> torch.Generator:
         """The source of this round's draws: the same in a run that is repeated or resumed."""
-        return generator(self.seed, "choice", self.round)
+        again = (self.attempt,) if self.attempt else ()
+        return generator(self.seed, "choice", self.round, *again)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))

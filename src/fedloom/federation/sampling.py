@@ -295,13 +295,23 @@ class Cohorts:
             return min(self.size, there)
         return max(round_half_up(self.size * there), 1) if there else 0
 
-    def order(self, there: Sequence[int], round: int) -> Iterator[int]:
-        """The available clients of a round (from 0) in the order in which they are asked."""
-        places = torch.randperm(len(there), generator=generator(self.seed, "cohort", round))
+    def order(self, there: Sequence[int], round: int, attempt: int = 0) -> Iterator[int]:
+        """The available clients of a round (from 0) in the order in which they are asked; attempt:
+        see of().
+        """
+        places = torch.randperm(len(there), generator=self._source(round, attempt))
         return (there[int(i)] for i in places.numpy())  # one by one: there may be a million
 
-    def of(self, round: int, now: float = 0.0) -> list[int]:
-        """The clients that are asked in a round (counted from 0), sorted."""
+    def _source(self, round: int, attempt: int, *more: int) -> torch.Generator:
+        """The random numbers of a draw."""
+        if attempt:
+            return generator(self.seed, "redraw", round, attempt, *more)
+        return generator(self.seed, "cohort", round, *more)
+
+    def of(self, round: int, now: float = 0.0, attempt: int = 0) -> list[int]:
+        """The clients that are asked in a round (counted from 0), sorted. attempt: how many draws
+        of this round were in vain, because too few answered; lists of clients stay as they are.
+        """
         if isinstance(self.size, Sequence):
             named = self.size[round % len(self.size)]
             if self.availability is None:
@@ -310,8 +320,8 @@ class Cohorts:
         there = self.present(round, now)
         n = len(there)
         if self.sampling != "fixed" and there:
-            for attempt in range(1000):
-                draws = torch.rand(n, generator=generator(self.seed, "cohort", round, attempt))
+            for draw in range(1000):
+                draws = torch.rand(n, generator=self._source(round, attempt, draw))
                 members = (draws < self.share).nonzero()[:, 0].tolist()
                 if members or self.sampling == "poisson":
                     return [there[i] for i in members]
@@ -320,7 +330,7 @@ class Cohorts:
             )
         asked = self.wanted(n)
         asked = asked if self.availability is None else self.availability.asked(asked)
-        return sorted(itertools.islice(self.order(there, round), asked))
+        return sorted(itertools.islice(self.order(there, round, attempt), asked))
 
 
 def round_half_up(value: float) -> int:

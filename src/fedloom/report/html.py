@@ -14,6 +14,7 @@ from fedloom._version import __version__
 from fedloom.errors import ConfigError
 from fedloom.storage.identity import flatten
 
+from .attendance import attendance, names_of
 from .charts import field_bytes
 from .clients import client_cells, prepared
 from .curve_data import best, last
@@ -148,6 +149,7 @@ def _context(
         "clients": _images(pictures, "partition", "clients"),
         "by_client": _by_client(groups),
         "prepared": prepared(groups),
+        "attended": _attended(groups),
         "sizes": _sizes(groups),
         "by_size": _images(pictures, "sizes"),
         "measured": _measured(groups),
@@ -216,6 +218,17 @@ def _fields(groups: Sequence[Group]) -> _Table:
 def _by_client(groups: Sequence[Group]) -> tuple[_Table, int]:
     heads, lines, count = client_cells(groups)
     return _Table(heads, lines, []), count
+
+
+def _attended(groups: Sequence[Group]) -> list[tuple[str, _Table, list[str]]]:
+    """Of every deployed run: whose, who answered, and why updates were refused."""
+    runs = [(group.label, run) for group in groups for run in group.runs]
+    found = [(label, run, attendance(run.path, names_of(run))) for label, run in runs]
+    return [
+        (f"{label}, seed {run.seed}", _Table(told.heads, told.lines, []), told.why)
+        for label, run, told in found
+        if told is not None
+    ]
 
 
 def _sizes(groups: Sequence[Group]) -> _Table:

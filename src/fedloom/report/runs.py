@@ -175,7 +175,7 @@ def load_run(path: str | Path) -> Run:
     text, config = _read_config(path)
     summary = _read_object(path / "summary.json")
     verify_log(path)
-    rows = _read_rows(path / "rounds.jsonl")
+    rows = read_rows(path / "rounds.jsonl")
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
     rounds = int(columns["round"][-1]) if rows else 0
@@ -271,8 +271,10 @@ def _read_object(file: Path) -> dict[str, Any]:
     return found
 
 
-def _read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read rounds.jsonl: the last line may be cut, and a round that was run again counts once."""
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read a file with a line of JSON a round: the last line may be cut, and a round that was run
+    again counts once. Raises CheckpointError.
+    """
     if not file.is_file():
         return []
     try:

@@ -54,8 +54,10 @@ class Arrivals:
         self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
         self.most = clock.concurrency or cohorts.wanted(cohorts.there)
 
-    def of(self, told: Told, run: Going) -> Chosen:
-        """The next server step. Raises ConfigError if nobody is available any more."""
+    def of(self, told: Told, run: Going, attempt: int = 0) -> Chosen:
+        """The next server step. attempt: it is asked of the same clients again. Raises ConfigError
+        if nobody is available any more.
+        """
         round, before = len(run.history), run.under_way or UnderWay(0.0, {}, {})
         step = _Step(self, told, run, round, before)
         step.fill()

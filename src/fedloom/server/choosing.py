@@ -94,16 +94,16 @@ class Chooser:
         self.rule, self._cohorts, self._fed, self._group = rule, cohorts, fed, group
         self._durations = durations
 
-    def of(self, told: Told, run: Going) -> Chosen:
-        """Who takes part in the next round. Raises ConfigError for a choice that the rule may not
-        make.
+    def of(self, told: Told, run: Going, attempt: int = 0) -> Chosen:
+        """Who takes part in the next round. attempt: see Cohorts.of(). Raises ConfigError for a
+        choice that the rule may not make.
         """
         round, before = len(run.history), run.ledger.simulated
         now = self._cohorts.waits(before)
-        cohort, asked = self._named(told, run, round, now)
+        cohort, asked = self._named(told, run, round, now, attempt)
         part, given = Part(told.msg, told.buffers, cohort, round), self._cohorts.availability
         if given is None:
-            return Chosen([part], asked, [], {}, self.rule is not None)
+            return Chosen([part], asked, [], {}, self.rule is not None or attempt > 0)
         dropped = given.dropped(self._fed.population, self._fed.seed, round)
         stay = [i for i in cohort if not dropped[i]]
         there = len(self._cohorts.present(round, now))
@@ -123,15 +123,15 @@ class Chooser:
         return set(sorted(cohort, key=lambda i: (needs[i], i))[wanted:])
 
     def _named(
-        self, told: Told, run: Going, round: int, now: float
+        self, told: Told, run: Going, round: int, now: float, attempt: int
     ) -> tuple[list[int], list[Stats]]:
         """Who is asked, and what asking the candidates cost."""
         rule = self.rule
         if rule is None:
-            return self._cohorts.of(round, now), []
+            return self._cohorts.of(round, now, attempt), []
         there, sizes = self._cohorts.present(round, now), self._fed.data.sizes.tolist()
         size, seed = min(self._cohorts.largest, len(there)), self._fed.seed
-        known = Known(round, size, there, sizes, tuple(run.history), seed)
+        known = Known(round, size, there, sizes, tuple(run.history), seed, attempt)
         if not there:
             return [], []
         # a rank's own clock is in its rows: the first one decides

@@ -90,14 +90,19 @@ class Ledger:
         return asdict(self)
 
 
-def skipped(stats: list[Stats], round: int, names: Sequence[str] = ()) -> Row:
-    """The clients whose updates were not finite and are left out; with a warning."""
+def skipped(
+    stats: list[Stats], round: int, names: Sequence[str] = (), explained: bool = False
+) -> Row:
+    """The clients whose updates are left out; with a warning that they were not finite, unless the
+    engine has explained it.
+    """
     out = [s.client for s in stats if not s.answered]
     if not out:
         return {}
     called = [names[i] for i in out] if names else []
     some = ", ".join(map(str, (called or out)[:10])) + (", ..." if len(out) > 10 else "")
-    _log.warning("round %d: left out, as not finite: the updates of clients %s", round, some)
+    if not explained:
+        _log.warning("round %d: left out, as not finite: the updates of clients %s", round, some)
     return {"skipped": out} | ({"skipped_names": called} if called else {})
 
 
@@ -107,10 +112,11 @@ def row_of(
     round: int,
     named: bool,
     names: Sequence[str] = (),
+    explained: bool = False,
 ) -> Row:
     """A round's columns about its clients. others: candidates that did not take part; named:
     whether the clients are named, as where more than a draw decides who takes part. names: of all
-    clients, if they have some.
+    clients, if they have some; explained: see skipped().
     """
     listed: Row = {"clients": sorted(s.client for s in stats)} if named else {}
     if named and names:
@@ -121,7 +127,7 @@ def row_of(
         "cohort": len(stats),
         **listed,
         "answered": len(losses),
-        **skipped(stats, round, names),
+        **skipped(stats, round, names, explained),
         "train_loss": average(losses) if losses else None,
         "steps": sum(s.steps for s in stats),
         "gradients": sum(s.gradients for s in stats),

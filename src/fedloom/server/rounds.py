@@ -39,11 +39,11 @@ from .client_evaluation import ClientTests, spread_of, untested
 from .divergence import Watch
 from .durations import Durations
 from .evaluation import Curve, Evaluation, held_out
+from .exchanges import exchanged
 from .ledger import Ledger, bytes_of, no_column_twice, put, row_of, squares
 from .saved import continued, unwritten, whole_record
 from .server_step import Learnt, Step
 from .submodel_evaluation import Sizes
-from .training import Work
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
@@ -175,15 +175,14 @@ class Loop:
                 started = time.perf_counter()
                 with self._saved_after_an_error():
                     msg, at_down = self.message()
-                    chosen = self._chooser.of(Told(msg, self.buffers, at_down), self)
-                    work = Work(self.engine, self.plan.algorithm, chosen.parts, self._states)
-                    work.ask()
-                    results, learnt = self._step.checked(work, self.learnt, self.round)
-                    own = self._step.reported(learnt.srv, self.round + 1)
-                stats = [chosen.candidates, work.answers.stats, results.stats]
+                    told = Told(msg, self.buffers, at_down)
+                    done = exchanged(self._chooser, self._step, told, self, self._states)
+                    own = self._step.reported(done.learnt.srv, self.round + 1)
+                stats = [done.chosen.candidates, done.answers, done.results.stats]
                 with undisturbed():
-                    bills = all_billed(chosen, stats, at_down, self.memory, self.round)
-                    self._commit(chosen, results.memories, learnt, started, *bills, own)
+                    bills = all_billed(done.chosen, stats, at_down, self.memory, self.round)
+                    came = done.results.memories, done.learnt
+                    self._commit(done.chosen, *came, started, *bills, own)
                     self.at_down = at_down
                 self._finish_row(rounds)
                 if self._save_due(last_save):
@@ -238,11 +237,12 @@ class Loop:
         self.ledger.add(stats, seconds, simulated or 0.0, [*others, *absent])
         self.round += 1
         self.memory.drop(self.cohorts.forgotten(self.round))
+        explained = isinstance(self.engine, Remote)
         self.history.append(
             {
                 "round": self.round,
                 "lr": local.rate(t, 0),
-                **row_of(stats, others, t + 1, chosen.named, self._names),
+                **row_of(stats, others, t + 1, chosen.named, self._names, explained),
                 **bytes_of("down", self.ledger.down, before[0]),
                 **bytes_of("up", self.ledger.up, before[1]),
                 "seconds": round(seconds, 6),
