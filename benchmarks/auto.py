@@ -23,6 +23,7 @@ from torch import nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import FederatedData, from_arrays, iid
 from fedloom.engines import choose, make_engine
+from fedloom.engines.client_results import Asked
 from fedloom.models import cnn_fafed_fashion, cnn_femnist, logistic
 from fedloom.server.rounds import Loop
 
@@ -61,7 +62,7 @@ def seconds(loops: dict[str, Loop], repeats: int) -> dict[str, float]:
         for name, loop in loops.items():
             message = loop.plan.algorithm.broadcast(loop.srv)
             cohort, started = loop.cohorts.of(t), time.perf_counter()
-            loop.engine.round(message, loop.buffers, {}, cohort, t)
+            loop.engine.round(Asked(message, loop.buffers, {}, cohort, t))
             times[name].append(time.perf_counter() - started)
     return {name: statistics.median(found[1:]) for name, found in times.items()}
 

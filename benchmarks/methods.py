@@ -20,6 +20,7 @@ from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Via
 from fedloom.data import from_clients
+from fedloom.engines.client_results import Asked
 from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion
 
@@ -66,7 +67,9 @@ def main() -> None:
             memories = loop.memory.get(loop.cohorts.of(t))
             message = loop.plan.algorithm.broadcast(loop.srv)
             started = time.perf_counter()
-            answers = loop.engine.round(message, loop.buffers, memories, loop.cohorts.of(t), t)
+            answers = loop.engine.round(
+                Asked(message, loop.buffers, memories, loop.cohorts.of(t), t)
+            )
             times[name].append(time.perf_counter() - started)
             loop.memory.put(answers.memories)
     for loop in loops.values():

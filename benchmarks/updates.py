@@ -27,6 +27,7 @@ from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Via, via
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.node import Node
+from fedloom.engines.client_results import Asked
 from fedloom.engines.summation import finite
 from fedloom.errors import WireError
 
@@ -59,7 +60,7 @@ class Case:
 
     def round(self, number: int) -> Any:
         """A round of this one client."""
-        return self.engine.round(self.msg, self.buffers, {}, [CLIENT], number)
+        return self.engine.round(Asked(self.msg, self.buffers, {}, [CLIENT], number))
 
     def wrong(self, raw: bytes) -> str | None:
         """Why an answer was not read as it must be; "" where it was, None where it was refused."""

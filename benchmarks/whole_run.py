@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedloom.engines.client_results import Asked, RangeResult
+
 BEGAN = time.perf_counter()
 parts: dict[str, float] = {}
 last = BEGAN
@@ -55,9 +57,9 @@ def main() -> None:
     first: list[float] = []
     trained = Workers.round
 
-    def round(self: Workers, *arguments: Any, **options: Any) -> Any:
+    def round(self: Workers, asked: Asked) -> RangeResult:
         first.append(time.perf_counter())
-        return trained(self, *arguments, **options)
+        return trained(self, asked)
 
     # the clock is put around two methods for this process alone
     Loop.score, Workers.round = score, round  # type: ignore[method-assign]

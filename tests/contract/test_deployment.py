@@ -23,14 +23,11 @@ from fedloom.core.vector import rec
 from fedloom.deployment.engine import FederationEngine, oldest_checkpoint
 from fedloom.deployment.message import ANSWER, ASK, Ask, Refusal, opened, sealed
 from fedloom.deployment.node import Node
-from fedloom.engines import Serial
-from fedloom.engines.base import TooFewError
-from fedloom.engines.client_round import RangeResult
-from fedloom.engines.summation import push
 from fedloom.errors import CompositionError
 from fedloom.federation.attacks import SignFlip
 from fedloom.objectives import MOON, FedLC
 from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL
+from support.without import Without
 from tiny import same
 
 
@@ -131,42 +128,6 @@ def test_every_other_axis(name, tmp_path):
 def test_nodes_that_have_their_own_data_only(settings, tmp_path):
     """Weight, relative size and classes come from the roll."""
     agree(tmp_path, apart=True, **settings)
-
-
-class Without(Serial):
-    """The simulation in which some updates, and answers before the local steps, do not arrive:
-    {(round, client)}.
-    """
-
-    def __init__(self, missing, unanswered=frozenset()):
-        super().__init__()
-        self.missing, self.unanswered = missing, unanswered
-
-    def round(self, msg, buffers, memories, cohort, round, first=0):
-        one = lambda i, place: Serial.round(self, msg, buffers, memories, [i], round, place)
-        return _without(self.missing, one, cohort, round, first)
-
-    def ask(self, msg, buffers, memories, cohort, round, first=0, losses=False):
-        one = lambda i, place: Serial.ask(self, msg, buffers, memories, [i], round, place)
-        # a node that is asked to train without that asks itself
-        out = _without(self.unanswered, one, cohort, round, first, keep=True)
-        if not any(s.answered for s in out.stats):
-            raise TooFewError("nobody", out.stats, {}, again=False)
-        return out
-
-
-def _without(missing, one_of, cohort, round, first, keep=False):
-    out = RangeResult([], {}, [])
-    for place, i in enumerate(cohort, first):
-        one = one_of(i, place)
-        if (round, i) in missing:
-            cost, kept = one.stats[0], one.memories if keep else {}
-            one = RangeResult([(0, place, None)], kept, [cost._replace(answered=False)])
-        for node in one.nodes:
-            push(out.nodes, *node)
-        out.memories.update(one.memories)
-        out.stats.extend(one.stats)
-    return out
 
 
 def missing(rows, name="answered"):

@@ -16,6 +16,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import fields, leaves, rec
 from fedloom.engines import Vectorised
+from fedloom.engines.client_results import Asked
 from fedloom.engines.summation import push, root
 from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
@@ -70,11 +71,11 @@ def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
     loop = next(trace(small(Scaffold(), engine=engine), 0))
     cohort = [0, 2, 3, 5, 6]
     engine.open(loop.plan, loop.fed, loop.net)
-    asked = loop.message()[0], loop.buffers, {}
-    whole = engine.round(*asked, cohort, 0)
+    asked = Asked(loop.message()[0], loop.buffers, {}, cohort, 0)
+    whole = engine.round(asked)
     stack = []
     for a, b in ((0, 2), (2, 5)):
-        part = engine.round(*asked, cohort[a:b], 0, first=a)
+        part = engine.round(asked.range(a, b))
         for node in part.nodes:
             push(stack, *node)
     x = loop.srv.x

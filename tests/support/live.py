@@ -17,36 +17,13 @@ from fedloom.config import resolve
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.new import make
 from fedloom.deployment.programs import begin, nodes, runs, stop
-from fedloom.engines import Serial
-from fedloom.engines.client_round import RangeResult
-from fedloom.engines.summation import push
 from fedloom.experiment.result import Result
 
 from .ranks import free_port
+from .without import Without
 
 SMALL = ("data.clients=3", "cohort=3", "rounds=3", "model.hidden=[16]", "checkpoint.every_rounds=1")
 LONG = 240.0  # seconds for what takes 40 on a busy machine
-
-
-class Without(Serial):
-    """The simulation in which some updates do not arrive: {(round, client)}."""
-
-    def __init__(self, missing):
-        super().__init__()
-        self.missing = missing
-
-    def round(self, msg, buffers, memories, cohort, round, first=0):
-        out = RangeResult([], {}, [])
-        for place, i in enumerate(cohort, first):
-            one = super().round(msg, buffers, memories, [i], round, place)
-            if (round, i) in self.missing:
-                cost = one.stats[0]
-                one = RangeResult([(0, place, None)], {}, [cost._replace(answered=False)])
-            for node in one.nodes:
-                push(out.nodes, *node)
-            out.memories.update(one.memories)
-            out.stats.extend(one.stats)
-        return out
 
 
 class Live:

@@ -26,6 +26,7 @@ from fedloom.compression.link import Link, Via
 from fedloom.data import FederatedData
 from fedloom.data.client_test_sets import proportional
 from fedloom.engines import Serial
+from fedloom.engines.client_results import Asked, RangeResult
 from fedloom.errors import ClientError
 from fedloom.federation.attacks import Alie
 from fedloom.federation.choice import PowerOfChoice
@@ -170,11 +171,11 @@ class _Stopping(Serial):
         super().__init__()
         self.what, self.at = what, at
 
-    def round(self, *arguments: Any, **named: Any) -> Any:
+    def round(self, asked: Asked) -> RangeResult:
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            self._happens(arguments[4])
-        results = super().round(*arguments, **named)
-        if self.what == "slow" and arguments[4] == self.at:
+            self._happens(asked.round)
+        results = super().round(asked)
+        if self.what == "slow" and asked.round == self.at:
             time.sleep(1.5)
             print(f"slowest: {time.time()}", file=sys.stderr)
         return results

@@ -8,6 +8,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..core.wire import pack
 from ..engines import Serial
+from ..engines.client_results import Asked
 from ..engines.client_round import Client, Done, RangeResult, Share, Stats
 from ..engines.summation import root
 from ..errors import AuthorError
@@ -34,19 +35,10 @@ class Audited(Serial):
             self.up.update(_sizes(root(out.nodes).up))
         return out
 
-    def ask(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        losses: bool = False,
-    ) -> RangeResult:
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """What the message says is counted once, with the second exchange."""
         before = self.down.copy()
-        out = super().ask(msg, buffers, memories, cohort, round, first, losses)
+        out = super().ask(asked, losses)
         self.down = before
         return out
 

@@ -150,14 +150,15 @@ def _alone(loop: Loop) -> int:
 
 def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
     """Train these clients -> their results, seconds."""
-    from fedloom.engines.questions import Asked, answered
+    from fedloom.engines.client_results import Asked
+    from fedloom.engines.questions import answered
     from fedloom.server.billing import together
 
     started = time.perf_counter()
     msg, _ = loop.message()
     asked = Asked(msg, loop.buffers, {}, sample, 0)
     asked, answers = answered(loop.engine.ask, loop.plan.algorithm, asked)
-    results = loop.engine.round(*asked)
+    results = loop.engine.round(asked)
     results = results._replace(stats=together([answers.stats, results.stats])[0])
     return results, time.perf_counter() - started
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fedloom.algorithm import Algorithm, Trait
 from fedloom.core.vector import Rec, fields
 from fedloom.data import from_clients
-from fedloom.engines.questions import Asked, answered
+from fedloom.engines.client_results import Asked
+from fedloom.engines.questions import answered
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
 from fedloom.federation.local import Local
@@ -59,7 +60,7 @@ def costs(algorithm: Algorithm) -> Costs:
     msg = loop.plan.algorithm.broadcast(loop.srv)
     asked = Asked(msg, loop.buffers, {}, [0], 0)
     asked, answers = answered(loop.engine.ask, loop.plan.algorithm, asked)
-    results = loop.engine.round(*asked)
+    results = loop.engine.round(asked)
     loop.engine.close()
     (sent,), _ = together([answers.stats, results.stats])
     memory, d = results.memories[0].alg, loop.net.layout.d

@@ -21,6 +21,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..core.wire import nbytes, pack
 from ..engines.base import keep_memory, one_thread
+from ..engines.client_results import Asked
 from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed
@@ -129,27 +130,20 @@ class FederationEngine:
         reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.sent.values())
         self._mirrors = plan.link.mirrored or bool(reaches)
 
-    def round(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
+    def round(self, asked: Asked) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
         not asked again in it. Raises TooFewError if the round is to have another cohort.
         """
-        self._client.scale = scale
-        shares = self._shares(msg, cohort, round)
-        last = _last(memories, cohort)
+        round, self._client.scale = asked.round, asked.scale
+        shares = self._shares(asked.msg, asked.cohort, round)
+        last = _last(asked.memories, asked.cohort)
 
         def take(i: int) -> tuple[Rec, Stats]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
-        out = self._exchanged(Asking("round", round, last, first), shares, buffers, take)
+        out = self._exchanged(
+            Asking("round", round, last, asked.first), shares, asked.buffers, take
+        )
         if self.attendance.counts(round):
             kept = not self._plan.algorithm.asks  # with other answers it would be another update
             out = self.attendance.counted(out, self.refused, round, kept)
@@ -157,16 +151,7 @@ class FederationEngine:
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
 
-    def ask(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        losses: bool = False,
-    ) -> RangeResult:
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps. Raises ConfigError for losses of candidates,
         TooFewError if nobody answers.
         """
@@ -175,7 +160,7 @@ class FederationEngine:
                 "the clients of a real federation cannot be asked for their losses before a round "
                 "yet: choose them in another way"
             )
-        shares = self._shares(msg, cohort, round)
+        round, shares = asked.round, self._shares(asked.msg, asked.cohort, asked.round)
 
         def take(i: int) -> tuple[Rec, Stats]:
             head, packet = self._opened(i, "question", round)
@@ -185,8 +170,8 @@ class FederationEngine:
             costs = (head.gradients, share.down, nbytes(answer), None, head.passes)
             return part, Stats(i, True, 0.0, 0, *costs, head.values, head.value_passes)
 
-        asking = Asking("question", round, _last(memories, cohort), first)
-        out = self._exchanged(asking, shares, buffers, take)
+        asking = Asking("question", round, _last(asked.memories, asked.cohort), asked.first)
+        out = self._exchanged(asking, shares, asked.buffers, take)
         self.attendance.questioned(out, self.refused, round)
         return out
 

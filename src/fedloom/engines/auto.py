@@ -17,8 +17,9 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .author_checks import at_server
 from .base import Engine, processors
+from .client_results import Asked
 from .measured import Measured
-from .questions import Asked, answered
+from .questions import answered
 from .serial import Serial
 from .summation import root
 from .vectorised import Vectorised, refuse_module
@@ -211,5 +212,5 @@ class _Trial:
     def _round(self, engine: Engine, members: list[int]) -> float:
         started = time.perf_counter()
         asked = Asked(self._msg, self.net.init_buffers(), {}, members, 0)
-        engine.round(*answered(engine.ask, self.plan.algorithm, asked)[0])
+        engine.round(answered(engine.ask, self.plan.algorithm, asked)[0])
         return time.perf_counter() - started

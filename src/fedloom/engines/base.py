@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Rec, Vec
+from ..core.vector import Vec
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
+from .client_results import Asked
 from .client_round import RangeResult, Stats
 from .evaluation import Score
 
@@ -34,38 +35,17 @@ class Engine(Protocol):
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run; called once."""
 
-    def round(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
-        """Train a cohort (sorted), or the range of one that begins at place `first`. memories:
-        {client: state} of those that took part before. scale: the factor of each move as the server
-        takes it; given if it is not 1.
-        """
+    def round(self, asked: Asked) -> RangeResult:
+        """Train a cohort, or a range of one."""
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask these clients (sorted) once before round 0, for algorithms that need it; first: see
-        round().
+        Asked.
         """
 
-    def ask(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        losses: bool = False,
-    ) -> RangeResult:
-        """Ask a cohort before its local steps, for algorithms that need it; see round(). losses:
-        for its losses over all data instead, in Stats.loss.
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+        """Ask a cohort before its local steps, for algorithms that need it. losses: for its losses
+        over all data instead, in Stats.loss.
         """
 
     def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:

@@ -31,6 +31,25 @@ class Stats(NamedTuple):
     value_passes: int = 0
 
 
+class Asked(NamedTuple):
+    """What an engine is asked in a round, of a cohort (sorted) or a range of one, which begins at
+    place `first`. memories: {client: state} of those that took part before. scale: the factor of
+    each move as the server takes it.
+    """
+
+    msg: Rec
+    buffers: Vec
+    memories: dict[int, Rec]
+    cohort: list[int]
+    round: int
+    first: int = 0
+    scale: float = 1.0
+
+    def range(self, begin: int, end: int) -> Asked:
+        """The same of the clients from place `begin` to `end` of these."""
+        return self._replace(cohort=self.cohort[begin:end], first=self.first + begin)
+
+
 class Share(NamedTuple):
     """What all clients of one capacity receive in a round. wire: the view of what travels, where
     that is less than what they hold.

@@ -27,7 +27,7 @@ from ..plan import Plan
 from ..submodels.base import Rule, View, whole
 from ..wrappers.base import trajectory_parts
 from .author_checks import Guard, counters, first_memory
-from .client_results import Done, RangeResult, Share, Stats
+from .client_results import Asked, Done, RangeResult, Share, Stats
 from .error_context import Explained
 from .first_state import First
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
@@ -62,22 +62,9 @@ class Client:
         self._rule = None if plan.aggregation.plain else plan.aggregation
 
     # ------------------------------------------------------------------------------------ a range
-    def run_range(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
-        """Train the clients of a range of the cohort, which begins at place `first`.
-
-        memories: {client: its state}, for clients that took part before. scale: see leaf(). Raises
-        ClientError.
-        """
-        self.scale = scale
+    def run_range(self, asked: Asked) -> RangeResult:
+        """Train the clients of a range of the cohort. Raises ClientError."""
+        msg, buffers, memories, cohort, round, first, self.scale = asked
         shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
         # a finite sum has finite terms: this saves a pass over each client update
         self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes

@@ -18,7 +18,7 @@ from ..core.wire import nbytes
 from ..errors import ClientError
 from ..submodels.base import whole
 from .author_checks import counters, probed
-from .client_results import RangeResult, Share, Stats
+from .client_results import Asked, RangeResult, Share, Stats
 from .client_round import Client
 from .gradient import Buffers, FullGradient, Gradient, seed_torch
 from .summation import finite, numbers, push, root, spread
@@ -52,20 +52,12 @@ def probe_range(
     return out
 
 
-def ask_range(
-    client: Client,
-    msg: Rec,
-    buffers: Vec,
-    memories: dict[int, Rec],
-    cohort: list[int],
-    round: int,
-    first: int = 0,
-    losses: bool = False,
-) -> RangeResult:
+def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult:
     """Ask a range of the cohort before its local steps: see Algorithm.ask. The nodes are sums of
     what the clients answer, times their weights. losses: ask for their losses over all data
     instead, which go into Stats.loss; there are no nodes. Raises ClientError.
     """
+    msg, buffers, memories, cohort, round, first, _ = asked
     out, shares = RangeResult([], {}, []), client.shares(msg, cohort, round)
     for place, i in enumerate(cohort, first):
         share = shares[client.fed.capacity(i)]
@@ -138,16 +130,6 @@ def weighed(client: Client, answer: Rec, share: Share, i: int) -> Rec:
     return part if held is None else spread(part, share.view)
 
 
-class Asked(NamedTuple):
-    """The arguments of Engine.round in a round."""
-
-    msg: Rec
-    buffers: Vec
-    memories: dict[int, Rec]
-    cohort: list[int]
-    round: int
-
-
 class Answers(NamedTuple):
     """What a cohort answered: the means, what each client's answer cost, changed client states."""
 
@@ -160,14 +142,14 @@ NO_ANSWERS = Answers(rec(), [], {})
 
 
 def answered(
-    ask: Callable[..., RangeResult], algorithm: Algorithm, asked: Asked
+    ask: Callable[[Asked], RangeResult], algorithm: Algorithm, asked: Asked
 ) -> tuple[Asked, Answers]:
-    """The exchange before the local steps, for methods with ask(): -> the arguments of Engine.round
+    """The exchange before the local steps, for methods with ask(): -> what is asked of Engine.round
     with the answers' means in the message, and the answers. ask: the engine's. Raises ClientError.
     """
     if not algorithm.asks:
         return asked, NO_ANSWERS
-    answers = answers_of(ask(*asked), algorithm.method, asked.round)
+    answers = answers_of(ask(asked), algorithm.method, asked.round)
     msg = rec(**asked.msg._asdict(), **answers.mean._asdict())
     return asked._replace(msg=msg, memories=asked.memories | answers.memories), answers
 

@@ -30,6 +30,7 @@ from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Engine, processors
+from .client_results import Asked
 from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch
 from .metrics import is_whole
@@ -138,53 +139,23 @@ class Ranks:
         return cuts + [(end, end)] * (group - len(cuts))
 
     # ------------------------------------------------------------------------------------- rounds
-    def round(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
+    def round(self, asked: Asked) -> RangeResult:
         """Train a cohort: the sums of all ranks, the client states of this one."""
-        do = functools.partial(self._run.round, scale=scale) if scale != 1 else self._run.round
-        return self._shared_out(do, msg, buffers, memories, cohort, round, first)
+        return self._shared_out(self._run.round, asked)
 
-    def ask(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        losses: bool = False,
-    ) -> RangeResult:
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps: see round()."""
-        do = functools.partial(self._run.ask, losses=losses)
-        return self._shared_out(do, msg, buffers, memories, cohort, round, first)
+        return self._shared_out(functools.partial(self._run.ask, losses=losses), asked)
 
-    def _shared_out(
-        self,
-        do: Callable[..., RangeResult],
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int,
-    ) -> RangeResult:
+    def _shared_out(self, do: Callable[[Asked], RangeResult], asked: Asked) -> RangeResult:
         """What the inner engine does for a cohort, with the sums of all ranks."""
-        a, b = self.cut(cohort)[self.group.rank]
+        mine = asked.range(*self.cut(asked.cohort)[self.group.rank])
 
         def work() -> RangeResult:
-            if a == b:
-                return RangeResult([], {}, [])
-            return do(msg, buffers, memories, cohort[a:b], round, first + a)
+            return do(mine) if mine.cohort else RangeResult([], {}, [])
 
-        return self._exchanged(work, _checksum(msg, buffers), f"round {round + 1}")
+        seen = _checksum(asked.msg, asked.buffers)
+        return self._exchanged(work, seen, f"round {asked.round + 1}")
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..core.net import Net
-from ..core.vector import Rec, Vec
+from ..core.vector import Vec
 from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, one_thread, processors
+from .client_results import Asked
 from .client_round import RangeResult
 from .evaluation import Score, scores_of
 from .prefetch import Prefetcher
@@ -76,40 +77,20 @@ class Vectorised:
         self._chunks = VmapRange(plan, fed, net, self.chunk)
         self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
 
-    def round(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
+    def round(self, asked: Asked) -> RangeResult:
         """Train a cohort, or a range of one."""
         with one_thread(self._fed.local.precision):
-            return self._chunks.run_range(msg, buffers, memories, cohort, round, first, scale)
+            return self._chunks.run_range(asked)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 0."""
         with one_thread(self._fed.local.precision):
             return probe_range(self._chunks.client, x, buffers, clients, first)
 
-    def ask(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        losses: bool = False,
-    ) -> RangeResult:
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""
         with one_thread(self._fed.local.precision):
-            return ask_range(
-                self._chunks.client, msg, buffers, memories, cohort, round, first, losses
-            )
+            return ask_range(self._chunks.client, asked, losses)
 
     def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
         """The loss and the metrics of a model on data."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.dropout import seeded
 from ..core.net import Net
-from ..core.vector import Rec, Vec, rec, tree
+from ..core.vector import Rec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
@@ -20,6 +20,7 @@ from ..plan import Plan
 from ..submodels.base import whole
 from .author_rules import noted
 from .base import one_thread
+from .client_results import Asked
 from .client_round import Client, Done, RangeResult, Share, Stats
 from .prefetch import Prefetcher
 from .summation import finite, push_rows
@@ -67,22 +68,9 @@ class VmapRange:
             return True
         return not torch.allclose(losses[0][0], losses[1][0], rtol=1e-4, atol=1e-6)
 
-    def run_range(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
-        """Train the clients of a range of the cohort, which begins at place `first`.
-
-        memories: {client: its state}, for clients that took part before. scale: see Client.leaf.
-        Raises ClientError.
-        """
-        self.client.scale = scale
+    def run_range(self, asked: Asked) -> RangeResult:
+        """Train the clients of a range of the cohort. Raises ClientError."""
+        msg, _, memories, cohort, round, first, self.client.scale = asked
         out, at = RangeResult([], {}, []), 0
         shares = self.client.shares(msg, cohort, round)
         while at < len(cohort):

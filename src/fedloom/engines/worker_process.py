@@ -19,11 +19,14 @@ from ..core.interrupts import leave_to_parent
 from ..core.net import Net
 from . import heartbeat as pulse
 from .base import keep_memory, one_thread
-from .client_round import Client, RangeResult
+from .client_results import Asked, RangeResult
+from .client_round import Client
 from .evaluation import Score, evaluate_range
 from .questions import ask_range, probe_range
 from .shared_memory import load, packed, unpacked
 from .vmap_range import VmapRange
+
+Rest = tuple[list[int], int, int, float]  # what Asked has beside message, buffers, client states
 
 _PAUSE = 0.01  # seconds between two looks for what is to be loaded
 _HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
@@ -81,15 +84,16 @@ def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, .
         pulse.take(0)
 
 
-def train(
-    post: str, memories: bytes, cohort: list[int], round: int, first: int, scale: float = 1.0
-) -> RangeResult:
+def train(post: str, memories: bytes, rest: Rest) -> RangeResult:
     """Run a range of a cohort: see Engine.round. post: the message; memories: a Parcel's bytes."""
-    msg, buffers = _loaded("message", post)
-    rows = unpacked(memories, _HERE["folder"])
     with one_thread(_HERE["fed"].local.precision):
         client: Client | VmapRange = _HERE["client"]
-        return client.run_range(msg, buffers, rows, cohort, round, first, scale)
+        return client.run_range(_asked(post, memories, rest))
+
+
+def _asked(post: str, memories: bytes, rest: Rest) -> Asked:
+    msg, buffers = _loaded("message", post)
+    return Asked(msg, buffers, unpacked(memories, _HERE["folder"]), *rest)
 
 
 def probe(post: str, clients: list[int], first: int) -> RangeResult:
@@ -99,20 +103,15 @@ def probe(post: str, clients: list[int], first: int) -> RangeResult:
         return probe_range(_one_by_one(), x, buffers, clients, first)
 
 
-def ask(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> RangeResult:
+def ask(post: str, memories: bytes, rest: Rest, losses: bool = False) -> RangeResult:
     """Ask a range of a cohort: see Engine.ask, and train()."""
-    msg, buffers = _loaded("message", post)
-    rows = unpacked(memories, _HERE["folder"])
     with one_thread(_HERE["fed"].local.precision):
-        return ask_range(_one_by_one(), msg, buffers, rows, cohort, round, first)
+        return ask_range(_one_by_one(), _asked(post, memories, rest), losses)
 
 
-def losses(post: str, memories: bytes, cohort: list[int], round: int, first: int) -> RangeResult:
-    """The losses of a range of a cohort: see Engine.ask, and train()."""
-    msg, buffers = _loaded("message", post)
-    rows = unpacked(memories, _HERE["folder"])
-    with one_thread(_HERE["fed"].local.precision):
-        return ask_range(_one_by_one(), msg, buffers, rows, cohort, round, first, True)
+def losses(post: str, memories: bytes, rest: Rest) -> RangeResult:
+    """The losses of a range of a cohort."""
+    return ask(post, memories, rest, losses=True)
 
 
 def _one_by_one() -> Client:

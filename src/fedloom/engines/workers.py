@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
@@ -12,13 +11,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Rec, Vec
+from ..core.vector import Vec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import one_thread, processors
+from .client_results import Asked
 from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch, scores_of
 from .heartbeat import Hung, Watch, listed
@@ -136,52 +136,30 @@ class Workers:
         self._watch.begin(anew=True)
         self._executor = worker_pool.started(self.workers, self._board)
 
-    def round(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        scale: float = 1.0,
-    ) -> RangeResult:
+    def round(self, asked: Asked) -> RangeResult:
         """Train a cohort, or a range. Raises WorkerError if workers keep dying or hanging."""
-        do = functools.partial(worker_process.train, scale=scale)
-        return self._shared_out(do, msg, buffers, memories, cohort, round, first)
+        return self._shared_out(worker_process.train, asked)
 
-    def ask(
-        self,
-        msg: Rec,
-        buffers: Vec,
-        memories: dict[int, Rec],
-        cohort: list[int],
-        round: int,
-        first: int = 0,
-        losses: bool = False,
-    ) -> RangeResult:
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""
-        do = worker_process.losses if losses else worker_process.ask
-        return self._shared_out(do, msg, buffers, memories, cohort, round, first)
+        return self._shared_out(worker_process.losses if losses else worker_process.ask, asked)
 
-    def _shared_out(self, do: Callable[..., RangeResult], *asked: Any) -> RangeResult:
-        """The results of a function of worker_process for the ranges of a cohort, as one. asked:
-        the arguments of round().
-        """
-        msg, buffers, memories, cohort, round, first = asked
+    def _shared_out(self, do: Callable[..., RangeResult], asked: Asked) -> RangeResult:
+        """The results of a function of worker_process for the ranges of a cohort, as one."""
         assert self._board is not None
-        cuts = self._cut([self._fed.cost(i) for i in cohort])
-        post = self._board.post((msg, buffers))
+        cuts = self._cut([self._fed.cost(i) for i in asked.cohort])
+        post = self._board.post((asked.msg, asked.buffers))
 
-        mine = [{i: memories[i] for i in cohort[a:b] if i in memories} for a, b in cuts]
+        parts, known = [asked.range(*cut) for cut in cuts], asked.memories
+        mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
         sent = [self._board.pack(rows) for rows in mine]
 
-        def task(a: int, b: int, rows: bytes) -> _Task:
-            what = f"{listed(cohort[a:b])} of round {round + 1}"
-            return _Task(what, do, (post, rows, cohort[a:b], round, first + a))
+        def task(part: Asked, rows: bytes) -> _Task:
+            what = f"{listed(part.cohort)} of round {part.round + 1}"
+            return _Task(what, do, (post, rows, part[3:]))
 
         try:
-            tasks = [task(a, b, rows.raw) for (a, b), rows in zip(cuts, sent, strict=True)]
+            tasks = [task(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
             return _joined(self._each(tasks))
         finally:
             self._board.remove(post)

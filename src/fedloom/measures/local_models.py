@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..engines.author_checks import at_server
+from ..engines.client_results import Asked
 from ..engines.client_round import Client, Done, Share
 from ..engines.serial import Serial
 from ..errors import CompositionError
@@ -15,7 +16,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..server.rounds import Loop
 from ..server.server_step import Step
-from ..server.training import Part, Work
+from ..server.training import Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ def local_models(loop: Loop) -> LocalModels:
     engine = Serial()
     engine.open(loop.plan, loop.fed, recorder.net)
     engine._client = recorder
-    part = Part(msg, loop.buffers, cohort, loop.round)
+    part = Asked(msg, loop.buffers, {}, cohort, loop.round)
     work = Work(engine, loop.plan.algorithm, [part], loop.memory.get)
     work.ask()
     _, learnt = Step(loop.plan, loop.fed, recorder.net).checked(work, loop.learnt, loop.round)

@@ -16,6 +16,7 @@ from ..compression import downlink
 from ..core.arithmetic import average
 from ..core.ranks import Group
 from ..core.vector import Rec, rec
+from ..engines.client_results import Asked
 from ..federation.availability import Availability
 from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
@@ -23,7 +24,6 @@ from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from .choosing import Chooser, Chosen, Going, Told, UnderWay, Way, unanswered
 from .durations import Durations
-from .training import Part
 
 
 def chooser(
@@ -63,7 +63,13 @@ class Arrivals:
         step.fill()
         models = {**before.told, round: (told.msg, told.buffers)}
         parts = [
-            Part(*models[t], sorted(i for i, w in step.took.items() if w.round == t), t, scale)
+            Asked(
+                *models[t],
+                {},
+                sorted(i for i, w in step.took.items() if w.round == t),
+                t,
+                scale=scale,
+            )
             for t in sorted({w.round for w in step.took.values()})
             for scale in [self.clock.weight(round - t)]
         ]

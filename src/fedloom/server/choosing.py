@@ -11,14 +11,13 @@ from ..core.interrupts import undisturbed
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec
 from ..engines.base import Engine
-from ..engines.client_round import Stats
+from ..engines.client_results import Asked, Stats
 from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..storage.client_state import ClientStates
 from .durations import Durations
 from .ledger import Ledger
-from .training import Part
 
 
 class Told(NamedTuple):
@@ -59,7 +58,7 @@ class Chosen(NamedTuple):
     draw decides who takes part. under_way: see UnderWay.
     """
 
-    parts: list[Part]
+    parts: list[Asked]
     candidates: list[Stats]
     absent: list[Stats]
     columns: dict[str, Any]
@@ -101,7 +100,7 @@ class Chooser:
         round, before = len(run.history), run.ledger.simulated
         now = self._cohorts.waits(before)
         cohort, asked = self._named(told, run, round, now, attempt)
-        part, given = Part(told.msg, told.buffers, cohort, round), self._cohorts.availability
+        part, given = Asked(told.msg, told.buffers, {}, cohort, round), self._cohorts.availability
         if given is None:
             return Chosen([part], asked, [], {}, self.rule is not None or attempt > 0)
         dropped = given.dropped(self._fed.population, self._fed.seed, round)
@@ -140,8 +139,8 @@ class Chooser:
         if asked:
             with undisturbed():
                 states = run.memory.get(asked)
-            message = told.msg, told.buffers
-            stats = run.engine.ask(*message, states, asked, round, losses=True).stats
+            of = Asked(told.msg, told.buffers, states, asked, round)
+            stats = run.engine.ask(of, losses=True).stats
         losses = {s.client: s.loss for s in stats}
         found = self._group.first(lambda: rule.cohort(known, losses))
         return checked(rule, "cohort", found, known), stats

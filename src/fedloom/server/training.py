@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ..algorithm import Algorithm
-from ..core.vector import Rec, Vec
+from ..core.vector import Rec
 from ..engines.base import Engine
-from ..engines.client_round import RangeResult
-from ..engines.questions import NO_ANSWERS, Asked, answered
+from ..engines.client_results import Asked, RangeResult
+from ..engines.questions import NO_ANSWERS, answered
 from ..engines.summation import push, root
-
-
-class Part(NamedTuple):
-    """Clients (sorted) that train from the model of one round. scale: the factor of their moves."""
-
-    msg: Rec
-    buffers: Vec
-    cohort: list[int]
-    round: int
-    scale: float = 1.0
 
 
 class Work:
@@ -32,7 +21,7 @@ class Work:
         self,
         engine: Engine,
         algorithm: Algorithm,
-        parts: list[Part],
+        parts: list[Asked],
         states: Callable[[list[int]], dict[int, Rec]],
     ) -> None:
         self._engine, self._algorithm, self._states = engine, algorithm, states
@@ -50,7 +39,7 @@ class Work:
         if not self._algorithm.asks:
             return
         (part,) = self.parts
-        asked = Asked(part.msg, part.buffers, self._states(part.cohort), part.cohort, part.round)
+        asked = part._replace(memories=self._states(part.cohort))
         asked, self.answers = answered(self._engine.ask, self._algorithm, asked)
         self.parts = [part._replace(msg=asked.msg)]
 
@@ -69,10 +58,7 @@ class Work:
             out.stats.extend(found.stats)
         return out
 
-    def _trained(self, part: Part, members: list[int]) -> RangeResult:
+    def _trained(self, part: Asked, members: list[int]) -> RangeResult:
         states = self._states(members)
         states |= {i: row for i, row in self.answers.memories.items() if i in members}
-        asked = part.msg, part.buffers, states, members, part.round
-        if part.scale == 1:
-            return self._engine.round(*asked)
-        return self._engine.round(*asked, scale=part.scale)
+        return self._engine.round(part._replace(memories=states, cohort=members))

@@ -1,0 +1,47 @@
+"""The simulation of a federation in which some updates do not arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from fedloom.engines import Serial
+from fedloom.engines.base import TooFewError
+from fedloom.engines.client_results import Asked, RangeResult
+from fedloom.engines.summation import push
+
+Pairs = Collection[tuple[int, int]]
+
+
+class Without(Serial):
+    """Some updates, and answers before the local steps, do not arrive: {(round, client)}."""
+
+    def __init__(self, missing: Pairs, unanswered: Pairs = frozenset()) -> None:
+        super().__init__()
+        self.missing, self.unanswered = missing, unanswered
+
+    def round(self, asked: Asked) -> RangeResult:
+        return _without(self.missing, super().round, asked)
+
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+        # a node that is asked to train without that asks itself
+        out = _without(self.unanswered, super().ask, asked, keep=True)
+        if not any(s.answered for s in out.stats):
+            raise TooFewError("nobody", out.stats, {}, again=False)
+        return out
+
+
+def _without(
+    missing: Pairs, do: Callable[[Asked], RangeResult], asked: Asked, keep: bool = False
+) -> RangeResult:
+    out = RangeResult([], {}, [])
+    for place, i in enumerate(asked.cohort):
+        one = do(asked.range(place, place + 1))
+        if (asked.round, i) in missing:
+            cost, kept = one.stats[0], one.memories if keep else {}
+            gone = asked.first + place
+            one = RangeResult([(0, gone, None)], kept, [cost._replace(answered=False)])
+        for node in one.nodes:
+            push(out.nodes, *node)
+        out.memories.update(one.memories)
+        out.stats.extend(one.stats)
+    return out
