@@ -12,11 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
-from .core.hyper import Positive, check_ranges, frozen, hyper, refuse_old
+from .core.hyper import Part, Positive, hyper
 from .core.vector import Num, Rec, Vec, rec
 from .errors import AuthorError
 
@@ -148,8 +148,7 @@ _OLD = {
 }
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Algorithm(ABC):
+class Algorithm(Part, ABC):
     """What is sent, which direction a client moves in, what the server does with the mean update.
 
     Subclasses become frozen dataclasses whose fields are the hyper-parameters. All methods are
@@ -168,13 +167,7 @@ class Algorithm(ABC):
     sent: ClassVar[Mapping[str, Reaches]] = {"delta": MEAN}
     approximate: ClassVar[tuple[str, ...]] = ("x",)
     traits: ClassVar[frozenset[Trait]] = frozenset()
-
-    def __init_subclass__(cls) -> None:
-        refuse_old(cls, _OLD)
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
+    _old = _OLD
 
     @property
     def plain(self) -> bool:

@@ -7,12 +7,12 @@ engines/summation.py, and the server reads its mean updates off the root.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, dataclass_transform
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.hyper import check_ranges, frozen, hyper
+from ..core.hyper import Part
 from ..core.vector import Rec, Vec, rec, tree
 
 
@@ -26,8 +26,7 @@ class Aggregated(NamedTuple):
     state: Rec
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Aggregation:
+class Aggregation(Part):
     """How the updates of a round become what the server's step receives.
 
     Subclasses become frozen dataclasses whose fields are the parameters. All methods are pure. A
@@ -54,12 +53,6 @@ class Aggregation:
     apart: ClassVar[bool] = False
     private: ClassVar[bool] = False
     unkeyed: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def name(self) -> str:
@@ -112,9 +105,6 @@ class Aggregation:
     def allowed(self, state: Rec, rounds: int) -> int:
         """How many of so many rounds may be run."""
         return rounds
-
-
-frozen(Aggregation)
 
 
 class Mean(Aggregation):

@@ -15,7 +15,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from ..errors import ConfigError
 
@@ -118,9 +118,24 @@ def hyper(
     return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, source, **ranges)})
 
 
-def frozen(cls: type) -> None:
-    """Make a class a frozen dataclass whose hyper-parameters have the ranges of their types."""
-    ranged(dataclass(frozen=True, kw_only=True)(cls))
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Part:
+    """What a run is made of, such as a method or a codec. Every class below is a frozen dataclass
+    whose fields are the hyper-parameters, in the ranges of their types.
+    """
+
+    # declarations of fedloom 0.1 that are refused below a class: {name: what to write now}
+    _old: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        old = {} if Part in cls.__bases__ else cls._old
+        for name in old.keys() & vars(cls).keys():
+            said = f"{cls.__name__}.{name} was a declaration of fedloom 0.1"
+            raise ConfigError(f"{said}; {old[name]}")
+        ranged(dataclass(frozen=True, kw_only=True)(cls))
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 def ranged(cls: type[T]) -> type[T]:
@@ -307,11 +322,3 @@ def _taking(
 def _old_attribute(owner: str, old: str, new: str, part: Any) -> Any:
     warnings.warn(f"{owner}.{old} is now {owner}.{new}", DeprecationWarning, stacklevel=2)
     return getattr(part, new)
-
-
-def refuse_old(cls: type, old: Mapping[str, str]) -> None:
-    """Raise ConfigError for a declaration of fedloom 0.1 in a class. old: {its name: what to write
-    now}.
-    """
-    for name in old.keys() & vars(cls).keys():
-        raise ConfigError(f"{cls.__name__}.{name} was a declaration of fedloom 0.1; {old[name]}")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from typing import ClassVar, dataclass_transform
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core.hyper import NonNegative, Positive, PositiveShare, check_ranges, frozen, hyper
+from ..core.hyper import NonNegative, Part, Positive, PositiveShare, hyper
 from ..core.registry import Registry
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, tree
@@ -23,19 +23,12 @@ from ..data import FederatedData
 from ..errors import DataError
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Attack:
+class Attack(Part):
     """What hostile clients do. share: round(share N) of the N clients are hostile, half up."""
 
     # omniscient: a hostile update is made of the honest ones of the round, see forged()
     omniscient: ClassVar[bool] = False
     share: PositiveShare = hyper(0.2, "of all clients that are hostile")
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def hostile(self, population: int, seed: int) -> frozenset[int]:
         """The hostile clients of so many.
@@ -58,9 +51,6 @@ class Attack:
     def forged(self, honest: Tensor, hostile: int) -> Vec:
         """A field of all hostile updates of a round, (m,), from the honest rows (C, m)."""
         raise NotImplementedError
-
-
-frozen(Attack)
 
 
 def _vectors(up: Rec, change: object) -> Rec:

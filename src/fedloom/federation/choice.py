@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, dataclass_transform
+from typing import Any, NamedTuple
 
 import torch
 
-from ..core.hyper import PositiveInt, check_ranges, frozen, hyper
+from ..core.hyper import Part, PositiveInt, hyper
 from ..core.registry import Registry
 from ..core.rng import generator
 from ..errors import ConfigError
@@ -36,17 +36,10 @@ class Known(NamedTuple):
         return generator(self.seed, "choice", self.round, *again)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class ClientChoice:
+class ClientChoice(Part):
     """Chooses the cohort of every round. Subclasses become frozen dataclasses whose fields are the
     hyper-parameters; methods are pure and see only their arguments.
     """
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def name(self) -> str:

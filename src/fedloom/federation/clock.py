@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import dataclass_transform
-
 from ..algorithm import ACCUMULATED, CHANGE, Algorithm, Trait
-from ..core.hyper import NonNegative, PositiveInt, check_ranges, frozen, hyper
+from ..core.hyper import NonNegative, Part, PositiveInt, hyper
 from ..core.registry import Registry
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Clock:
+class Clock(Part):
     """Rounds: the server waits for the whole cohort, and all train from the same model."""
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-
-frozen(Clock)
 
 
 class Asynchronous(Clock):

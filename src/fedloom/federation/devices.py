@@ -7,30 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, dataclass_transform
+from typing import Any
 
 import torch
 
-from ..core.hyper import NonNegative, Positive, check_ranges, frozen, hyper
+from ..core.hyper import NonNegative, Part, Positive, hyper
 from ..core.registry import Registry
 from ..core.rng import generator
 from ..errors import ConfigError
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Devices:
+class Devices(Part):
     """The clients' speeds. up, down: bytes per second of every client's connection; None: sending
     takes no time.
     """
 
     up: Positive | None = hyper(None, source="bytes a second")
     down: Positive | None = hyper(None, source="bytes a second")
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def speeds(self, clients: int, seed: int) -> list[float]:
         """Local steps per second of every client."""
@@ -44,9 +37,6 @@ class Devices:
         """
         ways = ((bytes_down, self.down), (bytes_up, self.up))
         return sum(count / rate for count, rate in ways if rate is not None)
-
-
-frozen(Devices)
 
 
 class Levels(Devices):

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import dataclass_transform
 
-from ..core.hyper import Positive, PositiveInt, Share, check_ranges, frozen, hyper
+from ..core.hyper import Part, Positive, PositiveInt, Share, hyper
 from ..core.registry import Registry
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Schedule:
+class Schedule(Part):
     """schedule(round, step) -> factor of the base rate. round and step count from 0; step within
     the round.
     """
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def __call__(self, round: int, step: int) -> float:
         raise NotImplementedError

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.hyper import NonNegativeInt, check_ranges, frozen, hyper, refuse_old
+from ..core.hyper import NonNegativeInt, Part, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..errors import AuthorError, DataError
@@ -65,8 +65,7 @@ _OLD = {
 }
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Objective:
+class Objective(Part):
     """The loss at a client, on one minibatch.
 
     net(x, inputs) gives the model's outputs; batch = (inputs (B, ...), targets (B, ...)); ref (d,)
@@ -76,15 +75,12 @@ class Objective:
 
     # needs: what it needs from the rest of the method, beside what check() finds out
     needs: ClassVar[Needs | None] = None
+    _old = _OLD
 
     def __init_subclass__(cls) -> None:
-        refuse_old(cls, _OLD)
         if "loss" in vars(cls) and "mean" not in vars(cls):
             cls.mean = Objective.mean  # type: ignore[method-assign]  # not an inherited fused one
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__init_subclass__()
 
     @property
     def name(self) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, dataclass_transform
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.hyper import check_ranges, frozen, hyper, refuse_old
+from ..core.hyper import Part
 from ..core.layout import Layout
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
@@ -123,8 +123,7 @@ _OLD = {
 }
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Rule:
+class Rule(Part):
     """A sub-model scheme makes the views. A view is made at the server, once per distinct capacity
     and round.
 
@@ -141,13 +140,7 @@ class Rule:
     cuts: ClassVar[bool] = False
     fixed: ClassVar[bool] = False
     trains: ClassVar[Needs | None] = None
-
-    def __init_subclass__(cls) -> None:
-        refuse_old(cls, _OLD)
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
+    _old = _OLD
 
     @property
     def name(self) -> str:

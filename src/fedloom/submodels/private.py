@@ -8,13 +8,13 @@ statistics of its private norms, are part of its client state, and no bytes are 
 from __future__ import annotations
 
 from fnmatch import fnmatch
-from typing import ClassVar, NamedTuple, dataclass_transform
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..algorithm import Job
-from ..core.hyper import ShareBelow1, check_ranges, frozen, hyper
+from ..core.hyper import Part, ShareBelow1, hyper
 from ..core.layout import Layout
 from ..core.net import Net
 from ..core.registry import Registry
@@ -48,20 +48,13 @@ class Kept(NamedTuple):
         return buffers.index_copy(0, self.buffers.to(buffers.device), own.buffers)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Private:
+class Private(Part):
     """Says which layers a client keeps. Subclasses become frozen dataclasses whose fields are the
     hyper-parameters; all methods are pure.
     """
 
     # what to do with a model of which nothing, or all, would be private
     advice: ClassVar[str] = "take another scheme"
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def name(self) -> str:

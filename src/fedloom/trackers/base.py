@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from ..core.hyper import check_settings
+from ..core.hyper import Part, check_settings
 from ..errors import ConfigError
 
 
@@ -58,7 +58,7 @@ class Tracker(Protocol):
 Trackers = Sequence[Tracker | str] | Tracker | str | None  # as a setting: names too
 
 
-class Checked:
+class Checked(Part):
     """Settings of a tracker, whose types and ranges are checked."""
 
     title: ClassVar[str] = "tracker"

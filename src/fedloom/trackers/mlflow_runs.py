@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.hyper import frozen, hyper
+from ..core.hyper import hyper
 from .base import About, Checked, Session, need
 
 _LONGEST = 500  # letters of a parameter's value that every server takes
@@ -44,9 +44,6 @@ class MLflow(Checked):
         for at in range(0, len(named), _MANY):
             client.log_batch(run.info.run_id, params=named[at : at + _MANY])
         return _Session(run.info.run_id, client, 0)
-
-
-frozen(MLflow)
 
 
 @dataclass(frozen=True)

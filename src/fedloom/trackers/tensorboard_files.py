@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.hyper import frozen, hyper
+from ..core.hyper import hyper
 from .base import About, Checked, Session, need
 
 
@@ -36,9 +36,6 @@ class TensorBoard(Checked):
         if not about.round:
             writer.add_text("settings", "\n".join(f"    {x}" for x in about.text.splitlines()))
         return _Session(str(place), writer)
-
-
-frozen(TensorBoard)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.hyper import frozen, hyper
+from ..core.hyper import hyper
 from .base import About, Checked, Session, need
 
 
@@ -44,9 +44,6 @@ class WandB(Checked):
             settings=wandb.Settings(console="off"),
         )
         return _Session(str(run.id), run)
-
-
-frozen(WandB)
 
 
 @dataclass(frozen=True)

@@ -4,26 +4,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, dataclass_transform
+from typing import ClassVar
 
-from ..core.hyper import Decay, Positive, check_ranges, frozen, hyper
+from ..core.hyper import Decay, Part, Positive, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Optimiser:
+class Optimiser(Part):
     """init(x) -> state; move(d, state) -> (a new direction or move, state). Local ones have no rate
     of their own.
     """
 
     # linear: moves by a sum of the directions so far, each with a weight that depends on none
     linear: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def init(self, x: Vec) -> Rec:
         """The state before the first move; x (d,) gives length, type and device."""

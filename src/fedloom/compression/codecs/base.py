@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import struct
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, dataclass_transform
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.hyper import check_ranges, frozen, hyper
+from ...core.hyper import Part
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
 from ...errors import AuthorError, DataError, NotFiniteError, WireError
@@ -155,8 +155,7 @@ def expect(message: Rec, layout: Layout) -> None:
         raise WireError(f"a message is for {d} coordinates, not for {layout.d}")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
-class Codec(ABC):
+class Codec(Part, ABC):
     """Encodes one field as bytes, and decodes it.
 
     A message is a record of one-dimensional tensors; `size` (1,) is the length d of the encoded
@@ -176,12 +175,6 @@ class Codec(ABC):
     matrices: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
     on_device: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        frozen(cls)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def init(self, layout: Layout, seed: int) -> Rec:
         """-> state, what a client keeps between two messages. layout: of its sub-model."""
