@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .entry import Claim, Entry, Protocol, Row
+from .entry import Claim, Entry, Paper, Protocol, Row
 from .fedacg_runs import (
     ALL,
     ALONE,
@@ -58,6 +58,9 @@ _SINGLE = "One run per cell in the paper, without a spread; the seeds here are o
 _GRID = "The value of a grid behind a cell is not recorded: the authors' code's is run."
 
 
+_figure = Paper(name="fedacg", cpu=CPU, measures=_CURVE).entry
+
+
 def _table(
     name: str,
     title: str,
@@ -66,41 +69,8 @@ def _table(
     *claims: Claim,
     notes: tuple[str, ...] = (),
 ) -> Entry:
-    return Entry(
-        paper="fedacg",
-        name=name,
-        title=title,
-        rows=rows,
-        protocols=protocols,
-        tables=(name,),
-        claims=claims,
-        cpu=CPU,
-        notes=(_SINGLE, _GRID, *notes),
-    )
-
-
-def _figure(
-    name: str,
-    title: str,
-    rows: tuple[Row, ...],
-    protocols: tuple[Protocol, ...],
-    *claims: Claim,
-    measures: tuple[str, ...] = _CURVE,
-    tables: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
-) -> Entry:
-    return Entry(
-        paper="fedacg",
-        name=name,
-        title=title,
-        rows=rows,
-        protocols=protocols,
-        tables=tables,
-        measures=measures,
-        claims=claims,
-        cpu=CPU,
-        notes=notes,
-    )
+    said = (_SINGLE, _GRID, *notes)
+    return _figure(name, title, rows, protocols, *claims, tables=(name,), measures=(), notes=said)
 
 
 def _ahead(*protocols: Protocol) -> Claim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .entry import Claim, Entry, Protocol, Row
+from .entry import Claim, Entry, Paper, Protocol, Row
 
 # Table 5: what was searched, for methods of plain steps and for those with a dual ("proxy")
 GRIDS = {
@@ -153,29 +153,7 @@ _OPEN = (
 )
 
 
-def _of(
-    name: str,
-    title: str,
-    rows: tuple[Row, ...],
-    protocols: tuple[Protocol, ...],
-    *claims: Claim,
-    tables: tuple[str, ...] = (),
-    measures: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
-) -> Entry:
-    return Entry(
-        paper="fedsmoo",
-        name=name,
-        title=title,
-        rows=rows,
-        protocols=protocols,
-        tables=tables,
-        measures=measures,
-        claims=claims,
-        raw=True,
-        cpu=CPU,
-        notes=(*_OPEN, *notes),
-    )
+_of = Paper(name="fedsmoo", cpu=CPU, raw=True, opens=_OPEN).entry
 
 
 def _values(word: str, setting: str, values: tuple[str, ...]) -> tuple[Row, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .entry import Claim, Entry, Protocol, Row
+from .entry import Claim, Entry, Paper, Protocol, Row
 
 FOUR, FIVE = "[0.015625,0.0625,0.25,1.0]", "[0.04,0.16,0.36,0.64,1.0]"
 LIMITED = "[0.04,0.16,0.36,0.64]"  # nobody holds the whole model
@@ -120,28 +120,7 @@ _OPEN = (
 _TEXTS = "On AG News FIARSE alone runs: the others cannot cut the attention of these networks."
 
 
-def _of(
-    name: str,
-    title: str,
-    rows: tuple[Row, ...],
-    protocols: tuple[Protocol, ...],
-    *claims: Claim,
-    tables: tuple[str, ...] = (),
-    measures: tuple[str, ...] = (),
-    notes: tuple[str, ...] = _OPEN,
-) -> Entry:
-    return Entry(
-        paper="fiarse",
-        name=name,
-        title=title,
-        rows=rows,
-        protocols=protocols,
-        tables=tables,
-        measures=measures,
-        claims=claims,
-        cpu=CPU,
-        notes=notes,
-    )
+_of = Paper(name="fiarse", cpu=CPU, notes=_OPEN).entry
 
 
 def _curves(sizes: tuple[str, ...]) -> tuple[str, ...]:
