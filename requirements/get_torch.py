@@ -57,7 +57,7 @@ def install(*arguments: str) -> bool:
     """Install -> whether there was such a version. What it needs comes later, from the lock. Raises
     SystemExit with pip's words if something else went wrong.
     """
-    code, said = pip("install", "--quiet", "--no-deps", *arguments)
+    code, said = pip("install", "--quiet", "--no-compile", "--no-deps", *arguments)
     if code and "No matching distribution" not in said:
         raise SystemExit(said)
     return code == 0
