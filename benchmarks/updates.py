@@ -4,7 +4,8 @@
 
 Valid answers of nodes (dense, top-k, QSGD, a rank-1 codec, control variates) are damaged at random,
 also within their headers. Each must be refused with a WireError of one line, or give finite sums,
-whose weight is the client's own. Ends with 1 at the first that does not, and prints it.
+whose weight is the client's own, and the process may not grow by more than 32 MiB after the first
+tenth of them. Ends with 1 at the first that does not, and prints it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -32,6 +34,7 @@ from fedloom.engines.summation import finite
 from fedloom.errors import WireError
 
 CLIENT = 2
+MOST = 32  # MiB that the process may grow
 
 
 class Case:
@@ -90,9 +93,10 @@ def cases(folder: Path) -> list[Case]:
 
 
 def read(count: int, seed: int) -> dict[str, int]:
-    """Read so many -> how many were refused and taken. Raises AssertionError with the first that
-    was neither.
+    """Read so many -> how many were refused and taken, and by how many MiB the process has grown
+    after the first tenth. Raises AssertionError with the first that was neither, and for memory.
     """
+    largest = 0
     draw, counts = random.Random(f"{seed} updates"), {"refused": 0, "taken": 0}
     with tempfile.TemporaryDirectory(prefix="fedloom-updates-") as folder:
         every = cases(Path(folder))
@@ -102,6 +106,10 @@ def read(count: int, seed: int) -> dict[str, int]:
             why = case.wrong(raw)
             assert not why, f"{why}: {raw.hex()}"
             counts["refused" if why is None else "taken"] += 1
+            if n == count // 10:
+                largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    counts["grown_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - largest) >> 10
+    assert counts["grown_mib"] <= MOST, f"the process has grown by {counts['grown_mib']} MiB"
     return counts
 
 

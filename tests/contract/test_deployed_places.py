@@ -6,9 +6,11 @@ import json
 import socket
 import stat
 import threading
+import tomllib
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
 from fedloom.aggregation import DifferentialPrivacy
@@ -147,6 +149,11 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
     tried = [*row["redrawn"], row]
     assert [each["unused"] for each in tried] == [[i for i in e["asked"] if i == 2] for e in tried]
     assert len(tried) == 3 and not row["answered"]
+    settings = tomllib.loads(other.settings_file.read_text())
+    other.settings_file.write_text(tomli_w.dumps({**settings, "at_least": 3}))
+    with pytest.raises(ConfigError, match="at_least = 3 is more than the 2 clients of a round"):
+        serve(other, lambda roll: Here(other))
+    other.settings_file.write_text(tomli_w.dumps(settings))
     found = attendance(other.run, names_of(load_run(other.run)))
     assert found is not None and found.heads == [
         "client",

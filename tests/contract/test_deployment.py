@@ -230,6 +230,23 @@ def test_a_round_with_too_few_updates_is_drawn_again(name, tmp_path):
         assert engine._exchange.bytes == sum(ours.up.values()) + sum(ours.down.values())
 
 
+def test_another_draw_waits_for_no_more_than_it_needs(tmp_path):
+    """Of five clients three are wanted; one has answered in the draw before."""
+    nodes, calls = Nodes(experiment(algorithm=FedAvg()), tmp_path), []
+
+    def exchange(messages, seconds, enough):
+        calls.append((sorted(messages), enough))
+        some = sorted(messages)[: 1 if len(calls) == 1 else enough]
+        return nodes({i: messages[i] for i in some}, seconds, enough)
+
+    given = experiment(algorithm=FedAvg(), cohort=[[0, 1, 2, 3, 4]], rounds=1)
+    given.engine = FederationEngine(exchange, run="r", wanted=3, at_least=3, redraws=1)
+    run(given)
+    assert calls == [([0, 1, 2, 3, 4], 3), ([1, 2, 3, 4], 2)]
+    row = given.engine.attendance.row
+    assert row["answered"] == [0, 1, 2] and row["spare"] == [3, 4]
+
+
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_a_private_round_is_not_drawn_again():
     """Its accounts count on the first draw, whoever answers."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +39,20 @@ class Live:
         return [int(p.name) for p in sorted((self.fed.path / "nodes").iterdir())]
 
     # ------------------------------------------------------------------------------- processes
-    def start(self, name: str, *words: object) -> None:
-        """Start a command of fedloom; what it says goes to a file."""
+    def start(self, name: str, *words: object, before: Sequence[str] = ()) -> None:
+        """Start a command of fedloom; what it says goes to a file. before: what it is run by."""
         with open(self.fed.path / f"{name}.out", "ab") as out:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *map(str, words)], stdout=out, stderr=out
+                [*before, sys.executable, *map(str, words)], stdout=out, stderr=out
             )
 
     def server(self) -> None:
         self.start("server", "-m", "fedloom", "deploy", "server", self.fed.path)
         until(lambda: "Ctrl-C" in self.said("server"), "the server answers")
 
-    def node(self, client: int) -> None:
-        self.start(
-            f"node{client}", "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
-        )
+    def node(self, client: int, before: Sequence[str] = ()) -> None:
+        words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
+        self.start(f"node{client}", *words, before=before)
 
     def connected(self, count: int = 3) -> None:
         """Wait for so many nodes."""

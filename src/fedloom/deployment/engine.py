@@ -278,8 +278,9 @@ class FederationEngine:
                 head = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
                 messages[i] = sealed(head, self._down.packet(packets[i], i, taken, round))
         if messages:
-            enough = len(messages) if self._wanted is None else self._wanted
-            enough = min(len(messages), enough)
+            wanted = len(asking.last) if self._wanted is None else self._wanted
+            here = len(asking.last) - len(messages)
+            enough = max(min(len(messages), wanted - here), 1)
             found = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 

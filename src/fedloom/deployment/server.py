@@ -101,6 +101,12 @@ def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | No
     """The run, with its engine. Raises ConfigError, DataError, CompositionError."""
     settings = fed.settings()
     made, wanted = _with_spare(at_server(fed, agreed), settings.spare)
+    most = made._cohorts.largest if wanted is None else wanted
+    if settings.at_least > most:
+        raise ConfigError(
+            f"federation.at_least = {settings.at_least} is more than the {most} clients of a "
+            "round; take less of it, or a larger cohort"
+        )
     made = deployed(made, fed)
     by_nodes = agreed is not None and settings.evaluate == "nodes"
     engine = FederationEngine(
