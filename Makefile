@@ -14,7 +14,7 @@
 # make check         formatting, lints, types
 # make format        let ruff put things in order
 # make bench         the speed claims, each with its command
-# make docs          the pages that are made from the code: algorithms, compatibility
+# make docs          the pages that are made from the code: algorithms, settings, what goes with what
 # make results       the pages that are made from the committed runs, and their pictures
 # make lock          requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
 #
@@ -72,7 +72,7 @@ wheel:
 	cd build/wheel && ../../$(WHEEL)/bin/fedloom --version && ../../$(WHEEL)/bin/fedloom demo
 
 SITE = .venv-site
-site:
+site: docs
 	test -x $(SITE)/bin/mkdocs || { $(PYTHON) -m venv --clear $(SITE) && \
 		$(SITE)/bin/pip install --quiet -r requirements/site.txt; }
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python site/build.py

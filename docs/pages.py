@@ -1,9 +1,9 @@
 """Make docs/algorithms/, compatibility.md, settings.md and old-names.md in docs: `make docs`, or
-`python docs/pages.py [FOLDER]`.
+`python docs/pages.py [FOLDER]`. git ignores them.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
 run it and its relatives, and the tests that prove it, found by their names and cases. Nothing but
-the lines below is typed; tests/system/test_pages.py checks that the committed pages are up to date.
+the lines below is typed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The site: `make site`, or `python site/build.py` where site/requirements.txt is installed.
+"""The site: `make site`, or after `make docs` `python site/build.py` where requirements/site.txt is
+installed.
 
-Copies the tracked pages into build/site-pages, adds a page for every source file to which a page
-links, the gallery and the API's reference, and lets mkdocs write build/site. A link that leads
-nowhere, or a page that is not in the menu, ends it with an error.
+Copies the tracked pages and those that `make docs` made into build/site-pages, adds a page for
+every source file to which a page links, the gallery and the API's reference, and lets mkdocs write
+build/site. A link that leads nowhere, or a page that is not in the menu, ends it with an error.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ REFERENCE = {
 }
 
 
-def tracked() -> list[Path]:
-    """The files of the checkout, relative to it."""
-    out = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+def listed(*words: str) -> list[Path]:
+    """The files that git lists, relative to the checkout."""
+    command = ["git", "ls-files", *words]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [Path(line) for line in out.stdout.splitlines()]
 
 
@@ -145,7 +147,8 @@ def reference() -> Iterator[tuple[str, str]]:
 def gather() -> None:
     """Make build/site-pages anew."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    files = {f for f in tracked() if within(f, COPIED) and not within(f, LEFT_OUT)}
+    made = listed("--others", "--ignored", "--exclude-standard", "docs/*.md")
+    files = {f for f in listed() if within(f, COPIED) and not within(f, LEFT_OUT)} | {*made}
     pages = {f for f in files if f.suffix == ".md"}
     sources = {f for p in pages for f in linked(p) if f.suffix in TEXT}
     sources |= {f for f in files if f.parts[0] == "examples"}

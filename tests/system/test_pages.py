@@ -1,8 +1,12 @@
-"""The pages of the algorithms: made from the code, up to date, and every line on them runs."""
+"""The pages that are made from the code are whole, their lines run, and links lead somewhere."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,9 @@ from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.config import resolve
 
 ROOT = Path(__file__).parents[2]
+# words of which other pages are made, from where their links lead
+PARTS = ("docs/results/words/", "benchmarks/records/performance.md")
+LINK = re.compile(r"\]\((?!\w+:|#|<)([^)#\s]+)")
 
 
 def load() -> Any:
@@ -25,17 +32,23 @@ def load() -> Any:
 
 
 PAGES = load()
+PAGES.pages = functools.cache(PAGES.pages)
 
 
-def test_the_committed_pages_are_up_to_date() -> None:
-    made = PAGES.pages()
-    docs = ROOT / "docs"
-    there = {f"algorithms/{p.name}" for p in (docs / "algorithms").glob("*.md")}
-    assert there | {"compatibility.md", "settings.md", "old-names.md"} == set(made), (
-        "make them again: make docs"
-    )
-    for path, text in made.items():
-        assert (docs / path).read_text() == text, f"docs/{path} is old; make it again: make docs"
+def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
+    """Of pages that are made, also to another one; mkdocs checks the anchors."""
+    words = ["git", "ls-files"]
+    out = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = set(out.splitlines())
+    made = {f"docs/{name}": text for name, text in PAGES.pages().items()}
+    assert not files & set(made), "made by `make docs`, and not committed"
+    whole = {file for file in files if file.endswith(".md") and not file.startswith(PARTS)}
+    pages = {file: (ROOT / file).read_text() for file in whole} | made
+    for page, text in pages.items():
+        there = files | set(made if page in made else ())
+        there |= {str(parent) for file in there for parent in Path(file).parents}
+        for link in LINK.findall(text):
+            assert os.path.normpath(Path(page).parent / link) in there, f"{page}: {link}"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -47,7 +60,6 @@ def test_a_page_has_everything(name: str) -> None:
         assert option.source.replace("|", "\\|") in text
     assert "| gradients per step |" in text
     assert f"algorithm={name}" in text
-    assert (ROOT / "docs" / "algorithms" / text.split("](")[1].split(")")[0]).exists()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
