@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from safetensors.torch import save_model
@@ -23,10 +24,14 @@ from torch import Tensor, nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.cli.export_script import Use, architecture, script
+from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, iid
+from fedloom.data.own.preparation import Column, Preparation
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import MODELS, mlp
+from fedloom.report import group_runs, load_run
+from fedloom.report.clients import prepared
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1")
@@ -56,6 +61,13 @@ def check(
 WORDS = {"<pad>": 0, "<unk>": 1, "it's": 2, ",": 3, "o": 4, "été": 5}
 BY_WORD = {"a": 0, "<eos>": 1, "<unk>": 2}
 GREY, RED = torch.arange(2 * 64) % 17, torch.arange(2 * 3 * 4) * 10
+CELLS = Preparation(
+    (
+        Column(EVIL, "number", mean=45.0, std=2.0),
+        Column("sex", "one_hot", ("f", EVIL)),
+        Column("stage", "ordinal", ("I", "II", "III")),
+    )
+)
 CASES: list[tuple[Any, Any, Tensor]] = [
     (Pixels(16), None, Pixels(16).store(GREY.view(2, 1, 8, 8))),
     (Pixels(255, 0.286, 0.3529), None, Pixels(255, 0.286, 0.3529).store(GREY.view(2, 1, 8, 8))),
@@ -63,6 +75,7 @@ CASES: list[tuple[Any, Any, Tensor]] = [
     (None, None, torch.tensor([[0.1, -2.0]])),
     (None, None, torch.tensor([[1, 2]])),
     (Columns(("a", EVIL)), None, torch.tensor([[0.1, -2.0]])),
+    (CELLS, None, torch.tensor([[0.5, 1, 0, 2], [-0.25, 0, 1, 0], [4, 0, 0, 1]])),
     (Words(WORDS, 4), None, torch.tensor([[2, 3, 1, 0], [0, 0, 0, 0], [5, 4, 4, 4]])),
     (Characters(ALPHABET), None, torch.tensor([[0, 79, 7], [5, 6, 7]])),
     (Running(BY_WORD), None, torch.tensor([[0, 1, 2], [2, 2, 1]])),
@@ -355,6 +368,56 @@ def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom: Fedloo
     assert "not exported: the transform Halved, your own code; call it in prepare()" in text
     assert "not exported: the metric 'mine', your own code" in text
     assert "# 'Halved', which made the run's inputs, is Python code" in text
+
+
+TABLE = """
+rounds = 2
+algorithm = "fedavg"
+model = {name = "mlp", inputs = 4, hidden = [8], classes = 2}
+[data]
+name = "table"
+path = "*.csv"
+target = "out"
+columns = {sex = "one_hot", stage = ["I", "II", "III"]}
+missing = "most_frequent"
+standardise = true
+date = "day"
+test_from = "2024-01-21"
+partition = "natural"
+"""
+
+
+def test_rows_of_a_table_are_prepared_as_in_training(fedloom: Fedloom, check: Any) -> None:
+    draw = np.random.default_rng(0)
+    for site in ("bonn", "lyon"):
+        rows = ["age,sex,stage,day,out"]
+        for day in range(1, 31):
+            age, sex = draw.integers(20, 90), draw.choice(["f", "m", ""])
+            out = "ward" if age > 55 else "home"
+            rows.append(f"{age or ''},{sex},{draw.choice(['I', 'II', ''])},2024-01-{day:02d},{out}")
+        Path(f"{site}.csv").write_text("\n".join([*rows, ",,,2024-01-31,ward"]))
+    Path("my.toml").write_text(TABLE)
+    fedloom("run", "my.toml", "--out", "a", "--quiet")
+    (group,) = group_runs([load_run("a")])
+    assert prepared([group])[2].startswith("stage: 0 to 2 for I < II < III, missing values as 'I")
+    assert "checked: accuracy" in fedloom("export", "a", "--test-set").output
+    assert check("a/export.py", "--check", "a/export.test.npz")[0] == 0
+    made = runpy.run_path("a/export.py")
+    whole = resolve("a/config.toml").data()
+    new = pandas.read_csv("bonn.csv").tail(11)
+    assert torch.equal(made["prepare"](new), whole.test_inputs[:11])
+    assert torch.equal(made["prepare"](new.to_dict("records")), whole.test_inputs[:11])
+    assert set(made["predict"](new[["stage", "out", "sex", "age"]])) <= {"home", "ward"}
+    with pytest.raises(ValueError, match="column 'stage': 'IV' is none of I, II, III"):
+        made["prepare"]([{"age": 3, "sex": "x", "stage": "IV"}])
+
+    written = json.loads(Path("a/partition.json").read_text())  # as fedloom 0.2.0 wrote it
+    written["inputs"] = {"kind": "numbers", "columns": ["age"], "prepared": ["age: less 2"]}
+    Path("a/partition.json").write_text(json.dumps(written))
+    assert "checked: accuracy" in fedloom("export", "a").output
+    for site in ("bonn", "lyon"):
+        Path(f"{site}.csv").unlink()
+    assert "not exported: how cells of the table become inputs" in fedloom("export", "a").output
 
 
 def test_data_that_are_gone_are_said(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:

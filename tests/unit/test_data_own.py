@@ -273,7 +273,7 @@ def test_files_of_one_name_take_their_folders(tmp_path):
 
 def test_texts_and_missing_cells_become_numbers_by_the_training_rows(hospitals):
     data = table(f"{hospitals}/*.csv", columns={"sex": "one_hot"}, standardise=True, **PREPARED)
-    assert data.raw.names == ("age", "sex=f", "sex=m")
+    assert data.raw.heads == ("age", "sex=f", "sex=m")
     ages = np.array([45, 30, 40, 50, 60.0])
     expected = (ages - ages.mean()) / ages.std()
     assert np.allclose(data.inputs[:, 0], expected)

@@ -42,6 +42,11 @@ class Told:
         if kind == "own":
             name = self.use.inputs["transform"]
             lines.append(f"not exported: the transform {name}, your own code; call it in prepare()")
+        if _lacks_rules(self.use.inputs):
+            lines.append(
+                "not exported: how cells of the table become inputs, of which older runs say only "
+                "what partition.json has under prepared; the script takes their numbers"
+            )
         if kind == "unknown":
             lines.append("not exported: how inputs are made, which the run does not say")
         if kind == "subwords":
@@ -61,7 +66,9 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
     if found.config.get("source") != "python":
         try:
             data, recipe, told = _from_config(run)
-            inputs, metric = inputs or recipe, metric or told  # older runs do not have it
+            if inputs is None or _lacks_rules(inputs):  # of an older run
+                inputs = recipe
+            metric = metric or told
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
     inputs = inputs if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
@@ -81,6 +88,11 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
     )
     by_batch = found.config.get("evaluate", {}).get("statistics") == "batch"
     return Told(use, data, why, by_batch)
+
+
+def _lacks_rules(inputs: Mapping[str, Any]) -> bool:
+    """Whether inputs were made of a table's cells by rules that are told in words alone."""
+    return inputs.get("kind") == "numbers" and "prepared" in inputs
 
 
 def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:

@@ -117,13 +117,27 @@ def _constants(use: Use) -> str:
         ]
     if use.inputs.get("columns"):
         lines.append(f"COLUMNS = {list(use.inputs['columns'])!a}  # in this order")
-        lines += [f"# prepared: {said!a}" for said in use.inputs.get("prepared", ())]
+    if use.inputs["kind"] == "cells":
+        from fedloom.data.own.preparation import EMPTY
+
+        rules = "".join(f"    {_rule(rule)!a},\n" for rule in use.inputs["rules"])
+        lines += [f"RULES = [\n{rules}]", f"EMPTY = {sorted(EMPTY)!a}  # a missing cell"]
     if "source" in use.inputs:
         source = ascii(str(use.inputs["source"]))
         lines.append(f"TOKENISER = AutoTokenizer.from_pretrained({source})")
     if use.metric:
         lines.append(f"SAID, SAMPLES = {use.said!r}, {use.samples}  # {use.name} of the run")
     return "\n".join(lines)
+
+
+def _rule(rule: Mapping[str, Any]) -> tuple[Any, ...]:
+    """How a column becomes numbers: kind, what stands for a missing cell, mean, std, values."""
+    from fedloom.data.own.preparation import KINDS
+
+    values, fill = [str(value) for value in rule["values"]], rule["fill"]
+    if rule["kind"] not in KINDS or not isinstance(fill, str | float | None):
+        raise ValueError(f"the rule of column {rule['name']}")
+    return rule["kind"], fill, float(rule["mean"]), float(rule["std"]), values
 
 
 def _prepare(use: Use) -> str:
@@ -144,6 +158,10 @@ def _prepare(use: Use) -> str:
         values["about"] = "Numbers as they were stored" + (
             ", one for each of COLUMNS." if how.get("columns") else "."
         )
+        values["named"] = ""
+        if how.get("columns"):
+            frame = 'inputs = inputs[COLUMNS] if hasattr(inputs, "columns") else inputs'
+            values["named"] = f"\n    {frame}  # of a data frame"
     elif kind in ("words", "subwords", "characters", "running"):
         values["length"] = str(int(how.get("length", shape[-1])))
         values["about"] = "Texts as the numbers that the model takes"

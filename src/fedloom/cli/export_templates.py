@@ -129,7 +129,7 @@ class RecurrentNet(nn.Module):
 # ---------------------------------------------------------------------- from samples to a model's
 # inputs, by the kind that fedloom.data.raw_inputs.recipe names
 _NUMBERS = '''def prepare(inputs):
-    """{about}"""
+    """{about}"""{named}
     values = torch.as_tensor(np.asarray(inputs).copy()).to(torch.{dtype})
     if tuple(values.shape[1:]) != SHAPE:
         raise ValueError(f"a sample has the shape {{SHAPE}}, got {{tuple(values.shape[1:])}}")
@@ -157,6 +157,36 @@ PREPARE: dict[str, str] = {
     return pixels.to(torch.{dtype}).div({scale}).sub(mean).div(std){cast}
 ''',
     "numbers": _NUMBERS,
+    "cells": '''def numbers(value, name, rule):
+    """A cell as the numbers that it becomes."""
+    kind, fill, mean, std, values = rule
+    if value is None or value != value or value in EMPTY:
+        if fill is None:
+            raise ValueError(f"column {{name!r}}: a cell is empty, and in training none was")
+        value = fill
+    if kind == "number":
+        return [(float(value) - mean) / std]
+    whole = isinstance(value, float) and value.is_integer()
+    text = str(int(value)) if whole else str(value)
+    if kind == "one_hot":
+        return [float(text == known) for known in values]
+    if text not in values:
+        raise ValueError(f"column {{name!r}}: {{text!r}} is none of {{', '.join(values)}}")
+    return [float(values.index(text))]
+
+
+def prepare(inputs):
+    """Rows of a table as the model takes them: a data frame, mappings from COLUMNS, or cells in
+    their order.
+    """
+    rows = inputs.to_dict("records") if hasattr(inputs, "to_dict") else inputs
+    made = []
+    for row in rows:
+        cells = [row[name] for name in COLUMNS] if isinstance(row, dict) else row
+        each = zip(cells, COLUMNS, RULES, strict=True)
+        made.append([number for cell in each for number in numbers(*cell)])
+    return torch.tensor(made, dtype=torch.float64).to(torch.{dtype}){cast}
+''',
     "words": '''def numbers(text):
     """The numbers of a text's first {length} words and signs; of padding behind them."""
     words = re.findall(r"\\w+(?:'\\w+)?|[^\\w\\s]", text.lower())[:{length}]

@@ -136,17 +136,13 @@ class Running:
 
 @dataclass(frozen=True)
 class Columns(Raw):
-    """Numbers in columns of a table, in this order. prepared: what was done with the table's own
-    columns, a line each.
-    """
+    """Numbers in columns of a table, in this order."""
 
     names: tuple[str, ...]
-    prepared: tuple[str, ...] = ()
 
     def about(self) -> dict[str, Any]:
         """Kind "numbers", with the names of the columns."""
-        out: dict[str, Any] = {"kind": "numbers", "columns": list(self.names)}
-        return out | ({"prepared": list(self.prepared)} if self.prepared else {})
+        return {"kind": "numbers", "columns": list(self.names)}
 
 
 def recipe(raw: Raw | None, transform: Transform | None, inputs: Tensor) -> dict[str, Any]:

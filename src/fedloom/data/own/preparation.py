@@ -22,6 +22,7 @@ FILLS = ("mean", "median", "most_frequent")
 # what an empty cell is written as
 EMPTY = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
 ALL = "*"  # every column that has no rule of its own
+_STRANGE = "\x01"  # stands for a text that no training row has
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Kinds = Mapping[str, str | Sequence[str]]
 Fills = str | float | Mapping[str, str | float]
@@ -68,6 +69,19 @@ class Column:
             )
         return np.array(found, dtype=np.float64)[:, None]
 
+    def cells(self, numbers: Floats) -> list[str]:
+        """Cells that become these numbers (n, k)."""
+        if self.kind == "number":
+            return [repr(float(value)) for value in numbers[:, 0] * self.std + self.mean]
+        if self.kind == "one_hot":
+            return [self.values[row.argmax()] if row.any() else _STRANGE for row in numbers]
+        return [self.values[int(place)] for place in numbers[:, 0]]
+
+    def rule(self) -> dict[str, Any]:
+        """What turns a cell into numbers, fit for JSON."""
+        kept = {key: getattr(self, key) for key in ("name", "kind", "fill", "mean", "std")}
+        return kept | {"values": list(self.values)}
+
     def _number(self, value: Any, table: Table, row: int) -> float:
         if is_empty(value):
             value = self._filled(table, row)
@@ -108,7 +122,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Preparation:
-    """The rules for all columns of a model's inputs."""
+    """The rules for all columns of a model's inputs; rows of the table are its raw samples."""
 
     columns: tuple[Column, ...]
 
@@ -125,6 +139,19 @@ class Preparation:
     def said(self) -> list[str]:
         """A line for every column that was changed."""
         return [line for column in self.columns if (line := column.said())]
+
+    def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
+        """Rows of the table (n, columns), as texts, from inputs (n, k)."""
+        ends = np.cumsum([len(column.heads) for column in self.columns])[:-1]
+        parts = np.split(stored.double().numpy(), ends, axis=1)
+        return np.stack(
+            [c.cells(part) for c, part in zip(self.columns, parts, strict=True)], axis=1
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Kind "cells", with the table's columns, the rule of each, and what was done in words."""
+        names, rules = [c.name for c in self.columns], [c.rule() for c in self.columns]
+        return {"kind": "cells", "columns": names, "rules": rules, "prepared": self.said()}
 
 
 def is_empty(value: Any) -> bool:

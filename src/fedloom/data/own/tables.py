@@ -21,7 +21,7 @@ from fedloom.data.own.files import (
     several,
     split_by_date,
 )
-from fedloom.data.own.preparation import Fills, Kinds, fit, holds_texts, no_rule
+from fedloom.data.own.preparation import Fills, Kinds, Preparation, fit, holds_texts, no_rule
 from fedloom.data.partition.natural import natural
 from fedloom.data.raw_inputs import Columns, Raw, Words
 from fedloom.data.transforms import Images
@@ -79,7 +79,8 @@ def table(
     raw: Raw
     if text is None:
         made, raw = _numbers(tables, names, (columns, missing, standardise))
-        about |= {"prepared": list(raw.prepared)} if raw.prepared else {}
+        if isinstance(raw, Preparation) and (lines := raw.said()):
+            about |= {"prepared": lines}
     else:
         made, raw = as_words(tables, text, length, vocabulary)
     return dealt(_called(path), tables, made, target, client, partition, seed, about, raw=raw)
@@ -138,12 +139,12 @@ def _numbers(
     tables: Sequence[Table],
     names: Sequence[str],
     rules: tuple[Kinds | None, Fills | None, bool],
-) -> tuple[list[Tensor], Columns]:
+) -> tuple[list[Tensor], Columns | Preparation]:
     """Columns of every table as numbers, by the rules for texts, missing values and scale."""
     kinds, fills, standardise = rules
     if kinds or fills is not None or standardise:
         how = fit(tables[0], names, kinds or {}, fills, standardise)
-        return [how.of(part) for part in tables], Columns(how.heads, tuple(how.said()))
+        return [how.of(part) for part in tables], how
     for name in names:
         if holds_texts(tables[0].of(name)):
             raise no_rule(tables[0], name)
