@@ -48,6 +48,7 @@ FLAGS = {
         "--jobs",
         "--figures",
         "--format",
+        "--column",
     },
     "check": {"--data", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it

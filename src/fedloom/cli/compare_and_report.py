@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import ConfigError
+from .figure_options import Figures, figure_options, wanted
 
 if TYPE_CHECKING:
     from fedloom.report.runs import Group, Run
@@ -107,15 +107,7 @@ def _check_target(target: float | None, runs: Sequence[Run]) -> None:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: report.html]")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
-@click.option(
-    "--figures",
-    metavar="FOLDER",
-    help="Write every picture into this folder, for a paper; no page without --out.",
-)
-@click.option(
-    "--format", "kinds", metavar="KINDS", help="Of --figures: png, svg, pdf.  [default: pdf]"
-)
-@click.option("--column", type=float, help="Of --figures: a column in inches.  [default: 3.4]")
+@figure_options("Write every picture into this folder, for a paper; no page without --out.")
 def report_command(
     runs: tuple[str, ...],
     out: Path | None,
@@ -141,12 +133,10 @@ def report_command(
     paths = expand(runs)
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
-    if figures is not None:
-        _figures(paths, Path(figures), kinds or "pdf", target, column)
+    if (asked := wanted(figures, kinds, column)) is not None:
+        _figures(paths, asked, target)
         if out is None:
             return
-    elif kinds is not None or column is not None:
-        raise ConfigError("--format and --column are of --figures; give its folder too")
     if out is None:
         out = (paths[0] if len(paths) == 1 else Path()) / "report.html"
     elif out.is_dir():
@@ -154,16 +144,10 @@ def report_command(
     click.echo(write_report(paths, out, target=target))
 
 
-def _figures(
-    paths: Sequence[Path], folder: Path, kinds: str, target: float | None, column: float | None
-) -> None:
+def _figures(paths: Sequence[Path], asked: Figures, target: float | None) -> None:
     """Write the pictures of runs, and say where."""
     from fedloom.report import group_runs, load_run, save_curves
-    from fedloom.report.paper_figures import COLUMN, kinds_of
 
-    wanted, width = kinds_of(kinds), COLUMN if column is None else column
-    if not 1 <= width <= 20:
-        raise ConfigError(f"--column must be in [1, 20] inches, got {width:g}")
     groups = group_runs(load_run(path) for path in paths)
-    for file in save_curves(groups, folder, target, wanted, width):
+    for file in save_curves(groups, asked.folder, target, asked.kinds, asked.column):
         click.echo(file)

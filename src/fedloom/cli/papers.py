@@ -10,6 +10,8 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .figure_options import Figures, figure_options, wanted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -85,14 +87,7 @@ def papers_command(paper: str | None, scale: str | None, out: str, measure: bool
 )
 @click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
 @click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
-@click.option("--figures", metavar="FOLDER", help="Draw the table or figure into this folder.")
-@click.option(
-    "--format",
-    "kinds",
-    default="png",
-    show_default=True,
-    help="Of the pictures: png, svg or pdf, or several, as svg,pdf.",
-)
+@figure_options("Draw the table or figure into this folder.")
 @click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
 @click.option(
     "--measure/--no-measure", default=True, help="Of --dry-run: time a step of each model."
@@ -108,7 +103,8 @@ def paper_command(
     tune: bool,
     style: str | None,
     figures: str | None,
-    kinds: str,
+    kinds: str | None,
+    column: float | None,
     quiet: bool,
     measure: bool,
 ) -> None:
@@ -126,14 +122,13 @@ def paper_command(
     from fedloom.config.overrides import refuse_repeats
     from fedloom.papers import entry
     from fedloom.papers.plan import plan
-    from fedloom.report.paper_figures import kinds_of
 
     names = [word for word in words if "=" not in word]
     changes = [word for word in words if "=" in word]
     if len(names) != 1:
         raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
     refuse_repeats(changes)
-    formats = kinds_of(kinds)
+    asked = wanted(figures, kinds, column)
     if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
         raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
     found = entry(names[0])
@@ -156,11 +151,11 @@ def paper_command(
         made = plan(found, scale, folder, chosen, count, changes)
     outcome = _run(made, folder, jobs, silent)
     _tell(made, outcome, folder, style, changes)
-    if figures is not None:
-        _draw(made, folder, Path(figures), formats)
+    if asked is not None:
+        _draw(made, folder, asked)
 
 
-def _draw(made: Plan, out: Path, folder: Path, kinds: Sequence[str]) -> None:
+def _draw(made: Plan, out: Path, asked: Figures) -> None:
     """Draw what there are lines for, and say where."""
     from fedloom.papers.figures import pictures
     from fedloom.papers.lines import NAME, read
@@ -169,7 +164,7 @@ def _draw(made: Plan, out: Path, folder: Path, kinds: Sequence[str]) -> None:
 
     lines = read(out / NAME)
     drawn = pictures(table(made, lines), lines)
-    for file in save_pictures(drawn, folder, kinds):
+    for file in save_pictures(drawn, *asked):
         click.echo(f"picture: {quote(str(file))}", err=True)
     if not drawn:
         click.echo("nothing is drawn: no run has a line yet", err=True)

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..report.style import (
+    HEIGHT,
     Picture,
     Style,
-    figure,
+    is_first,
     legend_below,
     line_with_band,
+    named,
     numbered,
+    panels,
     plain,
 )
 from .entry import Protocol, Row, Wanted
@@ -27,7 +30,6 @@ from .series import Series, series
 from .table import Number, Table
 
 _HISTOGRAM = "client_acc_pct"
-_WIDTH, _HEIGHT, _ACROSS = 4.6, 3.3, 3  # of a panel, in inches, and panels side by side
 _BINS = 20
 Own = dict[str, list[Line]]  # {row: its finished lines, one per seed}
 
@@ -112,9 +114,9 @@ def _curves(
         for key, points in known.items():
             x, mean, low, high = zip(*points, strict=True)
             handles[key] = line_with_band(place, x, mean, low, high, look[key])
-        plain(place, "round", one.words)
-        place.xaxis.get_major_locator().set_params(integer=True)
-        place.set_title(name, fontsize=10)
+        plain(place, "round", one.words if is_first(place) else "")
+        place.xaxis.get_major_locator().set_params(integer=True, nbins=5)
+        named(place, name)
     _legend(made, found.plan.rows, handles)
     alt = f"{one.words} by round: {len(filled)} panel(s), {len(handles)} row(s)."
     return Picture(_file(found, one.name), f"{found.entry.id}: {one.words}", alt, made)
@@ -145,8 +147,8 @@ def _histograms(found: Table, owns: Mapping[str, Own], look: Mapping[str, Style]
             _, _, (handles[key], *_) = place.hist(
                 values, bins=edges, weights=share, color=look[key].colour, **kind
             )
-        plain(place, "accuracy of a client, %", "% of clients")
-        place.set_title(name, fontsize=10)
+        plain(place, "accuracy of a client, %", "% of clients" if is_first(place) else "")
+        named(place, name)
     _legend(made, found.plan.rows, handles)
     alt = f"Histograms of the clients' accuracy: {len(filled)} panel(s), {len(handles)} row(s)."
     return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
@@ -173,12 +175,12 @@ def _numbers(found: Table, metric: str, at: str) -> Picture | None:
     if not by_protocol:
         return None
     rows = max(map(len, by_protocol.values()))
-    made, axes = _grid(len(by_protocol), 0.9 + 0.26 * rows)
+    made, axes = panels(len(by_protocol), 4.2, 1.4 + 0.26 * rows, 2)
     handles: dict[str, Any] = {}
     for place, numbers in zip(axes, by_protocol.values(), strict=True):
         handles |= _dots(place, numbers)
         plain(place, title(metric, at), "")
-        place.set_title(_words(found, numbers[0].wanted.protocol), fontsize=10)
+        named(place, _words(found, numbers[0].wanted.protocol))
     legend_below(made, [*handles.values()], [*handles])
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
     alt = f"{title(metric, at)}: {len(by_protocol)} panel(s), up to {rows} row(s)."
@@ -204,15 +206,9 @@ def _dots(place: Any, numbers: Sequence[Number]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------- common
-def _grid(panels: int, height: float = _HEIGHT) -> tuple[Any, list[Any]]:
-    """A figure with so many panels -> it, and their axes."""
-    across = min(panels, _ACROSS)
-    down = -(-panels // across)
-    made = figure(_WIDTH * across + (0.4 if across == 1 else 0), height * down + 0.5)
-    axes = made.subplots(down, across, squeeze=False).ravel().tolist()
-    for spare in axes[panels:]:
-        spare.set_visible(False)
-    return made, axes[:panels]
+def _grid(count: int) -> tuple[Any, list[Any]]:
+    """Axes for curves or histograms: one as a report's, of several three in a row."""
+    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, 3)
 
 
 def _legend(made: Any, rows: Sequence[Row], handles: Mapping[str, Any]) -> None:

@@ -17,6 +17,8 @@ from .measures import measure_pictures
 from .paper_figures import save_pictures
 from .runs import Floats, Group, Metric, Run, group_runs
 from .style import (
+    HEIGHT,
+    WIDTH,
     Picture,
     Style,
     figure,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_WIDTH, _HEIGHT = 5.6, 3.9
 _BAND = "mean over the seeds; band: lowest to highest"
 _SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
     "round": ((1, "rounds"),),
@@ -105,7 +106,7 @@ def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pict
         drawn = [(g, c) for g in groups if (c := group_curve(g, f"{which}_loss"))]
         if not drawn or any(f"{which}_loss" == g.metric.column for g, _ in drawn):
             continue  # not measured, or drawn already as the metric
-        made = figure(_WIDTH, _HEIGHT)
+        made = figure(WIDTH, HEIGHT)
         axes = made.add_subplot()
         handles = [_draw(axes, curve, look[group.key], 1.0, 1.0) for group, curve in drawn]
         if _wide(curve for _, curve in drawn):
@@ -135,7 +136,7 @@ def _metric_curve(
         return None  # nothing was counted
     scale, x_label = _scale(axis, high)
     up = 100.0 if metric.unit == "share" else 1.0
-    made = figure(_WIDTH, _HEIGHT)
+    made = figure(WIDTH, HEIGHT)
     axes = made.add_subplot()
     handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in drawn]
     labels = [group.label for group, _ in drawn]

@@ -13,7 +13,19 @@ from fedloom.core.parsing import parse_json
 
 from .curve_data import group_curve, mean, sd
 from .runs import Group, Run
-from .style import Picture, Style, figure, legend_below, line_with_band, plain, shorten
+from .style import (
+    HEIGHT,
+    WIDTH,
+    Picture,
+    Style,
+    figure,
+    legend_below,
+    line_with_band,
+    named,
+    panels,
+    plain,
+    shorten,
+)
 from .tables import human_bytes
 
 _CURVES = {
@@ -94,7 +106,7 @@ def _curve(
     drawn = [(g, c) for g in groups if (c := group_curve(g, column))]
     if not drawn:
         return None
-    made = figure(5.6, 3.9)
+    made = figure(WIDTH, HEIGHT)
     axes = made.add_subplot()
     handles = [
         line_with_band(axes, c.x, c.mean, c.low, c.high, look[group.key]) for group, c in drawn
@@ -116,7 +128,7 @@ def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None
     ]
     if not any(column == "residual_square" for _, column, _ in drawn):
         return None
-    made = figure(5.6, 3.9)
+    made = figure(WIDTH, HEIGHT)
     axes = made.add_subplot()
     handles, labels = [], []
     for group, column, c in drawn:
@@ -207,16 +219,11 @@ def _contours(found: Sequence[tuple[Group, Mapping[str, Any]]]) -> tuple[Any, li
     low = min(float(np.nanmin(g)) for g in grids)
     high = max(float(np.nanmax(g)) for g in grids)
     levels = np.geomspace(max(low, 1e-6), max(high, 1e-6) * 1.0001 + 1e-9, 16)
-    across = min(3, len(found))
-    rows = -(-len(found) // across)
-    made = figure(max(4.2, 3.2 * across), 3.0 * rows)
-    cells = list(made.subplots(rows, across, squeeze=False).ravel())
+    made, cells = panels(len(found), 3.2, 3.0, 3)
     image: Any = None
-    for axes, (group, surface), grid in zip(cells, found, grids, strict=False):
+    for axes, (group, surface), grid in zip(cells, found, grids, strict=True):
         image = axes.contourf(surface["places"], surface["places"], grid.T, levels, cmap="viridis")
-        axes.set_title(shorten(group.label, 40), fontsize=9.5, loc="left")
+        named(axes, group.label)
         axes.set_aspect("equal")
-    for axes in cells[len(found) :]:
-        axes.set_visible(False)
     made.colorbar(image, ax=cells, label="loss", format="%.2g")
-    return made, cells[: len(found)]
+    return made, cells

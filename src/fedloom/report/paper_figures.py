@@ -28,6 +28,13 @@ def kinds_of(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def width_of(column: float | None) -> float:
+    """The width of a page's columns, as it is typed. Raises ConfigError."""
+    if column is not None and not 1 <= column <= 20:
+        raise ConfigError(f"--column must be in [1, 20] inches, got {column:g}")
+    return COLUMN if column is None else column
+
+
 def save_pictures(
     pictures: Sequence[Picture],
     folder: str | Path,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 120
+WIDTH, HEIGHT = 5.6, 3.9  # inches, of a picture with one pair of axes
 # Okabe and Ito's palette for colour-blind readers, without its yellow, which is faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
@@ -87,6 +88,32 @@ def figure(width: float, height: float) -> Figure:
     made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(made)
     return made
+
+
+def panels(
+    count: int, width: float = 2.8, height: float = 2.5, across: int = 4, shared: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many pairs of axes (inches), at most `across` in a row -> it, and they.
+    shared: all have one vertical scale.
+    """
+    across = min(count, across)
+    rows = -(-count // across)
+    made = figure(max(WIDTH, width * across), height * rows)
+    axes = made.subplots(rows, across, squeeze=False, sharey=shared).ravel().tolist()
+    for spare in axes[count:]:
+        spare.set_visible(False)
+    return made, axes[:count]
+
+
+def is_first(axes: Axes) -> bool:
+    """Whether a panel stands at the left, where the vertical axis is named."""
+    place = axes.get_subplotspec()
+    return place is None or place.is_first_col()
+
+
+def named(axes: Axes, text: str) -> None:
+    """Give one of several panels its name."""
+    axes.set_title(shorten(text, 48), fontsize=9.5, loc="left")
 
 
 def plain(axes: Axes, x: str, y: str) -> None:

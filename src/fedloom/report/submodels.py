@@ -11,7 +11,7 @@ import numpy as np
 
 from .curve_data import group_curve, last, mean, measured, sd
 from .runs import Floats, Group, Run
-from .style import Picture, Style, figure, legend_below, plain, shorten
+from .style import Picture, Style, figure, is_first, legend_below, named, panels, plain, shorten
 from .tables import MISSING, human_size, human_value
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_PANEL, _HEIGHT, _ACROSS = 2.8, 2.5, 4
 _DOTTED = 30  # as few values as these are marked one by one
 _MANY = 10  # evaluations at the end whose mean is given beside the last one
 
@@ -137,19 +136,14 @@ def _panels(
     """
     from matplotlib.ticker import MaxNLocator
 
-    rows = -(-len(sizes) // _ACROSS)
-    across = min(len(sizes), _ACROSS)
-    made = figure(max(5.6, _PANEL * across), _HEIGHT * rows)
-    grid = made.subplots(rows, across, squeeze=False, sharey=shared).ravel()
+    made, grid = panels(len(sizes), shared=shared)
     legend: dict[str, object] = {}
-    for place, (axes, size) in enumerate(zip(grid, sizes, strict=False)):
+    for axes, size in zip(grid, sizes, strict=True):
         legend |= dict(draw(axes, size))
-        plain(axes, x, "" if place % across else y)
+        plain(axes, x, y if is_first(axes) else "")
         if x == "rounds":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        axes.set_title(f"size {human_size(float(size))}", fontsize=9.5, loc="left")
-    for axes in grid[len(sizes) :]:
-        axes.set_visible(False)
+        named(axes, f"size {human_size(float(size))}")
     if legend:
         legend_below(made, list(legend.values()), list(legend))
     return made, bool(legend)

@@ -1,0 +1,54 @@
+"""The options of commands that draw pictures for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from fedloom.errors import ConfigError
+
+
+class Figures(NamedTuple):
+    """Where pictures go, in which formats, and how wide a column is (inches)."""
+
+    folder: Path
+    kinds: list[str]
+    column: float
+
+
+def figure_options(drawn: str) -> Callable[[Any], Any]:
+    """The options --figures, --format and --column. drawn: the help of the first."""
+    options = [
+        click.option("--figures", metavar="FOLDER", help=drawn),
+        click.option(
+            "--format",
+            "kinds",
+            metavar="KINDS",
+            help="Of --figures: png, svg, pdf.  [default: pdf]",
+        ),
+        click.option(
+            "--column", type=float, help="Of --figures: a column in inches.  [default: 3.4]"
+        ),
+    ]
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def wanted(folder: str | None, kinds: str | None, column: float | None) -> Figures | None:
+    """What these options ask for; None for no pictures. Raises ConfigError."""
+    from fedloom.report.paper_figures import kinds_of, width_of
+
+    found = kinds_of(kinds or "pdf"), width_of(column)
+    if folder is not None:
+        return Figures(Path(folder), *found)
+    if kinds is not None or column is not None:
+        raise ConfigError("--format and --column are of --figures; give its folder too")
+    return None
