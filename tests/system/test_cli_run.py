@@ -25,6 +25,7 @@ from fedloom.cli.export_script import architecture, call, script
 from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp
+from fedloom.report import human_seconds
 from fedloom.storage.run_directory import RunDirectory
 from tiny import Fedloom
 
@@ -249,6 +250,18 @@ def test_figures_for_a_paper(fedloom: Fedloom) -> None:
     files = fedloom("report", "runs", "--figures", "f", "--format", "svg").output.split()
     assert "f/accuracy_by_round.svg" in files and all(Path(file).is_file() for file in files)
     assert not Path("runs/a/report.html").exists(), "only with --out"
+
+
+def test_a_run_with_devices_says_their_time(fedloom: Fedloom) -> None:
+    more = ("devices=lognormal", "evaluate.target=0.01", "--out", "a")
+    text = fedloom("run", *SMALL, *more).output
+    rows = [json.loads(line) for line in Path("a/rounds.jsonl").read_text().splitlines()]
+    seconds, found = [row["simulated_seconds"] for row in rows], summary("a")
+    assert found["simulated_seconds"] == pytest.approx(sum(seconds))
+    until = seconds[: found["rounds_to_target"]]
+    assert found["simulated_to_target"] == pytest.approx(sum(until))
+    for said in ("s, simulated", f"device time {human_seconds(sum(until))})"):
+        assert said in text
 
 
 def test_many_runs_go_on_one_after_another(fedloom: Fedloom) -> None:

@@ -63,13 +63,18 @@ def summarise(result: Result) -> str:
         )
     if s["target"] is not None and s["rounds_to_target_text"]:
         cost = human_bytes(s["bytes_to_target"])
-        reached = f" ({cost}, {human_seconds(s['seconds_to_target'])})"
+        spent = [cost, human_seconds(s["seconds_to_target"])]
+        if "simulated_to_target" in s:
+            spent.append(f"device time {human_seconds(s['simulated_to_target'])}")
+        reached = f" ({', '.join(spent)})"
         goal = f"to {human_target(s['target'], unit)}"
         text = s["rounds_to_target_text"]
         lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
     lines += _by_size(s, unit) + _by_client(s, unit) + _clients(result.path)
     traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
     lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
+    if "simulated_seconds" in s:
+        lines.append(("device time", f"{human_seconds(s['simulated_seconds'])}, simulated"))
     if ranks := s.get("ranks"):
         slowest, mean = (
             human_seconds(ranks["slowest_seconds"]),

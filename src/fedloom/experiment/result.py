@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -183,10 +184,22 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         "bytes_down": ledger.bytes_down,
         "seconds": ledger.seconds,
         "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
+        **_simulated(loop),
         "engine": engine_text(loop.engine),
         **_balance(loop),
         "group": group,
     }
+
+
+def _simulated(loop: Loop) -> dict[str, float]:
+    """The seconds that the described devices would have taken, whole and to the target."""
+    if not loop.ledger.simulated:
+        return {}
+    found, reached = {"simulated_seconds": loop.ledger.simulated}, loop.curve.reached
+    if reached is None:
+        return found
+    until = (r["simulated_seconds"] for r in loop.history if r["round"] <= reached["round"])
+    return found | {"simulated_to_target": math.fsum(until)}
 
 
 def _balance(loop: Loop) -> dict[str, Any]:
