@@ -3,6 +3,7 @@
 # make test-all      the same and the slow tests
 # make test-brief    the same with a minute of the fast tests
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
+# make test-lowest   make test-brief's tests with the lowest versions that it allows, on the oldest Python
 # make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
 # make test-trackers the tests of trackers and of searches by Optuna, with those libraries
 # make test-flower   a federation over TLS on this machine, with its failures (half an hour)
@@ -30,6 +31,8 @@ RUN = $(VENV)/bin
 LOCK = requirements/lock.txt
 INSTALLED = $(VENV)/installed-$(TORCH)
 NEWEST = .venv-newest
+LOWEST = .venv-lowest
+LOWEST_LOCK = requirements/lowest.txt
 TRACKERS = .venv-trackers
 FLOWER = .venv-flower
 FLOWER_LOCK = requirements/flower.txt
@@ -43,7 +46,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-gpu test-trackers test-flower soak mutants wheel site check format bench docs results lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest test-gpu test-trackers test-flower soak mutants wheel site check format bench docs results lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
@@ -113,6 +116,14 @@ test-newest:
 	touch $(NEWEST)/installed-$(TORCH)
 	$(MAKE) test VENV=$(NEWEST)
 
+# As old a PyTorch mostly has no build without CUDA in an index at hand: TORCH=auto then fetches the other.
+test-lowest:
+	$$($(PYTHON) requirements/pythons.py | head -n 1) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python requirements/get_torch.py $(TORCH) --lock $(LOWEST_LOCK)
+	$(LOWEST)/bin/pip install --quiet -c $(LOCK) hatchling editables
+	$(LOWEST)/bin/pip install --quiet -c $(LOWEST_LOCK) --no-build-isolation -e ".[dev]"
+	$(LOWEST)/bin/pytest -n 2 --dist worksteal -m "not slow" -W ignore::DeprecationWarning $(BRIEF)
+
 test-gpu: $(INSTALLED)
 	FEDLOOM_TEST_DEVICE=$(FEDLOOM_TEST_DEVICE) $(RUN)/pytest tests/contract/test_device.py tests/unit/test_hardware.py
 
@@ -162,6 +173,9 @@ lock:
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--extra dev --output-file $(LOCK) pyproject.toml requirements/held.in
+	.venv-lock/bin/uv pip compile --quiet --python-version 3.11 --python-platform linux --resolution lowest-direct \
+		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--extra dev --output-file $(LOWEST_LOCK) pyproject.toml
 	for name in site wheel; do .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements/$$name.txt requirements/$$name.in; done

@@ -1,11 +1,12 @@
 """Install PyTorch for the Python that runs this, and say its size first.
 
-    python requirements/get_torch.py [auto|cpu|cuda] [--newest]
+    python requirements/get_torch.py [auto|cpu|cuda] [--newest | --lock FILE]
 
 cpu: the build without CUDA, from the package indexes that pip knows or from PyTorch's own; if there
 is none, nothing is fetched and the exit code is 3. cuda: the build that the package index has.
-auto: cpu, and if there is none, cuda. --newest: the newest version, not the one in lock.txt. A
-PyTorch that is there and will do stays. Only Linux has builds with CUDA on the package index.
+auto: cpu, and if there is none, cuda. --newest: the newest version, not the one in lock.txt;
+--lock: the one in another such file. A PyTorch that is there and will do stays. Only Linux has
+builds with CUDA on the package index.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ NO_CPU_BUILD = 3
 OLDEST = (3, 11)
 
 
-def locked() -> str:
-    """The version in lock.txt."""
-    found = re.search(r"^torch==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+def locked(lock: Path = LOCK) -> str:
+    """The version in a lock."""
+    found = re.search(r"^torch==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
-        raise SystemExit(f"{LOCK} names no torch; write it again: make lock")
+        raise SystemExit(f"{lock} names no torch; write it again: make lock")
     return found[1]
 
 
@@ -95,8 +96,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("kind", nargs="?", default="auto", metavar="|".join(KINDS))
     parser.add_argument("--newest", action="store_true")
+    parser.add_argument("--lock", type=Path, default=LOCK)
     options = parser.parse_args()
-    kind, version = options.kind, None if options.newest else locked()
+    kind, version = options.kind, None if options.newest else locked(options.lock)
     name = f"torch {version or ''}".strip()
     if kind not in KINDS:
         raise SystemExit(f"TORCH={kind} is unknown; TORCH is one of {', '.join(KINDS)}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 from results_lines import load
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +29,11 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def lock() -> dict[str, tuple[Requirement, str]]:
+def lock(file: str = "lock.txt") -> dict[str, tuple[Requirement, str]]:
     """{name: (the pin, the comment below it that says who wants it)}."""
     found: dict[str, tuple[Requirement, str]] = {}
     name = ""
-    for line in (FOLDER / "lock.txt").read_text().splitlines():
+    for line in (FOLDER / file).read_text().splitlines():
         if line and not line[0].isspace() and not line.startswith("#"):
             pin = Requirement(line)
             name = plain(pin.name)
@@ -71,6 +72,17 @@ def test_the_lock_is_what_pyproject_asks_for() -> None:
         assert one.specifier.contains(pin.version, prereleases=True), f"{one}, {pin}: {stale}"
     ours = {name for name, (_, why) in pins.items() if "fedloom" in why or "held.in" in why}
     assert ours == {plain(one.name) for one in asked}, stale
+
+
+def test_what_is_tried_as_the_lowest_is_what_pyproject_allows() -> None:
+    pins = lock("lowest.txt")
+    for one in wanted():
+        (low,) = (Version(s.version).release for s in one.specifier if s.operator == ">=")
+        (pin,) = pins[plain(one.name)][0].specifier
+        found = Version(pin.version).release[: len(low)]
+        assert found == low, (
+            f"{one}, {pin}: requirements/lowest.txt is old; write it again: make lock"
+        )
 
 
 def test_every_version_is_exact_and_comes_from_any_index() -> None:
@@ -126,7 +138,7 @@ def get(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(sys, "argv", ["get_torch.py", *words.split()])
         monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr(TORCH, "installed", lambda: there)
-        monkeypatch.setattr(TORCH, "locked", lambda: "2.13.0")
+        monkeypatch.setattr(TORCH, "locked", lambda lock: "2.13.0")
         monkeypatch.setattr(subprocess, "run", index)
         code: int = TORCH.main()
         monkeypatch.undo()

@@ -279,7 +279,7 @@ class FederatedData:
             arrays["validation"] = self.validation.numpy()
         try:
             with open(path, "wb") as file:  # given a name, savez would add an ending to it
-                np.savez(file, allow_pickle=False, **arrays)
+                np.savez(file, **arrays)
         except OSError as error:
             raise DataError(f"the split cannot be written to {path}: {error.strerror}") from error
 

@@ -65,8 +65,8 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        found = re.search(r"os error (\d+)", str(error))
-        number = int(found[1]) if found else errno.EIO
+        found = re.search(r"os error (\d+)|Os { code: (\d+)", str(error))  # the second: 0.4
+        number = int(found[1] or found[2]) if found else errno.EIO
         raise OSError(number, os.strerror(number) if found else str(error)) from error
 
 
