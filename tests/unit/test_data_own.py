@@ -7,10 +7,8 @@ import gzip
 import hashlib
 import io
 import os
-import re
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import published
@@ -410,30 +408,6 @@ partition = "natural"
     assert data.inputs[1].tolist() == [30, 1, 0], "0 is no text: the most frequent one"
     other = resolve(tmp_path / "my.toml", ["data.columns.sex=ordinal"])
     assert other.data().inputs.shape == (5, 2)
-
-
-def test_the_example_of_the_docs(tmp_path, monkeypatch, capsys):
-    draw = np.random.default_rng(0)
-    for name in ("lyon", "bonn"):
-        rows = ["age,sex,stage,admitted,outcome"]
-        for i in range(12):
-            sex, stage = draw.choice(["f", "m", ""]), draw.choice(["I", "II", "III"])
-            day, out = f"2024-0{1 + i // 3}-02", draw.choice(["home", "ward"])
-            rows.append(f"{draw.integers(20, 90)},{sex},{stage},{day},{out}")
-        published.write(tmp_path / "hospitals" / f"{name}.csv", "\n".join(rows))
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
-    python, toml = (
-        re.search(rf"```{kind}\n([^`]*hospitals/\*.csv.*?)```", page, re.DOTALL)[1]
-        for kind in ("python", "toml")
-    )
-    exec(python, {})
-    said = capsys.readouterr().out
-    assert "'hospitals': 2 clients, 12 samples (6 to 6 each), inputs (4,)" in said
-    assert "('bonn', 'lyon') ('home', 'ward')" in said and "stage: 0 to 2 for I < II < III" in said
-    head = 'rounds = 1\nalgorithm = "fedavg"\nmodel = {name = "mlp", inputs = 4, classes = 2}\n'
-    file = published.write(tmp_path / "my.toml", head + toml)
-    assert len(resolve(file).data().test_inputs) == 12
 
 
 # ---- folders

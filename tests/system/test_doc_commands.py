@@ -1,0 +1,105 @@
+"""The commands of the pages: each can be read, and those of three first days run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from fedloom.cli.__main__ import cli
+from fedloom.cli.run import sorted_out
+from fedloom.config import resolve
+from fedloom.recipes import RECIPES
+from tiny import Fedloom
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob("docs/**/*.md")))]
+
+
+def section(page: str, heading: str = "") -> str:
+    """A page, or what stands below one of its headings."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] if heading else text
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words behind fedloom of every line that begins with it in a block."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    shell = "".join(block for kind, block in blocks if kind in ("", "sh"))
+    lines = re.findall(r"^(?:\.venv/bin/)?fedloom (.*)", shell, re.MULTILINE)
+    return [shlex.split(re.split(r"\s{3,}|;| #", line)[0]) for line in lines]
+
+
+def shorter(words: list[str]) -> list[str]:
+    """A command with fewer rounds."""
+    return ["rounds=2" if word == "rounds=30" else word for word in words]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands(section(page)) and "algorithms/" not in page]
+)
+def test_a_command_of_a_page_is_one(page: str) -> None:
+    """Its options are known, and the settings of a recipe."""
+    for words in commands(section(page)):
+        command: click.Command | None = cli
+        while isinstance(command, click.Group):
+            name, *words = words
+            command = command.get_command(click.Context(cli), name)
+        assert command is not None, f"{page}: {name}"
+        given = command.make_context(name, list(words)).params
+        if name == "run" and "settings" in given:  # not that of deploy
+            source, changes, _ = sorted_out(given["settings"], None)
+            if source in RECIPES:
+                resolve(source, changes)
+
+
+@pytest.mark.slow
+def test_a_doctoral_student_compares_methods_and_draws_them(fedloom: Fedloom) -> None:
+    for words in commands(section("docs/tutorial.md", "5. Compare methods")):
+        fedloom(*shorter(words))
+    figures, tables = commands(section("docs/cli.md", "Figures and tables"))
+    drawn = fedloom(*figures).output.split()
+    assert "figures/accuracy_by_round.pdf" in drawn and "figures/clients.png" in drawn
+    fedloom(*tables)
+    assert "FedACG" in Path("table.tex").read_text() and "FedACG" in Path("table.csv").read_text()
+
+
+def test_a_hospitals_engineer_trains_on_own_tables(
+    fedloom: Fedloom, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    Path("hospitals").mkdir()
+    for name in ("lyon", "bonn"):
+        rows = ["age,sex,stage,admitted,outcome"]
+        for i in range(12):
+            sex, stage = draw.choice(["f", "m", ""]), draw.choice(["I", "II", "III"])
+            day, out = f"2024-0{1 + i // 3}-02", draw.choice(["home", "ward"])
+            rows.append(f"{draw.integers(20, 90)},{sex},{stage},{day},{out}")
+        Path(f"hospitals/{name}.csv").write_text("\n".join(rows))
+    page = section("docs/data.md", "Your own data")
+    python, toml = (
+        re.search(rf"```{kind}\n([^`]*hospitals/\*.csv.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
+        for kind in ("python", "toml")
+    )
+    exec(python, {})
+    said = capsys.readouterr().out
+    assert "'hospitals': 2 clients, 12 samples (6 to 6 each), inputs (4,)" in said
+    assert "('bonn', 'lyon') ('home', 'ward')" in said and "stage: 0 to 2 for I < II < III" in said
+    Path("my.toml").write_text(toml)
+    told = [fedloom(*words).output for words in commands(page)[-5:]]
+    assert "worst client" in told[3] and "SCAFFOLD" in told[3]
+    assert "checked: accuracy" in told[4]
+
+
+def test_a_student_changes_one_thing(fedloom: Fedloom) -> None:
+    for heading in ("3. The first run", "4. Change one thing"):
+        for words in commands(section("docs/tutorial.md", heading)):
+            fedloom(*shorter(words))
+    names = re.findall(r"`(batch_size|learning_rate)`", section("docs/cli.md", "Settings"))
+    said = fedloom("run", *(f"{name}=1" for name in names), "--dry-run").output
+    assert "local.batch" in said and "local.lr" in said
+    assert "did you mean 'lr'" in fedloom("run", "local.rl=1", code=2).output
