@@ -77,7 +77,7 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     elif fed.settings().evaluate == "nodes":
         data = agreed.stand_in()
     else:
-        data = config.data().elsewhere(agreed.roll)
+        data = agreed.at_server(config.data())
     made = experiment_of(config, roll, data)
     _refuse_there(made.net(), made)
     return made
