@@ -5,7 +5,8 @@
 cpu: the build without CUDA, from the package indexes that pip knows or from PyTorch's own; if there
 is none, nothing is fetched and the exit code is 3. cuda: the build that the package index has.
 auto: cpu, and if there is none, cuda. --newest: the newest version, not the one in lock.txt;
---lock: the one in another such file. A PyTorch that is there and will do stays. Only Linux has builds with CUDA on the package index.
+--lock: the one in another such file. A PyTorch that is there and will do stays. Only Linux has
+builds with CUDA on the package index.
 """
 
 from __future__ import annotations

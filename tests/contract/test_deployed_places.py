@@ -96,6 +96,9 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
         -300, abs=40
     )
 
+    about = json.loads((fed.run / "partition.json").read_text())["inputs"]
+    assert about["kind"] == "cells" and [r["mean"] for r in about["rules"]] == agreed["mean"]
+
     nodes = [here.places[i]._node for i in range(3)]
     inputs = torch.cat([n.fed.data.inputs for n in nodes])
     assert inputs.double().mean(0).abs().max() < 1e-6
@@ -129,6 +132,27 @@ def test_a_server_with_tests_of_its_own_equals_the_simulation(tmp_path):
         [{k: v for k, v in r.items() if k != "seconds"} for r in x.history] for x in (ours, alone)
     ]
     assert rows[0] == rows[1]
+
+
+def test_a_servers_own_tests_have_the_agreed_scale(tmp_path):
+    train, test = (table(tmp_path / f"{name}.csv", 30, seed=7) for name in ("own", "tests"))
+    data = [f"data.path={train}", f"data.test={test}", "data=table", "data.partition=iid"]
+    parts = ["model=logistic", "model.inputs=3", "model.classes=3", "data.clients=3"]
+    config = resolve("digits", [*data, *parts, "rounds=2", "cohort=3", "local.batch=8"])
+    fed = folder(tmp_path, config, standardise=True)
+    files = [
+        site_file(tmp_path / f"{i}.toml", table(tmp_path / f"{i}.csv", 20 + i, seed=i))
+        for i in range(3)
+    ]
+    result = serve(fed, lambda roll: Here(fed, files))
+    agreed, tests = json.loads(fed.agreed_file.read_text()), config.data()
+    scaled = (tests.test_inputs.double() - torch.tensor(agreed["mean"])) / torch.tensor(
+        agreed["deviation"]
+    )
+    right = result.model.eval()(scaled.float()).argmax(1) == tests.test_targets
+    assert result.last == pytest.approx(float(right.double().mean()))
+    about = json.loads((fed.run / "partition.json").read_text())["inputs"]
+    assert about["columns"] == ["a", "b", "c"] and about["rules"][2]["mean"] == agreed["mean"][2]
 
 
 def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(tmp_path):

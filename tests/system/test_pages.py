@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -31,6 +32,7 @@ def load() -> Any:
 
 
 PAGES = load()
+PAGES.pages = functools.cache(PAGES.pages)
 
 
 def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:

@@ -145,6 +145,15 @@ class Columns(Raw):
         return {"kind": "numbers", "columns": list(self.names)}
 
 
+@dataclass(frozen=True)
+class Untold(Raw):
+    """Inputs that no description makes."""
+
+    def about(self) -> dict[str, Any]:
+        """Kind "unknown"."""
+        return {"kind": "unknown"}
+
+
 def recipe(raw: Raw | None, transform: Transform | None, inputs: Tensor) -> dict[str, Any]:
     """How samples become the model's inputs in evaluation, fit for JSON.
 

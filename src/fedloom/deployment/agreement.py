@@ -4,6 +4,7 @@ asked for the clients' common mean and deviation of each feature.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.client_indices import Ragged
 from ..data.federated import Roll
+from ..data.own.preparation import Column, Preparation
+from ..data.raw_inputs import Columns, Raw, Untold
 from ..errors import DataError, WireError
 from ..storage.atomic import reason
 from .message import Head, Site
@@ -56,7 +59,32 @@ class Agreement(BaseModel):
             targets=torch.zeros(3, *self.target_shape, dtype=kind),
             clients=Ragged.from_lists([[0]] * len(self.examples)),
             class_names=tuple(self.class_names),
+            raw=self.scaled(None),
         ).elsewhere(self.roll)
+
+    def at_server(self, data: FederatedData) -> FederatedData:
+        """A server's own data with the common scale."""
+        raw, tests = self.scaled(data.raw), data.test_inputs
+        if tests is not None:
+            tests = self.scale(tests)
+        return dataclasses.replace(data, test_inputs=tests, raw=raw).elsewhere(self.roll)
+
+    def scale(self, inputs: Tensor) -> Tensor:
+        """Inputs (n, features) less the common mean, divided by the common deviation."""
+        if not self.mean:
+            return inputs
+        mean, by = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.deviation))
+        return ((inputs.double() - mean) / by).to(inputs.dtype)
+
+    def scaled(self, raw: Raw | None) -> Raw | None:
+        """How samples become inputs of this scale, for an export. raw: how without it."""
+        if not self.mean:
+            return raw
+        if raw is not None and not isinstance(raw, Columns):
+            return Untold()
+        names = raw.names if raw is not None else [f"feature {i}" for i in range(len(self.mean))]
+        each = zip(names, self.mean, self.deviation, strict=True)
+        return Preparation(tuple(Column(n, "number", mean=m, std=d) for n, m, d in each))
 
 
 def read_agreement(path: Path) -> Agreement | None:
@@ -117,15 +145,10 @@ def fitted(
     inputs: Tensor, targets: Tensor, names: Sequence[str], agreed: Agreement
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets with the common scale, and the common numbers of named classes."""
-    if agreed.mean:
-        shift, scale = (
-            torch.tensor(v, dtype=torch.float64) for v in (agreed.mean, agreed.deviation)
-        )
-        inputs = ((inputs.double() - shift) / scale).to(inputs.dtype)
     if names:
         order = [agreed.class_names.index(name) for name in names]
         targets = torch.tensor(order)[targets]
-    return inputs, targets
+    return agreed.scale(inputs), targets
 
 
 # ------------------------------------------------------------------------------------ at the server

@@ -77,7 +77,7 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     elif fed.settings().evaluate == "nodes":
         data = agreed.stand_in()
     else:
-        data = config.data().elsewhere(agreed.roll)
+        data = agreed.at_server(config.data())
     if any(entry.name for entry in roll.client):
         names = tuple(entry.name or f"client {i}" for i, entry in enumerate(roll.client))
         data = dataclasses.replace(data, client_names=names)
