@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         door = Door(Path(folder) / "door", lambda raw: wrong(raw, place.answer(raw)))
         threading.Thread(target=door.serve, daemon=True).start()
-        node(fed, door.path).run()
+        node(fed, Path(folder)).run()
 
 
 if __name__ == "__main__":
