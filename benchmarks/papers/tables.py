@@ -23,15 +23,7 @@ from fedloom.papers.figures import pictures
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.plan import Plan, plan
 from fedloom.papers.table import Table, table
-from fedloom.papers.tune import (
-    ETA,
-    Choice,
-    choose,
-    grid_plans,
-    shortened,
-    survivors,
-    tuned,
-)
+from fedloom.papers.tune import ETA, RUNGS, Choice, choose, grid_plans, halved, tuned
 from fedloom.report.paper_figures import save_pictures
 from fedloom.report.style import Picture
 
@@ -84,22 +76,27 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line]) -> Shown | None:
         return all((run.digest, run.seed) in have for run in grid.runs)
 
     choices: list[Choice] = []
-    halved: list[str] = []
+    short: list[str] = []
     done = count = 0
     for row in entry.rows:
         for grid in grid_plans(entry, scale, LINES, [row], ()):
             done += sum((run.digest, run.seed) in have for run in grid.runs)
             count += len(grid.runs)
-            chosen = grid
-            if not whole(grid) and whole(short := shortened(grid, LINES, ())):
-                chosen = survivors(entry, [row], short, lines, LINES, ())
-                halved.append(row.method)
-            if whole(chosen):  # a part of a grid chooses nothing
-                choices += choose(entry, [row], [chosen], lines)
+            rungs: list[Plan] = []
+
+            def run(rung: Plan, rungs: list[Plan] = rungs) -> Sequence[Line]:
+                rungs.append(rung)
+                return lines
+
+            if not whole(grid):
+                grid = halved(entry, [row], grid, LINES, (), run)
+            if all(whole(part) for part in (*rungs, grid)):  # a part of a grid chooses nothing
+                choices += choose(entry, [row], [grid], lines)
+                short += [row.method] if rungs else []
     made = plan(tuned(entry, choices), scale, LINES, seeds=SEEDS)
     if not choices and not any((run.digest, run.seed) in have for run in made.runs):
         return None
-    return Shown(table(made, lines), choices, (done, count), halved)
+    return Shown(table(made, lines), choices, (done, count), short)
 
 
 def text(tables: Sequence[Shown], drawn: Sequence[Sequence[Picture]]) -> str:
@@ -114,8 +111,9 @@ def text(tables: Sequence[Shown], drawn: Sequence[Sequence[Picture]]) -> str:
             said = f"Grids at seed 0: {done} of {whole} runs."
             if one.halved:
                 said += (
-                    f" Halved (every point for 1/{ETA} of the rounds, the best 1/{ETA} of them to "
-                    f"the end): {', '.join(dict.fromkeys(one.halved))}."
+                    f" Halved (every point for 1/{RUNGS[0]} of the rounds, the best 1/{ETA} of "
+                    f"them for 1/{RUNGS[1]}, the best 1/{RUNGS[0]} to the end): "
+                    f"{', '.join(dict.fromkeys(one.halved))}."
                 )
             out.append(f"{said} Best points:\n")
             out += [f"- {choice.words}" for choice in one.choices]

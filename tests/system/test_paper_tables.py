@@ -18,8 +18,10 @@ from results_lines import SCRIPTS, load
 from fedloom.cli.__main__ import cli
 from fedloom.experiment.experiment import Experiment
 from fedloom.papers import ENTRIES, PAPERS, Entry
-from fedloom.papers.lines import NAME
+from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.measure import base_of
+from fedloom.papers.plan import Plan
+from fedloom.papers.tune import choose, grid_plans, halved
 from tiny import Fedloom
 
 RUNS = [e for e in ENTRIES.values() if not e.fact]
@@ -206,25 +208,30 @@ def test_grids_are_run_at_one_seed_and_the_best_point_at_all(fedloom: Fedloom) -
     assert second == [best]
 
 
-def test_halving_runs_the_best_third_of_a_grid_to_the_end(fedloom: Fedloom) -> None:
-    words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg", "--quiet", "rounds=6")
+def test_halving_runs_the_best_ninth_of_a_grid_to_the_end(fedloom: Fedloom) -> None:
+    words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg,stem", "--quiet", "rounds=9")
     plan = fedloom("paper", *words, "--halving", "--dry-run", "--no-measure").output
-    assert "before: 5 runs of grids for 1/3 of the rounds, the best 1/3 of each" in plan
+    assert "before: 15 runs of grids for 1/9 of the rounds, the best 1/9 of each" in plan
     found = fedloom("paper", *words, "--halving")
-    ends = {
-        (line["rounds"], line["settings"]["local.lr"]): line["curves"]["curve"][-1][1]
-        for line in lines()
-    }
-    short = {rate: ends[2, rate] for rate in (0.001, 0.01, 0.02, 0.05, 0.1)}
-    two = sorted(short, key=lambda rate: -short[rate])[:2]  # a third of five, rounded up
-    assert {place for place in ends if place[0] == 6} == {(6, rate) for rate in two}
-    best = max(two, key=lambda rate: ends[6, rate])
-    assert f"fedavg in fashion-high: local.lr={best:g}" in found.output
-    assert ("at the grid's edge" in found.output) == (best in (0.001, 0.1))
+    ends: dict[int, dict[tuple[float, float | None], float]] = {1: {}, 3: {}, 9: {}}
+    for line in lines():
+        point = line["settings"]["local.lr"], line["settings"].get("algorithm.alpha")
+        ends[line["rounds"]][point] = line["curves"]["curve"][-1][1]
+
+    def best(rounds: int, stem: bool, count: int) -> set[tuple[float, float | None]]:
+        of = {point: end for point, end in ends[rounds].items() if (point[1] is not None) == stem}
+        return {*sorted(of, key=lambda point: -of[point])[:count]}
+
+    assert len(ends[1]) == 15
+    assert {*ends[3]} == best(1, True, 4), "two of fedavg's five go straight to the end"
+    assert {*ends[9]} == best(3, True, 2) | best(1, False, 2)
+    ((chosen, _),) = best(9, False, 1)
+    assert f"fedavg in fashion-high: local.lr={chosen:g}" in found.output
+    assert len(lines()) == 15 + 4 + 4
     again = fedloom("paper", *words, "--halving")
-    assert again.output == found.output and len(lines()) == 7
+    assert found.output.endswith(again.output) and len(lines()) == 23
     fedloom("paper", *words, "--tune")
-    assert len(lines()) == 10, "what was left out, and nothing twice"
+    assert len(lines()) == 23 + 11, "what was left out, and nothing twice"
 
 
 def test_what_is_measured_on_finished_runs_is_kept(fedloom: Fedloom) -> None:
@@ -312,3 +319,26 @@ def test_the_committed_tables_are_what_the_lines_say(
         "make it again: python benchmarks/papers/tables.py"
     )
     assert len(names) == 1 or text == page
+
+
+def test_halving_chooses_in_fafed_2a_what_the_whole_grid_chooses() -> None:
+    """docs/papers.md says so. A short run is a whole one's curve up to the last value by then."""
+    entry, folder = ENTRIES["fafed:2a"], SCRIPTS.parents[1] / "docs/results/papers"
+    lines = read(folder / NAME)
+    (grid,) = grid_plans(entry, "cpu", folder, entry.rows, ())
+    of = {line["digest"]: line for line in lines if line["seed"] == 0}
+    whole = {run.row.key: of[run.digest] for run in grid.runs}
+    amounts = []
+
+    def cut(rung: Plan) -> list[Line]:
+        amounts.append((rung.runs[0].rounds, len(rung.runs)))
+        for run in rung.runs:
+            line = whole[run.row.key]
+            curve = [point for point in line["curves"]["curve"] if point[0] <= run.rounds]
+            lines.append({**line, "digest": run.digest, "curves": {"curve": curve}})
+        return lines
+
+    found = halved(entry, entry.rows, grid, folder, (), cut)
+    assert amounts == [(17, 160), (50, 51)] and len(found.runs) == 23
+    choices = choose(entry, entry.rows, [found], lines)
+    assert len(choices) == 6 and choices == choose(entry, entry.rows, [grid], lines)

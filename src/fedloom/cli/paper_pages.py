@@ -21,7 +21,7 @@ from fedloom.papers.measure import LOWER, title
 from fedloom.papers.plan import Plan, changes_of
 from fedloom.papers.run import missing
 from fedloom.papers.table import Number, Table
-from fedloom.papers.tune import ETA, grid_plans
+from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.table_files import tex
 from fedloom.report.tables import MISSING, fixed
@@ -147,7 +147,10 @@ def planned(
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"
-        runs += f" for 1/{ETA} of the rounds, the best 1/{ETA} of each row's to the end" * halving
+        runs += (
+            f" for 1/{RUNGS[0]} of the rounds, the best 1/{RUNGS[0]} of each row's to the end"
+            * halving
+        )
         said.append(f"  before: {runs}, at one seed")
     said += [f"  not run: {p}, {row}: {why}" for (p, row), why in plan.refused.items()]
     return "\n".join(said)

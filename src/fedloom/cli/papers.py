@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedloom.papers import Entry
+    from fedloom.papers.lines import Line
     from fedloom.papers.plan import Plan
     from fedloom.papers.run import Outcome
     from fedloom.papers.table import Table
@@ -88,7 +89,7 @@ def papers_command(paper: str | None, scale: str | None, out: str, measure: bool
 @click.option(
     "--halving",
     is_flag=True,
-    help="--tune for less: all points a third of the rounds, a third of them the whole.",
+    help="--tune for less: all points for a ninth of the rounds, the best ninth to the end.",
 )
 @click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
 @click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
@@ -181,16 +182,17 @@ def _tuned(
 ) -> Entry:
     """Run the grids of a plan's rows -> the table with each row at its best point."""
     from fedloom.papers.lines import NAME, read
-    from fedloom.papers.tune import choose, grid_plans, shortened, survivors, tuned
+    from fedloom.papers.tune import choose, grid_plans, halved, tuned
+
+    def run(short: Plan) -> list[Line]:
+        _run(short, out, jobs, quiet)
+        return read(out / NAME)
 
     grids = []
     for grid in grid_plans(made.entry, made.scale, out, made.rows, changes):
         if halving:
-            short = shortened(grid, out, changes)
-            _run(short, out, jobs, quiet)
-            lines = read(out / NAME)
-            grid = survivors(made.entry, made.rows, short, lines, out, changes)
-        _run(grid, out, jobs, quiet)
+            grid = halved(made.entry, made.rows, grid, out, changes, run)
+        run(grid)
         grids.append(grid)
     choices = choose(made.entry, made.rows, grids, read(out / NAME))
     click.echo(

@@ -1,15 +1,15 @@
 """A paper's grids: every point at one seed, and the best of each row and protocol for all seeds.
 
-Halving spares most of that: every point gets a third of the rounds first, and only the best third
-of a row's points the whole (one rung of successive halving; Jamieson and Talwalkar, AISTATS 2016,
-Algorithm 1, with their eta = 3).
+Halving spares most of that: every point gets a ninth of the rounds first, the best third of a row's
+points a third, and only the best ninth of them the whole (successive halving; Jamieson and
+Talwalkar, AISTATS 2016, Algorithm 1; Li et al., Hyperband, JMLR 2018, with their eta = 3).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from .plan import Plan, plan
 from .table import table
 
 Point = dict[str, float]
-ETA = 3  # of halving: 1 / ETA of the rounds for all points, all rounds for 1 / ETA of the points
+ETA = 3  # of halving: of ETA points one gets ETA times the rounds
+RUNGS = (ETA**2, ETA)  # 1 / 9 of the rounds, and 1 / 3, before all of them
 _LEAST = 2  # points of a row that are always run to the end
 
 
@@ -99,31 +100,49 @@ def _words(point: Point) -> str:
     return " ".join(f"{key}={value!r}" for key, value in point.items())
 
 
-def shortened(grid: Plan, out: Path, more: Sequence[str]) -> Plan:
-    """A grid's runs with a third of their rounds, where halving begins."""
-    rounds = math.ceil(grid.runs[0].rounds / ETA)
-    others = [word for word in more if not word.startswith("rounds=")]
-    return plan(grid.entry, grid.scale, out, more=[*others, f"rounds={rounds}"])
-
-
-def survivors(
+def halved(
     entry: Entry,
     rows: Sequence[Row],
-    short: Plan,
-    lines: Sequence[Line],
+    grid: Plan,
+    out: Path,
+    more: Sequence[str],
+    run: Callable[[Plan], Sequence[Line]],
+) -> Plan:
+    """The runs of a grid that successive halving takes to the end: a ninth of each row's points,
+    and at least two; a row none of whose short runs finished has none. run: called with the runs of
+    a rung, in order, before what it left is chosen; it returns all lines there are then.
+    """
+    protocol = grid.entry.protocols[0]
+    kept = {row.key: points(row, protocol) for row in rows}
+    for part in RUNGS:
+        stay = {row.key: _stay(len(points(row, protocol)), part) for row in rows}
+        tried = [row for row in rows if len(kept[row.key]) > stay[row.key]]
+        if not tried:
+            continue
+        changes = [word for word in more if not word.startswith("rounds=")]
+        changes += [f"rounds={math.ceil(grid.runs[0].rounds / part)}"]
+        short = _at(grid, tried, kept, out, changes)
+        lines = run(short)
+        for row in tried:
+            scores = sorted(_scores(entry, row, short, lines), key=lambda pair: -pair[0])
+            kept[row.key] = [point for _, point in scores[: stay[row.key]]]
+    return _at(grid, rows, kept, out, more)
+
+
+def _stay(count: int, part: int) -> int:
+    """How many of a row's points remain after the rung of 1 / part of the rounds."""
+    return max(_LEAST, math.ceil(count * part / ETA**3))
+
+
+def _at(
+    grid: Plan,
+    rows: Sequence[Row],
+    kept: Mapping[str, Sequence[Point]],
     out: Path,
     more: Sequence[str],
 ) -> Plan:
-    """The runs of a grid that go to the end: the best third of each row's points, and at least two,
-    by their runs in `short`. A row none of whose runs finished has none.
-    """
-    protocol = short.entry.protocols[0]
-    kept: list[Row] = []
-    for row in rows:
-        scores = sorted(_scores(entry, row, short, lines), key=lambda pair: -pair[0])
-        count = max(_LEAST, math.ceil(len(points(row, protocol)) / ETA))
-        kept += [_tried(row, point) for _, point in scores[:count]]
-    return plan(replace(short.entry, rows=tuple(kept)), short.scale, out, more=more)
+    tried = tuple(_tried(row, point) for row in rows for point in kept[row.key])
+    return plan(replace(grid.entry, rows=tried), grid.scale, out, more=more)
 
 
 def _scores(entry: Entry, row: Row, grid: Plan, lines: Sequence[Line]) -> list[tuple[float, Point]]:
