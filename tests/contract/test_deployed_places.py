@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
+import shlex
 import socket
 import stat
 import threading
@@ -13,7 +16,7 @@ import tomli_w
 import torch
 
 from fedloom.aggregation import DifferentialPrivacy
-from fedloom.config import resolve
+from fedloom.config import from_run, resolve
 from fedloom.core.vector import fields
 from fedloom.deployment.check import besides, check
 from fedloom.deployment.door import Door, blocks, handed
@@ -23,9 +26,16 @@ from fedloom.deployment.privacy import system_normals
 from fedloom.deployment.roll import read_roll
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
-from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
+from fedloom.errors import (
+    CheckpointError,
+    ClientError,
+    CompositionError,
+    ConfigError,
+    DataError,
+)
 from fedloom.report import load_run
 from fedloom.report.attendance import attendance, names_of
+from fedloom.storage.round_log import RoundLog
 from support.places import KEY, PRIVATE, SMALL, Here, folder, site_file, table
 
 
@@ -218,6 +228,23 @@ def test_a_run_s_files_do_not_tell_its_noise(tmp_path):
     assert float(here.std()) == pytest.approx(1.0 * 0.3 / 3, rel=0.15)
     there = DifferentialPrivacy().normals(written.values["seed"], 0)(here.shape, here.dtype)
     assert abs(float(torch.corrcoef(torch.stack([here, there]))[0, 1])) < 5 / len(here) ** 0.5
+
+
+def test_a_federations_run_names_the_command_that_goes_on_with_it(tmp_path, monkeypatch):
+    config = resolve("digits", [*SMALL, "checkpoint.every_rounds=1"])
+    fed = folder(tmp_path, config, [int(n) for n in config.data().sizes], classes=10)
+    how = f"`fedloom deploy resume {shlex.quote(str(fed.path))}`"
+    with monkeypatch.context() as full:
+
+        def refused(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(RoundLog, "append", refused)
+        with pytest.raises(CheckpointError, match=re.escape(f"then {how}")):
+            serve(fed, lambda roll: Here(fed))
+    serve(fed, lambda roll: Here(fed))
+    with pytest.raises(CheckpointError, match=re.escape(f"a federation's, which {how} goes on")):
+        from_run(fed.run).experiment().resume(fed.run)
 
 
 def test_sites_that_do_not_fit_are_named(tmp_path):

@@ -128,6 +128,10 @@ def check_same(
     known = folder.read_object("fingerprint.json")
     own = fingerprint(config, data, loop, known.get("version", "1"))
     other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
+    if other and folder.deployed and "engine" in other:
+        raise CheckpointError(
+            f"'{folder.path}' is a federation's, which {folder.resume} goes on with"
+        )
     if other:
         raise CheckpointError(
             f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "

@@ -78,7 +78,14 @@ class RunDirectory:
     @property
     def resume(self) -> str:
         """The command that resumes the run, quoted for a shell."""
+        if self.deployed:
+            return f"`fedloom deploy resume {shlex.quote(str(self.path.parent))}`"
         return f"`fedloom resume {shlex.quote(str(self.path))}`"
+
+    @property
+    def deployed(self) -> bool:
+        """Whether it is a federation's, beside whose settings it lies."""
+        return (self.path.parent / "federation.toml").is_file()
 
     def create(self) -> None:
         """Make the folder; it must not contain a run already."""
@@ -99,9 +106,7 @@ class RunDirectory:
             raise _unwritable(self.path, "Permission denied")
         with self._held():
             self._make(self.checkpoints)
-            self._sweep(
-                self.path
-            )  # a process may have been killed before anything could be resumed
+            self._sweep(self.path)  # of a process that was killed before anything could be resumed
             yield
 
     @contextlib.contextmanager
