@@ -179,7 +179,9 @@ def page(found: Table, changes: Sequence[str]) -> str:
     for protocol in found.entry.protocols:
         own = [n for n in found.numbers if n.wanted.protocol is protocol]
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
-            said += ["", f"{protocol.dataset}, {_words(protocol)}", *_blocks(own, found.plan.rows)]
+            said += ["", f"{protocol.dataset}, {_words(protocol)}"]
+            empty = all(n.wanted.cell is None and not n.values for n in own)
+            said += ["  no run has a line yet"] if empty else _blocks(own, found.plan.rows)
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
         said += ["", wrapped(_GOALS)]
