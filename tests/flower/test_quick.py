@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 
 import pytest
@@ -22,6 +23,7 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
 from fedloom.config import resolve
 from fedloom.deployment import programs
 from fedloom.deployment.flower_app import gate as gate_module
+from fedloom.deployment.flower_app import server
 from fedloom.deployment.flower_app.records import content, raw
 from fedloom.deployment.flower_app.warm import NAME, stand_in
 from fedloom.deployment.new import make
@@ -116,3 +118,22 @@ def test_copies_run_flowers_program(tmp_path):
                 assert next(line for line in process.stdout if line == "Run a Flower ClientApp\n")
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("most", [1, 2])  # messages in one request
+def test_a_message_that_flower_does_not_take_is_not_sent(most, tmp_path, monkeypatch):
+    class Grid:
+        def get_nodes(self):
+            return [types.SimpleNamespace(public_key=f"key {i}", node_id=i) for i in range(3)]
+
+        def push_messages(self, messages):
+            gone = [f"to {to}" if to != 1 else None for to in messages]
+            return gone if len(messages) <= most else []
+
+    roll = types.SimpleNamespace(client=[types.SimpleNamespace(key=f"key {i}") for i in range(3)])
+    monkeypatch.setattr(server, "as_pem", lambda key: key)
+    monkeypatch.setattr(server, "Message", lambda content, to, *_, **__: to)  # it wants a run
+    post = server.Post(Grid(), roll, tmp_path / "news")
+    assert post.push({0: b"m", 2: b"o"}, 5.0) == {"to 0": 0, "to 2": 2}
+    assert post.push({0: b"m", 1: b"n"}, 5.0) == {"to 0": 0}
+    assert Grid().push_messages([0, 1, 2]) == [] and post.push({1: b"n"}, 5.0) == {}

@@ -42,10 +42,13 @@ class Post:
         sent = [
             Message(content(messages[i]), there[i], MessageType.TRAIN, ttl=seconds) for i in some
         ]
-        names = self._grid.push_messages(sent)
+        names: list[str | None] = [*self._grid.push_messages(sent)]
+        if not names:  # too large in one request, Flower says
+            names = [n for one in sent for n in [*self._grid.push_messages([one])] or [None]]
         with open(self._news, "ab") as news:  # the gate has nodes that wait for this
             news.write(b".")
-        return dict(zip(names, some, strict=True))
+        # None: Flower did not take it, as of a node that has left in the meantime
+        return {name: i for name, i in zip(names, some, strict=True) if name}
 
     def pull(self, names: list[str]) -> list[Reply]:
         """What has come. Flower reads an answer as its sender wrote it, and may fail in any way."""
