@@ -178,6 +178,9 @@ def test_the_list_names_everything_once(fedloom: Fedloom) -> None:
     assert "costs are arithmetic" in text
     assert text.count("smoke:4") == 1, "of Table 8 all; others share some of its runs"
     assert "did you mean 'fedacg'" in fedloom("papers", "fedacgs", code=2).output
+    committed = str(SCRIPTS.parents[1] / "docs/results/papers")
+    done = fedloom("papers", "fafed", "--no-measure", "--out", committed).output
+    assert re.search(r"fafed:2a .* cpu:18\n", done), "at other points and on another engine"
     assert len(PAPERS) == sum(line.endswith(")") and "20" in line for line in text.splitlines())
 
 

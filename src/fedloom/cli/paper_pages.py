@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
 import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
@@ -25,6 +26,7 @@ from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.table_files import tex
 from fedloom.report.tables import MISSING, fixed
+from fedloom.storage.identity import FREE
 
 from .printing import table as aligned
 
@@ -93,21 +95,24 @@ def _pairs(entry: Entry) -> list[tuple[Protocol, Row]]:
 
 
 def _state(entry: Entry, lines: Iterable[Line]) -> str:
-    """How many runs have a line, by scale; matched by what was typed, without reading settings."""
+    """Of how many runs there is a line, by scale, at any point of a row's grid and on any engine;
+    matched by what was typed, without reading settings.
+    """
     if entry.fact:
         return "check"
-    made = [
-        (x.get("recipe"), x.get("scale"), tuple(x.get("changes", ())), x["seed"]) for x in lines
-    ]
-    said = []
+    found = collections.Counter[str]()
     for scale in SCALES:
-        wanted = {
-            (p.recipe_at(scale), scale, tuple(changes_of(p, row, scale)))
-            for p, row in _pairs(entry)
-        }
-        done = len({place for place in made if place[:3] in wanted})
-        said += [f"{scale}:{done}"] if done else []
-    return ", ".join(said) or "none"
+        for protocol, row in _pairs(entry):
+            free = {*FREE, *row.grid, *protocol.grid}
+            wanted = _kept(changes_of(protocol, row, scale), free)
+            recipe = protocol.recipe_at(scale)
+            of = [x for x in lines if (x.get("recipe"), x.get("scale")) == (recipe, scale)]
+            found[scale] += len({x["seed"] for x in of if _kept(x["changes"], free) == wanted})
+    return ", ".join(f"{scale}:{done}" for scale, done in found.items() if done) or "none"
+
+
+def _kept(changes: Iterable[str], free: Collection[str]) -> set[str]:
+    return {word for word in changes if word.partition("=")[0] not in free}
 
 
 # --------------------------------------------------------------------------------------- the plan
