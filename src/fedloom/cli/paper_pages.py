@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import collections
 import csv
 import io
 import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
+from fedloom.papers import Entry, Protocol, Row, Wanted
 from fedloom.papers.arithmetic import work
-from fedloom.papers.cost import Cost, cost
+from fedloom.papers.cost import cost
 from fedloom.papers.entry import Claim
 from fedloom.papers.facts import Fact, facts
-from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.measure import LOWER, title
-from fedloom.papers.plan import Plan, changes_of
+from fedloom.papers.plan import Plan
 from fedloom.papers.run import missing
 from fedloom.papers.table import Number, Table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.table_files import tex
 from fedloom.report.tables import MISSING, fixed
-from fedloom.storage.identity import FREE
 
 from .printing import table as aligned
 
-_SEEDS = 3
 _WIDE = 100  # columns without a terminal
 
 
@@ -44,75 +40,10 @@ def wrapped(text: str, indent: str = "  ") -> str:
     return textwrap.fill(text, columns(), initial_indent=indent, subsequent_indent=indent)
 
 
-# --------------------------------------------------------------------------------------- the list
-def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure: bool) -> str:
-    """A paper's tables and figures, a line each."""
-    lines = read(out / NAME)
-    arithmetic, unknown = False, False
-    shown = [["", "", "runs", *scales, "done"]]
-    for entry in entries:
-        costs = [] if entry.fact else [cost(entry, s, _SEEDS, measure) for s in scales]
-        arithmetic |= any(not c.measured for c in costs)
-        unknown |= any(c.unknown for c in costs)
-        runs = "-" if entry.fact else str(_SEEDS * len(_pairs(entry)))
-        times = [_cost(c) for c in costs] or ["-"] * len(scales)
-        shown.append([entry.id, entry.title, runs, *times, _state(entry, lines)])
-    said = [aligned(shown, columns())]
-    if arithmetic and measure:
-        said.append(
-            "  ~ is arithmetic (operations over a processor's usual speed), not a measurement"
-        )
-    if not measure:
-        said.append("  costs are arithmetic (operations over a processor's usual speed)")
-    if unknown:
-        said.append("  + and what could not be estimated: see --dry-run")
-    return "\n".join(said)
-
-
-def _cost(found: Cost) -> str:
-    if not found.seconds:
-        return "-" if not found.unknown else "?"
-    more = "+" if found.unknown else ""
-    return f"{'' if found.measured else '~'}{_rough(found.seconds)}{more}"
-
-
-def _rough(seconds: float) -> str:
-    """A duration with two digits, as one word.
-
-    >>> _rough(50.2), _rough(5400), _rough(3e6)
-    ('50s', '1.5h', '35d')
-    """
-    for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            value = seconds / size
-            return f"{value:.0f}{unit}" if value >= 10 else f"{value:.1f}{unit}"
-    return f"{seconds:.0f}s"
-
-
-def _pairs(entry: Entry) -> list[tuple[Protocol, Row]]:
+def pairs(entry: Entry) -> list[tuple[Protocol, Row]]:
+    """The protocols and rows of which an entry wants a number."""
     found = {(w.protocol.name, w.row.key): (w.protocol, w.row) for w in entry.wanted()}
     return list(found.values())
-
-
-def _state(entry: Entry, lines: Iterable[Line]) -> str:
-    """Of how many runs there is a line, by scale, at any point of a row's grid and on any engine;
-    matched by what was typed, without reading settings.
-    """
-    if entry.fact:
-        return "check"
-    found = collections.Counter[str]()
-    for scale in SCALES:
-        for protocol, row in _pairs(entry):
-            free = {*FREE, *row.grid, *protocol.grid}
-            wanted = _kept(changes_of(protocol, row, scale), free)
-            recipe = protocol.recipe_at(scale)
-            of = [x for x in lines if (x.get("recipe"), x.get("scale")) == (recipe, scale)]
-            found[scale] += len({x["seed"] for x in of if _kept(x["changes"], free) == wanted})
-    return ", ".join(f"{scale}:{done}" for scale, done in found.items() if done) or "none"
-
-
-def _kept(changes: Iterable[str], free: Collection[str]) -> set[str]:
-    return {word for word in changes if word.partition("=")[0] not in free}
 
 
 # --------------------------------------------------------------------------------------- the plan
@@ -146,7 +77,7 @@ def planned(
     left = missing(plan, out)
     said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
     found = cost(entry, plan.scale, len(plan.seeds), measure)
-    share = len(left) / max(1, len(_pairs(entry)) * len(plan.seeds))
+    share = len(left) / max(1, len(pairs(entry)) * len(plan.seeds))
     how = "measured step" if found.measured else "arithmetic"
     said.append(f"  about {human_seconds(found.seconds * share)} here ({how} x steps), at most")
     if tune or halving:
@@ -187,12 +118,26 @@ def page(found: Table, changes: Sequence[str]) -> str:
             said += ["", f"{protocol.dataset}, {_words(protocol)}"]
             empty = all(n.wanted.cell is None and not n.values for n in own)
             said += ["  no run has a line yet"] if empty else _blocks(own, found.plan.rows)
+            said += _seeds(own)
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
         said += ["", wrapped(_GOALS)]
     if found.claims:
         said += ["", _claims(found)]
     return "\n".join(said)
+
+
+def _seeds(numbers: Sequence[Number]) -> list[str]:
+    """Which rows have how many seeds, if they differ."""
+    counts = {n.wanted.row.name: len(n.values) for n in numbers if n.values}
+    by_count = sorted({*counts.values()}, reverse=True)
+    if len(by_count) < 2:
+        return []
+    said = (
+        f"{count} of {', '.join(name for name, own in counts.items() if own == count)}"
+        for count in by_count
+    )
+    return [wrapped(f"seeds: {'; '.join(said)}")]
 
 
 _GOALS = (

@@ -51,7 +51,7 @@ def papers_command(paper: str | None, scale: str | None, out: str, measure: bool
     """
     from fedloom.papers import PAPERS, TITLES, entries_of
 
-    from .paper_pages import listing
+    from .paper_list import listing
 
     chosen = [paper] if paper else [*PAPERS]
     for number, name in enumerate(chosen):
