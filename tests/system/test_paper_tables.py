@@ -9,11 +9,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from results_lines import SCRIPTS, load
+from scipy.stats import ttest_1samp
 
 from fedloom.cli.__main__ import cli
 from fedloom.experiment.experiment import Experiment
@@ -345,3 +347,39 @@ def test_halving_chooses_in_fafed_2a_what_the_whole_grid_chooses() -> None:
     assert amounts == [(17, 160), (50, 51)] and len(found.runs) == 23
     choices = choose(entry, entry.rows, [found], lines)
     assert len(choices) == 6 and choices == choose(entry, entry.rows, [grid], lines)
+
+
+def test_sentences_on_fafeds_table_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = load("results_tables", SCRIPTS / "tables.py")
+    lines = tables.read(tables.LINES / "lines.jsonl")
+    monkeypatch.setattr(tables, "ENTRIES", {n: ENTRIES[n] for n in ("fafed:2a", "fafed:2c")})
+    low, high = (one.found for one in tables.shown(lines))
+    text = " ".join((tables.RESULTS / "README.md").read_text().split())
+    means = [{n.wanted.row.method: f"{100 * n.mean:.1f}" for n in t.numbers} for t in (low, high)]
+    own = [found.pop("FAFED") for found in means]
+    assert (
+        f"at high heterogeneity {own[1]} %" in text and f"At low heterogeneity {own[0]} %" in text
+    )
+    assert all(f"{name} {mean}" in text for name, mean in means[1].items())
+    assert f"FedAdam {means[0]['FedAdam']} (undecided" in text
+    assert [t.claims[0].verdict for t in (low, high)] == ["undecided", "holds"]
+    assert (
+        "1 of 5 clear" in low.claims[0].why[0] and "+0.01392 (p 0.014, 5" in high.claims[0].why[0]
+    )
+
+    at = {(line["digest"], line["seed"]): line for line in lines}
+
+    def values(row: str, round: int, seeds: int) -> list[float]:
+        found = [at[high.plan.digests["fashion-high", row, seed], seed] for seed in range(seeds)]
+        return [dict(line["curves"]["curve"])[round] for line in found]
+
+    for rival, seeds, said in (
+        ("fedadam", 5, "1.90 points below it (p 0.017"),
+        ("fedavg", 3, "1.72 above FedAvg (p 0.051"),
+    ):
+        gaps = [
+            a - b
+            for a, b in zip(values("fafed", 50, seeds), values(rival, 150, seeds), strict=True)
+        ]
+        p = ttest_1samp(gaps, 0.0).pvalue
+        assert said in text and f"{abs(100 * fmean(gaps)):.2f}" in said and f"{p:.3f}" in said

@@ -195,9 +195,7 @@ def _tuned(
         run(grid)
         grids.append(grid)
     choices = choose(made.entry, made.rows, grids, read(out / NAME))
-    click.echo(
-        "tuned at seed 0 by the table's first measure on the test set, as papers do:", err=True
-    )
+    click.echo("tuned at seed 0 by the accuracy on the test set, as papers do:", err=True)
     for choice in choices:
         click.echo(f"  {choice.words}", err=True)
     return tuned(made.entry, choices)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from .entry import Entry, Protocol, Row
 from .lines import Line
-from .measure import LOWER
 from .plan import Plan, plan
 from .table import table
 
@@ -79,11 +78,11 @@ def grid_plans(
 
 
 def _score(entry: Entry, protocol: Protocol) -> tuple[str, str]:
-    """What is tuned for: the table's first measure if it is an accuracy or a loss, else the
-    accuracy at the end.
+    """What is tuned for: the table's first measure if it is an accuracy, else the accuracy at the
+    end; so a figure of losses has the points of the table beside it.
     """
     metric, at = entry.headline(protocol)
-    return (metric, at) if "acc_" in metric or "loss" in metric else ("test_acc_pct", "")
+    return (metric, at) if "acc_" in metric else ("test_acc_pct", "")
 
 
 def _tried(row: Row, point: Point) -> Row:
@@ -149,9 +148,8 @@ def _scores(entry: Entry, row: Row, grid: Plan, lines: Sequence[Line]) -> list[t
     """[(what is tuned for, more is better; a point of the row)] of the runs that finished."""
     protocol = grid.entry.protocols[0]
     found = {n.wanted.row.key: n.mean for n in table(grid, lines).numbers}
-    sign = -1 if _score(entry, protocol)[0] in LOWER else 1
     scores = [(found.get(_tried(row, p).key), p) for p in points(row, protocol)]
-    return [(sign * v, p) for v, p in scores if v is not None and math.isfinite(v)]
+    return [(v, p) for v, p in scores if v is not None and math.isfinite(v)]
 
 
 def choose(
