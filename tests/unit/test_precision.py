@@ -19,10 +19,11 @@ from fedloom.submodels import HeteroFL
 
 
 def network():
+    """Smooth: with six samples, a ReLU whose input rounds to the other sign is a tenth of a run."""
     torch.manual_seed(1)
     return nn.Sequential(
-        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten()),
-        nn.Sequential(nn.Linear(144, 8), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten()),
+        nn.Sequential(nn.Linear(144, 8), nn.Tanh()),
         nn.Linear(8, 3),
     )
 
@@ -76,8 +77,7 @@ def test_engines_agree(data, parts):
     assert torch.equal(serial, run(data, engine="workers:2", **parts).state.x)
     together = run(data, engine="vectorised:4", **parts).state.x
     moved, apart = (serial - network_vector()).norm(), (serial - together).norm()
-    # how sums of bfloat16 are rounded depends on processor and kernel: 3 to 10 % apart on an EPYC
-    assert apart < 0.25 * moved
+    assert apart < 0.1 * moved
 
 
 def test_evaluation_is_in_full(data):
