@@ -61,7 +61,7 @@ def main() -> None:
         first.append(time.perf_counter())
         return trained(self, asked)
 
-    # the clock is put around two methods for this process alone
+    # the clock is put around two methods for this process alone: mypy allows no such assignment
     Loop.score, Workers.round = score, round  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as name:
         with _workers(config, ALONE):

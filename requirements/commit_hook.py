@@ -6,10 +6,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class CommitHook(BuildHookInterface):  # type: ignore[type-arg]
+class CommitHook(BuildHookInterface[BuilderConfig]):
     """Adds fedloom/_commit.txt. An editable installation asks its checkout instead, and an archive
     has the file already.
     """
