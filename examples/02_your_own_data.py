@@ -29,5 +29,5 @@ result = Experiment(
     metrics={"mae": lambda outputs, targets: (outputs - targets).abs()},
     engine="workers:2",
 ).run()
-off = np.abs(result.model.weight.detach().numpy()[0] - truth).max()
+off = np.abs(result.model.get_parameter("weight").detach().numpy()[0] - truth).max()
 print(f"mean absolute error {result.last:.3f}, largest error of a coefficient {off:.3f}")

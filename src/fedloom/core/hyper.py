@@ -121,7 +121,7 @@ def hyper(
     return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, source, **ranges)})
 
 
-@typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Part:
     """What a run is made of, such as a method or a codec. Every class below is a frozen dataclass
     whose fields are the hyper-parameters, in the ranges of their types.
