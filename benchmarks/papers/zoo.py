@@ -1,4 +1,4 @@
-"""Every method on Fashion-MNIST: tune, then run three seeds; each finished run is a line of
+"""The papers' methods on Fashion-MNIST: tune, then run three seeds; each finished run is a line of
 zoo.jsonl.
 
     python benchmarks/papers/zoo.py [--only WORD ...] [--list] [--share 1/2] [--part NAME]

@@ -176,7 +176,7 @@ class Algorithm(Part, ABC):
 
     @property
     def probes(self) -> bool:
-        """True if the method overrides probe(): every client sends it once, before round 0."""
+        """True if the method overrides probe(): every client sends it once, before round 1."""
         return type(self).probe is not LocalSGD.probe
 
     @property
@@ -222,7 +222,7 @@ class Algorithm(Part, ABC):
     # ------------------------------------------------------------------------------------- client
     @abstractmethod
     def probe(self, x: Vec, grad: Grad) -> Rec:
-        """What every client sends once, before round 0, if the method overrides this."""
+        """What every client sends once, before round 1, if the method overrides this."""
 
     @abstractmethod
     def client_init(self, x: Vec) -> Rec:

@@ -46,7 +46,7 @@ BROKEN = [
     for kind, cases in (
         ("algorithm", broken.ALGORITHMS),
         ("objective", broken.OBJECTIVES),
-        ("view", broken.VIEWS),
+        ("sub-model scheme", broken.VIEWS),
         ("codec", broken.CODECS),
     )
     for case in cases
@@ -74,7 +74,7 @@ def test_a_fault_is_found_and_explained(kind, make, name, words):
 REGISTERED = [
     *(("algorithm", n, make_algorithm) for n in ALGORITHMS),
     *(("objective", n, lambda n: OBJECTIVES[n]()) for n in OBJECTIVES),
-    *(("view", n, lambda n: VIEWS[n]()) for n in VIEWS),
+    *(("sub-model scheme", n, lambda n: VIEWS[n]()) for n in VIEWS),
     *(("codec", n, lambda n: CODECS[n]()) for n in CODECS),
 ]
 FAST = {"scaffold", "fiarse"}

@@ -1,4 +1,4 @@
-"""zoo.md: every method on Fashion-MNIST."""
+"""zoo.md: the papers' methods on Fashion-MNIST."""
 
 from __future__ import annotations
 

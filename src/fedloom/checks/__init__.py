@@ -31,7 +31,7 @@ ENGINES = ("vectorised:3", "workers:2")
 CONTRACTS: dict[str, type[Contract]] = {
     "algorithm": AlgorithmContract,
     "objective": ObjectiveContract,
-    "view": ViewContract,
+    "sub-model scheme": ViewContract,
     "codec": CodecContract,
     "aggregation": AggregationContract,
 }
@@ -44,7 +44,8 @@ def check(
     model: Any = None,
     data: FederatedData | None = None,
 ) -> Report:
-    """Carry out the contract on a part (algorithm, objective, view, codec, aggregation) or class.
+    """Carry out the contract on a part or class: an algorithm, objective, sub-model scheme, codec
+    or aggregation.
 
     engines: those that must agree with the serial one. The runs take seconds; workers are
     processes, whose start takes most of them. name: what the report calls the part. model, data: of

@@ -20,7 +20,7 @@ from .hyperparameters import another
 KINDS: dict[str, type] = {
     "algorithm": Algorithm,
     "objective": Objective,
-    "view": Rule,
+    "sub-model scheme": Rule,
     "codec": Codec,
     "aggregation": Aggregation,
 }
@@ -28,8 +28,7 @@ _WHAT = "an Algorithm, an Objective, a Rule, a Codec or an Aggregation"
 
 
 def kind_of(part: Any) -> str:
-    """What a part is: "algorithm", "objective", "view", "codec" or "aggregation". Raises
-    ConfigError.
+    """What a part is: one of KINDS. Raises ConfigError.
 
     >>> kind_of(LocalSGD())
     'algorithm'

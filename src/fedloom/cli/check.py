@@ -35,7 +35,7 @@ _STYLES = {True: "green", False: "bold red", None: "dim"}
     "--data", metavar="NAME", help="And on these data of it: a FederatedData or a function."
 )
 def check_command(target: str, model: str | None, data: str | None) -> None:
-    """Check an algorithm, objective, view, codec or aggregation of your own.
+    """Check an algorithm, objective, sub-model scheme, codec or aggregation of your own.
 
     \b
     fedloom check my_algorithm.py            every part that the file defines

@@ -15,7 +15,7 @@ from fedloom.errors import ConfigError
 def matrix_command(axis: str | None, out: Path | None) -> None:
     """Say which algorithms go with which other parts, and why the rest is refused.
 
-    AXIS: objective, server, local, submodel, compress, submodel_compress, aggregation,
+    AXIS: objective, server, clock, local, submodel, compress, submodel_compress, aggregation,
     submodel_aggregation or compress_aggregation; without one, all.
     Asked of the parts themselves, without training.
     """

@@ -40,7 +40,7 @@ def spelled_out(down: Codecs | Codec | None, algorithm: Algorithm) -> dict[str, 
 
 
 def first_state(codecs: Codecs, msg: Rec, layout: Layout, seed: int) -> Rec:
-    """The server's state of the downlink before round 0. Per field: `seen` (d,), the codec's state
+    """The server's state of the downlink before round 1. Per field: `seen` (d,), the codec's state
     `code`, and `sizes` of its last messages in bytes, oldest first, which together are less than
     `seen`.
     """

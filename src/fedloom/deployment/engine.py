@@ -182,7 +182,7 @@ class FederationEngine:
         return out
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 0. Raises ConfigError if nobody answers."""
+        """Ask clients once before round 1. Raises ConfigError if nobody answers."""
         like, share = probe_of(self._plan, self._net), self._whole(x)
 
         def take(i: int) -> tuple[Rec, Stats]:
@@ -235,7 +235,7 @@ class FederationEngine:
             return self._client.shares(msg, cohort, round)
 
     def _whole(self, x: Vec) -> Share:
-        """The model as everybody receives it before round 0."""
+        """The model as everybody receives it before round 1."""
         msg, view = rec(x=x), whole(self._net.layout)
         return Share(view, self._net, msg, nbytes(msg), view)
 

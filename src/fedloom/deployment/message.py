@@ -48,7 +48,7 @@ def one_line(text: str, most: int = 500) -> str:
 
 
 class Head(BaseModel):
-    """What every message says. run: which run it belongs to; what: the probe before round 0, with
+    """What every message says. run: which run it belongs to; what: the probe before round 1, with
     round -1; a question before the local steps; the round itself; a model to be measured; or, with
     round -1, what a site has, and what all sites agreed on.
     """

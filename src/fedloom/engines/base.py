@@ -39,7 +39,7 @@ class Engine(Protocol):
         """Train a cohort, or a range of one."""
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask these clients (sorted) once before round 0, for algorithms that need it; first: see
+        """Ask these clients (sorted) once before round 1, for algorithms that need it; first: see
         Asked.
         """
 

@@ -27,7 +27,7 @@ from .summation import finite, numbers, push, root, spread
 def probe_range(
     client: Client, x: Vec, buffers: Vec, clients: list[int], first: int = 0
 ) -> RangeResult:
-    """Ask clients once before round 0. Returns the sums of what they send."""
+    """Ask clients once before round 1. Returns the sums of what they send."""
     plan, fed, net = client.plan, client.fed, client.net
     out, down, all_of_it = RangeResult([], {}, []), nbytes(rec(x=x)), whole(net.layout)
     for place, i in enumerate(clients, first):

@@ -158,7 +158,7 @@ class Ranks:
         return self._exchanged(work, seen, f"round {asked.round + 1}")
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 0."""
+        """Ask clients once before round 1."""
         a, b = self.cut(clients)[self.group.rank]
 
         def work() -> RangeResult:

@@ -32,7 +32,7 @@ class InProcess:
             return self._train(asked)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 0."""
+        """Ask clients once before round 1."""
         with one_thread(self._fed.local.precision):
             return probe_range(self._client, x, buffers, clients, first)
 

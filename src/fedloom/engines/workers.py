@@ -177,7 +177,7 @@ class Workers:
         return [(a * size, b * size) for a, b in ranges(costs, pieces)]
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 0."""
+        """Ask clients once before round 1."""
         assert self._board is not None
         post = self._board.post((x, buffers))
         cuts = self._cut([1.0] * len(clients))

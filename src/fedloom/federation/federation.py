@@ -228,7 +228,7 @@ class Federation:
         return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
     def probe_batch(self, client: int) -> Tensor:
-        """The indices (B,) of a client's batch in the exchange before round 0."""
+        """The indices (B,) of a client's batch in the exchange before round 1."""
         own, size = self.data.clients.of(client), self.local.probe_batch or self.local.batch
         order = torch.randperm(len(own), generator=generator(self.seed, "probe", client))
         return own[order[: size or len(own)]]

@@ -100,7 +100,7 @@ class Local:
     )
     probe_batch: PositiveInt | None = hyper(
         None,
-        "examples of the one exchange before round 0, for methods that have it (FAFED, STEM); "
+        "examples of the one exchange before round 1, for methods that have it (FAFED, STEM); "
         "none: one batch",
         source="FAFED's first batch B = b q",
     )

@@ -18,7 +18,7 @@ def fashion_dirichlet() -> dict[str, Any]:
 
 
 def zoo_fashion_mnist() -> dict[str, Any]:
-    """All methods in comparison: Fashion-MNIST, 100 clients by Dirichlet 0.3, 5 % per round.
+    """The papers' methods compared: Fashion-MNIST, 100 clients by Dirichlet 0.3, 5 % per round.
 
     FAFED's small network, one local epoch of batch 50 (12 steps), learning rate 0.2 times 0.998 per
     round, weight decay 0.001, gradients clipped at 10, 300 rounds, evaluated every 5. The methods

@@ -19,7 +19,7 @@ class ServerWrapper(Wrapper):
     """srv: x, inner (the inner server's state without x), own (this wrapper's state)."""
 
     def own(self, x: Vec) -> Rec:
-        """-> this wrapper's state before round 0."""
+        """-> this wrapper's state before round 1."""
         return rec()
 
     def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:

@@ -83,7 +83,7 @@ class blocks(_Unshuffled):
 class replicated(_Unshuffled):
     """Give every client the whole training set: no heterogeneity at all. Fits any targets.
 
-    FAFED's "low" as a sibling of its code has it; the paper's words are `similarity`. An epoch
+    FAFED's "low" as another code of its author has it; the paper's words are `similarity`. An epoch
     costs as many times more as there are clients. Raises DataError beyond 200 million indices.
 
     >>> replicated(clients=2).split(torch.zeros(3), seed=0).of(1).tolist()
