@@ -342,7 +342,8 @@ for engine in ("serial", "workers:2"):
     exp = Experiment(algorithm=Mine(), model=module, rounds=3,
                      data=from_clients(pairs, test=pairs[0]),
                      local=Local(batch=2), objective=Absolute(power=1.5), engine=engine,
-                     device="cpu", metrics={"gap": lambda o, t: (o - t).abs()})
+                     device="cpu", metrics={"gap": lambda o, t: (o - t).abs()},
+                     higher_is_better=False)
     ends.append(exp.run())
 assert torch.equal(ends[0].state.x, ends[1].state.x)
 assert ends[0].last == ends[1].last
