@@ -328,7 +328,19 @@ def test_clients_of_a_column_without_earlier_rows_are_left_out(hospitals, tmp_pa
     path = published.write(tmp_path / "t.csv", rows)
     data = table(path, client="id", date="day", test_from="2024-02-01")
     assert data.client_names == ("1",) and data.test_inputs.tolist() == [[3]]
-    assert "left out, without rows before 2024-02-01 in column 'day'" in caplog.text
+    assert "1 of 2 test rows are left out: they are of clients" in caplog.text
+    assert "to train on, 2" in caplog.text
+
+
+def test_rows_of_clients_that_do_not_train_are_named_or_count(tmp_path, caplog):
+    train = published.write(tmp_path / "train.csv", "who,x,label\nA,1,0\nA,2,1\nB,3,0\nB,4,1\n")
+    test = published.write(tmp_path / "test.csv", "who,x,label\nA,5,0\nC,6,1\nC,7,1\n")
+    data = table(train, test=test, client="who")
+    assert data.test_inputs.tolist() == [[5]]
+    assert "test.csv: 2 of 3 test rows are left out" in caplog.text and "on, C" in caplog.text
+    caplog.clear()
+    divided = table(iid(clients=2), path=train, test=test, client="who")
+    assert len(divided.test_inputs) == 3 and not caplog.text, "nobody owns a row"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -15,8 +14,6 @@ from fedloom.errors import DataError, did_you_mean
 
 FILE = "(file)"  # the column that says from which file a row is
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-_log = logging.getLogger(__name__)
 
 
 def is_path(value: Any) -> bool:
@@ -146,22 +143,17 @@ def split_by_date(
             f"{days.min():%Y-%m-%d} to {days.max():%Y-%m-%d}); choose test_from between these"
         )
     parts = table.taken(~later), table.taken(later)
-    if client is not None:
-        _check_trained(*parts, client, f"before {test_from} in column '{date}'")
+    if client == FILE:
+        _check_trained(*parts, f"before {test_from} in column '{date}'")
     return parts
 
 
-def _check_trained(train: Table, test: Table, client: str, when: str) -> None:
-    """Refuse files without training rows; warn of other clients without."""
-    known = set(train.of(client))
-    absent = sorted({str(name) for name in test.of(client) if name not in known})
-    if absent and client == FILE:
+def _check_trained(train: Table, test: Table, when: str) -> None:
+    """Refuse files without training rows."""
+    known = set(train.of(FILE))
+    absent = sorted({str(name) for name in test.of(FILE) if name not in known})
+    if absent:
         raise DataError(
             f"client '{absent[0]}' has no rows {when}, so nothing to train on; choose a later "
             "test_from, or leave its file out"
-        )
-    if absent:
-        some = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
-        _log.warning(
-            "left out, without rows %s to train on: %d clients (%s)", when, len(absent), some
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from fedloom.data.partition.natural import natural
 from fedloom.data.raw_inputs import Columns, Raw, Words
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 
 def table(
@@ -201,14 +204,9 @@ def dealt(
         who = Codes.of(present(tables[0], client))
         names, owners = who.names, who.numbers(tables[0].of(client), tables[0].where)
         details |= {"client_names": list(who.names)} if len(who.names) <= 1000 else {}
-        if len(tables) > 1 and client in tables[1].columns:
-            tests = who.numbers(present(tables[1], client), tables[1].where)
-            if bool((tests < 0).all()):
-                raise DataError(
-                    f"{tables[1].where}: no row is of a client that trains (the first is of "
-                    f"{short(tables[1].of(client)[0])}); name the same clients, or leave out the "
-                    f"column '{client}', and all rows are one test set"
-                )
+        by_client = partition is None or isinstance(partition, natural)
+        if by_client and len(tables) > 1 and client in tables[1].columns:
+            tests = _test_owners(tables[1], client, who)
     arrays = Arrays(
         name=name,
         inputs=inputs[0],
@@ -225,3 +223,24 @@ def dealt(
         details=details,
     )
     return arrays.divided(natural() if partition is None else partition, seed)
+
+
+def _test_owners(test: Table, client: str, who: Codes) -> Tensor:
+    """The client of each test row; -1, and a warning, for one that does not train."""
+    tests = who.numbers(present(test, client), test.where)
+    unknown = (tests < 0).nonzero().flatten().tolist()
+    if len(unknown) == len(tests):
+        raise DataError(
+            f"{test.where}: no row is of a client that trains (the first is of "
+            f"{short(test.of(client)[0])}); name the same clients, or leave out the "
+            f"column '{client}', and all rows are one test set"
+        )
+    if unknown:
+        column = test.of(client)
+        absent = sorted({str(column[row]) for row in unknown})
+        some = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
+        _log.warning(
+            "%s: %d of %d test rows are left out: they are of clients without rows to train on, %s",
+            *(test.where, len(unknown), len(tests), some),
+        )
+    return tests
