@@ -49,6 +49,10 @@ def _plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # --------------------------------------------------------------------------------- stopped runs
+class Killed(BaseException):
+    """An end without a last checkpoint, which an error of a user's function would have."""
+
+
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The run that others are compared with: nothing stopped it."""
@@ -67,9 +71,9 @@ def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def stop(row: dict[str, Any]) -> None:
         if row["round"] == 7:
-            raise LookupError
+            raise Killed
 
-    with pytest.raises(LookupError):
+    with pytest.raises(Killed):
         experiment(rounds=10, on_round=[stop]).run(folder)
     return folder
 

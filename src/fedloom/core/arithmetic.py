@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def total(values: Iterable[float]) -> float:
@@ -29,3 +30,13 @@ def average(values: Sequence[float]) -> float:
         return math.fsum(values) / len(values)
     except (OverflowError, ValueError):
         return total(v / len(values) for v in values)
+
+
+def plain_number(value: Any) -> Any:
+    """A number of numpy or torch, or an array of one, as Python's own; another value as it is.
+
+    >>> import numpy
+    >>> plain_number(numpy.float32(0.5)), plain_number("0.5")
+    (0.5, '0.5')
+    """
+    return value.item() if getattr(value, "ndim", None) == 0 else value

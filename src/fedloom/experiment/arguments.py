@@ -33,6 +33,12 @@ def measures_of(given: Any) -> list[Any]:
             "measures must be measures of a run, such as [Hessian(every=50)] of fedloom.measures, "
             f"got {given!r}"
         )
+    for measure in found:
+        if measure.every < 1 or isinstance(measure.every, bool):
+            raise ConfigError(
+                "measures: every (rounds between two measurements) must be a whole number from 1, "
+                f"got {measure.every!r}"
+            )
     return list(found)
 
 

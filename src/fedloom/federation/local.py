@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..algorithm import Algorithm
+from ..core.arithmetic import plain_number
 from ..core.hyper import (
     Decay,
     NonNegative,
@@ -153,7 +155,13 @@ class Local:
         """The local learning rate of a step; both count from 0."""
         lr = self.lr
         base = lr[min(round, len(lr) - 1)] if isinstance(lr, Sequence) else lr
-        return base * self.schedule(round, step)
+        factor = plain_number(self.schedule(round, step))
+        if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+            raise ConfigError(
+                f"local.schedule must give a number from 0, and gives {factor!r} in round {round}, "
+                f"step {step} (both count from 0)"
+            )
+        return base * factor
 
     def around(self, method: Algorithm) -> Algorithm:
         """The method with clipping, weight decay, optimiser and SAM in the documented order."""

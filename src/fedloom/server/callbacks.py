@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+
+from ..engines.evaluation import Score
+from .client_evaluation import spread_of
+from .ledger import own_columns, put
 
 Row = dict[str, Any]
 
@@ -45,10 +49,25 @@ def tell(
         call(row)
 
 
-def measured(loop: Any, measures: Sequence[Any], last: bool) -> dict[str, float]:
-    """The columns of the measures that are due. last: no round follows, so all of them are."""
-    found: dict[str, float] = {}
-    for measure in measures:
+def columns(loop: Any, scores: Mapping[str, Score], last: bool) -> Row:
+    """The columns of an evaluation, and of the measures that are due. last: no round follows."""
+    row: Row = {}
+    if loop.sizes and (loop.evaluation.sizes_due(loop.round) or last):
+        row |= loop.sizes.columns(loop.size_scores(scores.get("test")))
+    tests = loop.fed.data.test_clients is not None and loop.evaluation.clients
+    if "test" in scores and tests and loop.sizes is None:
+        values, _ = loop.client_values(scores["test"])
+        better, names = loop.curve.higher_is_better, loop.fed.data.client_names
+        row |= spread_of(loop.headline, values, better, names)
+    row |= own_columns(_measured(loop, last), loop.history[-1], "measures")
+    for part, score in scores.items():
+        put(row, part, score, loop.fed.metrics)
+    return row
+
+
+def _measured(loop: Any, last: bool) -> Row:
+    found: Row = {}
+    for measure in loop.measures:
         if loop.round % measure.every == 0 or last:
-            found |= measure(loop)
+            found |= own_columns(measure(loop), found, "measures")
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..core.arithmetic import average
+from ..core.arithmetic import average, plain_number
 from ..engines.client_round import Stats
 from ..engines.evaluation import Score
 from ..errors import ConfigError
@@ -136,11 +136,21 @@ def row_of(
     }
 
 
-def no_column_twice(found: Row, row: Row, whose: str) -> Row:
-    """found, columns for a row that has none of these names. Raises ConfigError."""
+def own_columns(found: Any, row: Row, whose: str) -> Row:
+    """found, a user's columns for a row that has none of these names, with Python's numbers. Raises
+    ConfigError.
+    """
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(
+            f"{whose} must give numbers by their names, {{'norm': 0.5}}, got {found!r}"
+        )
     if taken := sorted(found.keys() & row.keys()):
         raise ConfigError(f"{whose}: a round has a column '{taken[0]}' already; rename it")
-    return found
+    made = {name: plain_number(value) for name, value in found.items()}
+    for name, value in made.items():
+        if value is not None and not isinstance(value, int | float | str):
+            raise ConfigError(f"{whose}: column '{name}' must be a number, got {value!r}")
+    return made
 
 
 def bytes_of(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -33,14 +33,14 @@ from ..storage.run_directory import RunDirectory, State
 from .aggregated import aggregated, check_spent, published
 from .arrivals import as_json, chooser, restored
 from .billing import all_billed, simulated_seconds, together, wasted
-from .callbacks import measured, tell
+from .callbacks import columns, tell
 from .choosing import Chosen, Told, UnderWay
-from .client_evaluation import ClientTests, spread_of, untested
+from .client_evaluation import ClientTests, untested
 from .divergence import Watch
 from .durations import Durations
 from .evaluation import Curve, Evaluation, held_out
 from .exchanges import exchanged
-from .ledger import Ledger, bytes_of, no_column_twice, put, row_of, squares
+from .ledger import Ledger, bytes_of, own_columns, row_of, squares
 from .saved import continued, unwritten, whole_record
 from .server_step import Learnt, Step
 from .submodel_evaluation import Sizes
@@ -187,7 +187,7 @@ class Loop:
                     self._commit(done.chosen, *came, started, *bills, own)
                     self.at_down = at_down
                 self._finish_row(rounds)
-                if self._save_due(last_save):
+                if self.folder and self.checkpoint.due(self.round, last_save, self.group):
                     self.save()
                     last_save = time.monotonic()
             self._finish_row(rounds)
@@ -206,11 +206,14 @@ class Loop:
 
     @contextlib.contextmanager
     def _saved_after_an_error(self) -> Iterator[None]:
-        """What earlier rounds have learnt is not lost."""
+        """What earlier rounds have learnt is not lost. Of several ranks one may fail alone, and
+        saving would wait for the others: there only errors that all of them have.
+        """
         try:
             yield
-        except FedloomError:
-            self.save()
+        except Exception as error:
+            if self.group.size == 1 or isinstance(error, FedloomError):
+                self.save(pending=len(self.history) > self.logged)
             raise
 
     def _commit(
@@ -257,29 +260,18 @@ class Loop:
         if self.sizes is not None:
             self.sizes.moved(self._sent(), self.round, [s.client for s in stats])
             self.history[-1].update(self.sizes.explored())
-        self.history[-1].update(no_column_twice(own, self.history[-1], "report()"))
+        self.history[-1].update(own_columns(own, self.history[-1], "report()"))
 
     def _finish_row(self, rounds: int) -> None:
         """Evaluate and log the last round, if an interruption came before that."""
         if len(self.history) == self.logged:
             return
-        due = self.evaluation.due(self.round)
-        scores = self.scores() if due or self.round >= rounds else {}
-        sizes: dict[str, float] = {}
-        if self.sizes and (self.evaluation.sizes_due(self.round) or self.round >= rounds):
-            sizes = self.sizes.columns(self.size_scores(scores.get("test")))
-        spread: Row = {}
-        tests = self.fed.data.test_clients is not None and self.evaluation.clients
-        if "test" in scores and tests and self.sizes is None:
-            values, _ = self.client_values(scores["test"])
-            spread = spread_of(self.headline, values, self.curve.higher_is_better, self._names)
-        found = measured(self, self.measures, self.round >= rounds)
-        found = no_column_twice(found, self.history[-1], "measures")
+        due, row = self.evaluation.due(self.round), self.history[-1]
+        with self._saved_after_an_error():
+            scores = self.scores() if due or self.round >= rounds else {}
+            found = columns(self, scores, self.round >= rounds)
         with undisturbed():
-            row = self.history[-1]
-            row.update(sizes | spread | found)
-            for part, score in scores.items():
-                put(row, part, score, self.fed.metrics)
+            row.update(found)
             name = f"test_{self.headline}"
             if due and name in row:
                 spent = self.ledger.traffic, self.ledger.seconds
@@ -291,7 +283,8 @@ class Loop:
                 _log.warning(said)
         evaluated = self.on_evaluation if scores else []
         model = lambda: self.net.export(self.model(), self.buffers).cpu()
-        self.group.first(lambda: tell(evaluated, self.on_round, row, model))
+        with self._saved_after_an_error():
+            self.group.first(lambda: tell(evaluated, self.on_round, row, model))
 
     def client_values(self, score: Score) -> tuple[list[float | None], str]:
         """The headline metric per client, with the model that it would use itself, and a text that
@@ -335,21 +328,20 @@ class Loop:
         return self.sizes.scores(self.engine, self.model(), self.buffers, self.round, whole)
 
     # -------------------------------------------------------------------------------- checkpoints
-    def _save_due(self, last: float) -> bool:
-        rounds, seconds = self.checkpoint.every_rounds, self.checkpoint.every_seconds
-        if self.folder is None or (rounds is not None and self.round % rounds == 0):
-            return self.folder is not None
-        return seconds is not None and self.group.first(lambda: time.monotonic() - last > seconds)
-
     @undisturbed()
-    def save(self, final: bool = False) -> None:
-        """Write a checkpoint. A full disk is a warning, but an error at the end."""
-        if self.folder is None or self.round == self.saved or self.logged < len(self.history):
-            return  # a checkpoint whose last row is not written could not be resumed
+    def save(self, final: bool = False, pending: bool = False) -> None:
+        """Write a checkpoint. A full disk is a warning, but an error at the end. pending: also if
+        the last row is not evaluated and written; the checkpoint keeps it, and a resumed run does.
+        """
+        unlogged = self.history[self.logged :]
+        if self.folder is None or self.round == self.saved or (unlogged and not pending):
+            return
         extra: Row = {"ledger": self.ledger.as_dict(), "curve": asdict(self.curve)}
         extra["population"] = self.fed.population
         if self.under_way is not None:
             extra["clock"] = as_json(self.under_way)
+        if unlogged:
+            extra["unlogged"] = unlogged
         try:
             record = whole_record(self.learnt, self.at_down, self.sizes, self.under_way)
             state = State(self.round, record, self.buffers, extra)
@@ -376,7 +368,8 @@ class Loop:
             self.begin()
             return
         size = int(state.extra["log"])
-        self.history = self.folder.read_rounds(size, state.round)
+        unlogged = state.extra.get("unlogged", [])
+        self.history = self.folder.read_rounds(size, state.round - len(unlogged))
         self.folder.rewind(size, state.round)
         self.take(state)
         self.saved = state.round
@@ -387,6 +380,7 @@ class Loop:
         self.logged = len(self.history)
         for row in self.history:  # no warning twice
             self._watch.see(row)
+        self.history += unlogged
 
     def take(self, state: State) -> None:
         """Go to the round of a checkpoint, without its history; the client states are there."""

@@ -90,6 +90,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
+def rows_of(manifest: Mapping[str, Any]) -> int:
+    """How many rows of the log a checkpoint has: it keeps a row itself that was not written yet."""
+    return int(manifest["round"]) - len(manifest["extra"].get("unlogged", []))
+
+
 class LogError(CheckpointError):
     """A log of rounds that is not as it was written."""
 

@@ -44,6 +44,7 @@ from .manifest import (
     read_manifest,
     remove,
     round_folder,
+    rows_of,
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
@@ -275,8 +276,8 @@ class RunDirectory:
         remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            shape, tensors = freeze(state.srv)
-            tensors = {f"srv/{k}": v for k, v in tensors.items()}
+            shape, held = freeze(state.srv)
+            tensors = {f"srv/{k}": v for k, v in held.items()}
             tensors["buffers"] = state.buffers.detach().cpu().contiguous()
             file = folder / "state.safetensors"
             write_tensors(file, tensors)
@@ -365,13 +366,13 @@ class RunDirectory:
             found = []
             for folder in numbered(self.checkpoints):
                 with contextlib.suppress(CheckpointError, OSError):  # damaged: skipped later
-                    found.append((folder, read_manifest(folder)))
+                    found.append((folder, rows_of(told := read_manifest(folder)), told))
             raw = self.rounds.read_bytes() if self.rounds.exists() else b""
             ends = [0, *(m.end() for m in re.finditer(rb"\n", raw))]
-            sizes = [ends[min(manifest["round"], len(ends) - 1)] for _, manifest in found]
-            for size, (_, manifest) in zip(sizes, found, strict=True):
-                self._log.read(size, manifest["round"])
-            for size, (folder, manifest) in zip(sizes, found, strict=True):
+            sizes = [ends[min(rows, len(ends) - 1)] for _, rows, _ in found]
+            for size, (_, rows, _) in zip(sizes, found, strict=True):
+                self._log.read(size, rows)
+            for size, (folder, _, manifest) in zip(sizes, found, strict=True):
                 log = hashlib.sha256(raw[:size]).hexdigest()
                 write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
 
