@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from ..errors import ConfigError
+from .arithmetic import plain_number
 
 T = TypeVar("T")
 
@@ -179,11 +180,15 @@ def part(make: Callable[[], Any], example: str) -> Any:
 
 
 def check_ranges(owner: Any) -> None:
-    """Raise ConfigError for the first field of a dataclass that is out of its range."""
+    """Raise ConfigError for the first field of a dataclass that is out of its range. Numbers become
+    Python's own.
+    """
     for field in dataclasses.fields(owner):
-        rule, value = field.metadata.get("hyper"), getattr(owner, field.name)
+        rule, given = field.metadata.get("hyper"), getattr(owner, field.name)
         if rule is None:
             continue
+        if (value := plain_number(given)) is not given:
+            object.__setattr__(owner, field.name, value)
         name = f"{type(owner).__name__}.{field.name}"
         if rule.whole and isinstance(value, float):
             raise ConfigError(f"{name} must be a whole number, got {value!r}")

@@ -28,7 +28,7 @@ from ..storage.client_state import ClientMemory, ClientStates
 from ..storage.identity import flatten
 from ..storage.rank_states import RankStates, check_shared
 from ..storage.run_directory import RunDirectory
-from .provenance import fingerprint
+from .provenance import fingerprint, unmarked
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,8 @@ def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, lo
     """Raise ConfigError if the ranks of a run differ in versions, settings, data or model."""
     if group.size == 1:
         return
-    own: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__} | flatten(config)
+    own: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__}
+    own |= flatten(unmarked(config, "~"))  # a function may hold its rank
     own |= {f"the content of {k}": v for k, v in fingerprint(config, data, loop).items()}
     told = group.gather({k: v for k, v in own.items() if k != "device"})
     for rank, theirs in enumerate(told):

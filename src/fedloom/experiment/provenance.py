@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 import math
+import numbers
 import os
 import platform
 import re
 import sys
+import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch import nn
 
 from .._old_names import SUBMODELS
 from .._version import __version__
+from ..core.arithmetic import plain_number
 from ..core.commit import own_commit
 from ..core.vector import as_bytes
 from ..data import FederatedData
@@ -31,7 +35,7 @@ from ..engines.metrics import told
 from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
-from ..storage.identity import bits_of, digest, fixed_parts
+from ..storage.identity import bits_of, digest, fixed_parts, flatten
 from ..storage.run_directory import RunDirectory
 
 _log = logging.getLogger(__name__)
@@ -40,18 +44,69 @@ _PIECE = 1 << 24  # bytes
 
 def plain(value: Any) -> Any:
     """A value in a form for TOML and JSON; a dataclass (an algorithm, wrappers included) as its
-    name and fields, a function as its name. None is left out.
+    name and fields; arrays, modules and functions as their name and a mark(). None is left out.
     """
+    value = plain_number(value)
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    if isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (bool, str)):
         return value
+    if isinstance(value, numbers.Real):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return {"name": type(value).__name__} | plain(fields)
-    return getattr(value, "__name__", None) or type(value).__name__
+    return str(getattr(value, "__name__", None) or type(value).__name__) + mark(value)
+
+
+def mark(value: Any) -> str:
+    """A short hash of what a configuration cannot write out: " #..." of the content of an array or
+    a module, " ~..." of the numbers and names in a function, which are not all that it does.
+
+    >>> mark(lambda t: 0.5) == mark(lambda t: 0.5) != mark(lambda t: 0.1)
+    True
+    """
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.as_tensor(value)
+    if isinstance(value, torch.Tensor):
+        return f" #{_content([value])[:8]}"
+    if isinstance(value, nn.Module):
+        shown = {k: v for k, v in vars(value).items() if k[0] != "_" and k != "training"}
+        options = {k: v for k, v in shown.items() if isinstance(v, bool | int | float | str)}
+        return f" #{digest([_content(value.state_dict().values()), options])[:8]}"
+    if isinstance(value, types.FunctionType):
+        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        held += [c.cell_contents for c in value.__closure__ or () if _holds_plain(c)]
+        found = [_constants(value.__code__, value.__doc__), *map(plain, held)]
+        return f" ~{digest(found)[:8]}"
+    return ""
+
+
+def _holds_plain(cell: types.CellType) -> bool:
+    try:
+        return isinstance(plain_number(cell.cell_contents), bool | int | float | str)
+    except ValueError:  # nothing is in it yet
+        return False
+
+
+def _constants(code: types.CodeType, doc: str | None = None) -> list[Any]:
+    """The constants and names of a function, which two versions of Python have alike."""
+    found: list[Any] = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found.append(_constants(constant))
+        elif isinstance(constant, frozenset):  # in another order in every process
+            found.append(sorted(map(repr, constant)))
+        elif constant != doc:
+            found.append(repr(constant))
+    return found
+
+
+def unmarked(told: Any, kinds: str = "#~") -> Any:
+    """A configuration without its marks, or without those of one kind."""
+    return json.loads(re.sub(f' [{kinds}][0-9a-f]{{8}}(?=")', "", json.dumps(told)))
 
 
 _SHOWN = ("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite")
@@ -104,7 +159,18 @@ def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
         objective=loop.plan.objective,
         data=exp.data.describe(),
         compress=loop.plan.link.up or None,
+        compress_down=loop.plan.link.codes_down or None,
+        devices=exp.devices,
+        dtype=None if loop.net.dtype == torch.float32 else str(loop.net.dtype)[6:],
+        weights=_begun_from(exp.weights),
     )
+
+
+def _begun_from(weights: Any) -> str | None:
+    """The initial weights that were given: their file, or a hash."""
+    if weights is None or isinstance(weights, str | os.PathLike):
+        return None if weights is None else str(weights)
+    return f"given #{_content(weights.values())[:8]}"
 
 
 def engine_text(engine: Any) -> str:
@@ -112,7 +178,10 @@ def engine_text(engine: Any) -> str:
     return str(getattr(engine, "text", engine.name))
 
 
-_SCHEME = "2"  # of the fingerprint; the first one had no number, and looked at 256 inputs
+# of the fingerprint: the first one had no number, and looked at 256 inputs; the second one did not
+# look into arrays and modules
+_SCHEME = "3"
+_ELSEWHERE = ("compress_down", "devices", "dtype", "weights")  # it has them by other names
 
 
 def check_same(
@@ -137,6 +206,14 @@ def check_same(
             f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "
             "resume with the settings it was started with, or start in another folder"
         )
+    was = flatten(folder.read_config()) if "~" in json.dumps(config) else {}
+    for key, now in flatten(config).items():
+        begun = str(was.get(key))
+        if " ~" in begun and begun != now and unmarked(begun) == unmarked(now):
+            _log.warning(
+                "'%s': the function %s has other numbers or names in it than when the run began",
+                *(folder.path, key),
+            )
 
 
 def fingerprint(
@@ -145,7 +222,11 @@ def fingerprint(
     """{part: hash} of everything that decides the run's numbers; resume() compares it. scheme: its
     version, "1" for one without a version.
     """
-    parts, python = fixed_parts(config), config.get("source") == "python"
+    python, old = config.get("source") == "python", scheme in ("1", "2")
+    kinds = "#~" if old else "~"  # a function may be another in words only: check_same() warns
+    told = lambda value: unmarked(plain(value), kinds)
+    parts = {k: told(v) for k, v in fixed_parts(config).items()}
+    parts = {k: v for k, v in parts.items() if not (python and k in _ELSEWHERE)}
     if scheme == "1" and python and "submodel" in parts:
         was = {new: old for old, new in SUBMODELS.items()}  # what the class was called then
         name = parts["submodel"]["name"]
@@ -157,7 +238,7 @@ def fingerprint(
         hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.turnover)])
     if cohorts.availability is not None:  # the file of a trace may have changed
         spans = None if cohorts.trace is None else cohorts.trace.spans
-        hashes["cohort"] = digest([hashes["cohort"], plain(cohorts.availability), spans])
+        hashes["cohort"] = digest([hashes["cohort"], told(cohorts.availability), spans])
     if loop.fed.capacities:  # a file of them may have changed
         hashes["submodel"] = digest([hashes["submodel"], loop.fed.capacities])
     if python:  # a configuration's metrics follow from its data and objective
@@ -165,16 +246,18 @@ def fingerprint(
     if loop.evaluation.validation:
         hashes["evaluate.validation"] = digest(loop.evaluation.validation)
     if link.codes_down:
-        hashes["compress.down"] = digest(plain(link.codes_down))
+        hashes["compress.down"] = digest(told(link.codes_down))
     if loop.fed.devices is not None:
-        hashes["devices"] = digest(plain(loop.fed.devices))
+        hashes["devices"] = digest(told(loop.fed.devices))
     hashes["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
-    fixed = [p for p in loop.net.module.parameters() if not p.requires_grad]
+    module = loop.net.module
+    fixed = [p for p in module.parameters() if not p.requires_grad]
+    fixed += [] if old else [b for b in module.buffers() if not b.is_floating_point()]
     hashes["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
     hashes["clients"] = data.clients.digest()[:12]
     if scheme == "1":
         return hashes | {"samples": _content(_some_samples(data))}
-    return hashes | {"samples": _content(_samples(data)), "version": _SCHEME}
+    return hashes | {"samples": _content(_samples(data)), "version": scheme}
 
 
 def _samples(data: FederatedData) -> list[torch.Tensor]:

@@ -115,7 +115,8 @@ def group_of(config: Table) -> str:
     data = dict(config.get("data") or {})
     data.pop("seed", None)
     if config.get("source") == "python":  # its description of the data says how they were split
-        data = {"name": data.get("name")}
+        split = (data.get("about") or {}).get("partition")
+        data = {"name": data.get("name"), "clients": data.get("clients"), "partition": split}
     kept = {k: v for k, v in in_new_names(config).items() if k == "label" or not varies(k)}
     return f"{config.get('algorithm', {}).get('name', '')}-{digest(kept | {'data': data})[:8]}"
 

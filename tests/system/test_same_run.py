@@ -1,0 +1,194 @@
+"""What decides the numbers of a run tells it from others: for `resume`, and for `compare`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.algorithms import fedprox
+from fedloom.compression.link import Link
+from fedloom.data import digits, dirichlet, iid
+from fedloom.errors import CheckpointError
+from fedloom.experiment.provenance import configuration, mark, plain
+from fedloom.federation.devices import LogNormal
+from fedloom.models import mlp
+from fedloom.report.runs import load_run
+from tiny import environment, small
+
+
+def of_digits(partition, folder, seed=0, **given):
+    torch.manual_seed(0)
+    parts = {"algorithm": FedAvg(), "model": mlp(64, (4,), 10), "rounds": 1, "cohort": 2, **given}
+    return Experiment(data=digits(partition, seed=seed), seed=seed, **parts).run(folder)
+
+
+def test_runs_of_other_data_or_compression_are_of_another_group(tmp_path):
+    runs = {
+        "iid": (iid(clients=10), {}),
+        "skew": (dirichlet(0.05, clients=10), {}),
+        "many": (iid(clients=20), {}),
+        "down": (iid(clients=10), {"compress": Link(down="sign")}),
+        "slow": (iid(clients=10), {"devices": LogNormal()}),
+        "double": (iid(clients=10), {"dtype": "float64"}),
+        "begun": (iid(clients=10), {"weights": mlp(64, (4,), 10).state_dict()}),
+        "again": (iid(clients=10), {"engine": "vectorised", "seed": 1}),
+    }
+    found = {}
+    for name, (partition, given) in runs.items():
+        of_digits(partition, tmp_path / name, **given)
+        found[name] = load_run(tmp_path / name).group
+    assert found.pop("again") == found["iid"], "a seed and an engine make no other group"
+    assert len(set(found.values())) == len(found), found
+
+
+# what of an experiment no configuration names, and why
+ELSEWHERE = {
+    "capacities": "in submodel",
+    "metrics": "they are what is measured",
+    "higher_is_better": "how a measured value is read",
+    "channels_last": "rounding alone",
+    "device": "where it is computed",
+    "checkpoint": "where it is kept",
+    "resident_bytes": "where it is kept",
+    "ranks": "where it is computed",
+    "on_round": "it is told, and decides nothing",
+    "on_evaluation": "it is told, and decides nothing",
+    "tracker": "it is told, and decides nothing",
+    "measures": "what is measured",
+    "config": "it is the configuration",
+}
+
+
+def test_every_argument_is_in_the_configuration_or_decides_nothing():
+    """A new argument of an experiment must be told, or get a reason here."""
+    exp = small(
+        FedAvg(),
+        name="n",
+        label="l",
+        dtype=torch.float64,
+        compress=Link(down="sign"),
+        devices=LogNormal(),
+        model=nn.Linear(5, 3),
+        weights=nn.Linear(5, 3).state_dict(),
+    )
+    told = configuration(exp, exp.build()).keys()
+    optional = {"submodel", "private", "aggregation", "attack", "turnover", "availability"}
+    optional |= {"choose", "clock"}
+    names = {field.name for field in fields(Experiment)}
+    assert names - told - optional == ELSEWHERE.keys() & names
+    assert ELSEWHERE.keys() <= names
+
+
+class Weighted(nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.register_buffer("weights", torch.tensor(weights))
+
+    def forward(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets, self.weights)
+
+
+class Permuted(nn.Module):
+    def __init__(self, order):
+        super().__init__()
+        torch.manual_seed(0)
+        self.line = nn.Linear(5, 3)
+        self.register_buffer("order", torch.tensor(order))
+
+    def forward(self, x):
+        return self.line(x[:, self.order])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (
+            {"algorithm": fedprox(mu=np.float32(0.5))},
+            {"algorithm": fedprox(mu=np.float32(7.0))},
+            "algorithm differ",
+        ),
+        (
+            {"objective": Weighted([1.0, 1.0, 1.0])},
+            {"objective": Weighted([1.0, 1.0, 9.0])},
+            "objective differ",
+        ),
+        (
+            {"model": Permuted([0, 1, 2, 3, 4])},
+            {"model": Permuted([4, 3, 2, 1, 0])},
+            "weights differ",
+        ),
+    ],
+    ids=["number", "loss", "index buffer"],
+)
+def test_another_content_is_another_run(one, other, says, tmp_path):
+    run = lambda given: small(**{"algorithm": FedAvg(), "rounds": 2, **given})
+    run(one).run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=says):
+        run(other).resume(tmp_path / "run")
+    run(one).resume(tmp_path / "run")
+
+
+def with_rate(rate):
+    return small(FedAvg(), rounds=2, local=Local(lr=0.5, schedule=lambda round, step: rate))
+
+
+def test_another_function_is_said(tmp_path, caplog):
+    with_rate(1.0).run(tmp_path / "run")
+    with_rate(1.0).resume(tmp_path / "run")
+    assert "function" not in caplog.text
+    with_rate(0.01).resume(tmp_path / "run")
+    assert "the function local.schedule has other numbers or names in it" in caplog.text
+
+
+def test_a_number_of_numpy_is_written_as_one():
+    assert plain(fedprox(mu=np.float32(0.5)))["mu"] == 0.5
+    assert plain([np.int64(3), torch.tensor(0.25), np.bool_(True)]) == [3, 0.25, True]
+
+
+def test_a_run_of_before_goes_on_without_marks(tmp_path):
+    """The second fingerprint did not look into modules and functions."""
+    exp = lambda: small(FedAvg(), rounds=2, objective=Weighted([1.0, 1.0, 2.0]))
+    exp().run(tmp_path / "run")
+    from fedloom.experiment.provenance import fingerprint
+
+    one = exp()
+    loop = one.build()
+    old = fingerprint(configuration(one, loop), one.data, loop, "2")
+    new = fingerprint(configuration(one, loop), one.data, loop)
+    assert old["version"] == "2" and old["objective"] != new["objective"]
+    (tmp_path / "run" / "fingerprint.json").write_text(json.dumps(old))
+    exp().resume(tmp_path / "run")
+
+
+SCRIPT = """
+from fedloom.experiment.provenance import mark
+def rate(round, step, low=0.5):
+    "Falls."
+    return low if round in {"a", "b", "c"} else (lambda x: x * 3.0)(step)
+print(mark(rate))
+"""
+
+
+def test_a_mark_is_the_same_in_every_process(tmp_path):
+    (tmp_path / "s.py").write_text(SCRIPT)
+    found = {
+        subprocess.run(
+            [sys.executable, "s.py"],
+            cwd=tmp_path,
+            env=environment() | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(found) == 1 and found.pop().startswith(" ~")
+    assert mark(len) == "" and mark(np.ones(3)) == mark(torch.ones(3, dtype=torch.float64))
