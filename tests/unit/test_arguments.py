@@ -14,7 +14,7 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Link, Via
-from fedloom.data import digits, iid
+from fedloom.data import FederatedData, digits, from_clients, iid
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.models import mlp
 
@@ -194,3 +194,53 @@ def test_the_last_rate_of_a_list_goes_on_and_that_is_said(caplog: Any) -> None:
     assert [local.rate(t, 0) for t in range(4)] == [0.2, 0.1, 0.1, 0.1]
     experiment(local=local, rounds=3).build()
     assert "local.lr has 2 learning rates for 3 rounds" in caplog.text
+
+
+# ------------------------------------------------------------------------------- types of numbers
+def federation(inputs: torch.dtype, targets: torch.dtype | None = None) -> FederatedData:
+    """Three clients, with labels, or numbers of a type."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(4, 20, 3, generator=draw)
+    y = (x[..., 0] > 0).long() if targets is None else x.sum(2).to(targets)
+    pairs = list(zip(x.to(inputs), y, strict=True))
+    made = from_clients(pairs[:3], test=pairs[3], dtype=inputs)
+    if targets is not None:
+        object.__setattr__(made, "targets", made.targets.to(targets))
+        object.__setattr__(made, "test_targets", made.test_targets.to(targets))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("given", [torch.float32, torch.float64])
+def test_data_have_the_type_of_the_run(kind: str, given: torch.dtype) -> None:
+    wanted = getattr(torch, kind)
+    parts = {"cohort": 3, "model": lambda: torch.nn.Linear(3, 2), "dtype": kind}
+    found = experiment(**parts, data=federation(given)).run()
+    assert found.state.x.dtype == wanted
+    if (given, wanted) != (torch.float64, torch.float32):  # rounding cannot be undone
+        same = experiment(**parts, data=federation(wanted).astype(wanted)).run()
+        torch.testing.assert_close(found.state.x, same.state.x, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("inputs", [torch.float32, torch.float64])
+@pytest.mark.parametrize("targets", [torch.float32, torch.float64])
+def test_targets_of_a_regression_have_it_too(inputs: torch.dtype, targets: torch.dtype) -> None:
+    """Torch differentiates Huber's loss of one type only."""
+    model = lambda: torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
+    parts = {"cohort": 3, "model": model, "objective": torch.nn.HuberLoss(reduction="none")}
+    data = federation(inputs, targets)
+    for kind in ("float32", "float64"):
+        found = experiment(**parts, data=data, dtype=kind).run()
+        assert str(found.state.x.dtype) == f"torch.{kind}"
+
+
+def test_what_has_the_runs_type_is_not_copied() -> None:
+    data = federation(torch.float64, torch.float64)
+    assert experiment(data=data, dtype="float64", cohort=3).data is data
+    x, y = torch.arange(12).view(3, 4) % 5, torch.tensor([0, 1, 1])
+    tokens = from_clients([(x, y)] * 2)
+    model = lambda: torch.nn.Sequential(
+        torch.nn.Embedding(5, 2), torch.nn.Flatten(), torch.nn.Linear(8, 2)
+    )
+    made = experiment(data=tokens, model=model, dtype="float64", cohort=2)
+    assert made.data is tokens and made.run().state.x.dtype == torch.float64

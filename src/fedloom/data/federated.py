@@ -148,10 +148,10 @@ class FederatedData:
         return self.transform.augmented(inputs, draws)
 
     def astype(self, dtype: torch.dtype) -> FederatedData:
-        """A copy with floating model inputs of this type; tokens stay tokens."""
+        """A copy with floating model inputs of this type, if they are of another; tokens stay."""
         if self.transform is not None:
             return replace(self, transform=self.transform.astype(dtype))
-        if not self.inputs.is_floating_point():
+        if not self.inputs.is_floating_point() or self.inputs.dtype == dtype:
             return self
         tests = None if self.test_inputs is None else self.test_inputs.to(dtype)
         return replace(self, inputs=self.inputs.to(dtype), test_inputs=tests)

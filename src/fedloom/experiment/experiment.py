@@ -156,7 +156,7 @@ class Experiment(Settings):
         self._measures = measures_of(self.measures)
         if self.evaluate.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)
-        if self._dtype is not None and self.data.transform is not None:
+        if self._dtype is not None:
             self.data = self.data.astype(self._dtype)
         self._net: Net | None = None
         self._group: Group = ALONE
@@ -234,7 +234,7 @@ class Experiment(Settings):
         """The run before its first round, without a directory. The engine is not open yet."""
         self._trackers = trackers_of(self.tracker)
         net, metrics = self.net(), self._metrics
-        data = on_device(flipped(self.data, self.attack, self.seed), net.device)
+        data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
         if metrics is None:
             metrics = default_metrics(self.loss_at_clients, data)
         check_targets(self.data, self.objective is None)

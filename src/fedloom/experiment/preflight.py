@@ -326,16 +326,21 @@ def _refused(module: nn.Module, inputs: Tensor) -> str | None:
     return None
 
 
-def on_device(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with their arrays on this device; the lists of indices stay on the CPU, where
-    clients and batches are drawn.
+def on_device(
+    data: FederatedData, device: torch.device, dtype: torch.dtype | None = None
+) -> FederatedData:
+    """The data with their arrays on this device, and floating targets of this type; the lists of
+    indices stay on the CPU, where clients and batches are drawn.
     """
-    if data.inputs.device == device:
+    y = data.targets
+    wanted = dtype if dtype is not None and y.is_floating_point() else y.dtype
+    if data.inputs.device == device and y.dtype == wanted:
         return data
     moved = copy.copy(data)  # checked already
     for name in ("inputs", "targets", "test_inputs", "test_targets"):
         if (array := getattr(data, name)) is not None:
-            object.__setattr__(moved, name, array.to(device))
+            kind = wanted if name.endswith("targets") else array.dtype
+            object.__setattr__(moved, name, array.to(device, kind))
     return moved
 
 
