@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +21,11 @@ from fedloom.submodels import HeteroFL
 from tiny import small
 
 ENGINES = ["serial", "workers:2", "vectorised:2"]
+UPWARDS = {"higher_is_better": True}
+
+
+def error_rate(outputs, targets):
+    return (outputs.argmax(1) != targets).float()
 
 
 def line(n: int, seed: int):
@@ -175,11 +181,74 @@ def test_compute_gives_one_number():
         classified(metrics={"auc": Odd()}).run()
 
 
+# ------------------------------------------------------------------------------- what they give
+@pytest.mark.parametrize("engine", ENGINES)
+def test_booleans_and_integers_are_numbers(engine, engine_of):
+    made = engine if engine.startswith("vec") else engine_of(engine)
+    metrics = {
+        "bools": lambda o, t: o.argmax(1) == t,
+        "integers": lambda o, t: (o.argmax(1) == t).int()[:, None],
+        "floats": lambda o, t: (o.argmax(1) == t).float(),
+        "whole": lambda o, t: (o.argmax(1) == t).all(),
+    }
+    last = Evaluation(every=0)
+    result = small(FedAvg(), engine=made, metrics=metrics, evaluate=last, **UPWARDS).run()
+    row = result.history[-1]
+    assert 0 < row["test_bools"] == row["test_integers"] == row["test_floats"] < 1
+    assert row["test_whole"] == 0
+
+
+class Gives:
+    """A metric of the whole set that gives this."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def update(self, outputs, targets):
+        pass
+
+    def compute(self):
+        return self.value
+
+
+class Weighed:
+    """A metric that gives these weights."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, outputs, targets):
+        return torch.ones(len(targets))
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        (lambda o, t: [1.0] * len(t), "gave a list; it must give a tensor"),
+        (lambda o, t: np.ones(len(t)), "gave a ndarray; it must give a tensor"),
+        (lambda o, t: torch.ones(3), r"gave shape \[3\] for a batch of 4; it must give one value"),
+        (Gives(torch.ones(2)), r"compute\(\) gave shape \[2\]; it must give one number"),
+        (Weighed(lambda t: [1.0] * len(t)), r"weight\(\) gave a list for a batch of 4"),
+        (Weighed(lambda t: torch.ones(len(t), 2)), r"weight\(\) gave shape \[4, 2\].*one number"),
+    ],
+)
+def test_what_a_metric_may_not_give_is_refused_before_the_run(metric, says):
+    with pytest.raises(DataError, match="metric 'odd'.*" + says):
+        small(FedAvg(), metrics={"good": error_rate, "odd": metric}, higher_is_better=False).build()
+
+
+def test_a_metric_that_needs_more_examples_is_not_refused_before_the_run(recwarn):
+    def of_many(outputs, targets):
+        if len(targets) < 10:
+            warnings.warn("too few", stacklevel=1)
+            raise ValueError("too few")
+        return torch.ones(len(targets))
+
+    result = small(FedAvg(), metrics={"many": of_many}, rounds=1, **UPWARDS).run()
+    assert result.last == 1.0 and not [w for w in recwarn if "too few" in str(w.message)]
+
+
 # ------------------------------------------------------------------------------------- direction
-def error_rate(outputs, targets):
-    return (outputs.argmax(1) != targets).float()
-
-
 def test_an_unknown_direction_is_asked_for_where_it_is_needed():
     says = r"'error_rate' is better.*higher_is_better=False"
     with pytest.raises(ConfigError, match=says):

@@ -49,14 +49,16 @@ def per_example(value: Any, count: int, what: str) -> Tensor:
             f"{what} gave a {type(value).__name__}; it must give a tensor with one value per "
             "example, or the batch's mean as a number"
         )
-    if value.ndim == 0:
-        return value.expand(count)
-    if len(value) != count:
+    # booleans and integers have no mean in torch
+    each: Tensor = value if value.is_floating_point() else value.to(_wide(value))
+    if each.ndim == 0:
+        return each.expand(count)
+    if len(each) != count:
         raise DataError(
-            f"{what} gave shape {list(value.shape)} for a batch of {count}; "
+            f"{what} gave shape {list(each.shape)} for a batch of {count}; "
             "it must give one value per example, or the batch's mean as a scalar"
         )
-    return value.reshape(count, -1).mean(1)
+    return each.reshape(count, -1).mean(1)
 
 
 def evaluation_batch(targets: Tensor) -> int:
@@ -76,11 +78,18 @@ def final(metric: Any, mean: float) -> float:
     return mean if make is None else float(make(mean))
 
 
-def _weight(metric: Any, targets: Tensor) -> Tensor:
+def weight_of(name: str, metric: Any, targets: Tensor) -> Tensor:
     """How much each example counts in a metric's mean (B,)."""
     weigh = getattr(metric, "weight", None)
-    weight: Tensor = weigh(targets) if callable(weigh) else targets.new_ones(len(targets))
-    return weight
+    weight = weigh(targets) if callable(weigh) else targets.new_ones(len(targets))
+    if isinstance(weight, Tensor) and weight.shape == targets.shape[:1]:
+        return weight
+    shape = getattr(weight, "shape", None)
+    got = f"a {type(weight).__name__}" if shape is None else f"shape {list(shape)}"
+    raise DataError(
+        f"metric '{name}': weight() gave {got} for a batch of {len(targets)}; it must give a "
+        "tensor with one number per example"
+    )
 
 
 def score_of(
@@ -121,10 +130,14 @@ def _told(plan: Plan) -> Iterator[None]:
         raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
 
 
+def _wide(value: Tensor) -> torch.dtype:
+    """Double, where the value's device has it."""
+    return torch.float32 if value.device.type == "mps" else torch.float64
+
+
 def _on_host(columns: list[Tensor]) -> Tensor:
     """Columns (n,) of any types as one table (k, n) in double on the CPU, by one copy."""
-    kind = torch.float32 if columns[0].device.type == "mps" else torch.float64
-    return torch.stack([column.to(kind) for column in columns]).cpu().double()
+    return torch.stack([column.to(_wide(column)) for column in columns]).cpu().double()
 
 
 def evaluate_range(
@@ -157,9 +170,9 @@ def evaluate_range(
                 values = {k: f(outputs, wanted) for k, f in functions.items()}
                 if whole is not None:
                     whole.update(outputs, wanted)
-            row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
-            shares = [_weight(f, wanted) for f in functions.values()]
-            rows.append([per_example(loss, count, "the loss"), *row, *shares])
+                row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
+                shares = [weight_of(k, f, wanted) for k, f in functions.items()]
+                rows.append([per_example(loss, count, "the loss"), *row, *shares])
     return _scores(rows, list(functions), next(iter(fed.metrics), "")) if rows else []
 
 

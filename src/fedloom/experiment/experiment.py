@@ -233,19 +233,19 @@ class Experiment(Settings):
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
         self._trackers = trackers_of(self.tracker)
-        net, metrics = self.net(), self._metrics
+        net, given = self.net(), self._metrics
         data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
-        if metrics is None:
-            metrics = default_metrics(self.loss_at_clients, data)
+        metrics = default_metrics(self.loss_at_clients, data) if given is None else given
+        there = {name: self._there(metric) for name, metric in metrics.items()}
         check_targets(self.data, self.objective is None)
-        check_shapes(net, data, self.loss_at_clients, metrics)
+        check_shapes(net, data, self.loss_at_clients, there)
         plan = self.plan()
         fed = Federation(
             data,
             self.local,
             self.seed,
             self.weighting,
-            {name: self._there(metric) for name, metric in metrics.items()},
+            there,
             takes_channels_last(net, self.data, self.channels_last),
             self._capacities(plan.rule),
             self.devices,

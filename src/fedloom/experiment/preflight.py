@@ -29,7 +29,7 @@ from ..plan import Plan
 from ..server.evaluation import Evaluation, check_share
 from ..submodels.base import Rule, check_capacity
 from .attack_and_aggregation import check_aggregation
-from .shape_check import check_pairs
+from .shape_check import check_pairs, check_values
 
 _log = logging.getLogger(__name__)
 
@@ -155,10 +155,11 @@ def check_targets(data: FederatedData, taken: bool) -> None:
 def check_shapes(
     net: Net, data: FederatedData, objective: Objective, metrics: Mapping[str, Any]
 ) -> None:
-    """Try the loss and the metrics if outputs and targets have as many values in different shapes.
-    Raises DataError if one compares every output with every target.
+    """Try the metrics, and the loss if outputs and targets have as many values in different shapes.
+    Raises DataError if one compares every output with every target, or a metric gives no number.
     """
-    index = data.tried[:3].repeat(3)[:3].to(data.inputs.device)
+    count = 4 if data.classes == 3 else 3  # a value per class is no value per example
+    index = data.tried[:count].repeat(count)[:count].to(data.inputs.device)
     inputs, targets = data.ready(data.inputs[index]), data.targets[index]
     net.train(False)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -167,6 +168,7 @@ def check_shapes(
         for name, metric in metrics.items():
             call = copy.deepcopy(metric).update if is_whole(metric) else metric
             check_pairs(f"metric '{name}'", call, outputs, targets)
+            check_values(name, metric, outputs, targets)
 
 
 def _hint(module: nn.Module, inputs: Tensor) -> str:

@@ -1,15 +1,18 @@
 """Does a function compare every output with every target? (n, 1) and (n,) broadcast to (n, n), and
-the mean of that looks like any other number.
+the mean of that looks like any other number. And does a metric give what a metric may give?
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..engines.evaluation import per_example, weight_of
+from ..engines.metrics import Whole, is_whole
 from ..errors import DataError
 
 # these compare entry by entry within one call, and broadcast as the operators do
@@ -75,6 +78,27 @@ def check_pairs(what: str, f: Callable[..., Any], outputs: Any, targets: Tensor)
         ) from None
     except Exception:
         return
+
+
+def check_values(name: str, metric: Any, outputs: Any, targets: Tensor) -> None:
+    """Call a metric once, so that what it gives is refused before the run. Raises DataError.
+
+    An error of the metric's own is left to the run: it may need more examples, or all classes.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of few examples
+            if is_whole(metric):
+                whole = Whole({name: metric})
+                whole.update(outputs, targets)
+                whole.values()
+                return
+            value = metric(outputs, targets)
+            weight_of(name, metric, targets)
+    except DataError:
+        raise
+    except Exception:
+        return
+    per_example(value, len(targets), f"metric '{name}'")
 
 
 def _shape(v: Tensor) -> str:
