@@ -25,7 +25,8 @@ EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence n
 
 class Score(NamedTuple):
     """Sums over examples: the loss, and every metric with its weights. each, share: the first
-    metric and its weights per example; empty without a metric, or if it needs the whole set.
+    metric and its weights per example; empty without a metric, if it needs the whole set, or if it
+    gives means of batches.
     """
 
     examples: int
@@ -59,6 +60,11 @@ def per_example(value: Any, count: int, what: str) -> Tensor:
             "it must give one value per example, or the batch's mean as a scalar"
         )
     return each.reshape(count, -1).mean(1)
+
+
+def _per_batch(value: Any, count: int) -> bool:
+    """True if a metric gave one value for several examples."""
+    return count > 1 and (not isinstance(value, Tensor) or value.ndim == 0)
 
 
 def evaluation_batch(targets: Tensor) -> int:
@@ -153,6 +159,7 @@ def evaluate_range(
     see every batch. The caller has loaded the buffers.
     """
     functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
+    headline = next(iter(fed.metrics), "")
     rows: list[list[Tensor]] = []  # of a batch the losses, the metrics, their weights: (B,) each
     net.train(False)
     net.bind(x)
@@ -173,7 +180,9 @@ def evaluate_range(
                 row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
                 shares = [weight_of(k, f, wanted) for k, f in functions.items()]
                 rows.append([per_example(loss, count, "the loss"), *row, *shares])
-    return _scores(rows, list(functions), next(iter(fed.metrics), "")) if rows else []
+            if headline in values and _per_batch(values[headline], count):
+                headline = ""
+    return _scores(rows, list(functions), headline) if rows else []
 
 
 def _scores(rows: list[list[Tensor]], names: list[str], headline: str) -> list[Score]:
@@ -197,7 +206,8 @@ def add(scores: list[Score]) -> Score:
         return functools.reduce(lambda a, b: a + b, values, 0.0)
 
     names = scores[0].values if scores else {}
-    rows = [(s.each, s.share) for s in scores] or [(torch.empty(0), torch.empty(0))]
+    known = all(len(s.each) == s.examples for s in scores)  # of every example
+    rows = [(s.each, s.share) for s in scores if known] or [(torch.empty(0), torch.empty(0))]
     return Score(
         sum(s.examples for s in scores),
         total(s.loss for s in scores),

@@ -68,9 +68,9 @@ def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[
 
     Clients with test sets of their own are measured on these. Otherwise a client's value is the
     test set's value per class, weighted by the client's label shares: what a test set with its own
-    label distribution would give on average.
+    label distribution would give on average. Means of batches tell nothing of clients.
     """
-    if not len(score.each):  # of the whole set alone
+    if not len(score.each):  # nothing is known of single examples
         return [None] * data.population, "not measured"
     if data.test_clients is not None:
         index, owners = data.test_clients.indices, data.test_clients.owners()
