@@ -1,11 +1,14 @@
-"""Values per client: only what is known of single examples."""
+"""Values per client: only what is known of single examples, and as the metric's own mean says."""
 
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from fedloom import Evaluation, FedAvg
 from fedloom.data import from_clients
@@ -64,3 +67,39 @@ def test_sub_models_have_no_value_per_client_of_a_mean_of_batches():
     assert result.history[-1]["test_acc@0.5"] > 0
     assert not [k for k in result.history[-1] if k.startswith("local_")]
     assert result.summary["sizes"]["unseen"][0]["outside"] is None
+
+
+class Surprise:
+    """exp of the mean loss of the examples, of which those of class 1 count three times."""
+
+    higher_is_better = False
+
+    def __call__(self, outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    def weight(self, targets):
+        return 1 + 2 * (targets == 1).int()
+
+    @staticmethod
+    def final(mean):
+        return math.exp(mean)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("own", [True, False])
+def test_values_per_client_heed_weights_and_final(engine, own, engine_of):
+    made = engine if engine.startswith("vec") else engine_of(engine)
+    parts = {"data": with_tests()} if own else {}
+    experiment = small(FedAvg(), engine=made, metrics={"it": Surprise()}, **parts)
+    result, data = experiment.run(), experiment.data
+    with torch.no_grad():
+        outputs, labels = result.model(data.test_inputs), data.test_targets
+    each, weight = Surprise()(outputs, labels).double(), Surprise().weight(labels).double()
+    for i, found in enumerate(result.clients):
+        if own:
+            much = torch.zeros(len(labels)).index_fill_(0, data.test_clients.of(i), 1.0)
+        else:  # a test set in which each class is as frequent as at the client
+            of_class = torch.bincount(labels, minlength=3)
+            much = (data.label_counts()[i] / of_class)[labels]
+        mean = (much * weight * each).sum() / (much * weight).sum()
+        assert found == pytest.approx(Surprise.final(mean), rel=1e-6)

@@ -72,21 +72,29 @@ def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[
     """
     if not len(score.each):  # nothing is known of single examples
         return [None] * data.population, "not measured"
+    rows = torch.stack([score.each * score.share, score.share], 1)
+    targets, basis = data.test_targets, "own test sets"
     if data.test_clients is not None:
         index, owners = data.test_clients.indices, data.test_clients.owners()
-        rows = torch.stack([score.each * score.share, score.share], 1)[index]
-        sums = torch.zeros(data.population, 2, dtype=rows.dtype).index_add_(0, owners, rows)
-        return [final(metric, v / w) if w else None for v, w in sums.tolist()], "own test sets"
-    targets = data.test_targets
-    if data.classes is None or targets is None or targets.ndim != 1:
+        sums = torch.zeros(data.population, 2, dtype=rows.dtype).index_add_(0, owners, rows[index])
+    elif data.classes is None or targets is None or targets.ndim != 1:
         return [None] * data.population, "not measured"
-    labels = targets.cpu()
-    sums = torch.bincount(labels, weights=score.each.cpu(), minlength=data.classes)
-    of_class = torch.bincount(labels, minlength=data.classes)
-    shares = data.label_counts().double() * (of_class > 0)
-    values = shares @ (sums / of_class.clamp_min(1)) / shares.sum(1)
-    out = [None if v != v else v for v in values.tolist()]
-    return out, "test set weighted by the client's labels"
+    else:
+        sums = _by_class(data, targets.cpu(), rows)
+        basis = "test set weighted by the client's labels"
+    return [final(metric, v / w) if w else None for v, w in sums.tolist()], basis
+
+
+def _by_class(data: FederatedData, labels: Tensor, rows: Tensor) -> Tensor:
+    """The means of these columns (n, 2) per class, weighted by each client's labels: (clients, 2).
+    Zeros where that is not known.
+    """
+    examples = torch.bincount(labels, minlength=data.classes or 0).clamp_min(1)
+    of_class = [torch.bincount(labels, v, len(examples)) / examples for v in rows.T]
+    counts = data.label_counts().double()
+    sums = torch.stack([counts @ v for v in of_class], 1)
+    sums[sums.isnan().any(1)] = 0.0
+    return sums
 
 
 class _Explored:
