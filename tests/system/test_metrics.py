@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
 from fedloom.objectives import SquaredError
 from fedloom.report import comparison, group_runs, load_run
+from fedloom.report.curve_data import best
 from fedloom.submodels import HeteroFL
 from tiny import small
 
@@ -155,6 +157,41 @@ def test_a_run_with_an_object_goes_on_with_the_same_numbers(tmp_path):
     again = classified(rounds=4).resume(tmp_path / "run")
     for a, b in zip(whole.history, again.history, strict=True):
         assert a | {"seconds": 0} == b | {"seconds": 0}
+
+
+class LateAuc(Auc):
+    """Nothing is known in the first two evaluations: NaN, and infinity."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = iter([math.nan, math.inf, 0.5, 0.75, 0.625, 0.5])
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def compute(self):
+        return next(self.found) if len(torch.cat(self.labels)) == 1100 else 0.5
+
+
+def test_what_is_not_finite_is_neither_the_best_nor_in_the_average(tmp_path):
+    run = lambda rounds, auc: classified(
+        rounds=rounds, metrics={"auc": auc}, evaluate=Evaluation(target=0.6)
+    )
+    whole = run(6, LateAuc()).run(tmp_path / "whole")
+    averages = [row["test_auc_ema"] for row in whole.history]
+    assert np.isnan(averages[:2]).all() and averages[2] == pytest.approx(0.5)
+    assert averages[3] == pytest.approx((0.9 * 0.5 + 0.75) / 1.9)
+    assert whole.summary["best"] == {"round": 4, "value": 0.75}
+    assert whole.summary["last_ema"] == averages[-1] and whole.summary["rounds_to_target"] == 4
+    assert best(load_run(tmp_path / "whole")) == whole.best
+
+    auc = LateAuc()
+    run(1, auc).run(tmp_path / "run")
+    again = run(6, auc).resume(tmp_path / "run")
+    for a, b in zip(whole.history, again.history, strict=True):
+        assert repr(a | {"seconds": 0}) == repr(b | {"seconds": 0})
+    for key in ("best", "last_ema", "rounds_to_target"):
+        assert again.summary[key] == whole.summary[key]
 
 
 def test_sub_models_are_measured_with_objects_too():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,21 @@ def test_a_constant_stays_itself_and_the_first_value_is_its_own_mean():
     curve = Curve(ema=0.9)
     assert [curve.add(t, 0.7, 0, 0.0) for t in range(1, 20)] == pytest.approx([0.7] * 19)
     assert Curve(ema=0.9).add(5, 0.3, 0, 0.0) == pytest.approx(0.3)
+
+
+@given(st.lists(st.floats(0, 1) | st.sampled_from([math.nan, math.inf]), max_size=30))
+def test_values_that_are_not_finite_count_nothing(found):
+    curve = Curve(ema=0.9, target=0.0)
+    for t, value in enumerate(found, 1):
+        got = curve.add(t, value, 0, 0.0)
+        pairs = [(0.9 ** (t - s), v) for s, v in enumerate(found[:t], 1) if math.isfinite(v)]
+        if math.isfinite(value):
+            assert got == pytest.approx(sum(w * v for w, v in pairs) / sum(w for w, _ in pairs))
+        else:
+            assert math.isnan(got)
+    first = next((t for t, value in enumerate(found, 1) if math.isfinite(value)), None)
+    assert (curve.reached or {}).get("round") == first
+    assert curve.rounds_to_target(30) == (str(first) if first else "30+" if found else "")
 
 
 def test_the_target_is_reached_once_on_the_average():

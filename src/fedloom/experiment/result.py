@@ -82,7 +82,7 @@ class Result:
 
     @property
     def best(self) -> float | None:
-        """Its best value over all evaluations."""
+        """Its best finite value over all evaluations."""
         best = self.summary["best"]
         return None if best is None else float(best["value"])
 
@@ -161,7 +161,9 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
     seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
     best, known = None, curve.higher_is_better is not None
     for at, value in seen:
-        if known and (best is None or curve.better(value, best[1])):
+        if not known or not math.isfinite(value):
+            continue
+        if best is None or curve.better(value, best[1]):
             best = (at, value)
     averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}

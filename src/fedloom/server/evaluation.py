@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -102,12 +103,15 @@ class Curve:
         """One scheduled evaluation after a round (counted from 1) -> the moving average.
 
         With evaluations r rounds apart the factor is ema^r, so that the average forgets at the same
-        pace.
+        pace. A value that is not finite, such as an AUC of one class, leaves the average as it is,
+        which is then NaN for this round alone.
         """
         factor = self.ema ** (round - self.at)
-        self.total = factor * self.total + (1 - factor) * value
-        self.weight = factor * self.weight + (1 - factor)
-        self.at = round
+        self.total, self.weight, self.at = factor * self.total, factor * self.weight, round
+        if not math.isfinite(value):
+            return math.nan
+        self.total += (1 - factor) * value
+        self.weight += 1 - factor
         mean = self.total / self.weight
         if self.target is not None and self.reached is None and self._good(mean, self.target):
             self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
