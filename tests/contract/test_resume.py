@@ -13,6 +13,7 @@ from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import Via
 from fedloom.engines.client_results import Asked
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.report import comparison, group_runs, load_run
 from fedloom.submodels import FedRolex, HeteroFL
 from tiny import clusters, results_agree, small, timeless, trace, weights
 
@@ -44,6 +45,26 @@ def test_extended_is_uninterrupted(case, tmp_path):
     whole = experiment(case, 7).run()
     experiment(case, 4).run(tmp_path / "run")
     agree(experiment(case, 7).resume(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize(("every", "then"), [(0, 5), (9, 5), (4, 4)])
+def test_the_only_evaluation_may_reach_the_target(every, then, tmp_path):
+    made = lambda rounds, target=0.01: experiment(
+        "fedavg", rounds, evaluate=Evaluation(every=every, target=target)
+    )
+    first = made(3).run(tmp_path / "run")
+    summary = first.summary
+    assert summary["rounds_to_target"] == 3 and summary["rounds_to_target_text"] == "3"
+    assert summary["bytes_to_target"] == first.ledger.traffic
+    assert summary["seconds_to_target"] == first.ledger.seconds and summary["last_ema"] is None
+    for target in (None, 0.01):
+        (row,) = comparison(group_runs([load_run(tmp_path / "run")]), target)
+        assert (row["rounds_to_target"], row["reached"]) == (3, 1)
+    missed = made(3, 1.0).run()
+    assert missed.last < 1 and missed.summary["rounds_to_target_text"] == "3+"
+
+    longer = made(5).resume(tmp_path / "run")  # has not kept it
+    assert longer.summary["rounds_to_target"] == made(5).run().summary["rounds_to_target"] == then
 
 
 @pytest.mark.parametrize("engine", ["workers:1", "workers:2"])

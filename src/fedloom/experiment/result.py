@@ -6,7 +6,7 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from ..core.vector import Rec, tree
 from ..engines import Ranks
 from ..errors import CheckpointError, ConfigError, unknown
 from ..server.client_evaluation import spread_of
+from ..server.evaluation import Curve
 from ..server.ledger import Ledger
 from ..server.rounds import Loop
 from ..server.submodel_evaluation import text
@@ -156,8 +157,20 @@ def _write(
     folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
+def _shown(loop: Loop) -> Curve:
+    """The run's curve. If the only evaluation is the one at the end, which no schedule has, it is
+    that one's; the loop's own stays without it, because a longer run would not have it.
+    """
+    value = loop.history[-1].get(f"test_{loop.headline}")
+    if loop.curve.at or value is None:
+        return loop.curve
+    only = replace(loop.curve)
+    only.add(loop.round, value, loop.ledger.traffic, loop.ledger.seconds)
+    return only
+
+
 def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
-    name, curve, ledger = f"test_{loop.headline}", loop.curve, loop.ledger
+    name, curve, ledger = f"test_{loop.headline}", _shown(loop), loop.ledger
     seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
     best, known = None, curve.higher_is_better is not None
     for at, value in seen:
@@ -194,19 +207,19 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         "bytes_down": ledger.bytes_down,
         "seconds": ledger.seconds,
         "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
-        **_simulated(loop),
+        **_simulated(loop, reached),
         "engine": engine_text(loop.engine),
         **_balance(loop),
         "group": group,
     }
 
 
-def _simulated(loop: Loop) -> dict[str, float]:
+def _simulated(loop: Loop, reached: Mapping[str, Any]) -> dict[str, float]:
     """The seconds that the described devices would have taken, whole and to the target."""
     if not loop.ledger.simulated:
         return {}
-    found, reached = {"simulated_seconds": loop.ledger.simulated}, loop.curve.reached
-    if reached is None:
+    found = {"simulated_seconds": loop.ledger.simulated}
+    if not reached:
         return found
     until = (r["simulated_seconds"] for r in loop.history if r["round"] <= reached["round"])
     return found | {"simulated_to_target": math.fsum(until)}
