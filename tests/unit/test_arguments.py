@@ -17,6 +17,7 @@ from fedloom.compression.link import Link, Via
 from fedloom.data import FederatedData, digits, from_clients, iid
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.models import mlp
+from fedloom.submodels import HeteroFL
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -102,6 +103,36 @@ def test_a_metric_may_give_the_mean_as_a_number() -> None:
 def test_a_metric_that_gives_no_number_is_said() -> None:
     with pytest.raises(DataError, match="metric 'bad' gave a str"):
         experiment(metrics={"bad": lambda o, t: "good"}).run()
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            ["loss"],
+            "'loss': the column test_loss is that of the loss; give the metric another name",
+        ),
+        (["right", "loss"], "'loss': the column test_loss is that of the loss"),
+        (["m", "m_ema"], "'m_ema': the column test_m_ema is that of the moving average of 'm'"),
+        (["1", 1], "two of ['1', 1] have one name"),
+    ],
+)
+def test_a_metric_with_the_name_of_another_column_is_refused(names: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        experiment(metrics=dict.fromkeys(names, right))
+    assert words in str(error.value)
+
+
+def test_metrics_of_sub_models_have_other_names_than_sizes() -> None:
+    metrics = dict.fromkeys(["top", "top@1"], right)
+    sized = {"submodel": HeteroFL(), "capacities": [0.5, 1.0], "higher_is_better": True}
+    with pytest.raises(ConfigError, match=r"'top@1': the column test_top@1 is that of 'top' of a"):
+        experiment(metrics=metrics, **sized)
+    row = experiment(metrics=metrics, higher_is_better=True, rounds=1).run().history[0]
+    assert row["test_top"] == row["test_top@1"]
+    kept = dict.fromkeys(["m_ema", "m", "loss_ema"], right)  # no other column has these
+    row = experiment(metrics=kept, higher_is_better=True).run().history[-1]
+    assert row["test_m_ema"] == row["test_m"] == row["test_loss_ema"] != row["test_m_ema_ema"]
 
 
 def test_other_metrics_are_another_run(tmp_path: Path) -> None:

@@ -42,8 +42,10 @@ def measures_of(given: Any) -> list[Any]:
     return list(found)
 
 
-def metrics_of(given: Any) -> dict[str, Callable[..., Any]] | None:
-    """Metrics by name; a single function has its own name. Raises ConfigError."""
+def metrics_of(given: Any, sized: bool = False) -> dict[str, Callable[..., Any]] | None:
+    """Metrics by name; a single function has its own name. sized: sub-models are measured too.
+    Raises ConfigError, also for a name whose column is another's.
+    """
     if given is None:
         return None
     if callable(given) or is_whole(given):
@@ -54,7 +56,28 @@ def metrics_of(given: Any) -> dict[str, Callable[..., Any]] | None:
             "metrics must be {name: f(outputs, targets)}, or objects with update() and compute(), "
             f"got {given!r}"
         )
-    return {str(name): metric for name, metric in given.items()}
+    found = {str(name): metric for name, metric in given.items()}
+    first = next(iter(found), "")
+    if len(found) < len(given):
+        raise ConfigError(f"metrics: two of {list(given)} have one name; give every metric its own")
+    for name in found:
+        if whose := _taken(name, first, sized):
+            raise ConfigError(
+                f"metric '{name}': the column test_{name} is that of {whose}; give the metric "
+                f"another name, as in metrics={{'my_{name}': f}}"
+            )
+    return found
+
+
+def _taken(name: str, first: str, sized: bool) -> str:
+    """What else has the column of a metric of this name; empty if nothing has. first: the headline
+    metric; sized: sub-models are measured too.
+    """
+    if name == "loss":
+        return "the loss"
+    if name == f"{first}_ema":
+        return f"the moving average of '{first}'"
+    return f"'{first}' of a size" if sized and name.startswith(f"{first}@") else ""
 
 
 def link_of(given: Link | Via | str | None) -> Link:

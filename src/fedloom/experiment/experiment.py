@@ -150,7 +150,7 @@ class Experiment(Settings):
         super().__post_init__()
         self._link = link_of(self.compress)
         self._aggregation = aggregation_of(self.aggregation)
-        self._metrics = metrics_of(self.metrics)
+        self._metrics = metrics_of(self.metrics, self.submodel is not None)
         self._on_round = functions(self.on_round, "on_round")
         self._on_evaluation = functions(self.on_evaluation, "on_evaluation")
         self._measures = measures_of(self.measures)
