@@ -173,7 +173,7 @@ def as_before(run):
 def test_a_folder_of_before_there_were_checksums_goes_on(run, whole):
     old = as_before(run)
     new = json.loads((_resumed(run, whole) / "fingerprint.json").read_text())
-    assert "version" not in old and new["version"] == "2" and new["samples"] != old["samples"]
+    assert "version" not in old and new["version"] == "3" and new["samples"] != old["samples"]
     assert {k: v for k, v in old.items() if k != "samples"}.items() <= new.items()
     assert all("checksum" in p.read_text() for p in run.glob("checkpoints/*/manifest.json"))
 

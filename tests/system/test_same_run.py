@@ -71,12 +71,12 @@ def test_every_argument_is_in_the_configuration_or_decides_nothing():
     """A new argument of an experiment must be told, or get a reason here."""
     exp = small(
         FedAvg(),
+        torch.float64,
         name="n",
         label="l",
-        dtype=torch.float64,
-        compress=Link(down="sign"),
+        compress=Link("topk:0.5", down="sign"),
         devices=LogNormal(),
-        model=nn.Linear(5, 3),
+        model=nn.Linear(5, 3).double(),
         weights=nn.Linear(5, 3).state_dict(),
     )
     told = configuration(exp, exp.build()).keys()
