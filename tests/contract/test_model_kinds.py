@@ -17,7 +17,7 @@ from fedloom.errors import ClientError
 from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
 from fedloom.models.norms import norm_of
 from fedloom.objectives import FedMLB
-from tiny import outcome, trace
+from tiny import outcome, results_agree, trace
 
 SIZES = (3, 8, 5, 11, 2)  # short last batches
 KINDS = ["group", "static_batch", "lstm", "transformer", "fedmlb on lstm", "fedmlb on transformer"]
@@ -161,3 +161,45 @@ def test_a_model_that_draws_is_not_blamed_on_the_method():
     with pytest.raises(ClientError, match="draws from torch's generator") as found:
         [*trace(on_texts(Functional(), engine="vectorised"), 1)]
     assert "direction" not in str(found.value)
+
+
+class Moving(nn.Module):
+    """A moving mean of its inputs that forgets faster at first; written in place, or assigned."""
+
+    def __init__(self, assigns):
+        super().__init__()
+        self.assigns = assigns
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def forward(self, inputs):
+        if self.training:
+            seen = self.seen + 1
+            mean = self.mean + (inputs.detach().mean(0) - self.mean) / (3 + seen)
+            if self.assigns:
+                self.mean, self.seen = mean, seen
+            else:
+                self.mean.copy_(mean)
+                self.seen.copy_(seen)
+        return inputs - self.mean
+
+
+def moving(assigns):
+    torch.manual_seed(6)
+    layers = nn.Embedding(9, 1), nn.Flatten(), Moving(assigns), nn.Linear(5, 3), nn.Tanh()
+    return nn.Sequential(*layers, nn.Linear(3, 5), Moving(assigns), nn.Linear(5, 3))
+
+
+def test_a_buffer_that_forward_assigns_is_averaged_as_one_it_writes_into(engine_of):
+    both = []
+    for assigns in (False, True):
+        ends = [
+            on_texts(moving(assigns), cohort=3, engine=engine_of(name)).run()
+            for name in ("serial", "workers:2")
+        ]
+        results_agree(*ends)
+        both.append(ends[0])
+    results_agree(*both)
+    moved = dict(both[1].model.named_buffers())
+    assert all(bool(moved[f"{i}.mean"].abs().min() > 0) for i in (2, 6))
+    assert all(int(moved[f"{i}.seen"]) == 0 for i in (2, 6))

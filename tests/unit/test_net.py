@@ -11,7 +11,7 @@ from torch import nn
 from fedloom import Experiment, FedAvg
 from fedloom.core.net import Net, Variables
 from fedloom.data import digits, iid
-from fedloom.errors import ConfigError, DataError
+from fedloom.errors import AuthorError, ConfigError, DataError
 
 
 @pytest.fixture
@@ -103,6 +103,78 @@ def test_buffers_are_a_second_vector_and_counters_go_back(module):
     assert torch.equal(net.buffers(), start) and int(net.module[1].num_batches_tracked) == 0
     net.module(INPUTS)
     assert torch.equal(net.buffers(), changed)
+
+
+class Assigning(nn.Module):
+    """Its forward assigns to a buffer what `made` gives of it, and to a counter and a cache."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.line, self.made = nn.Linear(3, 1), made
+        self.register_buffer("old", torch.ones(2))
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("cache", None)
+
+    def forward(self, inputs):
+        self.old, self.mean, self.count = self.mean, self.made(self.mean), self.count + 1
+        self.cache = inputs
+        return self.line(inputs)
+
+
+def test_assigned_buffers_are_read_and_put_back():
+    net = Net(Assigning(lambda mean: mean + 2))
+    net.module(INPUTS.float())
+    net.module(INPUTS.float())
+    assert net.buffers().tolist() == [2, 2, 4, 4]
+    out = net.export(net.init())
+    assert out.old.tolist() == [2, 2] and out.mean.tolist() == [4, 4]
+    for start in (net.init_buffers(), torch.tensor([5.0, 6, 7, 8])):
+        net.load_buffers(start)
+        assert torch.equal(net.buffers(), start)
+        assert int(net.module.count) == 0 and net.module.cache is None
+        net.module(INPUTS.float())
+        assert net.buffers().tolist() == [*start[2:], *(start[2:] + 2)]
+    again = copy.deepcopy(net)
+    again.load_buffers(start)
+    assert again.module.mean.tolist() == [7, 8] and net.module.mean.tolist() == [9, 10]
+
+
+def test_an_assigned_buffer_that_holds_a_graph_does_not_keep_a_model_from_being_exported():
+    net = Net(Assigning(lambda mean: mean))
+    net.module.made = lambda mean: mean + net.module.line.bias
+    net.module(INPUTS.float())
+    assert net.module.mean.requires_grad
+    out = net.export(net.init(), torch.arange(4.0))
+    assert out.old.tolist() == [0, 1] and out.mean.tolist() == [2, 3]
+    assert not net.buffers().requires_grad
+
+
+@pytest.mark.parametrize("made", [lambda mean: torch.ones(3), lambda mean: None])
+def test_an_assigned_buffer_of_another_shape_is_refused(made):
+    net = Net(Assigning(made))
+    net.module(INPUTS.float())
+    with pytest.raises(AuthorError, match=r"Assigning assigns .*'mean' of shape \[2\];"):
+        net.buffers()
+
+
+def test_a_shared_buffer_may_be_written_into_and_not_assigned_at_one_place():
+    net = Net(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)))
+    start = net.buffers()
+    one, two = net.module[1], net.module[2]
+    two.running_mean = one.running_mean
+    net = Net(net.module)
+    assert net.buffer_layout.names == ("1.running_mean", "1.running_var", "2.running_var")
+    one, two = net.module[1], net.module[2]
+    one.running_mean += 1
+    assert net.buffers()[:3].tolist() == two.running_mean.tolist() == [1, 1, 1]
+    one.running_mean = two.running_mean = torch.full((3,), 4.0)
+    assert net.buffers()[:3].tolist() == [4, 4, 4]
+    two.running_mean = torch.zeros(3)
+    with pytest.raises(AuthorError, match=r"one of the 2 places of its buffer '1.running_mean'"):
+        net.buffers()
+    net.load_buffers(start[:9])
+    assert one.running_mean is two.running_mean
 
 
 def test_export_is_free_standing(module):

@@ -16,6 +16,7 @@ from .bfloat16 import in_bfloat16
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
 from .dropout import HashedDropout, restore, swap
 from .layout import Layout
+from .module_buffers import ModuleBuffers
 from .onednn import in_onednn
 from .slots import Slot, called_with, slots_of
 from .vector import Vec
@@ -89,7 +90,7 @@ class Net:
             )
         self.layout = Layout.of(trained)
         self.params = [p for _, p in trained]
-        self._find_buffers()
+        self._held = ModuleBuffers(self.module)
         self.draws = any(isinstance(m, HashedDropout) for m in self.module.modules())
         self._start = torch.cat([p.detach().reshape(-1) for p in self.params])
         self._start_buffers = self.buffers()
@@ -98,16 +99,6 @@ class Net:
         self._live: Tensor | None = None
         self.bf16 = False  # products and convolutions in bfloat16, see Local.precision
         self.onednn = False  # large products of linear layers in oneDNN
-
-    def _find_buffers(self) -> None:
-        """Find the module's current buffers. Counters (integers) are not averaged: every client
-        begins with their initial values.
-        """
-        floating = [(n, b) for n, b in self.module.named_buffers() if b.is_floating_point()]
-        self.buffer_layout = Layout.of(floating)
-        self._buffers = [b for _, b in floating]
-        others = [b for b in self.module.buffers() if not b.is_floating_point()]
-        self._counters = [(b, b.clone()) for b in others]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -121,10 +112,11 @@ class Net:
 
     def to(self, device: torch.device | str) -> Net:
         """Move to a device, in place."""
+        self._held.put_back()
         self.module.to(device)
         # a module gets new buffers on another device, and on some also new parameters
         self.params = [p for p in self.module.parameters() if p.requires_grad]
-        self._find_buffers()
+        self._held = ModuleBuffers(self.module)
         self._start = self._start.to(device)
         self._start_buffers = self._start_buffers.to(device)
         self._bound = self._live = None
@@ -162,22 +154,24 @@ class Net:
         given = {tied[name]: value for name, value in weights.items()}
         self._start = self.layout.flatten(given).to(self._start)
         self.module.load_state_dict(given, strict=False)
-        self._find_buffers()
+        self._held = ModuleBuffers(self.module)
         self._start_buffers = self.buffers()
         self._bound = self._live = None
 
+    @property
+    def buffer_layout(self) -> Layout:
+        """The place of each floating buffer in the vector of them."""
+        return self._held.layout
+
     def buffers(self) -> Vec:
-        """The module's floating buffers now, as one new vector."""
-        if not self._buffers:
-            return self.params[0].detach().new_empty(0)
-        return torch.cat([b.detach().reshape(-1).to(self.params[0].dtype) for b in self._buffers])
+        """The module's floating buffers now, as one new vector, also those that forward assigned.
+        Raises AuthorError for one that forward gave another shape.
+        """
+        return self._held.vector(self.params[0])
 
     def load_buffers(self, values: Vec) -> None:
         """Set the module's floating buffers, and reset its counters to their initial values."""
-        for buffer, piece in zip(self._buffers, self.buffer_layout.pieces(values), strict=True):
-            buffer.copy_(piece)
-        for counter, start in self._counters:
-            counter.copy_(start)
+        self._held.load(values)
 
     def bind(self, x: Vec) -> None:
         """Make the module's parameters the pieces of x, without a copy."""
@@ -357,16 +351,10 @@ class Net:
 
     def export(self, x: Vec, buffers: Vec | None = None) -> nn.Module:
         """A free-standing copy of the module with these weights, in evaluation mode."""
-        module = restore(copy.deepcopy(self.module))
         with torch.no_grad():
+            self.load_buffers(self.buffers() if buffers is None else buffers)
+            module = restore(copy.deepcopy(self.module))
             params = [p for p in module.parameters() if p.requires_grad]
             for param, piece in zip(params, self.layout.pieces(x), strict=True):
                 param.data = piece.detach().clone()
-            floats = [b for b in module.buffers() if b.is_floating_point()]
-            if buffers is not None:
-                for buffer, piece in zip(floats, self.buffer_layout.pieces(buffers), strict=True):
-                    buffer.copy_(piece)
-            others = [b for b in module.buffers() if not b.is_floating_point()]
-            for counter, (_, start) in zip(others, self._counters, strict=True):
-                counter.copy_(start)
         return module.eval()

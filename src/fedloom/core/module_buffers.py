@@ -1,0 +1,92 @@
+"""The buffers of a module: the floating ones as a vector, and how all of them begin again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import AuthorError
+from .layout import Layout
+from .vector import Vec
+
+
+class _Place(NamedTuple):
+    """Where a module holds a buffer, by which name, and the tensor that belongs there."""
+
+    owner: nn.Module
+    key: str
+    own: Tensor | None
+
+
+class ModuleBuffers:
+    """The buffers that a module has now. Floating ones (the statistics of batch norm) are pieces of
+    a vector; others (counters) are not averaged: every client begins with their present values.
+
+    What counts is the place in the module, because a forward may write into a buffer or assign a
+    new tensor to it. load() puts the module's own tensors back.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._name = type(module).__name__
+        self._places = [
+            _Place(owner, key, own)
+            for owner in module.modules()
+            for key, own in owner._buffers.items()
+        ]
+        named = list(module.named_buffers())
+        floating = [(name, b) for name, b in named if b.is_floating_point()]
+        self.layout = Layout.of(floating)
+        self._own = [b for _, b in floating]
+        of: dict[int, list[_Place]] = {}
+        for place in self._places:
+            of.setdefault(id(place.own), []).append(place)
+        self._floating = [of[id(b)] for b in self._own]  # a shared buffer has several
+        self._counters = [(b, b.clone()) for _, b in named if not b.is_floating_point()]
+
+    def vector(self, like: Tensor) -> Vec:
+        """The floating buffers as one new vector of the type of `like`. Raises AuthorError if
+        forward has assigned what cannot be averaged.
+        """
+        if not self._own:
+            return like.detach().new_empty(0)
+        found = []
+        for b, places in enumerate(self._floating):
+            first = places[0]
+            now = first.owner._buffers.get(first.key)
+            if now is not first.own or len(places) > 1:
+                now = self._checked(b, places, now)
+            found.append(now.detach().reshape(-1).to(like.dtype))
+        return torch.cat(found)
+
+    def _checked(self, b: int, places: list[_Place], now: Tensor | None) -> Tensor:
+        """What forward has assigned to a floating buffer; now: at the first of its places."""
+        shape, name = self.layout.shapes[b], self.layout.names[b]
+        if any(p.owner._buffers.get(p.key) is not now for p in places[1:]):
+            raise AuthorError(
+                f"forward of {self._name} assigns a new tensor to one of the {len(places)} places "
+                f"of its buffer '{name}', which are averaged as one; write into it, as in "
+                "self.buffer.copy_(...), or give each layer its own"
+            )
+        if now is None or now.shape != shape:
+            got = "nothing" if now is None else f"a tensor of shape {list(now.shape)}"
+            raise AuthorError(
+                f"forward of {self._name} assigns {got} to its buffer '{name}' of shape "
+                f"{list(shape)}; buffers are averaged over the clients, so they keep their shape; "
+                "hold what changes it in an attribute that is no buffer"
+            )
+        return now
+
+    def put_back(self) -> None:
+        """Put the module's own tensors back where forward has assigned others."""
+        for owner, key, own in self._places:
+            owner._buffers[key] = own
+
+    def load(self, values: Vec) -> None:
+        """Set the floating buffers, and reset the counters to their initial values."""
+        self.put_back()
+        for own, piece in zip(self._own, self.layout.pieces(values), strict=True):
+            own.copy_(piece)
+        for counter, start in self._counters:
+            counter.copy_(start)
