@@ -11,13 +11,15 @@ from test_engines import agree
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.algorithms import Scaffold
 from fedloom.core.vector import leaves
 from fedloom.data import from_clients
-from fedloom.errors import ClientError
+from fedloom.errors import ClientError, CompositionError
 from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
 from fedloom.models.norms import norm_of
 from fedloom.objectives import FedMLB
-from tiny import outcome, results_agree, trace
+from fedloom.submodels.private import FedPer
+from tiny import bits, outcome, results_agree, timeless, trace
 
 SIZES = (3, 8, 5, 11, 2)  # short last batches
 KINDS = ["group", "static_batch", "lstm", "transformer", "fedmlb on lstm", "fedmlb on transformer"]
@@ -122,15 +124,15 @@ def test_whole_networks_agree_in_both_engines(build):
 
 
 def on_texts(module, **changes):
-    return Experiment(
-        algorithm=FedAvg(),
-        model=module.double(),
-        data=texts(torch.float64),
-        rounds=2,
-        local=Local(epochs=1, batch=4, lr=0.1),
-        device="cpu",
-        **changes,
-    )
+    settings = {
+        "algorithm": FedAvg(),
+        "model": module.double(),
+        "data": texts(torch.float64),
+        "rounds": 2,
+        "local": Local(epochs=1, batch=4, lr=0.1),
+        "device": "cpu",
+    }
+    return Experiment(**(settings | changes))
 
 
 def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
@@ -161,6 +163,132 @@ def test_a_model_that_draws_is_not_blamed_on_the_method():
     with pytest.raises(ClientError, match="draws from torch's generator") as found:
         [*trace(on_texts(Functional(), engine="vectorised"), 1)]
     assert "direction" not in str(found.value)
+
+
+class Scaled(nn.Module):
+    """Inputs less a constant, times a parameter; both constants are no sums of powers of two."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+        self.register_buffer("shift", torch.full((5,), shift))
+        self.register_buffer("root", torch.tensor(0.7), persistent=False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, inputs):
+        self.calls = self.calls + 1  # a client's own, from 0 on
+        return (inputs - self.shift) * self.scale * self.root / (1 + self.calls)
+
+
+def constants(norm=False):
+    torch.manual_seed(6)
+    layers = [nn.Embedding(9, 1), nn.Flatten(), Scaled(0.1), nn.Linear(5, 5), Scaled(0.3)]
+    if norm:
+        layers += [nn.BatchNorm1d(5, track_running_stats=False)]
+    return nn.Sequential(*layers, nn.Linear(5, 3))
+
+
+PARTS = {
+    "plain": {},
+    "private": {"private": FedPer(layers=("2",))},
+    "coded": {"compress": "topk:0.5"},
+    "median": {"aggregation": "median"},
+    "a client alone": {"algorithm": Scaffold(option=1), "local": Local(steps=2, batch=3, lr=0.1)},
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_constant_buffers_travel_in_the_vectorised_engine_as_in_serial(parts, engine_of):
+    def end(engine):
+        module, given = constants(norm=parts == "a client alone"), {"cohort": 3} | PARTS[parts]
+        *_, loop = trace(on_texts(module, engine=engine, **given), 3)
+        memory = {i: m for i, m in loop.memory.get(range(5)).items() if m is not None}
+        return loop, (loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict()))
+
+    one, known = end("serial")
+    assert known[3]["up"]["buffers"] == known[3]["down"]["buffers"] > 0
+    for engine in ("vectorised:1", "vectorised:2", "vectorised:32"):
+        other, found = end(engine)
+        assert bits(other.buffers) == bits(one.buffers)
+        assert known[1].keys() == found[1].keys() and known[3] == found[3]
+        everything = [leaves(end[0], *end[1].values()) for end in (known, found)]
+        for a, b in zip(*everything, strict=True):
+            torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=0, atol=1e-12)
+        for a, b in zip(known[2], found[2], strict=True):
+            assert a["test_loss"] == pytest.approx(b["test_loss"], abs=1e-12)
+    agree(end(engine_of("workers:2+vectorised:2"))[1], end("vectorised:2")[1])
+
+
+class Late(nn.Module):
+    """Changes its buffer from its second forward on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, inputs):
+        self.calls = self.calls + 1
+        if self.calls > 1:
+            self.mean = self.mean + 1
+        return inputs - self.mean
+
+
+class Own(nn.Module):
+    """Running statistics of its own making; torch does not count this write."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("var", torch.ones(5))
+
+    def forward(self, inputs):
+        return nn.functional.batch_norm(inputs, self.mean, self.var, training=self.training)
+
+
+class Settled(Own):
+    """Its first writes give the values that are there, as those of a converged spectral_norm."""
+
+    def forward(self, inputs):
+        self.var.clamp_(min=1)
+        return inputs - self.mean
+
+
+def spectral():
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
+
+
+CHANGING = {
+    "assigned": (lambda: Moving(True), r"Moving \('2'\): it changes its buffer 'mean'"),
+    "written": (lambda: Moving(False), r"Moving \('2'\): it changes its buffer 'mean'"),
+    "settled": (Settled, r"Settled \('2'\): it changes its buffer 'var'"),
+    "own": (Own, r"Own \('2'\): it changes its buffer 'mean'"),
+    "spectral": (spectral, r"_SpectralNorm \('2.parametrizations.weight.0'\): .* buffer '_u'"),
+}
+LAYERS = nn.Embedding(9, 1), nn.Flatten(), nn.Linear(5, 3)
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+def test_a_model_that_changes_a_buffer_is_refused_before_the_run_and_auto_goes_by(kind):
+    make, said = CHANGING[kind]
+    module = nn.Sequential(*LAYERS[:2], make(), LAYERS[2])
+    given = {"local": Local(epochs=1, batch=3, lr=0.1)}  # no batch of one
+    for engine in ("vectorised", "vectorised:2", "workers:2+vectorised:2", "workers:2+vectorised"):
+        loop = on_texts(module, engine=engine, **given).build()
+        with pytest.raises(CompositionError, match=said):
+            loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.engine.close()
+        assert bits(loop.net.buffers()) == bits(loop.net.init_buffers())
+    found = on_texts(module, engine="auto", **given)
+    found.run()
+    assert found.engine == "serial"
+    assert "changes its buffer" in found.choice.left_out["vectorised:5"]
+
+
+def test_a_model_that_changes_a_buffer_later_is_refused_when_it_does():
+    run = on_texts(nn.Sequential(*LAYERS[:2], Late(), LAYERS[2]), engine="vectorised:2")
+    with pytest.raises(CompositionError, match=r"Late \('2'\): it changes its buffer 'mean'"):
+        run.run()
 
 
 class Moving(nn.Module):

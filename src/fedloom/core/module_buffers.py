@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import AuthorError
 from .layout import Layout
-from .vector import Vec
+from .vector import Vec, as_bytes
 
 
 class _Place(NamedTuple):
@@ -44,6 +44,7 @@ class ModuleBuffers:
             of.setdefault(id(place.own), []).append(place)
         self._floating = [of[id(b)] for b in self._own]  # a shared buffer has several
         self._counters = [(b, b.clone()) for _, b in named if not b.is_floating_point()]
+        self._written = [own._version for own in self._own]  # as load() left them
 
     def vector(self, like: Tensor) -> Vec:
         """The floating buffers as one new vector of the type of `like`. Raises AuthorError if
@@ -78,6 +79,19 @@ class ModuleBuffers:
             )
         return now
 
+    def changed(self, loaded: Vec) -> str | None:
+        """The name of the first floating buffer that forward has written or assigned since these
+        values were loaded; None: there is none.
+        """
+        for b, piece in enumerate(self.layout.pieces(loaded)):
+            own = self._own[b]
+            assigned = any(p.owner._buffers.get(p.key) is not own for p in self._floating[b])
+            # a write may give the same value again, and F.batch_norm's is not counted by torch
+            written = own._version != self._written[b]
+            if assigned or written or not torch.equal(as_bytes(own), as_bytes(piece.to(own.dtype))):
+                return self.layout.names[b]
+        return None
+
     def put_back(self) -> None:
         """Put the module's own tensors back where forward has assigned others."""
         for owner, key, own in self._places:
@@ -90,3 +104,4 @@ class ModuleBuffers:
             own.copy_(piece)
         for counter, start in self._counters:
             counter.copy_(start)
+        self._written = [own._version for own in self._own]

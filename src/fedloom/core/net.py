@@ -173,6 +173,12 @@ class Net:
         """Set the module's floating buffers, and reset its counters to their initial values."""
         self._held.load(values)
 
+    def changed_buffer(self, loaded: Vec) -> str | None:
+        """The name of the first floating buffer that forward has written or assigned since these
+        were loaded; None: there is none.
+        """
+        return self._held.changed(loaded)
+
     def bind(self, x: Vec) -> None:
         """Make the module's parameters the pieces of x, without a copy."""
         if x is not self._bound:

@@ -22,8 +22,9 @@ from .questions import answered
 from .serial import Serial
 from .summation import root
 from .timing_cache import Measured
-from .vectorised import Vectorised, refuse_module
+from .vectorised import Vectorised
 from .vmap_range import default_chunk
+from .vmap_refusals import refuse_model
 from .workers import Workers
 
 LEAST, SHARE = 2.0, 0.01  # seconds, and share of the run's time, that measuring takes at most
@@ -146,7 +147,7 @@ class _Trial:
         try:
             engine = make()
             if isinstance(engine, Vectorised):
-                refuse_module(self.net.module)
+                refuse_model(self.plan, self._full, self.net)
             if name in self._known:
                 self.seconds[name] = self._known[name]
                 return

@@ -65,7 +65,7 @@ class Client:
     def run_range(self, asked: Asked) -> RangeResult:
         """Train the clients of a range of the cohort. Raises ClientError."""
         msg, buffers, memories, cohort, round, first, self.scale = asked
-        shares, has_buffers = self.shares(msg, cohort, round), buffers.numel() > 0
+        shares = self.shares(msg, cohort, round)
         # a finite sum has finite terms: this saves a pass over each client update
         self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
         while True:
@@ -77,8 +77,7 @@ class Client:
                     share, mine = self.private.begun(share, memory, buffers)
                     share.net.load_buffers(mine)
                     done = self.train(share, memory, i, round)
-                    if has_buffers:
-                        done = self.private.ended(done, share.net.buffers(), buffers)
+                    done = self.with_buffers(done, share.net, buffers)
                     self.take_in(out, done, share, place, i, round)
             sums = [part for _, _, part in out.nodes if part is not None]
             if not self._later or all(map(finite, sums)):
@@ -86,6 +85,10 @@ class Client:
             self._later = False  # once more with each update alone, to find the client
         self.forget_first()
         return out
+
+    def with_buffers(self, done: Done, net: Net, before: Vec) -> Done:
+        """A result with the module's buffers after training; before: those of the server."""
+        return self.private.ended(done, net.buffers(), before) if before.numel() else done
 
     def forget_first(self) -> None:
         """Forget this round's x, and the state of clients that begin there."""

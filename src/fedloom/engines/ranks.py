@@ -36,8 +36,9 @@ from .evaluation import Score, evaluation_batch
 from .metrics import is_whole
 from .serial import Serial
 from .summation import Node, push, ranges, root
-from .vectorised import Vectorised, refuse_module
+from .vectorised import Vectorised
 from .vmap_range import default_chunk
+from .vmap_refusals import refuse_model
 from .workers import Workers
 
 
@@ -117,7 +118,7 @@ class Ranks:
         inner = self.inner
         as_fits = isinstance(inner, Vectorised) and inner._asked is None
         if as_fits or (isinstance(inner, Workers) and inner._vectorised == 0):
-            refuse_module(net.module)
+            refuse_model(plan, fed, net)
             many = self.group.first(lambda: default_chunk(plan, fed, net))
             inner = Workers(inner._number, many) if isinstance(inner, Workers) else Vectorised(many)
         if isinstance(inner, Workers):

@@ -7,10 +7,7 @@ draws would belong to no client.
 
 from __future__ import annotations
 
-from torch import nn
-
 from ..core.net import Net
-from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, processors
@@ -19,34 +16,7 @@ from .client_round import RangeResult
 from .prefetch import Prefetcher
 from .serial import InProcess
 from .vmap_range import VmapRange, default_chunk
-
-_RANDOM = (
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-    nn.RReLU,
-)
-
-
-def refuse_module(module: nn.Module) -> None:
-    """Raise CompositionError for a module that cannot be computed for many clients at once."""
-    for name, part in module.named_modules():
-        kind, why = type(part).__name__, ""
-        if isinstance(part, _RANDOM):
-            why = "draws from torch's generator; nn.Dropout does not, its masks are hashed"
-        elif isinstance(part, nn.RNNBase):
-            why = "cannot be vmapped; fedloom.models.LSTM can"
-        elif isinstance(own := getattr(part, "dropout", None), int | float) and own > 0:
-            why = "has dropout of its own, which draws from torch's generator"
-        elif isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
-            why = "keeps running statistics; use nn.GroupNorm"
-        if why:
-            raise CompositionError(
-                f"engine vectorised and {kind} ('{name or 'the model'}'): it {why}; "
-                "or run engine = serial or workers"
-            )
+from .vmap_refusals import refuse_model
 
 
 class Vectorised(InProcess):
@@ -66,8 +36,8 @@ class Vectorised(InProcess):
         return "vectorised" if self._asked is None else f"vectorised:{self._asked}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Prepare the run. Raises CompositionError for a module that cannot be vmapped."""
-        refuse_module(net.module)
+        """Prepare the run. Raises CompositionError for a model that cannot be vmapped."""
+        refuse_model(plan, fed, net)
         keep_memory()
         net.onednn = False
         self.chunk = self._asked or default_chunk(plan, fed, net)

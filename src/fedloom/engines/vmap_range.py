@@ -24,6 +24,7 @@ from .client_results import Asked
 from .client_round import Client, Done, RangeResult, Share, Stats
 from .prefetch import Prefetcher
 from .summation import finite, push_rows
+from .vmap_refusals import refuse_changes
 from .vmap_round import NeedsFullError, Trained, VmapRound
 
 LARGEST = 100  # clients at once on a CPU, unless the configuration says otherwise
@@ -81,7 +82,7 @@ class VmapRange:
                 for i in members
             }
             try:
-                self._run_chunk(out, shares, start, round, first + at)
+                self._run_chunk(out, shares, start, asked, first + at)
                 at += len(members)
             except TooManyError:
                 self._halve(members, round)
@@ -92,28 +93,34 @@ class VmapRange:
         out: RangeResult,
         shares: dict[float, Share],
         start: dict[int, Rec],
-        round: int,
+        asked: Asked,
         first: int,
     ) -> None:
         """Train clients at once, which begin at place `first`. start: {client: its state}. Raises
         TooManyError, and then `out` is as it was.
         """
-        members, client = list(start), self.client
+        members, client, buffers, round = list(start), self.client, asked.buffers, asked.round
         groups = self._groups(members)
         done: dict[int, Done] = {}
         for group in groups:
             share = shares[self.fed.capacity(group[0])]
             with client.explained(group[0], round):
+                # what clients keep of the buffers is what the module came with: nobody changes it
+                _, mine = client.private.begun(share, start[group[0]], buffers)
+                share.net.load_buffers(mine)
                 trained = self._together(share, start, group, round)
+                refuse_changes(share.net, mine)
                 if len(groups) == 1 and trained and self._all_in(trained):
                     self._take_in(out, trained, share, members, round, first)
                     return
                 for r, i in enumerate(group):
                     if trained:
-                        done[i] = trained.done(r)
-                        continue
-                    alone, _ = client.private.begun(share, start[i], self.net.init_buffers())
-                    done[i] = client.train(alone, start[i], i, round)
+                        one = trained.done(r)
+                    else:
+                        alone, mine = client.private.begun(share, start[i], buffers)
+                        share.net.load_buffers(mine)
+                        one = client.train(alone, start[i], i, round)
+                    done[i] = client.with_buffers(one, share.net, buffers)
         for place, i in enumerate(members, first):
             with client.explained(i, round):
                 share = shares[self.fed.capacity(i)]
@@ -168,7 +175,8 @@ class VmapRange:
         plan = self.plan
         plain = plan.rule is None and plan.private is None and not plan.link.codes
         plain = plain and plan.aggregation.plain and not self.fed.hostile and self.client.scale == 1
-        return plain and all(map(math.isfinite, trained.losses)) and finite(trained.up)
+        plain = plain and all(map(math.isfinite, trained.losses)) and finite(trained.up)
+        return plain and finite(self.net.buffers())
 
     def _take_in(
         self,
@@ -180,7 +188,7 @@ class VmapRange:
         first: int,
     ) -> None:
         """Client.take_in for all of these clients at once."""
-        up = trained.up
+        up, buffers = trained.up, share.net.buffers()
         weight = up.weight.cpu().double()
         rows = rec(
             n=torch.ones_like(weight),
@@ -189,10 +197,12 @@ class VmapRange:
             delta=up.weight[:, None] * up.delta,
             # single numbers are added on the host, which reads them one by one
             uniform=tree(lambda v: v.cpu() if v.ndim == 1 else v, trained.uniform),
-            buffers=up.delta[:, :0],
+            buffers=up.weight[:, None] * buffers,
         )
         push_rows(out.nodes, first, rows)
         sent = nbytes(tree(lambda v: 0.0 if v.ndim == 1 else v[0], up))
+        if buffers.numel():
+            sent["buffers"] = buffers.nbytes
         for r, i in enumerate(members):
             steps, loss = len(self.fed.sizes(i)), trained.losses[r]
             costs = trained.costs(r)

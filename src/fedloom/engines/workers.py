@@ -26,8 +26,9 @@ from .metrics import is_whole
 from .serial import Serial
 from .shared_memory import Board, delete
 from .summation import push, ranges
-from .vectorised import Vectorised, refuse_module
+from .vectorised import Vectorised
 from .vmap_range import default_chunk
+from .vmap_refusals import refuse_model
 
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
 
@@ -90,7 +91,7 @@ class Workers:
             )
         self._plan, self._fed, self._net = plan, fed, net
         if self._vectorised is not None:
-            refuse_module(net.module)
+            refuse_model(plan, fed, net)
             self.chunk = self._vectorised or default_chunk(plan, fed, net)
         self.workers = self._number
         busy = -(-self._clients // self.chunk)  # a range of a cohort is whole chunks
