@@ -10,10 +10,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import fedprox
+from fedloom.cli.__main__ import cli
 from fedloom.compression.link import Link
 from fedloom.data import digits, dirichlet, iid
 from fedloom.errors import CheckpointError
@@ -47,6 +49,9 @@ def test_runs_of_other_data_or_compression_are_of_another_group(tmp_path):
         found[name] = load_run(tmp_path / name).group
     assert found.pop("again") == found["iid"], "a seed and an engine make no other group"
     assert len(set(found.values())) == len(found), found
+    told = CliRunner().invoke(cli, ["compare", *(str(tmp_path / name) for name in runs)]).output
+    assert "kind iid" in told and "kind dirichlet" in told and "clients 20" in told
+    assert "data.split" not in told
 
 
 # what of an experiment no configuration names, and why

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedloom.core.metric_direction import higher_is_better
 from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.storage.identity import flatten, group_of, in_new_names, varies
+from fedloom.storage.identity import deciding, flatten, group_of, in_new_names, varies
 from fedloom.storage.manifest import begun, verify_log
 
 Floats = NDArray[np.float64]
@@ -353,8 +353,8 @@ def _distinct(groups: Sequence[Group]) -> list[Group]:
 
 
 def _difference(group: Group, same: Sequence[Group]) -> str:
-    flats = [flatten(other.runs[0].config) for other in same]
-    own = flatten(group.runs[0].config)
+    flats = [flatten(deciding(other.runs[0].config)) for other in same]
+    own = flatten(deciding(group.runs[0].config))
     if len({flat.get("source") for flat in flats}) > 1:  # they describe their parts in other words
         return "from Python" if own.get("source") == "python" else "from a file"
     keys = [

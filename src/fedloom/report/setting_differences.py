@@ -11,7 +11,7 @@ from .runs import Group, show_value
 from .tables import MISSING
 
 # of a comparison: the rows' own names, and the seeds that are one row
-_NAMES = ("name", "label", "source", "out", *SEEDS)
+_NAMES = ("name", "label", "source", "out", *SEEDS, "data.about.seed", "data.split")
 
 
 def setting_cells(

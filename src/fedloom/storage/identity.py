@@ -112,13 +112,19 @@ def group_of(config: Table) -> str:
     >>> group_of(one) == group_of(other)
     True
     """
-    data = dict(config.get("data") or {})
-    data.pop("seed", None)
-    if config.get("source") == "python":  # its description of the data says how they were split
+    return f"{config.get('algorithm', {}).get('name', '')}-{digest(deciding(config))[:8]}"
+
+
+def deciding(config: Table) -> dict[str, Any]:
+    """The settings that all runs of a group share. Of the description of a Python run's data what
+    does not follow the seed.
+    """
+    data = {k: v for k, v in dict(config.get("data") or {}).items() if k != "seed"}
+    if config.get("source") == "python":
         split = (data.get("about") or {}).get("partition")
         data = {"name": data.get("name"), "clients": data.get("clients"), "partition": split}
     kept = {k: v for k, v in in_new_names(config).items() if k == "label" or not varies(k)}
-    return f"{config.get('algorithm', {}).get('name', '')}-{digest(kept | {'data': data})[:8]}"
+    return kept | {"data": data}
 
 
 def varies(setting: str) -> bool:
