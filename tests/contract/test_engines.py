@@ -8,21 +8,25 @@ import functools
 import pytest
 import torch
 from naive import Naive
+from torch import nn
 
 from fedloom import Checkpoint, FedAvg, Local
 from fedloom.algorithm import Trait
-from fedloom.algorithms import FedNova, Scaffold
+from fedloom.algorithms import Ditto, FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import fields, leaves, rec
+from fedloom.data.client_test_sets import proportional
 from fedloom.engines import Vectorised
 from fedloom.engines.client_results import Asked
+from fedloom.engines.evaluation import add, score_of
 from fedloom.engines.summation import push, root
 from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
+from fedloom.measures import Plane
 from fedloom.submodels import FIARSE, HeteroFL
 from fedloom.wrappers import Prox
-from tiny import agree, outcome, same, small, timeless, trace
+from tiny import agree, clusters, mlp, outcome, same, small, timeless, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
     "scaffold, option I": ("scaffold", {"option": 1}),
@@ -271,6 +275,85 @@ def test_draws_from_torchs_generator_are_the_runs_own(engine_of, tmp_path):
     torch.manual_seed(98)
     assert same(make().resume(tmp_path / "run").state, whole.state)
     assert not torch.equal(whole.state.x, small(Noisy(), seed=12).run().state.x)
+
+
+class Drawing(nn.Module):
+    """Blurs its inputs whenever it is called, as a randomised network does."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, inputs):
+        return self.inside(inputs + 0.5 * torch.randn_like(inputs))
+
+
+class Mean:
+    """A metric of the whole set."""
+
+    higher_is_better = True
+
+    def reset(self):
+        self.seen = []
+
+    def update(self, preds, target):
+        self.seen.append(preds[:, 0])
+
+    def compute(self):
+        return torch.cat(self.seen).mean()
+
+
+def drawing(**changes):
+    """1,200 test samples are three batches of an evaluation, and each client has some of them."""
+    made, many = clusters(sizes=[4, 8, 12]), lambda v: torch.cat([v] * 30)
+    targets = many(made.test_targets)
+    data = dataclasses.replace(
+        made,
+        test_inputs=many(made.test_inputs),
+        test_targets=targets,
+        test_clients=proportional(made.targets, made.clients, targets, 0),
+    )
+    algorithm = changes.pop("algorithm", FedAvg())
+    return small(algorithm, **({"model": Drawing(mlp()), "data": data, "cohort": 2} | changes))
+
+
+NORMED = nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9, track_running_stats=False), nn.Tanh())
+DRAWING = {
+    "plain": {},
+    "statistics": {"model": Drawing(nn.Sequential(NORMED, nn.Linear(9, 3)))},
+    "personal": {"algorithm": Ditto()},
+    "of the whole set": {"metrics": {"mean": Mean()}},
+    "sub-models": {"submodel": FIARSE(), "capacities": [0.5, 1.0]},
+    "measured": {"measures": Plane(every=1, examples=60, points=2), "cohort": 3},
+}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_what_a_model_draws_when_it_is_evaluated_is_the_runs_own(kind, engine_of, tmp_path):
+    """The same bits whatever the process drew before, in workers, and after a stop."""
+    make = lambda **given: drawing(checkpoint=EVERY_ROUND, **(DRAWING[kind] | given))
+    torch.manual_seed(98)
+    whole, after = make().run(), torch.rand(2)
+    for given in ({}, {"engine": engine_of("workers:2")}, {"engine": engine_of("workers:3")}):
+        torch.manual_seed(99)
+        assert timeless(make(**given).run().history) == timeless(whole.history)
+    make(rounds=2).run(tmp_path / "run")
+    assert timeless(make().resume(tmp_path / "run").history) == timeless(whole.history)
+    assert timeless(make(seed=12).run().history) != timeless(whole.history)
+    torch.manual_seed(98)
+    assert torch.equal(torch.rand(2), after)
+
+
+def test_every_batch_of_an_evaluation_draws_anew():
+    loop = drawing().build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    x, empty, data = loop.net.init(), loop.net.init_buffers(), loop.fed.data
+    one = data.test_inputs[:1].expand(1000, -1), data.test_targets[:1].expand(1000)
+    scores = loop.engine.scores(x, empty, *one)
+    assert scores[0].loss != scores[1].loss
+    assert loop.engine.scores(x, empty, *(v[500:] for v in one), 1)[0].loss == scores[1].loss
+    parts = zip(*(torch.split(v, 500) for v in one), strict=True)
+    assert score_of(loop.plan, loop.fed, loop.net, x, parts).loss == add(scores).loss
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -102,6 +102,7 @@ def _parts() -> dict[str, Make]:
         "bound": lambda: trial(Scaffold(), aggregation=NormBound(norm=0.1)),
         "ring": lambda: trial(Scaffold(), aggregation=IntegerRing()),
         "alie": lambda: trial(Scaffold(), attack=Alie(share=0.4)),
+        "drawing": _drawing,
         "median": lambda: trial(
             FedAvg(), aggregation="median", model=_normed(), data=clusters(sizes=[4, 8, 12] * 3)
         ),
@@ -123,6 +124,23 @@ def _normed() -> torch.nn.Module:
     )
 
 
+class Drawing(torch.nn.Linear):
+    """Blurs its inputs whenever it is called."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs + 0.5 * torch.randn_like(inputs))
+
+
+def _drawing() -> Trial:
+    """Three batches of test examples."""
+    data = clusters(sizes=SIZES)
+    assert data.test_inputs is not None and data.test_targets is not None
+    many = torch.cat([data.test_inputs] * 30), torch.cat([data.test_targets] * 30)
+    data = dataclasses.replace(data, test_inputs=many[0], test_targets=many[1])
+    torch.manual_seed(5)
+    return trial(FedAvg(), model=Drawing(5, 3), data=data)
+
+
 def _cases() -> Iterator[tuple[str, Make]]:
     for name in ALGORITHMS:
         for engine in ("serial", "vectorised:3"):
@@ -136,7 +154,17 @@ def _cases() -> Iterator[tuple[str, Make]]:
     yield "cut:stem", lambda: trial(STEM())
     yield "cut:fedacg", lambda: trial(FedACG(), "vectorised:2", rounds=2)
     yield "cut:fedlin", lambda: trial(FedLin(), rounds=2)
-    for name in ("fiarse", "down", "turnover", "skip", "choice", "personal", "krum", "alie"):
+    for name in (
+        "fiarse",
+        "down",
+        "turnover",
+        "skip",
+        "choice",
+        "personal",
+        "krum",
+        "alie",
+        "drawing",
+    ):
         yield f"cut:{name}", _parts()[name]
 
 

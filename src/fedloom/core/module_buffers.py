@@ -56,7 +56,7 @@ class ModuleBuffers:
         for b, places in enumerate(self._floating):
             first = places[0]
             now = first.owner._buffers.get(first.key)
-            if now is not first.own or len(places) > 1:
+            if now is None or now is not first.own or len(places) > 1:
                 now = self._checked(b, places, now)
             found.append(now.detach().reshape(-1).to(like.dtype))
         return torch.cat(found)

@@ -203,11 +203,13 @@ class FederationEngine:
         """Keep the compressed fields of a round's broadcast."""
         self._down.keep(packet, round)
 
-    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
+    def scores(
+        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
+    ) -> list[Score]:
         """The loss and the metrics of a model on data of the server."""
         with one_thread():
             self._net.load_buffers(buffers)
-            return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
+            return scores_of(self._plan, self._fed, self._net, x, inputs, targets, first)
 
     def measured(self, x: Vec, buffers: Vec, round: int) -> list[Score]:
         """The scores of a model on the test examples that nodes have; see engines.base.Remote."""

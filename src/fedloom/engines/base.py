@@ -48,9 +48,11 @@ class Engine(Protocol):
         over all data instead, in Stats.loss.
         """
 
-    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
+    def scores(
+        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
+    ) -> list[Score]:
         """A model's loss and metrics on data: parts, in order, of which evaluation.add() makes the
-        sum.
+        sum. first: see evaluation.evaluate_range.
         """
 
     def close(self) -> None:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.net import Net
-from ..core.rng import generator
+from ..core.rng import generator, key
 from ..core.vector import Vec
 from ..federation.federation import Federation
 from ..models import with_statistics
 from ..plan import Plan
 from .evaluation import EVALUATION_BATCH, Score, score_of
+from .gradient import seed_torch
 from .prefetch import rows_of
 
 BATCH = 256  # the largest batch for gathering statistics; half of it is still 128
@@ -40,6 +41,7 @@ def evaluate_settled(
     """The score of a model with statistics over all training samples (HeteroFL, section 3.2); x
     (m,) belongs to this model.
     """
+    seed_torch(key(fed.seed, "evaluate", "statistics"), x)  # the model may draw
     settled = Net(with_statistics(net.export(x), samples(fed)))
     return score_of(plan, fed, settled, settled.init(), [(inputs, targets)])
 

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from ..core.net import Net, logits_of
 from ..core.pooling import Slices
+from ..core.rng import key, substream
 from ..core.vector import Vec, aligned
 from ..errors import ClientError, DataError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
+from .gradient import seed_torch
 from .heartbeat import beat
 from .metrics import Whole, is_whole
 
@@ -105,7 +107,10 @@ def score_of(
     caller has loaded the buffers.
     """
     whole = Whole(fed.metrics)
-    total = add([s for part in parts for s in evaluate_range(plan, fed, net, x, *part, whole)])
+    scores: list[Score] = []
+    for part in parts:
+        scores += evaluate_range(plan, fed, net, x, *part, len(scores), whole)
+    total = add(scores)
     with _told(plan):
         found = whole.values()
     both, ones = total.values | found, total.weights | dict.fromkeys(found, 1.0)
@@ -114,14 +119,15 @@ def score_of(
 
 
 def scores_of(
-    plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor
+    plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor, first: int = 0
 ) -> list[Score]:
     """The scores of a model on data, of which add() makes the sum: one per evaluation batch, or one
-    in all if a metric needs the whole set. The caller has loaded the buffers.
+    in all if a metric needs the whole set. first: see evaluate_range. The caller has loaded the
+    buffers.
     """
     if any(map(is_whole, fed.metrics.values())):
         return [score_of(plan, fed, net, x, [(inputs, targets)])]
-    return evaluate_range(plan, fed, net, x, inputs, targets)
+    return evaluate_range(plan, fed, net, x, inputs, targets, first)
 
 
 @contextmanager
@@ -153,20 +159,24 @@ def evaluate_range(
     x: Vec,
     inputs: Tensor,
     targets: Tensor,
+    first: int = 0,
     whole: Whole | None = None,
 ) -> list[Score]:
     """One Score per evaluation batch, in order, for metrics that are functions. Metrics in `whole`
-    see every batch. The caller has loaded the buffers.
+    see every batch. first: the number of the first batch in all of the data: what a model draws
+    depends on the batch, not on who evaluates it. The caller has loaded the buffers.
     """
     functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
     headline = next(iter(fed.metrics), "")
+    seed = key(fed.seed, "evaluate")
     rows: list[list[Tensor]] = []  # of a batch the losses, the metrics, their weights: (B,) each
     net.train(False)
     net.bind(x)
     with torch.no_grad():
         size = evaluation_batch(targets)
-        for a in range(0, len(inputs), size):
+        for number, a in enumerate(range(0, len(inputs), size), first):
             beat()
+            seed_torch(substream(seed, number), x)
             batch = fed.data.ready(inputs[a : a + size])
             batch = fed.formatted(aligned(batch))
             wanted = aligned(targets[a : a + size])

@@ -67,7 +67,7 @@ class Ranks:
         self.rounds = self.sent = 0  # bytes of sums that left this rank
         self.slowest = self.mean = self.exchanging = 0.0  # seconds over all rounds
         self._run = self.inner
-        self._shares: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+        self._shares: dict[tuple[int, int], tuple[Any, tuple[int, Tensor, Tensor]]] = {}
 
     @property
     def text(self) -> str:
@@ -254,27 +254,29 @@ class Ranks:
         return torch.cat(out)
 
     # --------------------------------------------------------------------------------- evaluation
-    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
+    def scores(
+        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
+    ) -> list[Score]:
         """The loss and the metrics of a model on data: every rank takes some batches. What metrics
         of the whole set gather cannot be merged: with them each rank does all of it.
         """
         if any(map(is_whole, self._fed.metrics.values())):
             return self._run.scores(x, buffers, inputs, targets)
-        data = self._share(inputs, targets)
-        run = lambda: self._run.scores(x, buffers, *data) if len(data[0]) else []
-        mine, error = self.group.attempt(run)
-        return [score for part in self.group.gather(mine, error) for score in part or ()]
+        a, mine, wanted = self._share(inputs, targets)
+        run = lambda: self._run.scores(x, buffers, mine, wanted, first + a) if len(mine) else []
+        found, error = self.group.attempt(run)
+        return [score for part in self.group.gather(found, error) for score in part or ()]
 
-    def _share(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The batches that this rank evaluates; the same tensors every time, as some engines keep
-        what they have sent to other processes.
+    def _share(self, inputs: Tensor, targets: Tensor) -> tuple[int, Tensor, Tensor]:
+        """The batches that this rank evaluates, and the number of the first; the same tensors every
+        time, as some engines keep what they have sent to other processes.
         """
         key = id(inputs), id(targets)
         if key not in self._shares:
             size = evaluation_batch(targets)
             a, b = _slice(-(-len(inputs) // size), self.group.rank, self.group.size)
-            part = inputs[a * size : b * size], targets[a * size : b * size]
-            self._shares[key] = [(inputs, targets), part]  # kept, so that ids stay theirs
+            part = a, inputs[a * size : b * size], targets[a * size : b * size]
+            self._shares[key] = (inputs, targets), part  # kept, so that ids stay theirs
         return self._shares[key][1]
 
     def balance(self) -> dict[str, float]:

@@ -41,11 +41,13 @@ class InProcess:
         with one_thread(self._fed.local.precision):
             return ask_range(self._client, asked, losses)
 
-    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
+    def scores(
+        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
+    ) -> list[Score]:
         """The loss and the metrics of a model on data."""
         with one_thread():
             self._net.load_buffers(buffers)
-            return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
+            return scores_of(self._plan, self._fed, self._net, x, inputs, targets, first)
 
 
 class Serial(InProcess):

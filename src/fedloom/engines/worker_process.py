@@ -120,12 +120,14 @@ def _one_by_one() -> Client:
     return client.client if isinstance(client, VmapRange) else client
 
 
-def score(model: str, data: str, first: int, end: int) -> list[Score]:
-    """Evaluate the examples from `first` to `end`: see evaluate_range."""
+def score(model: str, data: str, first: int, end: int, number: int) -> list[Score]:
+    """Evaluate the examples from `first` to `end`, whose first batch has this number: see
+    evaluate_range.
+    """
     x, buffers = _loaded("message", model)
     inputs, targets = _loaded(data, data)
     net: Net = _HERE["net"]
     with one_thread():
         net.load_buffers(buffers)
         plan, fed = _HERE["plan"], _HERE["fed"]
-        return evaluate_range(plan, fed, net, x, inputs[first:end], targets[first:end])
+        return evaluate_range(plan, fed, net, x, inputs[first:end], targets[first:end], number)

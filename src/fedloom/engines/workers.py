@@ -192,7 +192,9 @@ class Workers:
         finally:
             self._board.remove(post)
 
-    def scores(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score]:
+    def scores(
+        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
+    ) -> list[Score]:
         """The loss and the metrics of a model on data. The batches are shared among the workers.
         With metrics of the whole set everything is evaluated here, because what such objects gather
         cannot be merged.
@@ -210,7 +212,8 @@ class Workers:
         model = self._board.post((x, buffers))
 
         def task(a: int, b: int) -> _Task:
-            return _Task("an evaluation", worker_process.score, (model, data, a * size, b * size))
+            part = model, data, a * size, b * size, first + a
+            return _Task("an evaluation", worker_process.score, part)
 
         cuts = ranges([1.0] * batches, 2 * self.workers)
         try:

@@ -57,6 +57,7 @@ def warn_of(plan: Plan, local: Local, rounds: int) -> None:
         _log.warning(said)
 
 
+@torch.random.fork_rng(devices=[])  # the model may draw
 def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
     """True if images go to the model as channels-last. A model that flattens with view() cannot
     take them; one forward pass shows that.
@@ -95,6 +96,7 @@ def check_precision(local: Local, net: Net) -> None:
         )
 
 
+@torch.random.fork_rng(devices=[])  # the model may draw
 def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
     """Run the model once on two samples. Raises DataError if they do not fit."""
     index = data.tried[:2]

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.hyper import PositiveInt, check_settings, hyper, ranged
+from ..core.rng import key
 from ..engines.base import one_thread
+from ..engines.gradient import seed_torch
 from ..server.rounds import Loop
 
 Found = dict[str, Any]  # fit for JSON
@@ -32,6 +34,7 @@ class Measure(ABC):
     def of(self, loop: Loop) -> Found:
         """Measure a run between two rounds. Raises ConfigError or CompositionError."""
         with one_thread():
+            seed_torch(key(loop.fed.seed, "measured", loop.round), loop.net.params[0])
             return {"round": loop.round, **self._of(loop)}
 
     @abstractmethod
