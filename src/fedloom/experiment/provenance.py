@@ -15,7 +15,7 @@ import platform
 import re
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -224,7 +224,7 @@ def fingerprint(
     """
     python, old = config.get("source") == "python", scheme in ("1", "2")
     kinds = "#~" if old else "~"  # a function may be another in words only: check_same() warns
-    told = lambda value: unmarked(plain(value), kinds)
+    told: Callable[[Any], Any] = lambda value: unmarked(plain(value), kinds)
     parts = {k: told(v) for k, v in fixed_parts(config).items()}
     parts = {k: v for k, v in parts.items() if not (python and k in _ELSEWHERE)}
     if scheme == "1" and python and "submodel" in parts:
@@ -251,7 +251,7 @@ def fingerprint(
         hashes["devices"] = digest(told(loop.fed.devices))
     hashes["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
     module = loop.net.module
-    fixed = [p for p in module.parameters() if not p.requires_grad]
+    fixed: list[torch.Tensor] = [p for p in module.parameters() if not p.requires_grad]
     fixed += [] if old else [b for b in module.buffers() if not b.is_floating_point()]
     hashes["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
     hashes["clients"] = data.clients.digest()[:12]
