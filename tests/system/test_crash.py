@@ -144,9 +144,9 @@ def test_every_part_of_client_memory_matters(lost, with_all_of_it, tmp_path, mon
     experiment(kind=kind, rounds=12).run(tmp_path / "run")
     read = ClientMemory._read
 
-    def forgetful(self, client):
-        row = read(self, client)
-        return row._replace(**{lost: tree(torch.zeros_like, getattr(row, lost))})
+    def forgetful(self, name, clients):
+        empty = lambda row: {lost: tree(torch.zeros_like, getattr(row, lost))}
+        return {i: row._replace(**empty(row)) for i, row in read(self, name, clients).items()}
 
     monkeypatch.setattr(ClientMemory, "_read", forgetful)
     end = experiment(kind=kind).resume(tmp_path / "run")

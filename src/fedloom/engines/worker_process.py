@@ -35,7 +35,12 @@ _HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
 def begin(post: str, parent: int) -> None:
     """Make this process a worker. It may have to wait for `post`."""
     leave_to_parent()
-    pulse.begin(Path(post).parent)
+    try:
+        pulse.begin(Path(post).parent)
+    except FileNotFoundError:
+        if os.getppid() == parent:
+            raise
+        os._exit(3)  # the parent was killed meanwhile, and its folder is gone
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     while not os.path.exists(post):
         time.sleep(_PAUSE)
