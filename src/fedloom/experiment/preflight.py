@@ -336,15 +336,13 @@ def on_device(
     """The data with their arrays on this device, and floating targets of this type; the lists of
     indices stay on the CPU, where clients and batches are drawn.
     """
-    y = data.targets
-    wanted = dtype if dtype is not None and y.is_floating_point() else y.dtype
-    if data.inputs.device == device and y.dtype == wanted:
+    kind = dtype if dtype and data.targets.is_floating_point() else data.targets.dtype
+    if data.inputs.device == device and data.targets.dtype == kind:
         return data
     moved = copy.copy(data)  # checked already
     for name in ("inputs", "targets", "test_inputs", "test_targets"):
         if (array := getattr(data, name)) is not None:
-            kind = wanted if name.endswith("targets") else array.dtype
-            object.__setattr__(moved, name, array.to(device, kind))
+            object.__setattr__(moved, name, array.to(device, kind if "targets" in name else None))
     return moved
 
 

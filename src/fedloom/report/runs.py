@@ -355,8 +355,8 @@ def _distinct(groups: Sequence[Group]) -> list[Group]:
 def _difference(group: Group, same: Sequence[Group]) -> str:
     flats = [flatten(deciding(other.runs[0].config)) for other in same]
     own = flatten(deciding(group.runs[0].config))
-    if len({flat.get("source") for flat in flats}) > 1:  # they describe their parts in other words
-        return "from Python" if own.get("source") == "python" else "from a file"
+    if len({other.runs[0].config.get("source") for other in same}) > 1:  # parts in other words
+        return "from Python" if group.runs[0].config.get("source") == "python" else "from a file"
     keys = [
         key
         for key in dict.fromkeys(key for flat in flats for key in flat)
