@@ -197,3 +197,24 @@ def test_a_mark_is_the_same_in_every_process(tmp_path):
     }
     assert len(found) == 1 and found.pop().startswith(" ~")
     assert mark(len) == "" and mark(np.ones(3)) == mark(torch.ones(3, dtype=torch.float64))
+
+
+class Stated(nn.Module):
+    """Its state holds more than tensors."""
+
+    def get_extra_state(self):
+        return {"steps": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_odd_content_has_a_mark_too():
+    closed = np.arange(3.0)
+    closed.flags.writeable = False
+    native = mark(np.arange(3.0))
+    assert native == mark(closed) == mark(np.arange(3.0)[::-1][::-1])
+    assert native == mark(np.arange(3.0).astype(">f8")) != mark(np.arange(3.0)[::-1])
+    assert mark(np.array(["a"])) == "" and mark(np.ones(2, np.longdouble)) == ""
+    assert mark(Stated()) == mark(Stated()) != ""
+    assert mark(torch.eye(2).to_sparse()) == ""

@@ -68,18 +68,19 @@ def mark(value: Any) -> str:
     >>> mark(lambda t: 0.5) == mark(lambda t: 0.5) != mark(lambda t: 0.1)
     True
     """
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        value = torch.as_tensor(value)
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.itemsize <= 8:
+        value = torch.as_tensor(value.astype(value.dtype.newbyteorder("="), order="C"))
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         return f" #{_content([value])[:8]}"
     if isinstance(value, nn.Module):
         shown = {k: v for k, v in vars(value).items() if k[0] != "_" and k != "training"}
         options = {k: v for k, v in shown.items() if isinstance(v, bool | int | float | str)}
-        return f" #{digest([_content(value.state_dict().values()), options])[:8]}"
+        state = [mark(v) for v in value.state_dict().values() if isinstance(v, torch.Tensor)]
+        return f" #{digest([state, options])[:8]}"
     if isinstance(value, types.FunctionType):
-        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += [c.cell_contents for c in value.__closure__ or () if _holds_plain(c)]
-        found = [_constants(value.__code__, value.__doc__), *map(plain, held)]
+        given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        given += [c.cell_contents for c in value.__closure__ or () if _holds_plain(c)]
+        found = [_constants(value.__code__, value.__doc__), *map(plain, given)]
         return f" ~{digest(found)[:8]}"
     return ""
 
