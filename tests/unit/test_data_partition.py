@@ -239,6 +239,22 @@ def test_labels_need_not_be_consecutive():
     assert everything_once(dirichlet_unbalanced(10.0, 2).split(labels, 0), 5)
 
 
+def test_fewer_clients_may_hold_as_much_as_those_of_the_paper():
+    """20 of 600 images: each has its classes in equal parts, and nothing twice."""
+    labels = torch.arange(60_000) % 10
+    lists = classes_per_client(5, 20, samples=600).split(labels, seed=3)
+    assert lists.sizes.tolist() == [600] * 20
+    for i in range(20):
+        assert sorted(torch.bincount(labels[lists.of(i)], minlength=10).tolist())[5:] == [120] * 5
+    assert len(torch.cat([lists.of(i) for i in range(20)]).unique()) == 12_000
+    whole = classes_per_client(5, 20).split(labels, seed=3)
+    assert all(
+        set(labels[whole.of(i)].tolist()) == set(labels[lists.of(i)].tolist()) for i in range(20)
+    )
+    alone = classes_per_client(2, 5, samples=10**6).split(TENS, seed=0)
+    assert torch.equal(alone.indices, classes_per_client(2, 5).split(TENS, seed=0).indices)
+
+
 def test_given_lists_stay_as_they_are():
     lists = by_lists([[4, 1], np.array([0]), torch.tensor([1, 1])]).split(torch.zeros(5), 0)
     assert [lists.of(i).tolist() for i in range(3)] == [[4, 1], [0], [1, 1]]
@@ -288,6 +304,7 @@ QUARTERS, TENS = torch.arange(12) % 4, torch.arange(30) % 10
         (lambda: classes_per_client(5, 4).split(QUARTERS, 0), "cannot hold 5 classes.*have 4"),
         (lambda: classes_per_client(1, 3).split(QUARTERS, 0), "to nobody; take at least 4 clients"),
         (lambda: classes_per_client(4, 4).split(QUARTERS, 0), "fewer samples than clients"),
+        (lambda: classes_per_client(4, 4, samples=3).split(QUARTERS, 0), "samples = 3 are fewer"),
         (lambda: classes_per_client(0, 4), "classes must be"),
         (lambda: classes_per_client(1, 0), "clients must be"),
         (lambda: classes_per_client(2, 3).split(QUARTERS.double(), 0), "needs labels"),

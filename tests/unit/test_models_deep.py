@@ -22,13 +22,14 @@ from fedloom.models import (
     cnn_celeba,
     lstm_language_model,
     lstm_shakespeare,
+    resnet8,
     resnet18,
     resnet18_fedsmoo,
     resnet18_fiarse,
     transformer_text,
     with_statistics,
 )
-from fedloom.submodels import HeteroFL
+from fedloom.submodels import HeteroFL, ScaleFL
 from resnet import resnet18 as reference
 
 pytestmark = pytest.mark.usefixtures("seed_zero")
@@ -50,6 +51,7 @@ def shapes(build, *options, **more) -> nn.Module:
 STEM, NORMS, HEAD = 1_728, 9_600, 5_130  # of FIARSE's network; its layers:
 LAYERS = 147_456 + 524_288 + 2_097_152 + 8_388_608
 PUBLISHED = {
+    "resnet8": (78_042, 432 + 4_608 + 14_336 + 57_344 + 32 * (1 + 2 + 6 + 12) + 650),
     "resnet18": (11_173_962, STEM + LAYERS + NORMS + HEAD),
     "resnet18_fiarse": (11_173_962, STEM + LAYERS + NORMS + HEAD),
     "resnet18_fedsmoo": (11_181_642, 7 * 7 * 3 * 64 + LAYERS + NORMS + HEAD),
@@ -81,6 +83,7 @@ def test_the_first_weights_of_the_resnets_have_the_length_that_was_measured(buil
 
 # ----------------------------------------------------------------------------------------- resnets
 SMALL = {
+    "resnet8": (lambda: resnet8(), (3, 32, 32)),
     "resnet18": (lambda: resnet18(), (3, 16, 16)),
     "resnet18_fedsmoo": (lambda: resnet18_fedsmoo(), (3, 32, 32)),
     "resnet18_fiarse": (lambda: resnet18_fiarse(), (3, 16, 16)),
@@ -102,6 +105,16 @@ def test_blocks_one_after_another_are_the_network(name):
     net.check_blocks("FedMLB", inputs, trained=True)
     assert net.blocks[-1] == "head" and len(net.blocks) >= 4
     assert net.features(net.init(), inputs).shape[0] == 3
+
+
+def test_the_small_resnet_is_cut_by_width_and_by_depth():
+    """Its masked and sliced parts are tried with all models; ScaleFL ends at its exits."""
+    net = Net(resnet8(norm="static_batch", exits=True))
+    assert net.layout.d == 78_042 + (16 + 1) * 10 + (32 + 1) * 10
+    kept = ScaleFL().view(None, net, 1 / 64, 0).net.module.stages
+    assert kept in (("stem", "layer1"), ("stem", "layer1", "layer2"))
+    half = Net(resnet8(norm="static_batch"))
+    assert HeteroFL().view(None, half, 1 / 4, 0).held.numel() == pytest.approx(78_042 / 4, rel=0.1)
 
 
 def test_the_resnet_has_fedmlbs_six_blocks_and_512_features():

@@ -25,13 +25,13 @@ from fedloom.models.lstm_layer import LSTM
 from fedloom.models.multi_exit import MultiExit, with_exits
 from fedloom.models.norms import with_statistics
 from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
-from fedloom.models.resnet import resnet18, resnet18_fedsmoo, resnet18_fiarse
+from fedloom.models.resnet import resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.transformer import transformer_text
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
     *(logistic, mlp, cnn_fafed_mnist, cnn_fafed_fashion, cnn_fafed_cifar, cnn_cfedavg),
-    *(cnn_femnist, cnn_celeba, resnet18, resnet18_fedsmoo, resnet18_fiarse, lstm_shakespeare),
-    *(lstm_language_model, transformer_text, roberta_base, huggingface_text),
+    *(cnn_femnist, cnn_celeba, resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse),
+    *(lstm_shakespeare, lstm_language_model, transformer_text, roberta_base, huggingface_text),
 )
 MODELS: Registry[Callable[..., nn.Module]] = Registry(
     "model", {make.__name__: make for make in _ALL}
@@ -54,6 +54,7 @@ __all__ = [
     "lstm_shakespeare",
     "make_model",
     "mlp",
+    "resnet8",
     "resnet18",
     "resnet18_fedsmoo",
     "resnet18_fiarse",

@@ -89,8 +89,9 @@ SEVEN = of("FedAvg", "FedProx", "FedDyn", "MOON", "FedNTD", "FedDC", "FedACG")
 
 # --------------------------------------------------------------------------------------- protocols
 CPU = (
-    "FAFED's small CIFAR network in place of ResNet-18, 100 rounds in place of 1,000, tested every "
-    "5; data, partition, participation and local work are the paper's. Tiny-ImageNet is left out"
+    "ResNet-8 with GroupNorm in place of ResNet-18, 200 rounds in place of 1,000, tested every 4; "
+    "data, partition, participation, local work, decay and clip are the paper's. Tiny-ImageNet is "
+    "left out"
 )
 _SMOKE = (
     "rounds=2 cohort=0.2 engine=serial device=cpu model=mlp model.hidden=[32,32] data=digits "
@@ -116,7 +117,7 @@ def images(data: str, clients: int, split: str = "dir0.3", share: float = 0.0) -
         dataset=dataset,
         setting=f"clients={clients};participation={active};{setting}",
         changes=partition + (f" cohort={share}" if share else ""),
-        cpu=f"model=cnn_fafed_cifar model.classes={classes} rounds=100 evaluate.every=5",
+        cpu=f"model=resnet8 model.classes={classes} rounds=200 evaluate.every=4",
         smoke=f"{_SMOKE} {partition}",
     )
 
@@ -139,7 +140,7 @@ CHANGING = Protocol(
     recipe="fedacg_cifar100_changing",
     dataset="CIFAR-100",
     setting="clients=250;clients_pool=500;participation=0.04",
-    cpu="model=cnn_fafed_cifar model.classes=100 rounds=100 evaluate.every=5 turnover.every=10",
+    cpu="model=resnet8 model.classes=100 rounds=200 evaluate.every=4 turnover.every=20",
     smoke=f"{_SMOKE} turnover.active=10 turnover.every=1",
 )
 _LEAF_SMOKE = f"{_SMOKE} data.partition=dirichlet data.alpha=0.3"

@@ -32,11 +32,12 @@ class classes_per_client(ByLabel):
     piece is as long as the shortest, so that all clients take the same steps, and the rest is not
     used (MNIST's classes are unequal; Fashion-MNIST's and CIFAR-10's are not, and all is used).
     Otherwise every sample is used once. FAFED's "high" with random classes is 5 of 10 for 20
-    clients.
+    clients. samples: fewer clients that hold as much as those of the paper (20 of 600 images, where
+    100 clients of 600 use all of MNIST's); what is left over is not used.
 
     Source: Yang et al., CFedAvg, section on experiments; how the classes are chosen is not said.
     Raises DataError for more classes than there are, fewer than all classes held, a class with
-    fewer samples than clients, and targets that are no labels.
+    fewer samples than clients, fewer samples than classes, and targets that are no labels.
 
     >>> import torch
     >>> labels = torch.arange(60) % 6
@@ -48,6 +49,21 @@ class classes_per_client(ByLabel):
     classes: PositiveInt = hyper(meaning="classes of each client")
     clients: Clients = hyper()
     equal: bool = True
+    samples: PositiveInt | None = hyper(default=None, meaning="samples of a client, at most")
+
+    def _pools(self, targets: Tensor, seed: int) -> tuple[Pools, np.random.Generator]:
+        pools, rng = super()._pools(targets, seed)
+        if self.samples is None:
+            return pools, rng
+        if self.samples < self.classes:
+            raise DataError(
+                f"samples = {self.samples} are fewer than the {self.classes} classes of a client; "
+                f"take at least {self.classes}"
+            )
+        most = self.samples // self.classes
+        held = self._held(len(pools), seed)
+        cut = [pool[: most * int(row.sum())] for pool, row in zip(pools, held, strict=True)]
+        return cut, rng
 
     def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
         if not _least(pools, self._held(len(pools), seed)):
