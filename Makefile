@@ -17,6 +17,7 @@
 # make bench         the speed claims, each with its command
 # make docs          the pages that are made from the code: algorithms, settings, what goes with what
 # make results       the pages that are made from the committed runs, and their pictures
+# make evidence      the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-1 HOURS=8
 # make lock          requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
 #
 # Everything is installed into VENV, in the versions of requirements/lock.txt. TORCH says which PyTorch:
@@ -46,7 +47,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest test-gpu test-trackers test-flower soak mutants wheel site check format bench docs results lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest test-gpu test-trackers test-flower soak mutants wheel site check format bench docs results evidence lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
@@ -166,6 +167,15 @@ docs: $(INSTALLED)
 
 results: $(INSTALLED)
 	$(RUN)/python benchmarks/papers/pages.py
+
+# Lines of a table come from one commit: TAG, checked out beside the working tree.
+HOURS ?= 8
+JOBS ?= 2
+evidence:
+	test -n "$(TAG)" || { echo "give a tag or commit: make evidence TAG=evidence-1"; exit 2; }
+	test -d .evidence/$(TAG) || git worktree add --detach .evidence/$(TAG) $(TAG)
+	$(MAKE) -C .evidence/$(TAG) .venv/installed-$(TORCH) TORCH=$(TORCH)
+	.evidence/$(TAG)/.venv/bin/fedloom papers run --hours $(HOURS) --jobs $(JOBS)
 
 # One set of versions for every Python and machine; no hashes, as a build of PyTorch without CUDA
 # that an index or a machine has of its own has another one.

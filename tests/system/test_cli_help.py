@@ -41,10 +41,10 @@ FLAGS = {
     "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--test-set"},
     "partition": {"--plot", "--save"},
-    "papers": {"--scale", "--out", "--measure"},
+    "papers": set(),  # of the list: --scale, --out, --measure; of run: its own
     "paper": {
         *("--scale", "--rows", "--seeds", "--out", "--dry-run", "--tune", "--csv", "--latex"),
-        *("--quiet", "--measure", "--halving"),
+        *("--quiet", "--measure", "--halving", "--protocols"),
         "--jobs",
         "--figures",
         "--format",

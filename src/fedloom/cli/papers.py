@@ -11,12 +11,12 @@ import click
 from fedloom.errors import ConfigError
 
 from .figure_options import Figures, figure_options, wanted
+from .papers_run import papers_run_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fedloom.papers import Entry
-    from fedloom.papers.lines import Line
     from fedloom.papers.plan import Plan
     from fedloom.papers.run import Outcome
     from fedloom.papers.table import Table
@@ -25,7 +25,23 @@ OUT = "runs/papers"
 _SEEDS = {"smoke": 1}  # three, but where a scale says something else
 
 
-@click.command("papers")
+class _Papers(click.Group):
+    """`papers run` is a command; all else lists tables."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = next((word for word in args if not word.startswith("-")), "")
+        return super().parse_args(ctx, args if first in self.commands else ["list", *args])
+
+
+@click.group("papers", cls=_Papers, short_help="List the papers' tables, or run a list of them.")
+def papers_command() -> None:
+    """List the papers' tables, or run a list of them."""
+
+
+papers_command.add_command(papers_run_command)
+
+
+@papers_command.command("list")
 @click.argument("paper", required=False)
 @click.option(
     "--scale",
@@ -38,13 +54,14 @@ _SEEDS = {"smoke": 1}  # three, but where a scale says something else
     default=True,
     help="Time one step of each model, once; without it costs are arithmetic.",
 )
-def papers_command(paper: str | None, scale: str | None, out: str, measure: bool) -> None:
+def papers_list_command(paper: str | None, scale: str | None, out: str, measure: bool) -> None:
     """List every table and figure of the five papers: what it compares, its cost here, its state.
 
     \b
     fedloom papers                 all of them
     fedloom papers fedsmoo         those of one paper
     fedloom paper fedsmoo:8        runs one
+    fedloom papers run             runs a list of them; see `fedloom papers run --help`
 
     The cost is that of three runs per row (the time of a step, measured once and remembered, times
     the steps), one after the other. The state is how many of the runs have a line of evidence.
@@ -71,6 +88,7 @@ def papers_command(paper: str | None, scale: str | None, out: str, measure: bool
     help="paper: exactly the paper's; cpu: a stated reduction; smoke: seconds.",
 )
 @click.option("--rows", help="Only these rows, as fedavg,fedacg.")
+@click.option("--protocols", help="Only these columns, as c10-100-dir0.3; see --dry-run.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs per row.  [default: 3; smoke: 1]")
 @click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
 @click.option(
@@ -102,6 +120,7 @@ def paper_command(
     words: tuple[str, ...],
     scale: str,
     rows: str | None,
+    protocols: str | None,
     seeds: int | None,
     out: str,
     jobs: int,
@@ -129,6 +148,7 @@ def paper_command(
     from fedloom.config.overrides import refuse_repeats
     from fedloom.papers import entry
     from fedloom.papers.plan import plan
+    from fedloom.papers.schedule import with_protocols
 
     names = [word for word in words if "=" not in word]
     changes = [word for word in words if "=" in word]
@@ -144,7 +164,8 @@ def paper_command(
 
         click.echo(facts_page(found, style))
         return
-    chosen = [name.strip() for name in rows.split(",")] if rows else []
+    found = with_protocols(found, _names(protocols))
+    chosen = _names(rows)
     count = seeds or _SEEDS.get(scale, 3)
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes)
@@ -160,6 +181,10 @@ def paper_command(
     _tell(made, outcome, folder, style, changes)
     if asked is not None:
         _draw(made, folder, asked)
+
+
+def _names(words: str | None) -> list[str]:
+    return [name.strip() for name in words.split(",")] if words else []
 
 
 def _draw(made: Plan, out: Path, asked: Figures) -> None:
@@ -181,24 +206,21 @@ def _tuned(
     made: Plan, out: Path, jobs: int, quiet: bool, changes: Sequence[str], halving: bool
 ) -> Entry:
     """Run the grids of a plan's rows -> the table with each row at its best point."""
-    from fedloom.papers.lines import NAME, read
-    from fedloom.papers.tune import choose, grid_plans, halved, tuned
+    from fedloom.papers.tune import at_best_points
 
-    def run(short: Plan) -> list[Line]:
-        _run(short, out, jobs, quiet)
-        return read(out / NAME)
-
-    grids = []
-    for grid in grid_plans(made.entry, made.scale, out, made.rows, changes):
-        if halving:
-            grid = halved(made.entry, made.rows, grid, out, changes, run)
-        run(grid)
-        grids.append(grid)
-    choices = choose(made.entry, made.rows, grids, read(out / NAME))
+    found, choices = at_best_points(
+        made.entry,
+        made.scale,
+        made.rows,
+        out,
+        changes,
+        halving,
+        lambda short: _run(short, out, jobs, quiet),
+    )
     click.echo("tuned at seed 0 by the accuracy on the test set, as papers do:", err=True)
     for choice in choices:
         click.echo(f"  {choice.words}", err=True)
-    return tuned(made.entry, choices)
+    return found
 
 
 def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:

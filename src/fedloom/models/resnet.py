@@ -102,7 +102,7 @@ def resnet8(
     check_counts(classes=classes)
     make = norm_of(norm, groups, sorted({*SMALL_WIDTHS}))
     first, *widths = SMALL_WIDTHS
-    layers = {
+    layers: dict[str, nn.Module] = {
         f"layer{i}": _block(*pair, 1 if i == 1 else 2, make)
         for i, pair in enumerate(pairwise(SMALL_WIDTHS), start=1)
     }

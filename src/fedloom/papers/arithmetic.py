@@ -57,6 +57,7 @@ def work(values: Mapping[str, Any]) -> Work:
     each = training / (people if people and partition["name"] == "natural" else clients)
     if partition["name"] == "replicated":
         each = training
+    each = min(each, partition.get("samples") or each)
     there = values.get("turnover", {}).get("active", clients)
     cohort = values["cohort"]
     active = round(cohort * there) if isinstance(cohort, float) else int(cohort)

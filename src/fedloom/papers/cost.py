@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +39,9 @@ FACTORS = {
 }
 MACS = {"roberta_base": 5.4e9}  # of a forward pass of 64 tokens: its weights are a download
 SPEED = 4e10  # FLOP a second of one processor, for estimates without a measurement
+# Beside the arithmetic, of one processor, as the committed lines took (tests/unit/test_papers.py):
+SAMPLE = 2e-5  # seconds of a sample: it is prepared, and small layers wait for memory
+CALL = 1e-4  # seconds of a local step, for each tensor of weights
 _EXAMPLES = 16  # at most, of a step that is timed
 
 
@@ -107,8 +112,9 @@ def seconds(config: Config, timed: bool = True) -> tuple[float, bool]:
     """One run's seconds, and whether a step was measured for it."""
     done = work(config.values)
     train, test, measured = per_sample(config, timed)
-    samples = done.samples * done.rounds * factor(config.values)
-    whole = samples * train + done.evaluations * done.tests * test
+    one_round = done.samples * (train + SAMPLE) + done.active * done.steps * CALL * _tensors(config)
+    tests = done.evaluations * done.tests * (test + SAMPLE)
+    whole = one_round * done.rounds * factor(config.values) + tests
     return whole / _share(config), measured
 
 
@@ -154,6 +160,19 @@ def _inputs(config: Config, shape: tuple[int, ...], count: int) -> Tensor:
     symbols = [values["model"].get(k) for k in ("vocabulary", "characters")]
     top = next((s for s in symbols if s), 2)
     return torch.arange(count * shape[0]).view(count, *shape) % top
+
+
+@functools.cache
+def _tensors_of(name: str, options: str) -> int:
+    with torch.device("meta"):
+        net = make_model(name, **ast.literal_eval(options))
+    return len([*net.parameters()])
+
+
+def _tensors(config: Config) -> int:
+    """How many tensors of weights a model has; of one that must be fetched, about so many."""
+    name = config.values["model"]["name"]
+    return 200 if name in MACS else _tensors_of(name, repr(config.options("model")))
 
 
 def macs(config: Config, shape: tuple[int, ...]) -> float:

@@ -90,8 +90,9 @@ _STEPWISE = (
 
 # --------------------------------------------------------------------------------------- protocols
 CPU = (
-    "ResNet-8 with GroupNorm in place of ResNet-18 with the 7 x 7 stem, 150 rounds in place of "
-    "800, tested every 3; data, partition, participation, local work, decay and clip are the paper's"
+    "ResNet-8 with GroupNorm in place of ResNet-18 with the 7 x 7 stem, 100 rounds in place of "
+    "800, tested every 2; data, partition, participation, local work, decay and clip are the "
+    "paper's"
 )
 _SMOKE = (
     "rounds=2 cohort=0.2 engine=serial device=cpu model=mlp model.hidden=[32] data=digits "
@@ -115,7 +116,7 @@ def _images(data: str, clients: int, split: str) -> Protocol:
         dataset=dataset,
         setting=f"clients={clients};participation={share};partition={word};{kind}={value}",
         changes=f"data.partition={partition} {option} data.clients={clients} cohort={share}",
-        cpu=f"model=resnet8 model.classes={classes} rounds=150 evaluate.every=3",
+        cpu=f"model=resnet8 model.classes={classes} rounds=100 evaluate.every=2",
         smoke=f"{_SMOKE} data.partition={partition} {digits}",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from ..sweep import FAILURE, Trial, run_trial, state_of
 from .afterwards import afterwards, needed
 from .lines import NAME, Line, append, latest, line_of, made_by, read
 from .plan import PaperRun, Plan
+
+PAUSE = "pause"  # a file; while it is there, runs wait
+_POLL = 1.0  # seconds
 
 
 class Watch(Interface):
@@ -64,6 +68,7 @@ def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
     result too; one that cannot be built, or whose data are missing, is left out, and the others
     run. Raises KeyboardInterrupt, after the runs have been saved, and CheckpointError.
     """
+    work = Work(out / PAUSE)
     made_by()  # the code may change while the runs run
     outcome, left = Outcome(), missing(plan, out)
     known = latest(read(out / NAME)) if left else {}
@@ -76,7 +81,7 @@ def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
     def row(n: int, found: Any) -> None:
         watch.row(left[n], found)
 
-    for n, done in _results(pieces, jobs, begin, row):
+    for n, done in _results(work, pieces, jobs, begin, row):
         run = left[n]
         if done.state == "refused":
             outcome.refused[run.title] = done.why
@@ -115,13 +120,13 @@ def _piece(run: PaperRun, lines: Mapping[tuple[str, int], Line], metrics: tuple[
 
 
 def _results(
+    work: Work,
     pieces: Sequence[Piece],
     jobs: int,
     begin: Callable[[int], None],
     row: Callable[[int, Any], None],
 ) -> Iterator[tuple[int, Done]]:
     """(number, what came of it) of every run, as they end."""
-    work = Work()
     if jobs > 1 and len(pieces) > 1:
         with stoppable():
             yield from Jobs(work, jobs).run(pieces, begin, row)
@@ -132,9 +137,12 @@ def _results(
 
 
 class Work:
-    """Runs one after the other; the data of the last one are kept for the next."""
+    """Runs one after the other; the data of the last one are kept for the next. Between two rounds
+    it waits while the file `pause` is there.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Path) -> None:
+        self._pause = pause
         self._key = ""
         self._data: FederatedData | None = None
 
@@ -145,10 +153,16 @@ class Work:
             data = self._of(run)
         except DataError as error:
             return Done("no data", " ".join(str(error).split()))
+
+        def after_round(row: Any) -> None:
+            on_row(row)
+            while self._pause.exists():
+                time.sleep(_POLL)
+
         trial = Trial({}, run.seed, run.config, run.folder)
         try:
             run.folder.parent.mkdir(parents=True, exist_ok=True)
-            state = run_trial(trial, data=data, on_round=on_row)
+            state = run_trial(trial, data=data, on_round=after_round)
         except FedloomError as error:
             if state_of(run.folder) != "new":  # a run that broke off is no refusal
                 raise

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .entry import Entry, Protocol, Row
-from .lines import Line
+from .lines import NAME, Line, read
 from .plan import Plan, plan
 from .table import table
 
@@ -179,3 +179,30 @@ def tuned(entry: Entry, choices: Iterable[Choice]) -> Entry:
         return replace(row, on={**row.on, **own})
 
     return replace(entry, rows=tuple(at(row) for row in entry.rows))
+
+
+def at_best_points(
+    entry: Entry,
+    scale: str,
+    rows: Sequence[Row],
+    out: Path,
+    more: Sequence[str],
+    halving: bool,
+    run: Callable[[Plan], object],
+) -> tuple[Entry, list[Choice]]:
+    """Run the grids of these rows at the first seed -> the table with each at its best point, and
+    these points. run: runs what a plan lacks; lines are read from `out` after it.
+    """
+
+    def lines_after(short: Plan) -> list[Line]:
+        run(short)
+        return read(out / NAME)
+
+    grids = []
+    for grid in grid_plans(entry, scale, out, rows, more):
+        if halving:
+            grid = halved(entry, rows, grid, out, more, lines_after)
+        run(grid)
+        grids.append(grid)
+    choices = choose(entry, rows, grids, read(out / NAME))
+    return tuned(entry, choices), choices
