@@ -1,0 +1,34 @@
+"""torch.func.grad_and_value without torch's compiler.
+
+The function of torch.func imports torch._dynamo at its first call, 820 modules and about three
+seconds, to switch off a feature of the compiler that fedloom never switches on. What is left of it
+are the primitives below, so that the bits are the same (tests/unit/test_grad_and_value.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._C._functorch import _unwrap_for_grad, _wrap_for_grad
+from torch._functorch.eager_transforms import enable_inplace_requires_grad, grad_increment_nesting
+
+
+def grad_and_value(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient (of the shape of x) and the value (0-d) of a function at x; zeros if it does not
+    depend on x. It may be called inside of torch.vmap, and be differentiated once more.
+
+    >>> grad_and_value(lambda x: (x**2).sum(), torch.tensor([1.0, 2.0]))
+    (tensor([2., 4.]), tensor(5.))
+    """
+    with grad_increment_nesting() as level, torch.enable_grad():
+        point = _wrap_for_grad(x, level)
+        with enable_inplace_requires_grad(True):
+            point.requires_grad_()
+        value, found = function(point), None
+        if value.requires_grad:
+            # with a graph of its own, because the backward pass runs without gradients otherwise
+            (found,) = torch.autograd.grad(value, point, create_graph=True, allow_unused=True)
+        gradient = torch.zeros_like(point) if found is None else found
+        return _unwrap_for_grad(gradient, level), _unwrap_for_grad(value, level)
