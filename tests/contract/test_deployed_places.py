@@ -196,7 +196,7 @@ def test_noise_and_cohorts_of_a_private_run_cannot_be_made_again(tmp_path):
     assert not torch.equal(*models)
     assert all(row["epsilon"] > 0 and row["train_loss"] is None for row in ends[0].history)
     secret = [fed.secret("cohorts").read_text() for fed in made]
-    assert secret[0] != secret[1]
+    assert secret[0] != secret[1] and all(len(bytes.fromhex(each)) == 32 for each in secret)
     assert all(secret[0] not in p.read_text(errors="replace") for p in made[0].run.glob("*.*"))
 
     normal = system_normals(torch.Size([200_001]), torch.float64)

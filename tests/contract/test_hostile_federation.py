@@ -17,6 +17,7 @@ import torch
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import experiment, run
 from fedloom.cli.deploy import _alone
+from fedloom.cli.printing import summarise
 from fedloom.config import resolve
 from fedloom.deployment import carrier as carrier_module
 from fedloom.deployment.carrier import Carrier, Reply, UnreadableError
@@ -30,8 +31,9 @@ from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.deployment.sites import run_of, settings_of
 from fedloom.errors import CheckpointError, CompositionError, ConfigError, DataError, WireError
 from fedloom.experiment.provenance import environment
-from fedloom.report import load_run
+from fedloom.report import as_text, comparison, group_runs, load_run
 from fedloom.report.attendance import attendance
+from fedloom.report.recorded import targets
 from fedloom.storage.run_directory import RunDirectory
 from support.places import PRIVATE, SMALL, Here, folder, site_file, table
 
@@ -293,22 +295,35 @@ def test_a_private_runs_cohorts_are_drawn_from_a_secret_of_its_own(tmp_path):
     (fed.run / "config.toml").touch()  # the run goes on
     again = experiment_at_server(fed, lambda *_: {}, None)._cohorts
     assert [again.of(t) for t in range(8)] == drawn[2]
+    for early in ("4611686018427387903", "zz" * 32, ""):  # the first one as secrets were before
+        write_secret(fed.secret("cohorts"), early.encode())
+        with pytest.raises(ConfigError, match=r"damaged, or of an earlier version .* delete it: "):
+            experiment_at_server(fed, lambda *_: {}, None)
     with pytest.raises(CompositionError, match=r"at_least = 2 would let one client"):
         experiment_at_server(private(tmp_path / "2", *changes, at_least=2), lambda *_: {}, None)
 
 
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_a_private_runs_rows_and_report_do_not_tell_who_took_part(tmp_path):
-    fed = private(tmp_path)
+    fed = private(tmp_path, "evaluate.target=0.01")
     result = serve(fed, lambda roll: Here(fed))
     for row in result.history:
-        assert set(row) == {"round", "lr", "seconds", "train_loss", "epsilon"} | {
+        assert set(row) == {"round", "lr", "train_loss", "epsilon"} | {
             k for k in row if k.startswith("test_")
         }
     ledger = json.loads((fed.run / "ledger.json").read_text())
-    counted = ("down", "up", "client_rounds", "answers", "steps", "gradients")
+    counted = ("down", "up", "client_rounds", "answers", "steps", "gradients", "seconds")
     assert not any(ledger[name] for name in counted)
+    timed = {k: v for k, v in result.summary.items() if "seconds" in k}
+    assert set(timed) == {"seconds", "seconds_per_round", "seconds_to_target"}
+    assert not any(timed.values()) and result.summary["rounds_to_target"] == 1
     assert attendance(fed.run) is None and load_run(fed.run).finished
+    shown = summarise(result) + result._repr_html_()
+    (row,) = comparison(group_runs([load_run(fed.run)]))  # what reads a run needs no times
+    assert row["seconds"] is row["seconds_per_round"] is row["seconds_to_target"] is None
+    assert targets(load_run(fed.run), [0.01])["targets"][0]["seconds"] is None
+    assert " ms" not in shown and "time" not in as_text([row]) + shown.replace("runtime", "")
+    assert len(serve(fed, lambda roll: Here(fed)).history) == 2  # it is read again
     who = fed.attendance(private=True)
     assert stat.S_IMODE(who.stat().st_mode) == 0o600 and len(who.read_text().splitlines()) == 2
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom import FedAvg
+from fedloom.deployment.privacy import SecretCohorts
 from fedloom.errors import ConfigError
+from fedloom.federation import sampling
 from fedloom.federation.choice import Known
 from fedloom.federation.sampling import Cohorts, Turnover, round_half_up
 from tiny import quadratics
@@ -145,3 +150,69 @@ def test_a_run_of_one_client_in_every_round_warns_once(caplog):
     quadratics(FedAvg(), cohort=1)
     quadratics(FedAvg(), cohort=1.0)
     assert caplog.text.count("cohort = 1 is one client of 4 in every round") == 1
+
+
+def secret(key, size=0.3, n=6, sampling="poisson"):
+    return SecretCohorts(size, n, sampling=sampling, secret=key)
+
+
+def test_secret_cohorts_are_poisson_with_the_given_probability():
+    """Each client by itself, with q: of 4000 rounds, within 4.5 standard deviations."""
+    n, q, rounds = 6, 0.3, 4000
+    given = secret(bytes(range(32)))
+    cohorts = [given.of(t) for t in range(rounds)]
+    assert all(c == sorted(set(c)) for c in cohorts)
+    for i in range(n):
+        share = sum(i in c for c in cohorts) / rounds
+        assert abs(share - q) < 4.5 * math.sqrt(q * (1 - q) / rounds)
+    both = sum(0 in c and 1 in c for c in cohorts) / rounds
+    assert abs(both - q**2) < 4.5 * math.sqrt(q**2 * (1 - q**2) / rounds)
+    again = sum(0 in a and 0 in b for a, b in itertools.pairwise(cohorts)) / rounds
+    assert abs(again - q**2) < 0.03
+    nobody = sum(not c for c in cohorts) / rounds
+    assert abs(nobody - (1 - q) ** n) < 4.5 * math.sqrt(0.12 / rounds)
+
+
+def test_secret_cohorts_are_those_of_the_formula():
+    """u = BLAKE2b(key = secret, (round, attempt, client)) as a 64-bit number; in if u < q 2^64."""
+    key, q = bytes(range(7, 39)), 0.5
+    for t, attempt in ((0, 0), (5, 0), (5, 1)):
+        drawn = []
+        for i in range(40):
+            told = b"".join(v.to_bytes(8, "little") for v in (t, attempt, i))
+            u = int.from_bytes(hashlib.blake2b(told, key=key, digest_size=8).digest(), "little")
+            drawn += [i] if u < q * 2**64 else []
+        assert secret(key, q, 40).of(t, attempt=attempt) == drawn
+    assert secret(key, 1.0, 40).of(3) == list(range(40))
+    assert len(secret(key, 1, 1).of(0)) == 1
+
+
+@pytest.mark.parametrize("byte", [0, 4, 8, 15, 31])
+def test_every_byte_of_the_secret_counts(byte):
+    """Nothing on the way is shorter than the 256 bits: torch would take 32 of them."""
+    one = bytes(32)
+    other = one[:byte] + b"\x01" + one[byte + 1 :]
+    first, second = ([secret(k, 0.5, 64).of(t) for t in range(4)] for k in (one, other))
+    assert all(a != b for a, b in zip(first, second, strict=True))
+    assert first == [secret(one, 0.5, 64).of(t) for t in range(4)]  # of a run that goes on
+
+
+def test_no_generator_of_torch_is_on_the_way_to_a_secret_cohort(monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("a generator with 2^32 beginnings")
+
+    for name in ("rand", "randperm", "Generator", "manual_seed"):
+        monkeypatch.setattr(torch, name, refused)
+    monkeypatch.setattr(sampling, "generator", refused)
+    assert secret(bytes(32), 0.5, 64).of(0)
+
+
+def test_secret_cohorts_are_poisson_only():
+    for size, how in ((2, "fixed"), (0.5, "bernoulli"), ([[0]], "poisson")):
+        with pytest.raises(ConfigError, match="sampling = poisson"):
+            secret(bytes(32), size, 3, how)
+    with pytest.raises(ConfigError, match="32 bytes"):
+        secret(b"short")
+    with pytest.raises(NotImplementedError):  # no order that the public seed would tell
+        next(secret(bytes(32)).order([0, 1], 0))
+    assert "secret" not in repr(secret(bytes(32)))

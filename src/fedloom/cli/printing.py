@@ -51,7 +51,10 @@ def summarise(result: Result) -> str:
 
     s = result.summary
     metric, unit = s["metric"]["name"], s["metric"]["unit"]
-    lines = [("rounds", f"{s['rounds']}, {human_seconds(s['seconds_per_round'])} each")]
+    each, timed = s["seconds_per_round"], s["seconds"] is not None  # not if it is a secret
+    lines = [
+        ("rounds", f"{s['rounds']}, {human_seconds(each)} each" if timed else str(s["rounds"]))
+    ]
     if s["last"]:
         last = f"{human_value(s['last']['value'], unit)} last"
         best = ""
@@ -63,7 +66,7 @@ def summarise(result: Result) -> str:
         )
     if s["target"] is not None and s["rounds_to_target_text"]:
         cost = human_bytes(s["bytes_to_target"])
-        spent = [cost, human_seconds(s["seconds_to_target"])]
+        spent = [cost, *([human_seconds(s["seconds_to_target"])] if timed else [])]
         if "simulated_to_target" in s:
             spent.append(f"device time {human_seconds(s['simulated_to_target'])}")
         reached = f" ({', '.join(spent)})"
@@ -72,7 +75,9 @@ def summarise(result: Result) -> str:
         lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
     lines += _by_size(s, unit) + _by_client(s, unit) + _clients(result.path)
     traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
-    lines += [("traffic", traffic), ("time", f"{human_seconds(s['seconds'])} of training")]
+    lines.append(("traffic", traffic))
+    if timed:
+        lines.append(("time", f"{human_seconds(s['seconds'])} of training"))
     if "simulated_seconds" in s:
         lines.append(("device time", f"{human_seconds(s['simulated_seconds'])}, simulated"))
     if ranks := s.get("ranks"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -44,6 +46,44 @@ def system_normals(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(drawn).to(dtype).reshape(shape)
 
 
+_SECRET = 32  # bytes, of the operating system's generator
+
+
+@dataclass(frozen=True)
+class SecretCohorts(Cohorts):
+    """Poisson cohorts from a secret of 32 bytes instead of the run's public seed.
+
+    A client takes part if keyed BLAKE2b of (round, attempt, client), a number below 2^64, is below
+    q 2^64. So all 256 bits of the secret count; torch's generators take 32 of a seed. The same
+    secret gives the same cohorts, as a run that is resumed needs it.
+    """
+
+    secret: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sampling != "poisson" or isinstance(self.size, Sequence):
+            raise ConfigError(
+                f"secret cohorts need sampling = poisson and a share or a number of clients, got "
+                f"{self.sampling} and cohort = {self.size}"
+            )
+        if len(self.secret) != _SECRET:
+            raise ConfigError(f"the secret has {len(self.secret)} bytes, and needs {_SECRET} bytes")
+
+    def of(self, round: int, now: float = 0.0, attempt: int = 0) -> list[int]:
+        limit = self.share * 2.0**64
+        return [i for i in self.present(round, now) if self._drawn(round, attempt, i) < limit]
+
+    def order(self, there: Sequence[int], round: int, attempt: int = 0) -> Iterator[int]:
+        raise NotImplementedError("the public seed would tell this order")
+
+    def _drawn(self, *place: int) -> int:
+        """A uniform number below 2^64 for a round, an attempt and a client."""
+        told = b"".join(number.to_bytes(8, "little") for number in place)
+        drawn = hashlib.blake2b(told, key=self.secret, digest_size=8).digest()
+        return int.from_bytes(drawn, "little")
+
+
 def deployed(made: Experiment, fed: Folder) -> Experiment:
     """A run whose aggregation is private, with the system's noise, and cohorts drawn from a secret
     that is kept in the folder. Raises CompositionError for what would release more.
@@ -72,23 +112,32 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
         )
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
     made = dataclasses.replace(made, aggregation=SystemNoise(**fields))
-    drawn = made.data.population, _secret_seed(fed), made.sampling, made.turnover
-    made._cohorts = Cohorts(made.cohort, *drawn)
+    made._cohorts = SecretCohorts(
+        made.cohort,
+        made.data.population,
+        sampling=made.sampling,
+        turnover=made.turnover,
+        secret=_secret(fed),
+    )
     return made
 
 
-def _secret_seed(fed: Folder) -> int:
+def _secret(fed: Folder) -> bytes:
     """What the cohorts of this run are drawn from; another run has another one. Raises
     ConfigError.
     """
     path = fed.secret("cohorts")
     if not (fed.run / "config.toml").is_file() or not path.exists():
-        write_secret(path, str(secrets.randbits(62)).encode())
+        write_secret(path, secrets.token_bytes(_SECRET).hex().encode())
         fed.attendance(private=True).unlink(missing_ok=True)  # of a run before
     check_secret(path)
     try:
-        return int(path.read_bytes())
+        found = bytes.fromhex(path.read_text(encoding="ascii"))
     except ValueError:
+        found = b""
+    if len(found) != _SECRET:
         raise ConfigError(
-            f"'{path}' is damaged; delete it: cohorts are then drawn from a new secret"
-        ) from None
+            f"'{path}' is damaged, or of an earlier version whose secrets were too short; delete "
+            "it: the cohorts of the next rounds are then drawn from a new secret"
+        )
+    return found

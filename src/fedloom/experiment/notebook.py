@@ -53,7 +53,8 @@ def _facts(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     if s["target"] is not None and s["rounds_to_target_text"]:
         rows.append((f"rounds to {in_unit(metric, s['target'])}", s["rounds_to_target_text"]))
     rows.append(("traffic", in_bytes(s["bytes_down"] + s["bytes_up"])))
-    rows.append(("time", f"{s['seconds']:.3g} s"))
+    if s["seconds"] is not None:
+        rows.append(("time", f"{s['seconds']:.3g} s"))
     simulated = s.get("simulated_seconds")
     return rows if simulated is None else [*rows, ("device time", f"{simulated:.3g} s")]
 

@@ -180,6 +180,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
             best = (at, value)
     averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}
+    each = [r["seconds"] for r in loop.history if "seconds" in r]  # none of a private deployment
     validation = [r for r in loop.history if r.get(f"validation_{loop.headline}") is not None]
     return {
         "metric": {
@@ -202,11 +203,11 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         "rounds_to_target": reached.get("round"),
         "rounds_to_target_text": curve.rounds_to_target(loop.round),
         "bytes_to_target": reached.get("bytes"),
-        "seconds_to_target": reached.get("seconds"),
+        "seconds_to_target": reached.get("seconds") if each else None,
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
-        "seconds": ledger.seconds,
-        "seconds_per_round": statistics.median(r["seconds"] for r in loop.history),
+        "seconds": ledger.seconds if each else None,
+        "seconds_per_round": statistics.median(each) if each else None,
         **_simulated(loop, reached),
         "engine": engine_text(loop.engine),
         **_balance(loop),

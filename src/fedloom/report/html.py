@@ -247,7 +247,7 @@ def _runs(groups: Sequence[Group]) -> _Table:
         for run in group.runs:
             done, unit = len(run.rounds), run.metric.unit
             state = "finished" if run.finished else f"unfinished: {done} of {run.planned} rounds"
-            spent = (float(run.bytes[-1]), float(run.seconds[-1])) if done else (None, None)
+            spent = (float(run.bytes[-1]), float(run.seconds[-1]) or None) if done else (None, None)
             values = [human_value(v, unit) for v in (best(run), last(run, run.metric.column))]
             totals = [human_bytes(spent[0]), human_seconds(spent[1])]
             about = [run.path.resolve().name, group.label, str(run.seed), state]

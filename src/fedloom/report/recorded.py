@@ -58,7 +58,7 @@ def targets(run: Run, target: Sequence[float] = ()) -> Found:
     rows = []
     for value in wanted:
         hit = first_hit(run, value)
-        found = (hit.round, int(hit.bytes), hit.seconds) if hit else (None, None, None)
+        found = (hit.round, int(hit.bytes), hit.seconds or None) if hit else (None, None, None)
         rows.append(
             {"target": value, **dict(zip(("round", "bytes", "seconds"), found, strict=True))}
         )

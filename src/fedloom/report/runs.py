@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Wall time until each round's end, evaluation excluded (T)."""
+        """Wall time until each round's end, evaluation excluded (T); zeros where it is a secret."""
         return np.cumsum(self._or_zero("seconds"))
 
     @cached_property

@@ -206,7 +206,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
 def _row(group: Group, target: float | None) -> Row:
     runs, metric = group.counted, group.metric
     final = [last(run, metric.column) for run in runs]
-    seconds = [float(run.seconds[-1]) if run.rounds.size else None for run in runs]
+    seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]
     hits = [_hit(run, target) for run in runs]
     goal = (
         target
@@ -238,7 +238,7 @@ def _row(group: Group, target: float | None) -> Row:
         "not_reached": None if goal is None else len(runs) - len(reached),
         "rounds_to_target": mean([float(hit.round) for hit in reached]),
         "bytes_to_target": mean([hit.bytes for hit in reached]),
-        "seconds_to_target": mean([hit.seconds for hit in reached]),
+        "seconds_to_target": mean([hit.seconds or None for hit in reached]),
         "bytes": mean([float(run.bytes[-1]) if run.rounds.size else None for run in runs]),
         "seconds_per_round": mean(
             [s / len(run.rounds) for s, run in zip(seconds, runs, strict=True) if s is not None]

@@ -12,7 +12,7 @@ from ..federation.federation import Federation
 from ..storage.run_directory import State
 
 _TELLING = ("cohort", "clients", "client_names", "answered", "skipped", "skipped_names")
-_COSTS = ("steps", "gradients", "loss_values", "bytes_up", "bytes_down")
+_COSTS = ("steps", "gradients", "loss_values", "bytes_up", "bytes_down", "seconds")
 
 
 def published(rule: Aggregation, row: dict[str, Any]) -> dict[str, Any]:

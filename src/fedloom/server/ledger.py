@@ -76,8 +76,8 @@ class Ledger:
         """Of every row with a moving average of this name: round, average, bytes and seconds until
         then.
         """
-        ways = "bytes_down", "bytes_up"  # not in a row where they are secret
-        sums = [(sum(row.get(way, 0) for way in ways), row["seconds"]) for row in history]
+        ways = "bytes_down", "bytes_up"  # these and seconds are in no row where they are secret
+        sums = [(sum(row.get(way, 0) for way in ways), row.get("seconds", 0.0)) for row in history]
         # the costs before round 1 are in no row
         sent = self.traffic - sum(n for n, _ in sums)
         seconds = self.seconds - math.fsum(s for _, s in sums)

@@ -236,7 +236,8 @@ class Loop:
         self.srv, self.at_link, self.buffers, self.gathered = learnt
         self.under_way = chosen.under_way
         self.memory.put(memories)
-        seconds, sums = time.perf_counter() - started, self.ledger
+        sums = self.ledger
+        seconds = time.perf_counter() - started if told else 0.0  # who was slow was there
         explained = isinstance(self.engine, Remote)
         before = dict(sums.down), dict(sums.up)
         simulated = simulated_seconds(self.fed, chosen, exchanges) if told else None
