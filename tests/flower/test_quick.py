@@ -30,6 +30,7 @@ from fedloom.deployment.new import make
 from fedloom.deployment.programs import FlowerError
 from fedloom.errors import ConfigError
 from support.live import until
+from support.signed import key_of, signed
 
 pytestmark = [pytest.mark.flower]
 PULL = "/v1/fleet/pull-messages"
@@ -49,36 +50,40 @@ def asked(tmp_path, monkeypatch):
 
     client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(link))
     monkeypatch.setattr(gate_module.httpx, "AsyncClient", client)
+    key = key_of(fed.node(0).secret("node"))
     with TestClient(gate_module.gate(fed)) as node:
-        yield node, fed, answers, seen
+        post = lambda path, headers=None, **more: node.post(
+            path, headers={**signed(key), **(headers or {})}, **more
+        )
+        yield post, fed, answers, seen
 
 
 def test_a_node_waits_until_there_are_messages(asked):
-    node, fed, answers, seen = asked
+    post, fed, answers, seen = asked
     answers.append(httpx.Response(200, content=b"m" * 100))
     late = threading.Timer(0.5, fed.news.write_bytes, (b".",))
     late.start()
     began = time.monotonic()
-    assert node.post(PULL, content=b"I").content == b"m" * 100
+    assert post(PULL, content=b"I").content == b"m" * 100
     assert time.monotonic() - began >= 0.5
     assert [r.content for r in seen] == [b"I", b"I"]
 
 
 def test_a_node_does_not_wait_for_ever_and_a_stranger_not_at_all(asked, monkeypatch):
-    node, _, answers, seen = asked
+    post, _, answers, seen = asked
     monkeypatch.setattr(gate_module, "_HOLD", 0.3)
-    assert node.post(PULL, content=b"I").content == b""
+    assert post(PULL, content=b"I").content == b""
     assert len(seen) == 2
     monkeypatch.setattr(gate_module, "_HOLD", 60.0)
     answers[:] = [httpx.Response(401)]
-    assert node.post(PULL, content=b"I").status_code == 401
-    assert node.post(PULL, content=b"I" * 70_000).status_code == 413
+    assert post(PULL, content=b"I").status_code == 401
+    assert post(PULL, content=b"I" * 70_000).status_code == 413
 
 
 def test_a_hosts_name_does_not_lead_to_another_path(asked):
-    node, _, answers, seen = asked
+    post, _, answers, seen = asked
     answers[:] = [httpx.Response(401)]
-    node.post(PULL, headers={"host": "x/v1/control/start-run?"})
+    post(PULL, headers={"host": "x/v1/control/start-run?"})
     assert [r.url.path for r in seen] == [PULL]
 
 

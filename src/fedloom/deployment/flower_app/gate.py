@@ -1,9 +1,11 @@
-"""The only door of a federation's server to the network: it passes on what a node may ask.
+"""The only process of a federation's server that the network reaches: it passes on what a node may
+ask.
 
 Flower 1.41 serves nodes, commands and the server's own process at one port, and does not ask who
 gives commands. So that port is for the server's machine only, and this process passes on the
-requests of nodes, by name. A node that asks for messages when there are none gets its answer when
-there may be some; by itself it would ask every three seconds.
+requests of nodes, by name, once their headers are checked (admission.py). A node that asks for
+messages when there are none gets its answer when there may be some; by itself it would ask every
+three seconds.
 """
 
 from __future__ import annotations
@@ -18,25 +20,24 @@ from typing import Any
 
 import httpx
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 
+from ..certificates import as_pem
 from ..folder import Folder
+from ..roll import read_roll
+from .admission import Admission, Refusals, Refused
+from .connections import Connection, Listener, room
 
-# what a node whose key is known asks; Flower checks its signature
-ALLOWED = (
-    *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
-    *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
-)
 _HOP = {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
 _PLAIN = {"accept-encoding": "identity"}  # an answer goes on as it is
-_SECONDS = 300.0  # for the next piece of a request
+_SECONDS = 300.0  # for the whole of a request, and for the whole of an answer
 _HOLD = 20.0  # seconds that a node waits for messages; Flower's client waits 30 for an answer
 _LOOK = 0.1  # seconds between two looks for news
 _NOTHING = 64  # bytes: a shorter answer holds no message, whose name alone is longer
-_LONGEST = 1 << 16  # bytes of a request for messages
+_HEADERS = 1 << 14  # bytes; Flower's node sends 1,500
 
 
 class News:
@@ -61,12 +62,13 @@ class News:
                 last.set()
 
 
-def gate(fed: Folder) -> Starlette:
-    """The application of the gate."""
-    settings = fed.settings()
+def gate(fed: Folder, refusals: Refusals | None = None) -> Router:
+    """The application of the gate. Raises ConfigError."""
+    settings, refusals = fed.settings(), refusals or Refusals()
+    admission = Admission(as_pem(entry.key) for entry in read_roll(fed.roll_file).client)
 
     @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+    async def life(app: Router) -> AsyncIterator[dict[str, Any]]:
         import ssl
 
         trusted = ssl.create_default_context(cafile=str(fed.certificate("ca")))
@@ -85,58 +87,59 @@ def gate(fed: Folder) -> Starlette:
             yield {"link": link, "news": news}
             watching.cancel()
 
-    does = dict.fromkeys(ALLOWED, _passed) | {"pull-messages": _waited}
-    routes = [Route(f"/v1/fleet/{name}", f, methods=["POST"]) for name, f in does.items()]
-    return Starlette(routes=routes, lifespan=life)
-
-
-async def _passed(request: Request) -> Response:
-    """Pass a request on, and the answer back, piece by piece."""
-    link: httpx.AsyncClient = request.state.link
-    content = request.stream()
-    onward = link.build_request(
-        "POST", request.scope["path"], headers=_kept(request.headers), content=content
-    )
-    try:
-        answer = await link.send(onward, stream=True)
-    except httpx.TransportError:
-        return Response(status_code=503)
-
-    async def pieces() -> AsyncIterator[bytes]:
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        path, address = scope["path"], request.client.host if request.client else ""
         try:
-            async for piece in answer.aiter_raw():
-                yield piece
-        finally:
-            await answer.aclose()
+            if request.method != "POST":
+                raise Refused(405, "not a POST")
+            with admission.admitted(path, request.headers) as longest:
+                answer = await _answer(request, await _body(request, longest))
+                async with asyncio.timeout(_SECONDS):
+                    await answer(scope, receive, send)
+        except Refused as no:
+            refusals.add(address, path, no.why)
+            close = {"connection": "close"}  # what is left of the body stays unread
+            await JSONResponse(no.body or {"detail": no.why}, no.status, close)(
+                scope, receive, send
+            )
+        except (ClientDisconnect, TimeoutError):  # it is gone, or does not take its answer
+            return
 
-    kept = dict(_kept(answer.headers))
-    return StreamingResponse(pieces(), status_code=answer.status_code, headers=kept)
+    return Router(default=asked, lifespan=life)  # no routes: none of its own answers keeps a body
 
 
-async def _waited(request: Request) -> Response:
-    """Ask for messages, and again when there may be some. Flower checks the first time who asks."""
+async def _body(request: Request, longest: int) -> bytes:
+    """The whole of a request's body. Raises Refused for one that is too long, or takes too long."""
+    content = bytearray()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            async for piece in request.stream():
+                content += piece
+                if len(content) > longest:
+                    raise Refused(413, f"a body of more than {longest} bytes")
+    except TimeoutError:
+        raise Refused(408, f"{len(content)} bytes in {_SECONDS:g} s, and no end") from None
+    return bytes(content)
+
+
+async def _answer(request: Request, content: bytes) -> Response:
+    """Pass a request on. One for messages is asked again when there may be some."""
     link: httpx.AsyncClient = request.state.link
     news: News = request.state.news
-    content = bytearray()
-    async for piece in request.stream():
-        content += piece
-        if len(content) > _LONGEST:
-            return Response(status_code=413)
-    end = time.monotonic() + _HOLD
+    path, end = request.scope["path"], time.monotonic() + _HOLD
     while True:
         coming = news.next
         try:
-            answer = await link.post(
-                request.scope["path"], headers=_kept(request.headers), content=bytes(content)
-            )
+            answer = await link.post(path, headers=_kept(request.headers), content=content)
         except httpx.TransportError:
             return Response(status_code=503)
         left = end - time.monotonic()
-        if answer.status_code != 200 or len(answer.content) >= _NOTHING or left <= 0:
-            break
+        empty = answer.status_code == 200 and len(answer.content) < _NOTHING
+        if not path.endswith("/pull-messages") or not empty or left <= 0:
+            return Response(answer.content, answer.status_code, dict(_kept(answer.headers)))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(coming.wait(), left)
-    return Response(answer.content, answer.status_code, dict(_kept(answer.headers)))
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -144,20 +147,30 @@ def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(k, v) for k, v in headers.items() if k.lower() not in _HOP | _PLAIN.keys()]
 
 
-def main() -> None:
-    """Serve until the process is ended."""
-    fed = Folder(Path(sys.argv[1]))
-    uvicorn.run(
-        gate(fed),
-        host="0.0.0.0",
-        port=fed.settings().port,
+def serving(fed: Folder) -> tuple[uvicorn.Server, Listener]:
+    """The server of the gate, and its socket. Raises ConfigError."""
+    refusals = Refusals()
+    config = uvicorn.Config(
+        gate(fed, refusals),
         ssl_certfile=str(fed.certificate("server")),
         ssl_keyfile=str(fed.secret("server")),
+        loop="asyncio",  # another one would not ask the Listener
+        http=Connection,
+        ws="none",
+        h11_max_incomplete_event_size=_HEADERS,
         access_log=False,
-        log_level="warning",
+        log_level="error",
         server_header=False,
         timeout_graceful_shutdown=1,  # nodes that wait need not
     )
+    each, total = room(read_roll(fed.roll_file).population)
+    return uvicorn.Server(config), Listener(fed.settings().port, each, total, refusals.count)
+
+
+def main() -> None:
+    """Serve until the process is ended."""
+    server, listener = serving(Folder(Path(sys.argv[1])))
+    server.run(sockets=[listener])
 
 
 if __name__ == "__main__":
