@@ -26,6 +26,7 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.cli.export_script import Use, architecture, script
 from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, iid
+from fedloom.data.own.columns import Table
 from fedloom.data.own.preparation import Column, Preparation
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
@@ -68,6 +69,9 @@ CELLS = Preparation(
         Column("stage", "ordinal", ("I", "II", "III")),
     )
 )
+NUMBERED = Preparation(
+    (Column("cp", "one_hot", ("0.5", "1", "?"), "?"), Column("stage", "ordinal", ("1", "2")))
+)
 CASES: list[tuple[Any, Any, Tensor]] = [
     (Pixels(16), None, Pixels(16).store(GREY.view(2, 1, 8, 8))),
     (Pixels(255, 0.286, 0.3529), None, Pixels(255, 0.286, 0.3529).store(GREY.view(2, 1, 8, 8))),
@@ -76,6 +80,7 @@ CASES: list[tuple[Any, Any, Tensor]] = [
     (None, None, torch.tensor([[1, 2]])),
     (Columns(("a", EVIL)), None, torch.tensor([[0.1, -2.0]])),
     (CELLS, None, torch.tensor([[0.5, 1, 0, 2], [-0.25, 0, 1, 0], [4, 0, 0, 1]])),
+    (NUMBERED, None, torch.tensor([[1.0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1]])),
     (Words(WORDS, 4), None, torch.tensor([[2, 3, 1, 0], [0, 0, 0, 0], [5, 4, 4, 4]])),
     (Characters(ALPHABET), None, torch.tensor([[0, 79, 7], [5, 6, 7]])),
     (Running(BY_WORD), None, torch.tensor([[0, 1, 2], [2, 2, 1]])),
@@ -105,6 +110,19 @@ def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
     assert len(made["predict"](samples)) == len(stored)
     if isinstance(samples[0], str):  # numbers may be given instead of texts
         assert torch.equal(made["prepare"](stored.numpy()), wanted)
+
+
+def test_a_script_takes_a_number_however_it_is_written(tmp_path: Path) -> None:
+    """As training does: by the same cells."""
+    cells = [(" 1 ", "2"), ("1.0", "02"), (1, 2.0), (1.0, "+2"), (".50", 1), ("x", 1), (None, 1)]
+    table = Table("t.csv", dict(zip(("cp", "stage"), zip(*cells, strict=True), strict=True)))
+    wanted = NUMBERED.of(table)
+    how = recipe(NUMBERED, None, wanted)
+    save_model(nn.Flatten(), str(tmp_path / "m.safetensors"))
+    text = script("nn.Flatten()", "m.safetensors", "safetensors", tmp_path, 1, Use(inputs=how))
+    (tmp_path / "m.py").write_text(text)
+    assert torch.equal(runpy.run_path(str(tmp_path / "m.py"))["prepare"](cells), wanted)
+    assert wanted[:4].tolist() == [[0, 1, 0, 1]] * 4 and wanted[5:, :3].sum() == 1
 
 
 def test_published_digits_are_what_a_script_takes(fedloom: Fedloom) -> None:

@@ -429,6 +429,62 @@ partition = "natural"
     assert other.data().inputs.shape == (5, 2)
 
 
+# the first rows of two hospitals of the UCI heart-disease data: one writes 1.0, the other 1
+HEADER = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,num\n"
+CLEVELAND = """63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,0
+67.0,1.0,4.0,160.0,286.0,0.0,2.0,108.0,1.0,1.5,2
+37.0,1.0,3.0,130.0,250.0,0.0,0.0,187.0,0.0,3.5,0
+41.0,0.0,2.0,130.0,204.0,0.0,2.0,172.0,0.0,1.4,0
+62.0,0.0,4.0,140.0,268.0,0.0,2.0,160.0,0.0,3.6,3
+"""
+HUNGARIAN = """28,1,2,130,132,0,2,185,0,0,0
+30,0,1,170,237,0,1,170,0,0,0
+31,0,2,100,219,0,1,150,0,0,0
+33,1,4,100,246,0,0,150,1,1,1
+35,1,3,120,308,0,2,180,0,0,0
+"""
+
+
+def test_a_number_is_one_category_however_it_is_written(tmp_path):
+    published.write(tmp_path / "cleveland.csv", HEADER + CLEVELAND)
+    published.write(tmp_path / "hungarian.csv", HEADER + HUNGARIAN)
+    data = table(f"{tmp_path}/*.csv", target="num", inputs=["cp"], columns={"cp": "one_hot"})
+    assert data.raw.heads == ("cp=1", "cp=2", "cp=3", "cp=4")
+    kinds = [int(row.split(",")[2].removesuffix(".0")) for row in (CLEVELAND + HUNGARIAN).split()]
+    assert data.inputs.argmax(1).tolist() == [kind - 1 for kind in kinds]
+
+
+def test_one_number_in_two_forms_beside_a_text_is_said(tmp_path, caplog):
+    """As in these files where a "?" stands for a missing cell."""
+    path = published.write(tmp_path / "t.csv", "slope,label\n1.0,0\n?,1\n1,0\n2,1\n")
+    data = table(iid(1), path=path, columns={"slope": "one_hot"})
+    assert data.raw.columns[0].values == ("1", "1.0", "2", "?")
+    assert "t.csv, column 'slope': '1.0' and '1' are two values, because '?' is a" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "heads", "inputs"),
+    [
+        ("1, 1.0, 1 ,01,+1,2", {}, ["c=1", "c=2"], [[1, 0]] * 5 + [[0, 1]]),
+        ("10,9,0.50,.5", {"columns": {"c": "ordinal"}}, ["c"], [[2], [1], [0], [0]]),
+        ("1,1.0,x", {}, ["c=1", "c=1.0", "c=x"], [[1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+        ("2,1.0,", {"columns": {"c": ["1", "2.0"]}, "missing": 1}, ["c"], [[1], [0], [0]]),
+        ("1.0,,2", {"missing": "?"}, ["c=1", "c=2", "c=?"], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]),
+        (
+            "12345678901234567890,12345678901234567891",
+            {},
+            ["c=12345678901234567890", "c=12345678901234567891"],
+            [[1, 0], [0, 1]],
+        ),
+    ],
+)
+def test_categories_are_numbers_where_all_cells_are(tmp_path, cells, options, heads, inputs):
+    rows = [f"{cell},0" for cell in cells.split(",")]
+    path = published.write(tmp_path / "t.csv", "\n".join(["c,label", *rows]) + "\n")
+    data = table(iid(1), path=path, **{"columns": {"c": "one_hot"}} | options)
+    assert list(data.raw.heads) == heads and data.inputs.tolist() == inputs
+
+
 # ---- folders
 
 

@@ -131,13 +131,16 @@ def _constants(use: Use) -> str:
 
 
 def _rule(rule: Mapping[str, Any]) -> tuple[Any, ...]:
-    """How a column becomes numbers: kind, what stands for a missing cell, mean, std, values."""
-    from fedloom.data.own.preparation import KINDS
+    """How a column becomes numbers: kind, what stands for a missing cell, mean, std, values, and
+    whether these are numbers.
+    """
+    from fedloom.data.own.preparation import KINDS, Column
 
     values, fill = [str(value) for value in rule["values"]], rule["fill"]
     if rule["kind"] not in KINDS or not isinstance(fill, str | float | None):
         raise ValueError(f"the rule of column {rule['name']}")
-    return rule["kind"], fill, float(rule["mean"]), float(rule["std"]), values
+    numeric = Column("", rule["kind"], tuple(values), fill).numeric
+    return rule["kind"], fill, float(rule["mean"]), float(rule["std"]), values, numeric
 
 
 def _prepare(use: Use) -> str:

@@ -157,17 +157,29 @@ PREPARE: dict[str, str] = {
     return pixels.to(torch.{dtype}).div({scale}).sub(mean).div(std){cast}
 ''',
     "numbers": _NUMBERS,
-    "cells": '''def numbers(value, name, rule):
+    "cells": '''def category(value, numeric):
+    """A cell as a text; among numbers 1, "1.0" and " 01 " are "1"."""
+    text = str(value).strip() if numeric else str(value)
+    if numeric and text.lstrip("+-").isdecimal():
+        return str(int(text))
+    try:
+        number = float(text) if numeric else value
+    except ValueError:
+        return str(value)
+    whole = isinstance(number, float) and number.is_integer()
+    return str(int(number)) if whole else str(number)
+
+
+def numbers(value, name, rule):
     """A cell as the numbers that it becomes."""
-    kind, fill, mean, std, values = rule
+    kind, fill, mean, std, values, numeric = rule
     if value is None or value != value or value in EMPTY:
         if fill is None:
             raise ValueError(f"column {{name!r}}: a cell is empty, and in training none was")
         value = fill
     if kind == "number":
         return [(float(value) - mean) / std]
-    whole = isinstance(value, float) and value.is_integer()
-    text = str(int(value)) if whole else str(value)
+    text = category(value, numeric)
     if kind == "one_hot":
         return [float(text == known) for known in values]
     if text not in values:

@@ -208,6 +208,22 @@ def name_of(value: Any) -> str:
     return str(int(value)) if whole else str(value)
 
 
+def number_name(value: Any) -> str | None:
+    """A finite number as the one text that stands for it; None for anything else.
+
+    >>> number_name("1.0"), number_name(" 01 "), number_name(0.50), number_name("I")
+    ('1', '1', '0.5', None)
+    """
+    text = str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(number) or "_" in text:
+        return None
+    return str(int(text)) if text.lstrip("+-").isdecimal() else name_of(number)  # of any length
+
+
 def present(table: Table, name: str) -> Sequence[Any]:
     """A column of labels or clients. Raises DataError naming the row of a missing value."""
     for row, value in enumerate(values := table.of(name)):

@@ -5,6 +5,7 @@ Everything is found in the training rows alone, and applied to all.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data.own.columns import LARGEST, Codes, Table, name_of, short
+from fedloom.data.own.columns import LARGEST, Table, name_of, number_name, short
 from fedloom.errors import DataError, did_you_mean, unknown
+
+_log = logging.getLogger(__name__)
 
 KINDS = ("one_hot", "ordinal", "number")
 FILLS = ("mean", "median", "most_frequent")
@@ -57,7 +60,8 @@ class Column:
             cells = [self._number(value, table, row) for row, value in enumerate(values)]
             return (np.array(cells, dtype=np.float64)[:, None] - self.mean) / self.std
         place = {name: i for i, name in enumerate(self.values)}
-        found = [place.get(self._text(value, table, row), -1) for row, value in enumerate(values)]
+        names = self._names(values, table)
+        found = [place.get(name, -1) for name in names]
         if self.kind == "one_hot":  # a value that no training row has is 0 everywhere
             return np.equal.outer(found, range(len(self.values))).astype(np.float64)
         if -1 in found:
@@ -93,8 +97,16 @@ class Column:
             raise DataError(f"{table.at(self.name, row)}: {short(value)} is no finite number")
         return number
 
-    def _text(self, value: Any, table: Table, row: int) -> str:
-        return name_of(self._filled(table, row) if is_empty(value) else value)
+    @property
+    def numeric(self) -> bool:
+        """Whether all categories are numbers, which may be written in several ways."""
+        return all(number_name(value) == value for value in self.values if value != self.fill)
+
+    def _names(self, values: Sequence[Any], table: Table) -> list[str]:
+        """The categories of cells."""
+        rows = enumerate(values)
+        names = [name_of(self._filled(table, i) if is_empty(v) else v) for i, v in rows]
+        return [number_name(name) or name for name in names] if self.numeric else names
 
     def _filled(self, table: Table, row: int) -> float | str:
         if self.fill is None:
@@ -211,11 +223,44 @@ def _column(
         column = Column(name, "number", (), number, missing)
         return _standardised(column, table) if standardise else column
     own = isinstance(fills, Mapping) and name in fills
-    fill = None if how is None else _text_for(there, how, own)
+    cells = _categories(there)
+    _warn_of_mixed(table, name, cells)
+    fill = None if how is None else _text_for(cells, how, own)
+    if all(map(number_name, cells)) and fill is not None:
+        fill = number_name(fill) or fill
     if isinstance(rule, str):
-        order = Codes.of([*there, *([fill] if missing and fill is not None else [])]).names
+        order = _in_order([*cells, *([fill] if missing and fill is not None else [])])
         return Column(name, rule, order, fill, missing)
-    return Column(name, "ordinal", tuple(map(name_of, rule)), fill, missing)
+    return Column(name, "ordinal", tuple(_categories(rule, fill)), fill, missing)
+
+
+def _categories(values: Sequence[Any], fill: Any = None) -> list[str]:
+    """The names of cells: of a column of numbers one for each number, 1 for 1.0 and " 1 ". fill:
+    may be a text among numbers.
+    """
+    names = list(map(name_of, values))
+    numbers = [number_name(name) or (name if name == fill else None) for name in names]
+    return names if None in numbers else [str(name) for name in numbers]
+
+
+def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
+    """Say it if one number in two forms gives two values, because some cells are texts."""
+    seen: dict[str, str] = {}
+    for cell in dict.fromkeys(cells):
+        number = number_name(cell)
+        if number and (first := seen.setdefault(number, cell)) != cell:
+            text = next(c for c in cells if number_name(c) is None)
+            said = "%s, column '%s': '%s' and '%s' are two values, because '%s' is a text; if it "
+            said += "stands for a missing cell, leave that empty, else write numbers in one way"
+            _log.warning(said, table.where, name, first, cell, text)
+            return
+
+
+def _in_order(names: Sequence[str]) -> tuple[str, ...]:
+    """Distinct names in ascending order: as numbers if all are numbers, else as texts."""
+    if all(map(number_name, names)):
+        return tuple(sorted(set(names), key=lambda name: (float(name), name)))
+    return tuple(sorted(set(names)))
 
 
 def no_rule(table: Table, name: str) -> DataError:
@@ -247,12 +292,12 @@ def _number_for(name: str, there: Sequence[Any], how: str | float) -> float:
     return float(np.mean(numbers) if how == "mean" else np.median(numbers))
 
 
-def _text_for(there: Sequence[Any], how: str | float, own: bool) -> str:
+def _text_for(there: Sequence[str], how: str | float, own: bool) -> str:
     """What stands for a missing text: the most frequent one, or another. own: the rule is of this
     column alone; a number for all columns is no text.
     """
     if how in FILLS or not (own or isinstance(how, str)):
-        return str(_commonest([name_of(value) for value in there]))
+        return str(_commonest(there))
     return name_of(how)
 
 
