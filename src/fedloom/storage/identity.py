@@ -42,6 +42,8 @@ SEEDS = ("seed", "data.seed")
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
     "data.standardise": (False, "table"),
+    "data.rules": ([], "table"),
+    "data.class_names": ([], "table"),
     "data.mean": ([0.0] * 3, "celeba"),
     "data.std": ([1.0] * 3, "celeba"),
 }

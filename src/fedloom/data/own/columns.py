@@ -259,8 +259,9 @@ def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Te
     if bool((labels < 0).any()):
         row = int((labels < 0).nonzero()[0])
         raise DataError(
-            f"{table.at(name, row)}: class {values[row]!r} is not among those of the training data "
-            f"({', '.join(classes.names[:10])})"
+            f"{table.at(name, row)}: class {values[row]!r} is none of "
+            f"{', '.join(classes.names[:10])}, those of the training data or of class_names; "
+            "correct the cell, or take the row out"
         )
     return labels, classes
 

@@ -35,7 +35,8 @@ Fills = str | float | Mapping[str, str | float]
 class Column:
     """How a column is turned into numbers. values: of a column of texts, in order; fill: stands for
     a missing value, None if none may be missing; missing: of the training rows; mean, std: what is
-    taken off and divided by.
+    taken off and divided by; agreed: it was not found in the training rows, so an unknown value is
+    an error.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Column:
     missing: int = 0
     mean: float = 0.0
     std: float = 1.0
+    agreed: bool = False
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -62,15 +64,10 @@ class Column:
         place = {name: i for i, name in enumerate(self.values)}
         names = self._names(values, table)
         found = [place.get(name, -1) for name in names]
+        if -1 in found and (self.agreed or self.kind == "ordinal"):
+            raise self._unknown(values, table, found.index(-1))
         if self.kind == "one_hot":  # a value that no training row has is 0 everywhere
             return np.equal.outer(found, range(len(self.values))).astype(np.float64)
-        if -1 in found:
-            row = found.index(-1)
-            raise DataError(
-                f"{table.at(self.name, row)}: {short(values[row])} has no place in the order of "
-                f"the column ({', '.join(self.values[:10])}); write the whole order into "
-                f"columns.{self.name}, or take one_hot"
-            )
         return np.array(found, dtype=np.float64)[:, None]
 
     def cells(self, numbers: Floats) -> list[str]:
@@ -108,12 +105,27 @@ class Column:
         names = [name_of(self._filled(table, i) if is_empty(v) else v) for i, v in rows]
         return [number_name(name) or name for name in names] if self.numeric else names
 
+    def _unknown(self, values: Sequence[Any], table: Table, row: int) -> DataError:
+        known = f"{', '.join(self.values[:10])}{', ...' if len(self.values) > 10 else ''}"
+        said = f"{table.at(self.name, row)}: {short(values[row])}"
+        if self.agreed:
+            return DataError(
+                f"{said} is none of the agreed values ({known}); correct the cell, take the row "
+                f"out, or add the value to the column's entry in data.rules at every place"
+            )
+        return DataError(
+            f"{said} has no place in the order of the column ({known}); write the whole order into "
+            f"columns.{self.name}, or take one_hot"
+        )
+
     def _filled(self, table: Table, row: int) -> float | str:
         if self.fill is None:
             ways = "median, mean" if self.kind == "number" else "most_frequent"
+            way = "fill = ... in the column's entry in data.rules, at every place"
+            way = way if self.agreed else f"missing = {ways} or a value of your own"
             raise DataError(
-                f"{table.at(self.name, row)} is empty; fill such cells by missing = {ways} or a "
-                "value of your own, or take the rows out"
+                f"{table.at(self.name, row)} is empty; fill such cells by {way}, or take the rows "
+                "out"
             )
         return self.fill
 
@@ -126,7 +138,8 @@ class Column:
             words.append(f"0 to {len(self.values) - 1} for {' < '.join(self.values[:10])}")
         if self.fill is not None:
             fill = f"{self.fill:.6g}" if isinstance(self.fill, float) else f"'{self.fill}'"
-            words.append(f"missing values as {fill} ({self.missing} in training)")
+            count = "" if self.agreed else f" ({self.missing} in training)"
+            words.append(f"missing values as {fill}{count}")
         if (self.mean, self.std) != (0.0, 1.0):
             words.append(f"less {self.mean:.6g}, divided by {self.std:.6g}")
         return f"{self.name}: {', '.join(words)}" if words else ""
@@ -223,7 +236,7 @@ def _column(
         column = Column(name, "number", (), number, missing)
         return _standardised(column, table) if standardise else column
     own = isinstance(fills, Mapping) and name in fills
-    cells = _categories(there)
+    cells = categories(there)
     _warn_of_mixed(table, name, cells)
     fill = None if how is None else _text_for(cells, how, own)
     if all(map(number_name, cells)) and fill is not None:
@@ -231,10 +244,10 @@ def _column(
     if isinstance(rule, str):
         order = _in_order([*cells, *([fill] if missing and fill is not None else [])])
         return Column(name, rule, order, fill, missing)
-    return Column(name, "ordinal", tuple(_categories(rule, fill)), fill, missing)
+    return Column(name, "ordinal", tuple(categories(rule, fill)), fill, missing)
 
 
-def _categories(values: Sequence[Any], fill: Any = None) -> list[str]:
+def categories(values: Sequence[Any], fill: Any = None) -> list[str]:
     """The names of cells: of a column of numbers one for each number, 1 for 1.0 and " 1 ". fill:
     may be a text among numbers.
     """

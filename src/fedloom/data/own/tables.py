@@ -23,6 +23,7 @@ from fedloom.data.own.files import (
     split_by_date,
 )
 from fedloom.data.own.preparation import Fills, Kinds, Preparation, fit, holds_texts, no_rule
+from fedloom.data.own.rules import Rules, preparation_of, refuse_besides
 from fedloom.data.partition.natural import natural
 from fedloom.data.raw_inputs import Columns, Raw, Words
 from fedloom.data.transforms import Images
@@ -47,6 +48,8 @@ def table(
     standardise: bool = False,
     date: str | None = None,
     test_from: str | None = None,
+    rules: Rules = (),
+    class_names: Sequence[str] = (),
 ) -> FederatedData:
     """Load CSV or Parquet files of yours, a row per sample.
 
@@ -63,9 +66,17 @@ def table(
     for all others. missing: what stands for an empty cell: mean, median, most_frequent or a value,
     for all or by column; where a number is given for all, texts take the most frequent one.
     standardise: numbers less their mean, divided by their standard deviation. All of it is found in
-    the training rows. Raises DataError naming file, column and row.
+    the training rows; or rules, a list with an entry for each column (see fedloom.data.own.rules),
+    and class_names say it beforehand, so that columns mean the same at every place. Raises
+    DataError naming file, column and row.
     """
     partition, path = _sorted_out(partition, path)
+    agreed, options = None, (columns, missing, standardise)
+    if rules:
+        given = {"inputs": inputs, "text": text, "columns": columns, "missing": missing}
+        refuse_besides(given | {"standardise": standardise})
+        agreed = preparation_of(rules)
+        inputs = [column.name for column in agreed.columns]
     if several(path) and client is None:
         client = FILE
     used = [*inputs, *([] if text is None else [text])]
@@ -81,12 +92,13 @@ def table(
     about: dict[str, Any] = {"target": target}
     raw: Raw
     if text is None:
-        made, raw = _numbers(tables, names, (columns, missing, standardise))
+        made, raw = _numbers(tables, names, options, agreed)
         if isinstance(raw, Preparation) and (lines := raw.said()):
             about |= {"prepared": lines}
     else:
         made, raw = as_words(tables, text, length, vocabulary)
-    return dealt(_called(path), tables, made, target, client, partition, seed, about, raw=raw)
+    dealing = (_called(path), tables, made, target, client, partition, seed, about)
+    return dealt(*dealing, raw=raw, class_names=class_names)
 
 
 def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
@@ -141,10 +153,15 @@ def _tables(
 def _numbers(
     tables: Sequence[Table],
     names: Sequence[str],
-    rules: tuple[Kinds | None, Fills | None, bool],
+    options: tuple[Kinds | None, Fills | None, bool],
+    agreed: Preparation | None,
 ) -> tuple[list[Tensor], Columns | Preparation]:
-    """Columns of every table as numbers, by the rules for texts, missing values and scale."""
-    kinds, fills, standardise = rules
+    """Columns of every table as numbers, by the options for texts, missing values and scale, or as
+    it was agreed.
+    """
+    kinds, fills, standardise = options
+    if agreed is not None:
+        return [agreed.of(part) for part in tables], agreed
     if kinds or fills is not None or standardise:
         how = fit(tables[0], names, kinds or {}, fills, standardise)
         return [how.of(part) for part in tables], how
@@ -187,9 +204,11 @@ def dealt(
     details: dict[str, Any],
     transform: Images | None = None,
     raw: Raw | None = None,
+    class_names: Sequence[str] = (),
 ) -> FederatedData:
     """Divide the rows of a training table and perhaps a test table among clients."""
-    targets, classes = labels_of(tables[0], target)
+    known = Codes(tuple(class_names)) if class_names else None
+    targets, classes = labels_of(tables[0], target, known)
     test_targets = None
     if len(tables) > 1:
         test_targets, _ = labels_of(tables[1], target, classes)
