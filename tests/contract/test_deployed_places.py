@@ -53,7 +53,8 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
     here = Here(fed, files)
     result = serve(fed, lambda roll: here)
     joining, sums, measuring = besides(fed.settings(), read_roll(fed.roll_file))
-    fields_of_site = "examples, tests, shape, type, targets, target_shape, classes, class_names"
+    fields_of_site = "examples, tests, shape, type, targets, target_shape, columns, classes, "
+    fields_of_site += "class_names"
     assert joining == ("when it joins", fields_of_site) and sums[1].startswith("sums of each")
     assert measuring[1] == "examples, loss, values, weights: sums over its tests"
     agreed = json.loads(fed.agreed_file.read_text())

@@ -19,9 +19,10 @@ from ..data import FederatedData
 from ..data.client_indices import Ragged
 from ..data.federated import Roll
 from ..data.own.preparation import Column, Preparation
-from ..data.raw_inputs import Columns, Raw, Untold
+from ..data.raw_inputs import Columns, Raw, Untold, recipe
 from ..errors import DataError, WireError
 from ..storage.atomic import reason
+from ..storage.identity import digest
 from .message import Classes, Count, Examples, Head, Name, Site, Targets, Type, first_of
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -50,8 +51,10 @@ class Agreement(BaseModel):
         """The roll in the form that data have."""
         return Roll(torch.tensor(self.examples), self.classes)
 
-    def stand_in(self) -> FederatedData:
-        """Data for a server that has none: zeros of the right shapes, which nobody trains on."""
+    def stand_in(self, raw: Raw | None = None) -> FederatedData:
+        """Data for a server that has none: zeros of the right shapes, which nobody trains on. raw:
+        how the sites make inputs of their rows, before the common scale.
+        """
         labels = self.targets != "numbers"
         kind = torch.int64 if labels else getattr(torch, self.type)
         return FederatedData(
@@ -60,7 +63,7 @@ class Agreement(BaseModel):
             targets=torch.zeros(3, *self.target_shape, dtype=kind),
             clients=Ragged.from_lists([[0]] * len(self.examples)),
             class_names=tuple(self.class_names),
-            raw=self.scaled(None),
+            raw=self.scaled(raw),
         ).elsewhere(self.roll)
 
     def at_server(self, data: FederatedData) -> FederatedData:
@@ -81,11 +84,14 @@ class Agreement(BaseModel):
         """How samples become inputs of this scale, for an export. raw: how without it."""
         if not self.mean:
             return raw
-        if raw is not None and not isinstance(raw, Columns):
+        if not isinstance(raw, Columns | Preparation | None):
             return Untold()
-        names = raw.names if raw is not None else [f"feature {i}" for i in range(len(self.mean))]
-        each = zip(names, self.mean, self.deviation, strict=True)
-        return Preparation(tuple(Column(n, "number", mean=m, std=d) for n, m, d in each))
+        if not isinstance(raw, Preparation):
+            names = (
+                raw.names if raw is not None else map("feature {}".format, range(len(self.mean)))
+            )
+            raw = Preparation(tuple(Column(name, "number") for name in names))
+        return raw.scaled(self.mean, self.deviation) or Untold()
 
 
 def read_agreement(path: Path) -> Agreement | None:
@@ -119,6 +125,8 @@ def described(own: FederatedData, about: Head) -> Site:
     told |= {"type": str(one.dtype).removeprefix("torch."), "targets": kind}
     told |= {"examples": len(own.inputs), "tests": 0 if tests is None else len(tests)}
     told |= {"shape": list(one.shape[1:]), "target_shape": list(targets.shape[1:])}
+    how = recipe(own.raw, own.transform, own.inputs)
+    told |= {"columns": digest({k: v for k, v in how.items() if k != "prepared"})}  # without words
     told |= {"classes": own.classes or 0, "class_names": list(own.class_names)}
     try:
         return Site(**told)
@@ -138,6 +146,8 @@ def sums_of(own: FederatedData) -> bytes:
             f"values of {inputs.dtype}; take standardise = false"
         )
     x = inputs.double()
+    if isinstance(own.raw, Preparation):  # as in `table`, numbers have a scale and categories none
+        x = x * torch.tensor(own.raw.numbers, dtype=x.dtype)
     return as_bytes(torch.stack([x.sum(0), (x * x).sum(0)])).numpy().tobytes()
 
 
@@ -164,6 +174,12 @@ def agree(sites: Sequence[Site], sums: Sequence[bytes]) -> Agreement:
                     f"client {i}'s data have {field} = {getattr(site, field)}, client 0's "
                     f"{getattr(first, field)}; all must be alike"
                 )
+        if site.columns != first.columns:
+            raise DataError(
+                f"client {i} makes inputs of its rows by other rules than client 0 (columns and "
+                "their order, categories, fills, scales); all must be alike: see data.rules in "
+                "docs/data.md"
+            )
         if not site.examples:
             raise DataError(f"client {i} has no training examples; leave it out of the roll")
         if bool(site.class_names) != bool(first.class_names):
@@ -171,7 +187,9 @@ def agree(sites: Sequence[Site], sums: Sequence[bytes]) -> Agreement:
                 f"clients 0 and {i} do not both name their classes, or both number them; give "
                 "labels of one kind"
             )
-    names = sorted({name for site in sites for name in site.class_names})
+    names = first.class_names
+    if any(site.class_names != names for site in sites):
+        names = sorted({name for site in sites for name in site.class_names})
     numbers = first.targets == "numbers"
     classes = len(names) or max(site.classes for site in sites)
     total = sum(site.examples for site in sites)

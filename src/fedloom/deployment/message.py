@@ -106,7 +106,7 @@ class Measured(Head):
 class Site(Head):
     """A node's answer to "join": what the data at its place are like, and to "agree". examples,
     tests: how many there are; shape, kind: of one input; targets: labels, tokens or numbers;
-    classes: the largest label + 1.
+    columns: a digest of how rows become inputs; classes: the largest label + 1.
     """
 
     kind: Literal["site"] = "site"
@@ -116,6 +116,7 @@ class Site(Head):
     type: Type
     targets: Targets
     target_shape: list[Count] = Field(max_length=8)
+    columns: Name
     classes: Classes
     class_names: list[Name] = Field(max_length=1000)
 

@@ -16,6 +16,7 @@ from ..config.resolve import Config
 from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import check_library, make_authority, make_node_key
+from .columns import with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .roll import Clients, Entry
 from .sites import refuse_settings
@@ -31,6 +32,7 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
     check_library()
+    config = with_rules(config, elsewhere=clients is not None)
     refuse_settings(config)
     defaults = {"run": config.values["name"], "evaluate": "nodes" if clients else "server"}
     settings = deployment_of(defaults | dict(given), "command line")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ..errors import (
 from ..experiment.experiment import Experiment
 from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
+from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed
 from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, What, check_addressee, one_line, opened, sealed
 from .node import Node
@@ -48,15 +50,19 @@ def settings_of(fed: Folder) -> Config:
 
 
 def run_of(fed: Folder, config: Config) -> str:
-    """The run in every message: its name, and a hash of the settings that decide its numbers, but
-    for those of data, of which each site has its own.
+    """The run in every message: its name, and a hash of the settings that decide its numbers. Of
+    those of data, of which each site has its own, it has the rules of columns alone.
     """
+    data = config.values["data"]
     kept = {k: v for k, v in fixed_parts(config.values).items() if k != "data"}
+    if data.get("rules"):
+        kept |= {"rules": data["rules"], "class_names": data["class_names"]}
     return f"{fed.settings().run}@{digest(kept)}"
 
 
 def refuse_settings(config: Config) -> None:
     """Raise CompositionError for settings that need all data in one place."""
+    refuse_unagreed(config.values["data"])
     share = config.values["evaluate"]["validation"]
     if share:
         raise CompositionError(
@@ -87,7 +93,7 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     if agreed is None:
         data = config.data().elsewhere(roll.as_data())
     elif fed.settings().evaluate == "nodes":
-        data = agreed.stand_in()
+        data = agreed.stand_in(preparation_in(config))
     else:
         data = agreed.at_server(config.data())
     if any(entry.name for entry in roll.client):
@@ -133,12 +139,14 @@ class Place:
         if data is None:
             self._own = alone(self._config.data(), self.client)
         else:
-            self._own = own_data(data).astype(getattr(torch, self._config.values["dtype"]))
+            found = own_data(data, self._config.values["data"])
+            self._own = found.astype(getattr(torch, self._config.values["dtype"]))
         agreed, self._node = read_agreement(fed.agreed_file), None
         if agreed is not None:
             self._check(agreed)
             self._node = self._made(agreed.roll, agreed)
         elif not must_join(self.settings, self._roll):
+            self._check_classes()
             self._node = self._made(self._roll.as_data(), None)
 
     @property
@@ -163,6 +171,16 @@ class Place:
             raise DataError(
                 f"client {self.client} has {self.examples} training examples, and all agreed on "
                 f"{there}; put the data back as they were, or begin another run"
+            )
+
+    def _check_classes(self) -> None:
+        """Nobody numbers the classes anew where nodes do not join."""
+        here, there = self._own.class_names, self._roll.classes
+        if here and there is not None and len(here) != there:
+            raise DataError(
+                f"client {self.client} has the {len(here)} classes {', '.join(here[:10])}, and the "
+                f"roll says {there}, so they would be numbered otherwise than elsewhere; write "
+                "data.class_names into run.toml at every place"
             )
 
     def answer(self, raw: bytes) -> bytes:
@@ -217,21 +235,24 @@ def alone(data: FederatedData, client: int) -> FederatedData:
     return dataclasses.replace(found, clients=everything, roll=None)
 
 
-def own_data(file: Path) -> FederatedData:
+def own_data(file: Path, run: Mapping[str, Any]) -> FederatedData:
     """The data of a site's file, a TOML file with a table [data] as in the settings of a run, as
-    data of one client. Raises ConfigError, DataError.
+    data of one client. run: the run's own table, whose rules of columns hold at all sites. Raises
+    ConfigError, DataError.
     """
     given, origin = read(file), Origin(f"file '{file}'")
     for key in given.keys() - {"data"}:
         raise ConfigError(f"file '{file}': unknown key '{key}'; a site's file has the table [data]")
-    table = dict(given.get("data", {}))
+    table = as_agreed(given.get("data", {}), run, file)
     name = str(table.pop("name", ""))
     if name not in SOURCES:
         raise ConfigError(f"file '{file}': {unknown('data', name, SOURCES)}")
     skip = frozenset({"partition", "seed"})
     values = check(model_of(SOURCES[name], skip), table, "data", f"data '{name}'", origin)
     with origin.blame("data", values):
-        return SOURCES[name](partition=iid(clients=1), **live(values))
+        found = SOURCES[name](partition=iid(clients=1), **live(values))
+    refuse_own_words(found, name, file)
+    return found
 
 
 def at_client(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -161,6 +161,26 @@ class Preparation:
         """The names of the inputs."""
         return tuple(head for column in self.columns for head in column.heads)
 
+    @property
+    def numbers(self) -> list[bool]:
+        """Of each input whether it is a number; the others are categories."""
+        return [column.kind == "number" for column in self.columns for _ in column.heads]
+
+    def scaled(self, mean: Sequence[float], std: Sequence[float]) -> Preparation | None:
+        """The rules that also take off a mean of each input (k,), and divide by std; None if there
+        are none, because categories would have a scale.
+        """
+        given, columns = list(zip(mean, std, strict=True)), []
+        for column in self.columns:
+            own, given = given[: len(column.heads)], given[len(column.heads) :]
+            if column.kind == "number":
+                (first, by), scale = own[0], column.std
+                column = replace(column, mean=column.mean + first * scale, std=by * scale)
+            elif any(each != (0.0, 1.0) for each in own):
+                return None
+            columns.append(column)
+        return Preparation(tuple(columns))
+
     def said(self) -> list[str]:
         """A line for every column that was changed."""
         return [line for column in self.columns if (line := column.said())]
@@ -288,7 +308,7 @@ def no_rule(table: Table, name: str) -> DataError:
 def _standardised(column: Column, table: Table) -> Column:
     numbers = column.of(table)
     std = float(numbers.std())
-    return Column(**{**vars(column), "mean": float(numbers.mean()), "std": std or 1.0})
+    return replace(column, mean=float(numbers.mean()), std=std or 1.0)
 
 
 def _number_for(name: str, there: Sequence[Any], how: str | float) -> float:
