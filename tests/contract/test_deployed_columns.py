@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import runpy
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ WARDS = {
     "kiel": ["Innere", "Nephrologie"],
     "ulm": ["Gynäkologie", "Nephrologie"],
 }
-pytest.importorskip("pandas", reason="the extra tables is not installed")
+pandas = pytest.importorskip("pandas", reason="the extra tables is not installed")
 ALL = ["Chirurgie", "Gynäkologie", "Innere", "Nephrologie"]
 SETTINGS = """
 name = "wards"
@@ -284,3 +286,24 @@ def test_common_scale_is_of_numbers_alone(tmp_path, sites):
     age, ward = json.loads((fed.run / "partition.json").read_text())["inputs"]["rules"]
     assert age["mean"] == 50 + 20 * agreed["mean"][0] and age["std"] == 20 * agreed["deviation"][0]
     assert len(ward["values"]) == 4
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_an_export_takes_the_tables_of_the_sites(tmp_path, sites, standardise):
+    """Its script scores their test rows as the nodes did; the server's own are others."""
+    how = {"evaluate": "nodes", "standardise": standardise}
+    mine = f'path = "{tmp_path}/*.csv"\ntest = "{tmp_path}/later/u*.csv"\n'
+    fed = folder(tmp_path, resolve(settings(tmp_path, mine + RULES)), **how)
+    ended = serve(fed, lambda roll: Here(fed, sites))
+    told = CliRunner().invoke(cli, ["export", str(fed.run)])
+    assert told.exit_code == 0, told.output
+    assert "not checked: the nodes measured it, on test rows that are not here" in told.output
+    made = runpy.run_path(str(fed.run / "export.py"))
+    assert made["COLUMNS"] == ["age", "ward"] and made["SAID"] == ended.last
+    frames = [pandas.read_csv(tmp_path / "later" / f"{name}.csv") for name in WARDS]
+    whole = pandas.concat(frames, ignore_index=True)
+    targets = [made["CLASSES"].index(outcome) for outcome in whole["outcome"]]
+    assert made["score"](whole, targets) == pytest.approx(ended.last, abs=1e-12)
+    with open(tmp_path / "later" / "ulm.csv", encoding="utf-8", newline="") as file:
+        assert made["predict"](list(csv.DictReader(file))) == made["predict"](frames[2])
+    assert made["SAMPLES"] == len(whole) and set(made["predict"](whole)) <= {"home", "ward"}

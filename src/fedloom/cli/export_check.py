@@ -63,7 +63,13 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
     found = load_run(run)
     inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
     data, why = None, "the run was started from Python, which alone knows its data"
-    if found.config.get("source") != "python":
+    elsewhere = found.partition.get("tests_elsewhere")
+    elsewhere = elsewhere if isinstance(elsewhere, int) else 0
+    if elsewhere:
+        why = (
+            "the nodes measured it, on test rows that are not here; score() in the script does too"
+        )
+    elif found.config.get("source") != "python":
         try:
             data, recipe, told = _from_config(run)
             if inputs is None or _lacks_rules(inputs):  # of an older run
@@ -82,7 +88,7 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
         name=found.metric.name,
         classes=tuple(str(c) for c in found.partition.get("class_names") or ()),
         said=_said(found, round, share),
-        samples=0 if tests is None else len(tests),
+        samples=elsewhere if tests is None else len(tests),
         tokens=int((inputs.get("shape") or [1])[0]) if by_token else 1,
         dtype="float32" if first is None else str(first.dtype).removeprefix("torch."),
     )

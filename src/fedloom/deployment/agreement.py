@@ -64,6 +64,7 @@ class Agreement(BaseModel):
             clients=Ragged.from_lists([[0]] * len(self.examples)),
             class_names=tuple(self.class_names),
             raw=self.scaled(raw),
+            about={"tests_elsewhere": sum(self.tests)},
         ).elsewhere(self.roll)
 
     def at_server(self, data: FederatedData) -> FederatedData:

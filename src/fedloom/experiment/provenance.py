@@ -385,6 +385,8 @@ def _describe(
             # for exports, even if the data are no longer available
             "inputs": recipe(data.raw, data.transform, data.inputs),
             "metric": told(loop.fed.metrics, loop.plan.objective),
+            # of a federation whose nodes measure the model: how many test samples they have
+            "tests_elsewhere": data.about.get("tests_elsewhere", 0),
         },
     )
     environment = _environment(folder, loop.round) | {"device": str(loop.net.device)}
