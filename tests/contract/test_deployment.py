@@ -59,6 +59,7 @@ def deployed(make, folder, *others, **more):
     return run(given), engine
 
 
+WEIGHTS = (0.2, 3.0, 1.0, 0.5, 2.0, 7.0)
 SHORT = {"local": Local(epochs=1, batch=4, lr=0.05), "rounds": 2}
 
 
@@ -99,6 +100,13 @@ PARTS = {
     "changes": {"algorithm": Scaffold(), "compress": Link(Via(TopK(ratio=0.1), EF21()))},
     "moon": {"objective": MOON()},
     "uniform": {"weighting": "uniform"},
+    "weights": {"algorithm": FedSMOO(), "weighting": WEIGHTS},
+    "weights of parts": {
+        "algorithm": Scaffold(),
+        "submodel": HeteroFL(),
+        "capacities": CAPACITIES,
+        "weighting": WEIGHTS,
+    },
     "heterofl": {"submodel": HeteroFL(), "capacities": CAPACITIES, "algorithm": Scaffold()},
     "fedrolex": {"submodel": FedRolex(), "capacities": CAPACITIES, "algorithm": Scaffold()},
     "fiarse": {"submodel": FIARSE(), "capacities": CAPACITIES, "compress": Via(QSGD(), Residual())},
@@ -119,11 +127,13 @@ def test_every_other_axis(name, tmp_path):
     "settings",
     [
         {"algorithm": FAFED(), "weighting": "uniform"},
+        {"algorithm": FAFED(), "weighting": WEIGHTS},
+        {"algorithm": Scaffold()},
         {"algorithm": FedSMOO(), "compress": Via(TopK(ratio=0.2), Residual())},
         {"objective": FedLC()},
         {"algorithm": Scaffold(), "submodel": HeteroFL(), "capacities": CAPACITIES},
     ],
-    ids=["probe", "residual", "labels", "submodel"],
+    ids=["probe", "weights", "examples", "residual", "labels", "submodel"],
 )
 def test_nodes_that_have_their_own_data_only(settings, tmp_path):
     """Weight, relative size and classes come from the roll."""
