@@ -66,11 +66,12 @@ class Job(NamedTuple):
     size: Num = 1.0  # n_i N / sum of all n: the client's examples over the mean of all clients'
     kept: Any = None  # x -> x with zeros where a sub-model's mask drops it now; None: it drops none
     around: tuple[Any, ...] = ()  # what changes a direction before the move: see begin() and move()
+    relative_weight: Num = 1.0  # w_i N / sum of all w, of the aggregation weights of all clients
 
     def at(self, lr: Num, step: Num) -> Job:
         """The same at another step: _replace(lr=lr, step=step) in half the time."""
-        weight, steps, _, lr_sum, round, _, last, full, size, kept, around = self
-        return Job(weight, steps, lr, lr_sum, round, step, last, full, size, kept, around)
+        weight, steps, _, lr_sum, round, _, *rest = self
+        return Job(weight, steps, lr, lr_sum, round, step, *rest)
 
     def begin(self, x: Vec) -> Rec:
         """A second trajectory that begins at x: a record for loc, whose x is its point."""
@@ -97,9 +98,11 @@ class Round(NamedTuple):
 
     round: int  # 0, 1, ...
     # client updates / N, so that rate * mean = sum over the cohort / N; with sub-models (d,),
-    # of a coordinate's holders
+    # of a coordinate's holders over the sum of the relative weights of all who hold it
     rate: Num
     lr: float  # local rate of the round's last step
+    # mean of job.relative_weight over the client updates; with sub-models (d,), of the holders
+    relative_weight: Num = 1.0
 
 
 class Reaches(Enum):
@@ -203,7 +206,7 @@ class Algorithm(Part, ABC):
     # ------------------------------------------------------------------------------------- server
     @abstractmethod
     def server_init(self, x: Vec, up: Rec) -> Rec:
-        """-> srv, which always has x. up: the mean of the probes, or None."""
+        """-> srv, which always has x. up: the mean of the probes, weighted as delta, or None."""
 
     @abstractmethod
     def broadcast(self, srv: Rec) -> Rec:
@@ -252,7 +255,10 @@ class Algorithm(Part, ABC):
         """The fields whose mean over the client updates is unweighted, computed at the server from
         what was sent; with sub-models, each coordinate's mean is over its holders.
 
-        delta is averaged with `weight`; server_step gets both.
+        delta is averaged with `weight`; server_step gets both. A field that belongs to the same
+        objective as delta is times job.relative_weight here. Then rnd.rate * mean is what the
+        cohort adds to sum_i p_i field_i over all clients, p_i = w_i / sum of all w; and mean /
+        rnd.relative_weight is the cohort's mean with the weights of delta.
         """
 
     # ------------------------------------------------------------- what few methods need: optional

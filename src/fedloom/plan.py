@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .aggregation import Aggregation, Mean
 from .aggregation.rules import Beside, drifts, misfit
-from .algorithm import ACCUMULATED, CHANGE, Algorithm, LocalSGD, Trait
+from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
 from .compression.error_feedback import EF21
 from .compression.link import LONGEST, Link, Via
 from .core.arithmetic import total
@@ -24,7 +24,7 @@ from .federation.local import Local
 from .objectives import Needs, Objective
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
-from .trace import Trace, traced
+from .trace import Trace, plain_means, traced
 from .wrappers.base import method_in
 from .wrappers.rules import misplaced
 
@@ -87,6 +87,16 @@ class Plan:
         if type(method_in(self.algorithm)).uniform is LocalSGD.uniform:
             return ()  # as of most methods; they need not be traced
         return self.trace.averaged._fields if self.trace is not None else ()
+
+    @functools.cached_property
+    def plain(self) -> tuple[str, ...]:
+        """The fields of which the server needs means that do not follow the clients' weights."""
+        if not self.averaged or self.trace is None:
+            return ()
+        try:
+            return plain_means(method_in(self.algorithm), self.trace.up)
+        except Exception:  # as in trace
+            return ()
 
     @property
     def personalises(self) -> bool:
@@ -192,6 +202,13 @@ def ef21(plan: Plan) -> str | None:
             return (
                 f"EF21 and {alg.method}: its server also needs this cohort's own mean of "
                 f"{', '.join(other)}, but EF21 gives it the mean of all clients; use Residual"
+            )
+        cohorts = name in plan.averaged and alg.sent[name] is MEAN and name not in plan.plain
+        if cohorts and plan.setting.unequal:
+            return (
+                f"EF21 and {alg.method}: its server divides the mean of '{name}' by this cohort's "
+                "weights, which differ from client to client, but EF21 gives it the mean of all "
+                "clients; use Residual, or weighting=uniform"
             )
         if forgets and alg.sent[name] is not CHANGE:
             return (
@@ -339,16 +356,23 @@ def forgotten_sums(plan: Plan) -> str | None:
 
 
 def two_means(plan: Plan) -> str | None:
-    """Plain means beside a weighted one minimise neither objective."""
-    alg = plan.algorithm
-    known = {Trait.DIVIDES_BY_RATES, Trait.WEIGHS_ITSELF} & alg.traits
-    mixes = plan.averaged and not _adds(alg) and not known
-    if not plan.setting.unequal or not mixes:
+    """Plain means beside a weighted one belong to two objectives."""
+    alg, rule = plan.algorithm, plan.aggregation
+    if not plan.setting.unequal or Trait.WEIGHS_ITSELF in alg.traits:
         return None
-    return (
-        f"{alg.method} averages {' and '.join(plan.averaged)} plainly, and the models by examples, "
-        "of which clients have different numbers: it minimises neither mean; take weighting=uniform"
-    )
+    if plan.plain:
+        return (
+            f"{alg.method} averages {' and '.join(plan.plain)} plainly, and the models with "
+            "weights that differ from client to client: two means are two objectives; take "
+            "weighting=uniform, or multiply by job.relative_weight in uniform()"
+        )
+    if plan.averaged and not rule.sums:
+        return (
+            f"{alg.method} and {rule.name}: {' and '.join(plan.averaged)} would be weighted sums, "
+            "which the rule does not make, and clients have different weights; take "
+            "weighting=uniform"
+        )
+    return None
 
 
 def other_sums(plan: Plan) -> str | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from .algorithm import Algorithm, Job, Oracle
-from .core.vector import Rec, rec, zeros
+from .core.vector import Rec, fields, rec, tree, zeros
+
+_JOB = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=0.0, step=0.0, last=-1.0)
 
 
 class Trace(NamedTuple):
@@ -28,12 +31,28 @@ def traced(algorithm: Algorithm, d: int, full: Oracle | None = None) -> Trace:
     probe = algorithm.probe(x, grad) if algorithm.probes else None
     msg = algorithm.broadcast(algorithm.server_init(x, probe))
     mem = algorithm.client_init(msg.x)
-    job = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=0.0, step=0.0, last=-1.0, full=full)
+    job = _JOB._replace(full=full)
     if algorithm.asks:
         answer, mem = algorithm.ask(msg, mem, job)
         msg = rec(**msg._asdict(), **answer._asdict())
     start, loc = algorithm.start(msg, mem, job)
     _, loc = algorithm.direction(start, loc, msg, mem, grad, job)
     up, mem = algorithm.finish(start, loc, msg, mem, job)
-    averaged = algorithm.uniform(up, job._replace(full=None))
+    averaged = algorithm.uniform(up, _JOB)
     return Trace(msg, mem, up, averaged)
+
+
+def plain_means(algorithm: Algorithm, up: Rec) -> tuple[str, ...]:
+    """The fields of uniform() that stay as they are when a client weighs twice as much. up: the
+    fields of an update.
+    """
+    ones = tree(lambda v: torch.ones_like(v) if isinstance(v, Tensor) else 1.0, up)
+    heavy = ones._replace(weight=2.0 * ones.weight)
+    one = algorithm.uniform(ones, _JOB)
+    two = algorithm.uniform(heavy, _JOB._replace(weight=2.0, relative_weight=2.0))
+
+    def same(name: str) -> bool:
+        found = [fields(rec(value=getattr(r, name))).values() for r in (one, two)]
+        return all(bool(torch.as_tensor(a == b).all()) for a, b in zip(*found, strict=True))
+
+    return tuple(name for name in one._fields if same(name))

@@ -50,8 +50,12 @@ class Box:
         self.alpha, self.beta, self.rho, self.c, self.ext = alpha, beta, rho, c, ext
         self.x, self.preconditioned = np.zeros(2), first
         g = np.stack([gradient(i, self.x) for i in range(4)])
-        self.m, self.v = g.mean(0), (g * g).mean(0)  # line 2, of everybody
+        self.m, self.v = self.mean(range(4), g), self.mean(range(4), g * g)  # line 2, everybody
         self.before, self.last, self.eta = {}, {}, None
+
+    def mean(self, members, rows):
+        w = self.weights[list(members)][:, None]
+        return (w * np.stack(rows)).sum(0) / w.sum()
 
     def matrix(self):
         return np.sqrt(self.v) + self.rho
@@ -79,10 +83,9 @@ class Box:
         members = COHORTS[t % len(COHORTS)]
         points, ms, vs = zip(*(self.client(i, t, start) for i in members), strict=True)
         old = self.matrix()
-        self.m, self.v = np.mean(ms, axis=0), np.mean(vs, axis=0)  # lines 10, 11
+        self.m, self.v = self.mean(members, ms), self.mean(members, vs)  # lines 10, 11
         self.eta = self.rate(t, max(SIZES[i] for i in members) - 1)
-        w = self.weights[members]
-        mean = (w[:, None] * np.stack(points)).sum(0) / w.sum()
+        mean = self.mean(members, points)
         # line 12; the authors' code takes the last step at the clients, before A is made anew
         self.x = mean - self.eta * self.m / (old if self.lag else self.matrix())
 
@@ -184,12 +187,15 @@ def test_the_order_of_the_clients_does_not_matter():
 
 
 # ------------------------------------------------------------ the first exchange, absence, and cost
-def test_the_first_exchange_asks_everybody_and_weighs_all_alike():
-    experiment = quadratics(FAFED(), SIZES, cohort=2)
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_the_first_exchange_asks_everybody_and_weighs_as_the_moves(weighting):
+    experiment = quadratics(FAFED(), SIZES, cohort=2, weighting=weighting)
     loop = next(iter(trace(experiment, 0)))
     g = np.stack([gradient(i, np.zeros(2)) for i in range(4)])
-    near(loop.srv.m, g.mean(0))
-    near(loop.srv.v, (g * g).mean(0))  # the mean of squares, not the square of the mean
+    p = np.array(SIZES if weighting == "examples" else (1, 1, 1, 1), float)[:, None]
+    p /= p.sum()
+    near(loop.srv.m, (p * g).sum(0))
+    near(loop.srv.v, (p * g * g).sum(0))  # the mean of squares, not the square of the mean
     assert np.abs((g * g).mean(0) - g.mean(0) ** 2).max() > 1
     assert loop.ledger.client_rounds == 4 and loop.ledger.steps == 0
 

@@ -91,6 +91,44 @@ def test_what_the_server_adds_up_stays_the_mean_of_the_clients_own(method, field
         torch.testing.assert_close(getattr(loop.srv, field), total / count, rtol=0, atol=1e-12)
 
 
+WEIGHTS = (0.3, 2.0, 1.5, 4.0)
+
+
+@pytest.mark.parametrize("method", ROUNDS)
+def test_a_coordinate_has_the_weighted_minimiser_of_its_holders(method):
+    name, options = method.partition(",")[0], METHODS[method]
+    makes = {"cohort": 3, "submodel": First(), "capacities": CLIENTS, "weighting": WEIGHTS}
+    end = models(quadratics(make_algorithm(name, **options), **makes), ROUNDS[method])[-1]
+    w = np.array(WEIGHTS)[:, None] * [[1, 0], [1, 0], [1, 1], [1, 1]]
+    np.testing.assert_allclose(end, (w * A * B).sum(0) / (w * A).sum(0), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("method", "field", "own"),
+    [("scaffold", "c", "c"), ("feddyn", "h", "h"), ("feddc", "g", "g")],
+)
+def test_the_server_adds_up_the_weighted_mean_of_a_coordinates_holders(method, field, own):
+    makes = {"submodel": First(), "capacities": CLIENTS, "weighting": WEIGHTS}
+    of_all = torch.tensor([sum(WEIGHTS), sum(WEIGHTS[2:])], dtype=torch.float64)
+    for loop in trace(quadratics(make_algorithm(method), cohort=2, **makes), 9):
+        held = loop.memory.get(range(4))
+        total = torch.zeros(2, dtype=torch.float64)
+        for i, row in held.items():
+            total = total + WEIGHTS[i] * getattr(row.alg, own)
+        torch.testing.assert_close(getattr(loop.srv, field), total / of_all, rtol=0, atol=1e-12)
+    assert len(held) == 4
+
+
+def test_a_mean_over_a_coordinates_holders_has_their_weights():
+    # MimeLite's momentum of the second coordinate is the two holders' weighted gradient
+    makes = {"submodel": First(), "capacities": CLIENTS, "weighting": WEIGHTS}
+    beta, local = 0.5, Local(steps=1, lr=0.1, batch=1)
+    (*_, loop) = trace(quadratics(make_algorithm("mimelite", beta=beta), local=local, **makes), 1)
+    w = np.array(WEIGHTS)[:, None] * [[1, 0], [1, 0], [1, 1], [1, 1]]
+    g = (w * A * -B).sum(0) / w.sum(0)  # at x = 0
+    np.testing.assert_allclose(loop.srv.m.numpy(), (1 - beta) * g, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_one_round_counts_the_holders_among_all_clients(seed):
     options = {"submodel": First(), "capacities": CLIENTS, "seed": seed}

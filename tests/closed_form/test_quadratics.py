@@ -69,8 +69,9 @@ def test_scaffold_reaches_the_minimiser(option):
 
 @pytest.mark.parametrize("option", [1, 2])
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
-def test_scaffold_reaches_the_plain_means_minimiser_from_unequal_work(option, weighting):
-    # at rest every client stands still, so that neither K_i nor the weights matter
+def test_scaffold_reaches_the_weighted_minimiser_from_unequal_work(option, weighting):
+    # at rest every client stands still, so that K_i does not matter
+    w = np.array((2, 4, 3, 5) if weighting == "examples" else (1, 1, 1, 1), float)[:, None]
     experiment = quadratics(
         Scaffold(option=option),
         (2, 4, 3, 5),
@@ -78,7 +79,7 @@ def test_scaffold_reaches_the_plain_means_minimiser_from_unequal_work(option, we
         weighting=weighting,
     )
     end = models(experiment, 80)[-1]
-    np.testing.assert_allclose(end, MINIMISER, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(end, (w * A * B).sum(0) / (w * A).sum(0), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("option", [1, 2])
@@ -89,12 +90,13 @@ def test_scaffold_reaches_the_minimiser_with_partial_participation(option):
 
 
 @pytest.mark.parametrize("option", [1, 2])
-def test_scaffolds_c_is_the_mean_of_all_c_i(option):
-    experiment = quadratics(Scaffold(option=option), (1, 3, 2, 5), cohort=2, seed=4)
+def test_scaffolds_c_is_the_weighted_mean_of_all_c_i(option):
+    sizes = (1, 3, 2, 5)
+    experiment = quadratics(Scaffold(option=option), sizes, cohort=2, seed=4)
     for loop in trace(experiment, 12):
         held = loop.memory.get(range(4))
-        total = sum((m.alg.c for m in held.values()), torch.zeros(2, dtype=torch.float64))
-        torch.testing.assert_close(loop.srv.c, total / 4, rtol=0, atol=1e-13)
+        total = sum((sizes[i] * m.alg.c for i, m in held.items()), torch.zeros(2).double())
+        torch.testing.assert_close(loop.srv.c, total / sum(sizes), rtol=0, atol=1e-13)
     assert len(held) == 4
 
 
@@ -166,7 +168,8 @@ class Reference:
             two = self.c_i[i] - self.c - move / rates
             new[i] = A[i] * (self.x - B[i]) if option == 1 else two
         w = np.array([SIZES[i] for i in members], float)[:, None]
-        self.c = self.c + (new - self.c_i).sum(0) / 4
+        p = np.array(SIZES)[:, None] / sum(SIZES)
+        self.c = self.c + (p * (new - self.c_i)).sum(0)
         self.x, self.c_i = self.x + server_lr * (w * np.stack(moves)).sum(0) / w.sum(), new
 
 

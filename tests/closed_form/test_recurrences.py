@@ -46,6 +46,7 @@ from tiny import A, B, bits, quadratics, trace
 
 LR, N = 0.1, 4
 SIZES = (2, 5, 3, 4)
+P = np.array(SIZES)[:, None] / sum(SIZES)
 COHORTS = [[0, 1, 3], [2], [1, 2], [0, 1, 2, 3], [0, 3], [0, 2]]
 SCHEDULE = Exponential(decay=0.9, step_decay=0.95)
 
@@ -77,6 +78,11 @@ def sgd(i, t, start, grad):
     return y - start
 
 
+def of_all(rows):
+    """sum_i p_i row_i over all clients, p_i the share of the examples."""
+    return (P * rows).sum(0)
+
+
 def weighted(cohort, rows):
     w = np.array([SIZES[i] for i in cohort], float)[:, None]
     return (w * np.stack(rows)).sum(0) / w.sum()
@@ -105,7 +111,8 @@ def follow_cm(alpha, rho=0.0, server_lr=1.0):
         yield x
         step = lambda i, y, D=D: alpha * sharp(i, y, rho) + (1 - alpha) * D
         moves = [sgd(i, t, x, step) for i in cohort(t)]
-        D = np.mean([-m / sum(rates(i, t)) for i, m in zip(cohort(t), moves, strict=True)], axis=0)
+        each = [-m / sum(rates(i, t)) for i, m in zip(cohort(t), moves, strict=True)]
+        D = weighted(cohort(t), each)
         x = x + server_lr * weighted(cohort(t), moves)
 
 
@@ -120,7 +127,7 @@ def follow_dyn(alpha, rho, mix):
             moves.append(sgd(i, t, x, step))
         for i, move in zip(cohort(t), moves, strict=True):
             h[i] = h[i] + move
-        x = x + weighted(cohort(t), moves) + h.mean(0)
+        x = x + weighted(cohort(t), moves) + of_all(h)
 
 
 def follow_dc(alpha, eta0=None):
@@ -136,12 +143,12 @@ def follow_dc(alpha, eta0=None):
             move = sgd(i, t, x, step)
             scale = sum(rates(i, t)) if eta0 is None else SIZES[i] * eta0
             new = g_i[i] - g - move / scale
-            change, g_i[i] = change + (new - g_i[i]) / N, new
+            change, g_i[i] = change + P[i] * (new - g_i[i]), new
             h[i] = h[i] + move
             moves.append(move)
-        x = x + weighted(cohort(t), moves) + h.mean(0)
+        x = x + weighted(cohort(t), moves) + of_all(h)
         g = g + change
-        np.testing.assert_allclose(g, g_i.mean(0), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(g, of_all(g_i), rtol=0, atol=1e-12)
 
 
 def follow_nova(server_lr):
@@ -173,13 +180,14 @@ def follow_smoo(rho, beta):
             moves.append(y - x)
             duals.append(mu[i] - e)
             h[i] = h[i] + moves[-1]
-        x, s = x + weighted(cohort(t), moves) + h.mean(0), rho * along(np.mean(duals, axis=0))
+        x = x + weighted(cohort(t), moves) + of_all(h)
+        s = rho * along(weighted(cohort(t), duals))
 
 
 def follow_stem(alpha, c=None, rho=0.0):
     """d = g + (1 - a)(d - g at the last point); every client's last move is the server's."""
     x0, gradient = np.zeros(2), lambda i, y: sharp(i, y, rho)
-    x, d = x0, np.mean([gradient(i, x0) for i in range(N)], axis=0)
+    x, d = x0, weighted(range(N), [gradient(i, x0) for i in range(N)])
     prev, last, before = [x0] * N, [-1] * N, None
     for t in range(12):
         yield x
@@ -197,7 +205,7 @@ def follow_stem(alpha, c=None, rho=0.0):
             ds.append(own)
             prev[i], last[i] = old, t
         end = LR * SCHEDULE(t, max(SIZES[i] for i in cohort(t)) - 1)
-        d = np.mean(ds, axis=0)
+        d = weighted(cohort(t), ds)
         x, before = x + weighted(cohort(t), [e - x for e in ends]) - end * d, end
 
 
@@ -257,13 +265,13 @@ def heavy_ball(beta, pull=0.0, ahead=False):
 
 
 def follow_exp(eps):
-    """FedExP, Algorithm 1: the squares' mean is plain, the moves' weighted."""
+    """FedExP, Algorithm 1, the squares weighted as the moves are: its authors' code."""
     x = np.zeros(2)
     for t in range(12):
         yield x
         moves = [sgd(i, t, x, gradient) for i in cohort(t)]
         mean = weighted(cohort(t), moves)
-        square = np.mean([(m * m).sum() for m in moves])
+        square = weighted(cohort(t), [np.array([(m * m).sum()]) for m in moves])[0]
         x = x + max(1.0, square / (2 * ((mean * mean).sum() + eps))) * mean
 
 
@@ -273,7 +281,7 @@ def follow_mime(beta, lite=False, corrected=True):
     for t in range(12):
         yield x
         full = [gradient(i, x) for i in cohort(t)]
-        c = np.mean(full, axis=0) if lite else weighted(cohort(t), full)
+        c = weighted(cohort(t), full)
         fix = {i: 0.0 if lite else c - g for i, g in zip(cohort(t), full, strict=True)}
         step = lambda i, y, m=m, fix=fix: (1 - beta) * (gradient(i, y) + fix[i]) + beta * m
         x = x + weighted(cohort(t), [sgd(i, t, x, step) for i in cohort(t)])
@@ -421,7 +429,7 @@ def test_scaffolds_control_variates_are_of_the_perturbed_gradient_too():
         for i in cohort(t):
             shift, new[i] = c - c_i[i], sharp(i, x, rho)
             moves.append(sgd(i, t, x, lambda i, y, shift=shift: sharp(i, y, rho) + shift))
-        x, c, c_i = x + weighted(cohort(t), moves), c + (new - c_i).sum(0) / N, new
+        x, c, c_i = x + weighted(cohort(t), moves), c + of_all(new - c_i), new
 
 
 def test_a_server_optimiser_takes_the_methods_own_move():
@@ -438,13 +446,14 @@ def test_a_server_optimiser_takes_the_methods_own_move():
             new[i] = c_i[i] - c - moves[-1] / sum(rates(i, t))
         d = weighted(cohort(t), moves)
         m, v = 0.9 * m + 0.1 * d, 0.99 * v + 0.01 * d * d
-        x, c, c_i = x + 0.1 * m / (np.sqrt(v) + 0.01), c + (new - c_i).sum(0) / N, new
+        x, c, c_i = x + 0.1 * m / (np.sqrt(v) + 0.01), c + of_all(new - c_i), new
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), SIZES])
 @pytest.mark.parametrize("algorithm", [FedDC(alpha=1.0), fedspeed(alpha=2.0, rho=0.0)])
-def test_duals_reach_the_minimiser_of_the_plain_mean(algorithm, sizes):
-    minimiser = (A * B).sum(0) / A.sum(0)
+def test_duals_reach_the_minimiser_of_the_weighted_mean(algorithm, sizes):
+    w = np.array(sizes, float)[:, None]
+    minimiser = (w * A * B).sum(0) / (w * A).sum(0)
     local = Local(epochs=1, batch=1, lr=0.2)
     plain = list(trace(quadratics(FedAvg(), sizes, cohort=3, local=local), 30))[-1].srv.x.numpy()
     assert np.abs(plain - minimiser).max() > 0.02

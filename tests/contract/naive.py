@@ -69,6 +69,7 @@ class NaiveClient(Client):
             ),
             size=fed.relative_size(i),
             around=self.around(share.view),
+            relative_weight=fed.relative_weight(i),
         )
         net.train()
         x, loc = alg.start(fresh(msg), fresh(own), job)

@@ -46,10 +46,11 @@ LOCAL = Local(
 )
 
 
-def ends(case, dtype, engine, local=LOCAL):
+def ends(case, dtype, engine, local=LOCAL, **changes):
     """Everything that a run has learnt, and its history."""
     name, options = CASES[case]
-    return outcome(small(make_algorithm(name, **options), dtype, local=local, engine=engine), 4)
+    changes = {"local": local, "engine": engine, **changes}
+    return outcome(small(make_algorithm(name, **options), dtype, **changes), 4)
 
 
 @functools.cache
@@ -135,6 +136,19 @@ def test_workers_in_chunks_have_the_bits_of_vectorised(case, workers, engine_of)
 @pytest.mark.parametrize("case", CASES)
 def test_serial_has_the_bits_of_a_naive_loop(case, dtype):
     agree(ends(case, dtype, Naive()), serially(case, dtype))
+
+
+@pytest.mark.parametrize("case", ["scaffold", "fedsmoo", "feddc", "fedcm", "mimelite", "fafed"])
+def test_a_list_of_weights_is_the_same_in_every_engine(case, engine_of):
+    own = functools.partial(
+        ends, case, torch.float64, weighting=(0.2, 3.0, 1.0, 0.5, 2.0, 7.0, 1.0)
+    )
+    alone = own(engine="serial")
+    assert not torch.equal(alone[0].x, serially(case, torch.float64)[0].x)
+    agree(own(engine=Naive()), alone)
+    agree(own(engine=engine_of("workers:2")), alone)
+    for a, b in zip(leaves(own(engine="vectorised:3")[0]), leaves(alone[0]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("case", CASES)

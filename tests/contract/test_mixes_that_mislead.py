@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from fedloom import Evaluation, Experiment
-from fedloom.algorithms.registry import make_algorithm
+from fedloom.aggregation import Krum
+from fedloom.algorithms import FedDC, FedDyn, MimeLite, Scaffold
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK, make_codec
-from fedloom.compression.error_feedback import Forget, Residual
+from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Via, via
 from fedloom.core.dropout import choice, seeded
 from fedloom.core.net import Net
@@ -107,19 +109,70 @@ def test_a_turnover_that_forgets_says_what_stays_behind(forget, caplog):
     assert ("turnover.forget" in caplog.text) == forget
 
 
-@pytest.mark.parametrize("method", ["fafed", "stem", "fedcm", "mofedsam", "fednova", "scaffold"])
-def test_two_kinds_of_means_in_one_method_are_said(method, caplog):
-    two = method in ("fafed", "stem", "fedcm", "mofedsam")
-    for copies, weighting in (
-        ((1, 2, 3, 4), "examples"),
-        ((1, 2, 3, 4), "uniform"),
-        ((2,) * 4, "examples"),
+class Plain(Scaffold):
+    """SCAFFOLD whose c is a plain mean."""
+
+    def uniform(self, up, job):
+        return rec(dc=up.dc)
+
+
+class PlainSum(FedDyn):
+    """FedDyn whose h is a plain mean."""
+
+    def uniform(self, up, job):
+        return rec(h=up.delta)
+
+
+class PlainMean(MimeLite):
+    """MimeLite whose g is a plain mean."""
+
+    def uniform(self, up, job):
+        return rec(g=up.g)
+
+
+TWO = {"dc": Plain(), "h": PlainSum(), "g": PlainMean(), "h and dg": FedDC(size_scaled=True)}
+
+
+@pytest.mark.parametrize("field", TWO)
+def test_two_kinds_of_means_in_one_method_are_said(field, caplog):
+    for copies, weighting, said in (
+        ((1, 2, 3, 4), "examples", True),
+        ((1, 2, 3, 4), (0.1, 1.0, 1.0, 1.0), True),
+        ((1, 2, 3, 4), "uniform", False),
+        ((2,) * 4, "examples", False),
     ):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fedloom"):
-            quadratics(make_algorithm(method), copies, weighting=weighting).build()
-        said = two and weighting == "examples" and len(set(copies)) > 1
+            quadratics(TWO[field], copies, weighting=weighting).build()
+        assert (f"averages {field} plainly" in caplog.text) == said
         assert ("weighting=uniform" in caplog.text) == said
+
+
+@pytest.mark.parametrize("method", sorted(set(ALGORITHMS) - {"fedbuff"}))
+def test_no_method_of_ours_has_two_kinds_of_means(method, caplog):
+    with caplog.at_level(logging.WARNING, "fedloom"):
+        quadratics(make_algorithm(method), (1, 2, 3, 4)).build()
+    assert "weighting=uniform" not in caplog.text
+
+
+@pytest.mark.parametrize("rule", ["median", Krum(hostile=0.0), "norm_bound"])
+def test_a_rule_of_rows_makes_no_weighted_sums(rule, caplog):
+    def said(**settings):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "fedloom"):
+            quadratics(MimeLite(), (1, 2, 3, 4), aggregation=rule, **settings).build()
+        return "weighted sums" in caplog.text
+
+    assert said() == (rule != "norm_bound")
+    assert not said(weighting="uniform")
+
+
+def test_ef21_knows_no_cohorts_weights():
+    link = Via(TopK(ratio=0.5), EF21())
+    with pytest.raises(CompositionError, match=r"EF21 and MimeLite: .* this cohort's weights"):
+        quadratics(MimeLite(), (1, 2, 3, 4), compress=link).build()
+    quadratics(MimeLite(), (1, 2, 3, 4), compress=link, weighting="uniform").build()
+    quadratics(Scaffold(), (1, 2, 3, 4), compress=link).build()
 
 
 def test_bytes_that_are_compressed_again_change_no_feedback():

@@ -16,8 +16,8 @@ class AFL(LocalSGD):
     Paper symbols: lambda_i -> weight = exp(log - shift), gamma_lambda -> rate.
     Differs from the paper: lambda ascends in its logarithm (mirror ascent), where the paper
     projects onto the simplex: a client then needs its own lambda alone. lambda begins at the
-    clients' weights, their numbers of examples or equal ones. K_i local steps; the paper's losses
-    are of a batch, here over all of a client's data.
+    clients' weights; it minimises the largest client loss, whatever they are. K_i local steps; the
+    paper's losses are of a batch, here over all of a client's data.
     Reference: https://arxiv.org/abs/1902.00146
     """
 

@@ -12,9 +12,9 @@ class FedCM(FedAvg):
     round's mean direction.
 
     server: x, D (0 before round 1)        client: -        up: delta
-    Paper symbols: Delta_t -> D. Differs from FL-Simulator: D is the plain mean of every client's
-    own move over the sum of its own rates, not of the first client's number of steps. The authors'
-    own code was not compared.
+    Paper symbols: Delta_t -> D. Differs from FL-Simulator: D is the mean, weighted as delta, of
+    every client's own move over the sum of its own rates, not of the first client's number of
+    steps. The authors' own code was not compared.
     Weight decay, which is added to the whole direction (as in FL-Simulator), pulls as wd / alpha
     does in FedAvg: at rest D is 0, and alpha g alone holds against it.
     Reference: https://arxiv.org/abs/2106.10874
@@ -34,7 +34,7 @@ class FedCM(FedAvg):
         return self.alpha * grad(x) + (1 - self.alpha) * msg.D, loc
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(D=-up.delta / job.lr_sum)
+        return rec(D=-job.relative_weight * up.delta / job.lr_sum)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        return rec(x=srv.x + self.server_lr * up.delta, D=up.D)
+        return rec(x=srv.x + self.server_lr * up.delta, D=up.D / rnd.relative_weight)

@@ -10,13 +10,14 @@ from ..core.vector import Rec, Vec, rec, zeros
 class FedDC(LocalSGD):
     """FedDC (Gao et al., CVPR 2022): pull towards x - h_i, step along g - g_i + mean g_i.
 
-    server: x, h (mean of all h_i), g (mean of all g_i)
+    server: x, h (sum p_i h_i), g (sum p_i g_i)
     client: h (h_i, the drift: sum of the client's moves), g (g_i)        up: delta, dg
     Differs from the paper: the server adds the mean drift of all clients, as the authors' code
     does, not that of the participants. Differs from the authors' code: g_i is the move over the
-    rates that were used (theirs: over K times round 1's, eta0), weights are as the experiment says.
-    size_scaled, with weighting = uniform, is theirs for unequal clients: w_i = n_i / mean(n) turns
-    alpha into alpha / w_i and the received g into g / w_i, and w_i dg_i is sent.
+    rates that were used (theirs: over K times round 1's, eta0), weights are as the experiment says:
+    it minimises sum p_i f_i, as FedDyn does. size_scaled, with weighting = uniform, is theirs for
+    unequal clients: w_i = n_i / mean(n) turns alpha and the received g into alpha / w_i and g /
+    w_i, w_i dg_i is sent; it minimises the mean over all examples, whatever weighting says.
     Reference: https://github.com/gaoliang13/FedDC
     """
 
@@ -53,7 +54,8 @@ class FedDC(LocalSGD):
         return up, rec(h=mem.h + delta, g=mem.g + own)
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(h=up.delta, dg=up.dg)
+        w = 1.0 if self.size_scaled else job.relative_weight
+        return rec(h=w * up.delta, dg=w * up.dg)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         h = srv.h + rnd.rate * up.h

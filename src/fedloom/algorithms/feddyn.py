@@ -10,12 +10,14 @@ from ..core.vector import Rec, Vec, rec, zeros
 class FedDyn(LocalSGD):
     """FedDyn (Acar et al., ICLR 2021, Algorithm 1); the dual is a sum of moves: g_i = -alpha h_i.
 
-    server: x, h (mean of all h_i)
+    server: x, h (sum p_i h_i)
     client: h (h_i, sum of the client's moves)        up: delta
     Paper symbols: theta -> x, the server's h -> -alpha h.
-    Differs from the paper: K SGD steps stand for the exact minimiser of the local problem; delta is
-    weighted as the experiment says (the paper: uniformly). size_scaled is the authors' code for
-    unequal clients, with weighting = uniform: alpha_i = alpha mean(n) / n_i, every example alike.
+    Differs from the paper: K SGD steps stand for the exact minimiser of the local problem; delta
+    and h are weighted as the experiment says (the paper: uniformly). It minimises sum p_i f_i,
+    whoever takes part, unless clients are forgotten or a codec loses something. size_scaled is the
+    authors' code for unequal clients, to be used with weighting = uniform: a plain h, alpha_i =
+    alpha mean(n) / n_i. It minimises the mean over all examples, whatever weighting says.
     Reference: https://arxiv.org/abs/2111.04263
     """
 
@@ -43,7 +45,7 @@ class FedDyn(LocalSGD):
         return rec(delta=delta, weight=job.weight), rec(h=mem.h + delta)
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(h=up.delta)
+        return rec(h=up.delta if self.size_scaled else job.relative_weight * up.delta)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         h = srv.h + rnd.rate * up.h  # the mean over all N of the h_i, this round's included

@@ -12,10 +12,10 @@ class FedExP(LocalSGD):
 
     server: x, lr (its last rate, in rows as server_lr)        client: -        up: delta
     Paper symbols: eta_g -> lr = max(1, sum ||delta_i||^2 / (2 M (||mean delta||^2 + eps))).
-    Differs from the paper: delta is weighted as the experiment says (the paper: uniformly; Eq. 4
-    in both places). The newest model is evaluated, not the mean of the last two. Differs from the
-    authors' code: there the squares are weighted as delta is, and eps is times the cohort, and
-    falls with the square of the rate's decay.
+    Differs from the paper: delta and the squares are weighted as the experiment says (the paper:
+    uniformly; its code as here). The newest model is evaluated, not the mean of the last two.
+    Differs from the authors' code: there eps is times the cohort, and falls with the square of the
+    rate's decay.
     Reference: https://arxiv.org/abs/2301.09604
     """
 
@@ -29,11 +29,12 @@ class FedExP(LocalSGD):
         return rec(x=srv.x)
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(square=(up.delta * up.delta).sum())
+        return rec(square=job.relative_weight * (up.delta * up.delta).sum())
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         square = (up.delta * up.delta).sum()
-        lr = zeros(srv.lr) + up.square / (2 * (square + self.eps))
+        mean = up.square / rnd.relative_weight
+        lr = zeros(srv.lr) + mean / (2 * (square + self.eps))
         lr = lr.clamp_min(1.0)
         return rec(x=srv.x + lr * up.delta, lr=lr)
 

@@ -10,13 +10,14 @@ from ..core.vector import Rec, Vec, rec, unit, zeros
 class FedSMOO(LocalSGD):
     """FedSMOO (Sun et al., ICML 2023, Algorithm 1): clients agree on model and perturbation.
 
-    server: x, h (mean of all h_i), s (global perturbation)
+    server: x, h (sum p_i h_i), s (global perturbation)
     client: h (drift: -beta lambda_i), mu (dual of s_i = s)
     up: delta, s (mu less the last s_i)
     Paper symbols: w -> x, lambda_i -> -h_i / beta, s_hat -> the local s; its second penalty is 1.
     Differs from the authors' code: the server's mean keeps the last perturbation (lines 13, 17);
-    the whole gradient, -h included, is inside the clip; offsets are right (commit 502bec6). delta
-    is weighted as the experiment says, s and h are plain means; the paper has plain ones.
+    the whole gradient, -h included, is inside the clip; offsets are right (commit 502bec6). delta,
+    s and h are weighted as the experiment says (the paper: uniformly): as rho goes to 0 it
+    minimises sum p_i f_i, as FedDyn does.
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
 
@@ -61,10 +62,10 @@ class FedSMOO(LocalSGD):
         return up, rec(h=mem.h + delta, mu=loc.mu)  # line 14
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(h=up.delta, s=up.s)
+        return rec(h=job.relative_weight * up.delta, s=job.relative_weight * up.s)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        s = self.rho * unit(up.s) if self.correction else srv.s  # line 17
+        s = self.rho * unit(up.s / rnd.relative_weight) if self.correction else srv.s  # line 17
         if not self.dynamic:
             return rec(x=srv.x + up.delta, h=srv.h, s=s)
         h = srv.h + rnd.rate * up.h  # line 18

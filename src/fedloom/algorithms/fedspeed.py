@@ -18,11 +18,11 @@ def fedspeed(
     """FedSpeed (Sun et al., ICLR 2023) as its authors run it: FedDyn on gradients at x + rho g /
     ||g||.
 
-    server: x, h (mean of all h_i)        client: h (h_i, sum of the client's moves)
+    server: x, h (sum p_i h_i)        client: h (h_i, sum of the client's moves)
     up: delta
     Paper symbols: its alpha -> mix. Differs from the paper, as the authors' FL-Simulator does: the
     dual is averaged over all clients, not over the participants, and mix is 1, so that no plain
-    gradient is mixed in.
+    gradient is mixed in. Of unequal clients it minimises what FedDyn does, as rho goes to 0.
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
     return Sam(inner=FedDyn(alpha=alpha, size_scaled=False), rho=rho, mix=mix)

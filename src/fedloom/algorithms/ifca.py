@@ -16,7 +16,8 @@ class IFCA(LocalSGD):
     server: x (the first cluster's), x1, size0, size1 (shares of the last cohort)
     client: mine (the number of its cluster)        up: delta, mine
     Differs from the paper: the models begin at x and at points around it, `spread` in every
-    coordinate (the paper: at random). The common test set measures x; a client's own, its model.
+    coordinate (the paper: at random). The common test set measures x; a client's own, its model. A
+    cluster's clients count alike, as in the paper, whatever weighting says.
     Reference: https://arxiv.org/abs/2006.04088
     """
 

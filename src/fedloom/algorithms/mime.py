@@ -12,7 +12,7 @@ class MimeLite(FedAvg):
 
     server: x, m (momentum)        client: -        up: delta, g (the gradient over all its data)
     Paper symbols: s -> m; U is (1 - beta) g + beta m, V the same with the mean gradient.
-    Differs from the paper: delta is weighted as the experiment says (the paper: uniformly).
+    Differs from the paper: delta and g are weighted as the experiment says (the paper: uniformly).
     Reference: https://arxiv.org/abs/2008.03606
     """
 
@@ -32,10 +32,10 @@ class MimeLite(FedAvg):
         return rec(delta=x - msg.x, g=job.full(msg.x), weight=job.weight), mem
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(g=up.g)
+        return rec(g=job.relative_weight * up.g)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        m = (1 - self.beta) * up.g + self.beta * srv.m
+        m = (1 - self.beta) * up.g / rnd.relative_weight + self.beta * srv.m
         return rec(x=srv.x + self.server_lr * up.delta, m=m)
 
 

@@ -12,8 +12,8 @@ class QFedAvg(LocalSGD):
 
     server: x        client: -        up: delta, loss (F_i at x, over all its data)
     Paper symbols: Delta w_i -> -L delta; L -> lipschitz.
-    Differs from the paper: 1e-10 is added to the loss, as in the authors' code. Clients count by
-    their losses alone, whatever `weighting` says; the paper draws them by examples.
+    Differs from the paper: 1e-10 is added to the loss, as in the authors' code. It minimises
+    sum f_i^(q + 1), whatever `weighting` says; the paper draws clients by examples.
     Reference: https://arxiv.org/abs/1905.10497
     """
 

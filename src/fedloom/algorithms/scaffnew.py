@@ -17,7 +17,8 @@ class Scaffnew(LocalSGD):
     Paper symbols: gamma -> job.lr, p -> 1 / K_i, so that p / gamma -> 1 / lr_sum.
     Differs from the paper: a client averages after K_i steps, not with probability p after each.
     h_i moves by (x - x_i) / lr_sum (line 10) at the client's next round, where it learns the mean;
-    if it missed a round, x is no longer that mean, and h_i stays.
+    if it missed a round, x is no longer that mean, and h_i stays. If nobody ever misses one it
+    minimises sum p_i K_i f_i, p_i as weighting says; the paper's K_i are equal.
     Reference: https://arxiv.org/abs/2202.09357
     """
 

@@ -12,10 +12,12 @@ from ..core.vector import Rec, Vec, rec, zeros
 class Scaffold(FedAvg):
     """SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1): step along g - c_i + c.
 
-    server: x, c (mean of all c_i)        client: c (c_i)        up: delta, dc
+    server: x, c (sum p_i c_i)        client: c (c_i)        up: delta, dc
     Paper symbols: y_i -> x, eta_l -> job.lr, eta_g -> server_lr.
-    Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used; delta is
-    weighted as the experiment says (the paper: uniformly), c is the plain mean of the c_i.
+    Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used; delta and c
+    are weighted as the experiment says, p_i = w_i / sum of all w (the paper: uniformly). It
+    minimises sum p_i f_i, whoever takes part. A turnover that forgets, a codec without feedback
+    and a robust aggregation make c another sum; late updates do not.
     Reference: https://arxiv.org/abs/1910.06378
     """
 
@@ -42,10 +44,10 @@ class Scaffold(FedAvg):
         return rec(delta=delta, dc=c - mem.c, weight=job.weight), rec(c=c)
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(dc=up.dc)
+        return rec(dc=job.relative_weight * up.dc)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         return rec(
             x=srv.x + self.server_lr * up.delta,  # line 17; line 16 is the mean
-            c=srv.c + rnd.rate * up.dc,  # line 17: (|S| / N) * mean over S
+            c=srv.c + rnd.rate * up.dc,  # line 17: (|S| / N) * mean over S, weighted
         )

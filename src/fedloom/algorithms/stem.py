@@ -15,8 +15,8 @@ class STEM(LocalSGD):
     client: prev (own last but one point)        up: delta, m
     Paper symbols: d -> m, a_(t+1) = c eta_t^2 with c. It is FAFED with A = 1. Differs from the
     paper: partial cohorts and K_i steps of each client's own, as in FAFED. The last local move is
-    the server's, from means: a client sends its last but one point. delta is weighted as the
-    experiment says, m is a plain mean; the paper has plain ones.
+    the server's, from means: a client sends its last but one point. delta and m are weighted as
+    the experiment says; the paper has plain means.
     Reference: https://arxiv.org/abs/2106.10435
     """
 
@@ -56,8 +56,9 @@ class STEM(LocalSGD):
         return up, rec(prev=loc.prev)
 
     def uniform(self, up: Rec, job: Job) -> Rec:
-        return rec(m=up.m)
+        return rec(m=job.relative_weight * up.m)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        x = srv.x + up.delta - rnd.lr * up.m
-        return rec(x=x, m=up.m, lr=zeros(srv.lr) + rnd.lr, first=zeros(srv.first))
+        m = up.m / rnd.relative_weight
+        x = srv.x + up.delta - rnd.lr * m
+        return rec(x=x, m=m, lr=zeros(srv.lr) + rnd.lr, first=zeros(srv.first))

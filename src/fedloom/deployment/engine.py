@@ -24,7 +24,7 @@ from ..engines.base import keep_memory, one_thread
 from ..engines.client_results import Asked
 from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
-from ..engines.questions import weighed
+from ..engines.questions import weighed, weighed_probe
 from ..engines.summation import finite, push
 from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
@@ -188,9 +188,10 @@ class FederationEngine:
         def take(i: int) -> tuple[Rec, Stats]:
             head, packet = self._opened(i, "probe", -1)
             up = read(packet, like, "the answer before round 1")
-            _check_sum(up, len(clients))
+            part = weighed_probe(self._fed, up, i)
+            _check_sum(part, len(clients))
             costs = (head.gradients, share.down, nbytes(up))
-            return rec(n=1.0, up=up), Stats(i, True, 0.0, 0, *costs, values=head.values)
+            return part, Stats(i, True, 0.0, 0, *costs, values=head.values)
 
         asking = Asking("probe", -1, dict.fromkeys(clients, -1), first)
         shares = dict.fromkeys(map(self._fed.capacity, clients), share)

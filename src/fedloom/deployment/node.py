@@ -21,8 +21,8 @@ from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
 from ..engines.client_round import Client, Done, Share
 from ..engines.gradient import FullGradient, seed_torch
-from ..engines.questions import answer_of, probe_range
-from ..engines.summation import finite, numbers, root
+from ..engines.questions import answer_of, probe_of
+from ..engines.summation import finite, numbers
 from ..errors import ClientError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
@@ -86,10 +86,9 @@ class Node:
     def _probed(self, ask: Ask, parts: Parts) -> bytes:
         like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
         sent = tree(aligned, read(parts, like, "the first message"))
-        found = probe_range(self._client, sent.msg.x, sent.buffers, [self.i])
-        cost = found.stats[0]
+        up, cost = probe_of(self._client, sent.msg.x, sent.buffers, self.i)
         about = {"gradients": cost.gradients, "values": cost.values}
-        return self._sealed(ask, pack(root(found.nodes).up), **about)
+        return self._sealed(ask, pack(up), **about)
 
     def _measured(self, ask: Ask, parts: Parts) -> bytes:
         like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())

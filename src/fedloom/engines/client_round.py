@@ -209,6 +209,8 @@ class Client:
                 k: held * v for k, v in uniform._asdict().items() if not isinstance(v, Tensor)
             }
             part = rec(**part._asdict(), holders=held, shares=rec(**shares))
+            if self.fed.unequal:
+                part = rec(**part._asdict(), relative=job.relative_weight * held)
         part, rule = spread(part, share.wire), self._rule
         return part if rule is None else rule.leaf(part, share.msg, self.fed.seed, round, i)
 
@@ -334,6 +336,7 @@ class Client:
             size=self.fed.relative_size(i),
             kept=self.kept(view),
             around=self.around(view),
+            relative_weight=self.fed.relative_weight(i),
         )
 
     def around(self, view: View) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from ..core.rng import key
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
+from ..federation.federation import Federation
 from ..submodels.base import whole
 from .author_checks import counters, probed
 from .client_results import Asked, RangeResult, Share, Stats
@@ -27,29 +28,42 @@ from .summation import finite, numbers, push, root, spread
 def probe_range(
     client: Client, x: Vec, buffers: Vec, clients: list[int], first: int = 0
 ) -> RangeResult:
-    """Ask clients once before round 1. Returns the sums of what they send."""
-    plan, fed, net = client.plan, client.fed, client.net
-    out, down, all_of_it = RangeResult([], {}, []), nbytes(rec(x=x)), whole(net.layout)
+    """Ask clients once before round 1. The nodes are sums of what they send, times their relative
+    weights.
+    """
+    out = RangeResult([], {}, [])
     for place, i in enumerate(clients, first):
-        with client.explained(i, -1):
-            net.load_buffers(buffers)
-            net.train()
-            seed = key(fed.seed, "probe", 0, i)
-            seed_torch(seed, x)
-            oracle = Gradient(plan, net, all_of_it, x, Buffers())
-            obj = client.first_memory(x, i).obj
-            batch = fed.batch(fed.probe_batch(i))
-            oracle.at(batch, obj, seed)
-            up = probed(plan.algorithm, x, oracle)
-            if not finite(up):
-                raise ClientError(
-                    f"{plan.algorithm.method}: client {i}: what it sent before round 1 is "
-                    "not finite; is the model's loss finite on its data?"
-                )
-        cost = Stats(i, True, 0.0, 0, oracle.calls, down, nbytes(up), values=oracle.values)
+        up, cost = probe_of(client, x, buffers, i)
         out.stats.append(cost)
-        push(out.nodes, 0, place, rec(n=1.0, up=up))
+        push(out.nodes, 0, place, weighed_probe(client.fed, up, i))
     return out
+
+
+def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
+    """What a client sends before round 1, and its cost. Raises ClientError."""
+    plan, fed, net = client.plan, client.fed, client.net
+    with client.explained(i, -1):
+        net.load_buffers(buffers)
+        net.train()
+        seed = key(fed.seed, "probe", 0, i)
+        seed_torch(seed, x)
+        oracle = Gradient(plan, net, whole(net.layout), x, Buffers())
+        obj = client.first_memory(x, i).obj
+        oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
+        up = probed(plan.algorithm, x, oracle)
+        if not finite(up):
+            raise ClientError(
+                f"{plan.algorithm.method}: client {i}: what it sent before round 1 is "
+                "not finite; is the model's loss finite on its data?"
+            )
+    sizes = nbytes(rec(x=x)), nbytes(up)
+    return up, Stats(i, True, 0.0, 0, oracle.calls, *sizes, values=oracle.values)
+
+
+def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
+    """The leaf of what a client sends before round 1: n is its relative weight."""
+    weight = fed.relative_weight(i)
+    return rec(n=weight, up=tree(lambda v: weight * v, up))
 
 
 def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult:

@@ -111,8 +111,8 @@ def ranges(costs: Sequence[float], pieces: int) -> list[tuple[int, int]]:
 
 def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
     """The participation ratio, client updates / N: a mean times it is the sum over the cohort
-    divided by N. With sub-models (d,): the updates that hold a coordinate over all clients that
-    hold it, `holding`; over N if the holders change from round to round (None).
+    divided by N. With sub-models (d,): the updates that hold a coordinate over the relative weights
+    of all clients that hold it, `holding`; over N if the holders change from round to round (None).
 
     >>> from fedloom.core.vector import rec
     >>> two = rec(n=2.0, holders=torch.tensor([2.0, 1.0, 0.0]))
@@ -123,8 +123,9 @@ def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
     """
     if "holders" not in total._fields:
         return float(total.n) / population
-    part: Tensor = total.holders / (population if holding is None else holding.clamp_min(1))
-    return part
+    if holding is None:
+        return total.holders / population  # type: ignore[no-any-return]  # a record's field
+    return torch.where(total.holders > 0, total.holders / holding, 0.0)
 
 
 def rested(srv: Rec, before: Rec, total: Rec) -> Rec:

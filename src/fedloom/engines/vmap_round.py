@@ -24,7 +24,7 @@ from .prefetch import Prefetcher
 from .summation import uniform_of
 
 # the fields of a job that each client has; the others belong to a step, or are functions
-_NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size")
+_NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight")
 
 
 class NeedsFullError(Exception):
@@ -145,10 +145,11 @@ class VmapRound:
                 float(round),
                 float(memories[i].last),
                 self.fed.relative_size(i),
+                self.fed.relative_weight(i),
             )
             for i, n in zip(group, self.steps, strict=True)
         ]
-        self.numbers = torch.tensor(self.table, dtype=dtype, device=device)  # (C, 6)
+        self.numbers = torch.tensor(self.table, dtype=dtype, device=device)  # (C, 7)
         view = self.view
         self.own = _stack([view.take(memories[i].alg) for i in group], msg.x)
         begun = [

@@ -139,6 +139,24 @@ class Federation:
         """n_i N / sum of all n: a client's number of examples over the mean of all clients'."""
         return float(self._sizes[client]) / self._mean_size
 
+    def relative_weight(self, client: int) -> float:
+        """w_i N / sum of all w: a client's aggregation weight over the mean of all clients'."""
+        return self.relative(self.weight(client))
+
+    def relative(self, weight: float) -> float:
+        """An aggregation weight over the mean of all clients'; 1.0 exactly where all are equal."""
+        return weight * self.population / self.all_weights if self.unequal else 1.0
+
+    @functools.cached_property
+    def unequal(self) -> bool:
+        """True if aggregation weights differ from client to client."""
+        return len(set(map(self.weight, range(self.population)))) > 1
+
+    @functools.cached_property
+    def all_weights(self) -> float:
+        """The sum of all clients' aggregation weights."""
+        return math.fsum(map(self.weight, range(self.population)))
+
     @functools.cached_property
     def _mean_size(self) -> float:
         return float(self._sizes.mean())

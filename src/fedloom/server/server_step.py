@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..aggregation.base import contents
@@ -116,12 +117,14 @@ class Step:
         steps = [] if rule.private else [s.steps for s in results.stats]
         longest = max(steps, default=1)
         up, buffers, gathered = rule.root(added, now.gathered, self.fed.seed, t)
-        share, answered = added.mass / self._all_weights, added.n / self.fed.population
+        share, answered = added.mass / self.fed.all_weights, added.n / self.fed.population
         up, link = self.plan.link.arrive(up, now.link, share, answered)
         added = added._replace(n=rule.answered(added, now.gathered))
         part = rate(added, self.fed.population, self._holding)
         up = self._joined(up, mean, t) if mean else up
-        rnd = Round(t, part, self.fed.local.rate(t, max(longest - 1, 0)))
+        rnd = Round(
+            t, part, self.fed.local.rate(t, max(longest - 1, 0)), relative_weight(added, self.fed)
+        )
         srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
         return Learnt(rested(srv, now.srv, added), link, buffers, gathered)
 
@@ -147,10 +150,6 @@ class Step:
         return rec(**up._asdict(), **mean._asdict())
 
     @functools.cached_property
-    def _all_weights(self) -> float:
-        return math.fsum(map(self.fed.weight, range(self.fed.population)))
-
-    @functools.cached_property
     def _holding(self) -> Vec | None:
         needed = self.plan.averaged  # else not needed
         return holding(self.plan.rule, self.fed, self.net) if needed else None
@@ -173,6 +172,16 @@ class Step:
             f"{_percent(sizes, i)} of a sum that makes the server's '{where}' not finite; {_HINT}, "
             'or skip such clients with nonfinite="skip"'
         )
+
+
+def relative_weight(total: Rec, fed: Federation) -> float | Tensor:
+    """The mean relative weight of a round's client updates; with sub-models (d,), of those that
+    hold a coordinate, 1 where nobody does. 1.0 exactly if all clients weigh the same.
+    """
+    if "relative" not in total._fields:
+        return fed.relative(float(total.mass) / float(total.n)) if fed.unequal else 1.0
+    found: Tensor = torch.where(total.holders > 0, total.relative / total.holders, 1.0)
+    return found
 
 
 def largest(*records: Rec) -> float:

@@ -4,7 +4,7 @@ of that size, and which coordinates each size has explored.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,14 +49,16 @@ def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[
 
 
 def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
-    """How many of all clients hold each coordinate, (d,); None if that changes from round to round,
-    or if every client holds everything.
+    """How many of all clients hold each coordinate, each counted by its relative weight, (d,); None
+    if that changes from round to round, or if every client holds everything.
     """
     if rule is None or not (rule.fixed and fed.parted):
         return None
     x = net.init()
     held = torch.zeros_like(x)
-    capacities = Counter(map(fed.capacity, range(fed.population)))
+    capacities: defaultdict[float, float] = defaultdict(float)
+    for i in range(fed.population):
+        capacities[fed.capacity(i)] += fed.relative_weight(i)
     for capacity, clients in capacities.items():
         view = rule.view(x, net, capacity, 0)
         held[... if view.held is None else view.held] += clients
