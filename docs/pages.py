@@ -132,7 +132,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
             "with its inner optimiser",
             "algorithm=diloco local.optimiser=adamw local.lr=0.001 local.weight_decay=0.1",
         ),
-        ("the same by hand", "algorithm=fedavg server=nesterov"),
+        ("with plain local steps, by hand", "algorithm=fedavg server=nesterov"),
     ],
     "ditto": [("measured on the clients' own tests", "algorithm=ditto tests=matched")],
     "ifca": [("measured on the clients' own tests", "algorithm=ifca tests=matched")],

@@ -128,6 +128,7 @@ class Trait(Enum):
     SECOND_MOMENT = "the server takes the root of a plain mean, which is of squares"
     ONE_BROADCAST = "the server's step takes every update to be made from its newest broadcast"
     BUFFERED = "made for an asynchronous clock"
+    KEEPS_OPTIMISER = "a client keeps the state of its local optimiser from round to round"
     INITIAL_MODEL = "client_init() gets the model before round 1, whenever the client joins"
 
 

@@ -114,6 +114,11 @@ PARTS = {
     "down": {"algorithm": FedACG(), "compress": Link(down=TopK(ratio=0.1)), "rounds": 4},
     "both ways": {"compress": Link(Via(TopK(ratio=0.1), Residual()), down=QSGD()), "rounds": 4},
     "median": {"aggregation": "median"},
+    "kept optimiser": {
+        "algorithm": make_algorithm("diloco"),
+        "local": Local(epochs=1, batch=4, lr=0.01, optimiser="adamw"),
+        "rounds": 3,
+    },
     "norm bound": {"aggregation": "norm_bound", "compress": Via(TopK(ratio=0.2), Residual())},
 }
 

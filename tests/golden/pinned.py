@@ -92,6 +92,8 @@ def runs() -> dict[str, Callable[[], Parts]]:
         "local": dataclasses.replace(LOCAL, lr=0.003),
     }
     out["algorithm fafed"] = lambda: tame
+    adamw = dataclasses.replace(LOCAL, optimiser="adamw", lr=0.01, weight_decay=0.01)
+    out["algorithm diloco"] = lambda: {"algorithm": make_algorithm("diloco"), "local": adamw}
     clock = Asynchronous(buffer=5, concurrency=8)
     out["algorithm fedbuff"] = lambda: {"algorithm": make_algorithm("fedbuff"), "clock": clock}
     return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedloom import Local
 from fedloom.algorithms import FedAvg, FedCM, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.cli.method_costs import costs
@@ -84,6 +85,12 @@ def test_a_method_costs_what_its_paper_says(name):
 @pytest.mark.parametrize(("name", "vectors"), [("stem", 1), ("fafed", 2), ("fedavg", 0)])
 def test_the_exchange_before_round_1(name, vectors):
     assert len(costs(make_algorithm(name)).probe) == vectors
+
+
+def test_diloco_keeps_the_two_moments_of_its_inner_optimiser():
+    around = Local(optimiser="adamw").around(make_algorithm("diloco"))
+    assert costs(around).memory == ("opt.m", "opt.v")  # and opt.t, a number
+    assert costs(Local(optimiser="adamw").around(FedAvg())).memory == ()
 
 
 def test_around_a_method_only_the_named_cost_is_added():

@@ -17,6 +17,7 @@ from fedloom.algorithms import (
     fedavgm,
     fedyogi,
 )
+from fedloom.algorithms.diloco import DiLoCo
 from fedloom.config import resolve
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy
@@ -62,9 +63,9 @@ def test_a_methods_defaults_are_its_optimisers() -> None:
         (fedyogi, ServerYogi),
         (fedams, ServerAMSGrad),
         (fedavgm, Momentum),
-        (diloco, Nesterov),
     ):
         assert make() == ServerOpt(inner=LocalSGD(), opt=kind())
+    assert diloco() == ServerOpt(inner=DiLoCo(), opt=Nesterov())
 
 
 def algorithm(*changes: str) -> Any:

@@ -149,7 +149,8 @@ class ClipGrad(Wrapper):
 
 class LocalOpt(Wrapper):
     """Run the local directions, clipped and decayed, through an optimiser that starts again in
-    every round.
+    every round; around a method with Trait.KEEPS_OPTIMISER a client goes on with the state that it
+    had, which is `opt` in its client state.
 
     A method that divides by the learning rates gets the sum of the weights of its gradients in the
     move instead of the sum of the rates: the move of as many directions of 1 (FedNova's ||a_i||_1).
@@ -157,9 +158,17 @@ class LocalOpt(Wrapper):
 
     opt: Optimiser = dataclasses.field()
 
+    @property
+    def _keeps(self) -> bool:
+        return Trait.KEEPS_OPTIMISER in self.traits
+
+    def client_init(self, x: Vec) -> Rec:
+        mem = self.inner.client_init(x)
+        return rec(**mem._asdict(), opt=self.opt.init(x)) if self._keeps else mem
+
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         x, loc = self.inner.start(msg, mem, job)
-        loc = rec(inner=loc, opt=self.opt.init(x))
+        loc = rec(inner=loc, opt=mem.opt if self._keeps else self.opt.init(x))
         if Trait.DIVIDES_BY_RATES not in self.traits:
             return x, loc
         one = x.new_ones(1)
@@ -178,7 +187,13 @@ class LocalOpt(Wrapper):
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         job = job._replace(lr_sum=loc.weights[0]) if Trait.DIVIDES_BY_RATES in self.traits else job
-        return self.inner.finish(x, loc.inner, msg, mem, job)
+        up, new = self.inner.finish(x, loc.inner, msg, mem, job)
+        return up, rec(**(new._asdict() | {"opt": loc.opt})) if self._keeps else new
+
+    def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        answer, new = self.inner.ask(msg, mem, job)
+        kept = self._keeps and new is not mem
+        return answer, rec(**(new._asdict() | {"opt": mem.opt})) if kept else new
 
     def begun(self, y: Rec) -> Rec:
         return rec(**y._asdict(), opt=self.opt.init(y.x))
