@@ -281,8 +281,14 @@ class Algorithm(Part, ABC):
         """-> numbers of the server's for the columns of a round, such as rec(server_lr=srv.lr)."""
         return rec()
 
+    def pull_strength(self, job: Job) -> Num:
+        """-> lambda, if the direction has lambda (x - msg.x): local.clip_pull = false then leaves
+        lambda x out of the clip. None: it has no such term.
+        """
+        return None
 
-OPTIONAL = ("ask", "personal", "report")
+
+OPTIONAL = ("ask", "personal", "pull_strength", "report")
 
 
 class LocalSGD(Algorithm):

@@ -244,6 +244,7 @@ LOCAL_CHANGES = {
     "momentum": 0.5,
     "weight_decay": 0.1,
     "clip": 0.1,
+    "clip_pull": False,
     "drop_last": True,
     "order": "text",
     "optimiser": "adam",
@@ -265,10 +266,12 @@ def test_a_setting_of_local_training_changes_the_run(key):
     base = {"epochs": 2, "batch": 2, "lr": 0.1}
     if key.startswith("beta"):
         base["optimiser"] = "adamw"
+    if key == "clip_pull":
+        base["clip"] = 0.1
     changed = base | {key: LOCAL_CHANGES[key]}
     if key == "steps":
         del changed["epochs"]
-    method = "fafed" if key == "probe_batch" else "fedavg"
+    method = {"probe_batch": "fafed", "clip_pull": "feddyn"}.get(key, "fedavg")
     sizes = (3, 5, 4, 7, 3, 8, 5)
     from tiny import clusters
 

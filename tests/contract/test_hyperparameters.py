@@ -81,9 +81,11 @@ OTHER: dict[str, dict[str, Any]] = {
 # a target that is one: what another() finds beside None is none
 OTHER |= {f"{make.__name__}.ignore": {"ignore": 1} for make in OBJECTIVES.values()}
 ELSEWHERE = {
+    "Clip.clip_pull",
     "CubeRoot.epoch",
     "Local.beta1",
     "Local.beta2",
+    "Local.clip_pull",
     "Local.probe_batch",
     "Local.drop_last",
     "Local.seconds",

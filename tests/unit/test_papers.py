@@ -18,9 +18,9 @@ from fedloom.papers.arithmetic import work
 from fedloom.papers.cost import FACTORS, cost, macs, seconds
 from fedloom.papers.entry import Claim, Row
 from fedloom.papers.facts import class_total_sd, facts
-from fedloom.papers.lines import NAME, read
+from fedloom.papers.lines import NAME, others, read, settings_of
 from fedloom.papers.measure import LOWER, Context, goals, measure, smoothed
-from fedloom.papers.plan import changes_of, paper_rounds, plan
+from fedloom.papers.plan import changes_of, digest_of, paper_rounds, plan
 from fedloom.papers.published_tables import tables_of, value_of
 from fedloom.papers.table import _pairs, overall, table
 
@@ -208,6 +208,29 @@ def test_what_cannot_run_is_said(tmp_path: Path) -> None:
         plan(entry("fedacg:1a"), "paper", tmp_path, ["fedavgg"])
     with pytest.raises(ConfigError, match="has no key 'lrr'"):
         plan(entry("fafed:2c"), "cpu", tmp_path, more=["local.lrr=1"])
+
+
+def test_committed_lines_still_belong_to_their_runs(tmp_path: Path) -> None:
+    """A setting that comes later, with its default, is no other run."""
+    lines = read(Path(__file__).parents[2] / "docs/results/papers" / NAME)
+    last = {(line["recipe"], line["settings"]["algorithm.name"]): line for line in lines}
+    assert len(last) >= 6
+    for line in last.values():
+        config = resolve(line["recipe"], line["changes"])
+        assert digest_of(config.values) == line["digest"], line["changes"]
+    # of commit 415b1d0
+    made = plan(entry("fedsmoo:8"), "cpu", tmp_path, more=["engine=serial"])
+    digests = {row: digest for (_, row, _), digest in made.digests.items()}
+    assert (digests["feddyn"], digests["fedsmoo"]) == ("64f4938fcc1f", "641871909bb9")
+    split = plan(entry("fedsmoo:8"), "cpu", tmp_path, ["fedsmoo"], 1, ["local.clip_pull=false"])
+    assert split.runs[0].digest != digests["fedsmoo"]
+    line = {"recipe": made.runs[0].recipe, "scale": "cpu", "changes": [*made.runs[0].typed]}
+    settings = settings_of(made.runs[0].config.values) | {"local.lr": 1.0}
+    del settings["local.clip_pull"], settings["local.precision"]
+    line |= {"seed": 0, "digest": "another", "version": "1", "settings": settings}
+    assert others([line], made.runs[:1]) == [
+        "c10-100-c3 fedavg seed 0: a line is not used, local.lr differs"
+    ]
 
 
 # ----------------------------------------------------------------------------------------- the cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..algorithm import ACCUMULATED, Grad, Job, LocalSGD, Round
 from ..core.hyper import Positive, hyper
-from ..core.vector import Rec, Vec, rec, zeros
+from ..core.vector import Num, Rec, Vec, rec, zeros
 
 
 class FedDyn(LocalSGD):
@@ -17,7 +17,8 @@ class FedDyn(LocalSGD):
     and h are weighted as the experiment says (the paper: uniformly). It minimises sum p_i f_i,
     whoever takes part, unless clients are forgotten or a codec loses something. size_scaled is the
     authors' code for unequal clients, to be used with weighting = uniform: a plain h, alpha_i =
-    alpha mean(n) / n_i. It minimises the mean over all examples, whatever weighting says.
+    alpha mean(n) / n_i. It minimises the mean over all examples, whatever weighting says. Their
+    clip, as FL-Simulator's, leaves +alpha x out: local.clip_pull = false.
     Reference: https://arxiv.org/abs/2111.04263
     """
 
@@ -37,8 +38,10 @@ class FedDyn(LocalSGD):
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
-        alpha = self.alpha / job.size if self.size_scaled else self.alpha
-        return grad(x) + alpha * (mem.h + x - msg.x), loc
+        return grad(x) + self.pull_strength(job) * (mem.h + x - msg.x), loc
+
+    def pull_strength(self, job: Job) -> Num:
+        return self.alpha / job.size if self.size_scaled else self.alpha
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x

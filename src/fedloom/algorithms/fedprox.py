@@ -13,6 +13,7 @@ def fedprox(mu: float = 0.001, server_lr: float = 1.0) -> Algorithm:
     server: x        client: -        up: delta
     Differs from the paper: K SGD steps stand for its gamma-inexact solution.
     Differs from FedACG's code: that one's weight is mu/2, 0.001 (mu = 0.002); its text says 0.001.
+    Differs from FL-Simulator: its clip leaves +mu x out (local.clip_pull = false).
     Reference: https://arxiv.org/abs/1812.06127
     """
     return Prox(inner=FedAvg(server_lr=server_lr), mu=mu)

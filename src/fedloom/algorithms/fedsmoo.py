@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..algorithm import ACCUMULATED, MEAN, Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import NonNegative, Positive, hyper
-from ..core.vector import Rec, Vec, rec, unit, zeros
+from ..core.vector import Num, Rec, Vec, rec, unit, zeros
 
 
 class FedSMOO(LocalSGD):
@@ -15,8 +15,8 @@ class FedSMOO(LocalSGD):
     up: delta, s (mu less the last s_i)
     Paper symbols: w -> x, lambda_i -> -h_i / beta, s_hat -> the local s; its second penalty is 1.
     Differs from the authors' code: the server's mean keeps the last perturbation (lines 13, 17);
-    the whole gradient, -h included, is inside the clip; offsets are right (commit 502bec6). delta,
-    s and h are weighted as the experiment says (the paper: uniformly): as rho goes to 0 it
+    its clip leaves +x / beta out (local.clip_pull = false); offsets are right (commit 502bec6).
+    delta, s and h are weighted as the experiment says (the paper: uniformly): as rho goes to 0 it
     minimises sum p_i f_i, as FedDyn does.
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
@@ -55,6 +55,9 @@ class FedSMOO(LocalSGD):
         if self.dynamic:
             g = g + (mem.h + x - msg.x) / self.beta  # line 11
         return g, loc
+
+    def pull_strength(self, job: Job) -> Num:
+        return 1 / self.beta if self.dynamic else None
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x

@@ -22,7 +22,8 @@ def fedspeed(
     up: delta
     Paper symbols: its alpha -> mix. Differs from the paper, as the authors' FL-Simulator does: the
     dual is averaged over all clients, not over the participants, and mix is 1, so that no plain
-    gradient is mixed in. Of unequal clients it minimises what FedDyn does, as rho goes to 0.
+    gradient is mixed in. Differs from FL-Simulator: its clip leaves +alpha x out (local.clip_pull =
+    false). Of unequal clients it minimises what FedDyn does, as rho goes to 0.
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
     return Sam(inner=FedDyn(alpha=alpha, size_scaled=False), rho=rho, mix=mix)

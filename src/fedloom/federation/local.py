@@ -95,6 +95,12 @@ class Local:
         "largest norm of all gradients together, before weight decay",
         source="10 in FedACG's and FedSMOO's code",
     )
+    clip_pull: bool = hyper(
+        True,
+        "clip all of a method's pull lambda (x - received x); false: lambda x joins weight decay, "
+        "behind the clip (feddyn, fedprox, fedsmoo, fedspeed)",
+        source="true: the papers; false: FL-Simulator, Acar's FedDyn",
+    )
     sam: NonNegative | None = hyper(
         None,
         "rho: gradients are taken at x + rho g / ||g||",
@@ -137,6 +143,11 @@ class Local:
             raise ConfigError(
                 f"local.momentum = {self.momentum} goes with optimiser sgd, not {self.optimiser}"
             )
+        if not self.clip_pull and self.clip is None:
+            raise ConfigError(
+                f"local.clip_pull = {self.clip_pull} goes with local.clip, and there is none; give "
+                "local.clip (10 in FL-Simulator), or drop local.clip_pull"
+            )
         for name in ("beta1", "beta2"):
             if self.optimiser == "sgd" and getattr(self, name) is not None:
                 raise ConfigError(
@@ -164,7 +175,9 @@ class Local:
         return base * factor
 
     def around(self, method: Algorithm) -> Algorithm:
-        """The method with clipping, weight decay, optimiser and SAM in the documented order."""
+        """The method with clipping, weight decay, optimiser and SAM in the documented order. Raises
+        CompositionError for parts that do not go with the method.
+        """
         opt: Optimiser | None = None
         if self.optimiser != "sgd":
             betas = [(0.9, self.beta1), (0.999, self.beta2)]
@@ -172,4 +185,5 @@ class Local:
             opt = Adam(lr=1.0, beta1=beta1, beta2=beta2, eps=1e-8)
         elif self.momentum:
             opt = Momentum(lr=1.0, beta=self.momentum)
-        return build(method, self.clip, self.weight_decay, opt, self.optimiser == "adamw", self.sam)
+        decoupled = self.optimiser == "adamw"
+        return build(method, self.clip, self.weight_decay, opt, decoupled, self.sam, self.clip_pull)

@@ -16,7 +16,7 @@ from ..core.commit import own_commit
 from ..errors import CheckpointError, DataError
 from ..report.curve_data import measured
 from ..report.runs import Run, load_run
-from ..storage.identity import FREE, flatten
+from ..storage.identity import FREE, NEW, flatten
 from .plan import PaperRun
 
 Line = dict[str, Any]
@@ -192,4 +192,6 @@ def _same_place(line: Line, run: PaperRun) -> bool:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    then = {key: value for key, (value, _) in NEW.items()}  # what a line without the setting had
+    one, other = then | dict(one), then | dict(other)
     return [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]

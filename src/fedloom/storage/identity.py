@@ -41,6 +41,7 @@ SEEDS = ("seed", "data.seed")
 # part that a file names have the part's name
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
+    "local.clip_pull": (True, None),
     "data.standardise": (False, "table"),
     "data.rules": ([], "table"),
     "data.class_names": ([], "table"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..algorithm import Algorithm, Grad, Job, Round
-from ..core.vector import Rec, Vec
+from ..core.vector import Num, Rec, Vec
 
 
 class Wrapper(Algorithm):
@@ -84,6 +84,9 @@ class Wrapper(Algorithm):
 
     def report(self, srv: Rec) -> Rec:
         return self.inner.report(srv)
+
+    def pull_strength(self, job: Job) -> Num:
+        return self.inner.pull_strength(job)
 
     # ------------------------------------------------------ second trajectories: see Job.move
     def begun(self, y: Rec) -> Rec:

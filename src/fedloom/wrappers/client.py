@@ -4,8 +4,8 @@ The parts of a local step run in this order, and build() puts them so:
     gradient -> SAM -> prox and the method's corrections -> joint clip -> weight decay
     -> local optimiser -> move
 That is torch.optim.SGD(momentum, weight_decay) after clip_grad_norm_; the method's corrections are
-clipped too. A recursion over gradients is clipped and decayed one gradient at a time instead
-(ClipGrad).
+clipped too, but for lambda x of a pull under local.clip_pull = false. A recursion over gradients is
+clipped and decayed one gradient at a time instead (ClipGrad).
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import torch
 
 from ..algorithm import Algorithm, Grad, Job, Oracle, Trait
 from ..core.hyper import NonNegative, Positive, Share, hyper
-from ..core.vector import Rec, Vec, clip, rec, unit, zeros
+from ..core.vector import Num, Rec, Vec, clip, rec, unit, zeros
+from ..errors import CompositionError
 from .base import Wrapper
 from .optimisers import Optimiser
+
+_ANY = Job(weight=1.0, steps=1.0, lr=1.0, lr_sum=1.0, round=0.0, step=0.0, last=-1.0)
 
 
 class Prox(Wrapper):
@@ -39,6 +42,9 @@ class Prox(Wrapper):
             return g
 
         return self.inner.direction(x, loc, msg, mem, Oracle.instead(pulled, grad), job)
+
+    def pull_strength(self, job: Job) -> Num:
+        return self.mu if self.inner.plain else None  # else the direction has another share of it
 
 
 class Sam(Wrapper):
@@ -92,15 +98,32 @@ class Sam(Wrapper):
 
 
 class Clip(Wrapper):
-    """Limit the norm of the whole direction, everything of the method included."""
+    """Limit the norm of the whole direction, everything of the method included.
+
+    clip_pull False: but for lambda x of a pull lambda (x - msg.x), which is added afterwards, as
+    weight decay is. Raises CompositionError for a method that has no pull.
+    """
 
     norm: Positive = hyper(10.0, "largest norm", "10 in FedACG's and FedSMOO's code")
+    clip_pull: bool = hyper(True, "clip all of a pull, too", "True: the papers; False: their code")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.clip_pull and self.inner.pull_strength(_ANY) is None:
+            raise CompositionError(
+                f"local.clip_pull = false and {self.method}: its direction has no pull towards the "
+                "received model that could stay outside of the clip; drop local.clip_pull, or take "
+                "feddyn, fedprox, fedsmoo or fedspeed"
+            )
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
         d, loc = self.inner.direction(x, loc, msg, mem, grad, job)
-        return clip(d, self.norm), loc
+        if self.clip_pull:
+            return clip(d, self.norm), loc
+        outside = self.inner.pull_strength(job) * (x if job.kept is None else job.kept(x))
+        return clip(d - outside, self.norm) + outside, loc
 
     def along(self, d: Vec, y: Rec, job: Job) -> tuple[Vec, Rec]:
         return clip(d, self.norm), y
@@ -218,17 +241,19 @@ def build(
     opt: Optimiser | None = None,
     decoupled: bool = False,
     sam: float | None = None,
+    clip_pull: bool = True,
 ) -> Algorithm:
     """Put the local parts around a method in the documented order.
 
-    decoupled: weight decay outside of the optimiser, as in AdamW. sam: rho of Sam.
+    decoupled: weight decay outside of the optimiser, as in AdamW. sam: rho of Sam. clip_pull: see
+    Clip. Raises CompositionError for parts that do not go with the method.
     """
     recursive = Trait.RECURSIVE in method.traits
-    if recursive:
+    if recursive and clip_pull:
         if clip is not None or weight_decay:
             method = ClipGrad(inner=method, norm=clip, wd=weight_decay)
     elif clip is not None:
-        method = Clip(inner=method, norm=clip)
+        method = Clip(inner=method, norm=clip, clip_pull=clip_pull)
     if weight_decay and not decoupled and not recursive:
         method = WeightDecay(inner=method, wd=weight_decay)
     if opt:
