@@ -62,11 +62,9 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ("Table 8, and SAM", "algorithm=fedsmoo algorithm.correction=false"),
         ("Table 8, and its correction: FedSMOO", "algorithm=fedsmoo"),
     ],
-    "scaffold": [
-        ("option I", "algorithm=scaffold algorithm.option=1"),
-        ("FedGamma", "algorithm=scaffold local.sam=0.01"),
-    ],
+    "scaffold": [("option I", "algorithm=scaffold algorithm.option=1")],
     "fedsam": [("the same by hand", "algorithm=fedavg local.sam=0.01")],
+    "fedgamma": [("the same by hand", "algorithm=scaffold local.sam=0.01")],
     "mofedsam": [("the same by hand", "algorithm=fedcm local.sam=0.01")],
     "fedspeed": [("the same by hand", "algorithm=feddyn algorithm.alpha=0.1 local.sam=0.1")],
     "fedadam": [

@@ -34,6 +34,7 @@ from fedloom.algorithms import (
     fedadam,
     fedams,
     fedavgm,
+    fedgamma,
     fedprox,
     fedsam,
     fedspeed,
@@ -149,6 +150,19 @@ def follow_dc(alpha, eta0=None):
         x = x + weighted(cohort(t), moves) + of_all(h)
         g = g + change
         np.testing.assert_allclose(g, of_all(g_i), rtol=0, atol=1e-12)
+
+
+def follow_gamma(rho, server_lr=1.0):
+    """SCAFFOLD, option II, on SAM's gradients: line 10 has g~ - c_i + c."""
+    x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((N, 2))
+    for t in range(12):
+        yield x
+        moves, new = [], c_i.copy()
+        for i in cohort(t):
+            shift = c - c_i[i]
+            moves.append(sgd(i, t, x, lambda i, y, shift=shift: sharp(i, y, rho) + shift))
+            new[i] = c_i[i] - c - moves[-1] / sum(rates(i, t))
+        x, c, c_i = x + server_lr * weighted(cohort(t), moves), c + (new - c_i).sum(0) / N, new
 
 
 def follow_nova(server_lr):
@@ -350,6 +364,7 @@ CASES = {
     "fedsam": (fedsam(rho=0.3, server_lr=0.8), lambda: follow_sam(0.3, 0.8)),
     "fedcm": (FedCM(alpha=0.3, server_lr=0.9), lambda: follow_cm(0.3, 0.0, 0.9)),
     "mofedsam": (mofedsam(alpha=0.4, rho=0.2), lambda: follow_cm(0.4, 0.2)),
+    "fedgamma": (fedgamma(rho=0.3, server_lr=0.9), lambda: follow_gamma(0.3, 0.9)),
     "fedspeed": (fedspeed(alpha=0.5, rho=0.2), lambda: follow_dyn(0.5, 0.2, 1.0)),
     "fedspeed, mixed": (fedspeed(alpha=0.5, rho=0.2, mix=0.3), lambda: follow_dyn(0.5, 0.2, 0.3)),
     "feddc": (FedDC(alpha=0.2), lambda: follow_dc(0.2)),

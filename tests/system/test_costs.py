@@ -31,6 +31,7 @@ TABLE = {
     "fedsam": (1, 1, 0, 2),
     "fedcm": (2, 1, 0, 1),  # 1.5 x as FedACG counts; FedSMOO's Table 3 counts 2 x
     "mofedsam": (2, 1, 0, 2),  # 1.5 x; FedSMOO's Table 3 counts 2 x
+    "fedgamma": (2, 2, 1, 2),
     "scaffold": (2, 2, 1, 1),  # the server does not mirror c_i, or 2, 1 would do
     "feddc": (2, 2, 2, 1),
     "fedsmoo": (2, 2, 2, 2),

@@ -92,11 +92,11 @@ def test_what_has_no_meaning_is_no_and_only_that() -> None:
     def refused(axis: str, column: str) -> set[str]:
         return {row for row, name in table(axis).reasons if name == column}
 
-    sums = {"scaffold", "fafed", "fedcm", "feddc", "mofedsam", "stem", "scaffnew"}
+    sums = {"scaffold", "fedgamma", "fafed", "fedcm", "feddc", "mofedsam", "stem", "scaffnew"}
     assert refused("local", "momentum") == sums
     for column in ("adam", "adamw"):
         assert refused("local", column) == sums | {"fednova"}  # no weights to divide by
-    assert refused("local", "sam") == {"fedsmoo", "fedsam", "mofedsam", "fedspeed"}
+    assert refused("local", "sam") == {"fedsmoo", "fedsam", "mofedsam", "fedgamma", "fedspeed"}
     assert refused("local", "sgd") == set()
     for column in SERVERS:
         several = {"ifca"}  # models at the server

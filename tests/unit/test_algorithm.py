@@ -224,6 +224,7 @@ USUAL = {  # the hyper-parameters that the pages of the methods name
     "feddc": {"alpha": 0.01, "eta0": None, "size_scaled": False},
     "fedsam": {"rho": 0.01, "server_lr": 1.0},
     "mofedsam": {"alpha": 0.1, "rho": 0.01, "server_lr": 1.0},
+    "fedgamma": {"rho": 0.01, "server_lr": 1.0},
     "fedspeed": {"alpha": 0.1, "rho": 0.1, "mix": 1.0},
     "stem": {"alpha": 0.1, "c": None},
     "naive_adaptive": {"beta": 0.9, "eps": 0.0},

@@ -100,7 +100,7 @@ def test_the_table_names_what_there_is():
 
 
 # methods that are an expression of another paper's method
-MIXTURES = {("fedspeed", "feddyn"), ("mofedsam", "fedcm")}
+MIXTURES = {("fedspeed", "feddyn"), ("mofedsam", "fedcm"), ("fedgamma", "scaffold")}
 CODECS = "compression/codecs"
 
 

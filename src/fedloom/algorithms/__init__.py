@@ -14,6 +14,7 @@ from .fedcm import FedCM
 from .feddc import FedDC
 from .feddyn import FedDyn
 from .fedexp import FedExP
+from .fedgamma import fedgamma
 from .fedlin import FedLin
 from .fednova import FedNova
 from .fedopt import fedadagrad, fedadam, fedyogi
@@ -59,6 +60,7 @@ __all__ = [
     "fedadam",
     "fedams",
     "fedavgm",
+    "fedgamma",
     "fedprox",
     "fedsam",
     "fedspeed",

@@ -38,6 +38,7 @@ ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
         "feddc": (papers.FedDC, "FedDC"),
         "fedsam": (papers.fedsam, "FedSAM"),
         "mofedsam": (papers.mofedsam, "MoFedSAM"),
+        "fedgamma": (papers.fedgamma, "FedGAMMA"),
         "fedspeed": (papers.fedspeed, "FedSpeed"),
         "stem": (papers.STEM, "STEM"),
         "fedexp": (papers.FedExP, "FedExP"),

@@ -28,6 +28,7 @@ FACTORS = {
     "fedmlb": 2.6,
     "fedsam": 2.0,
     "mofedsam": 2.0,
+    "fedgamma": 2.0,
     "fedsmoo": 2.0,
     "fafed": 2.0,
     "stem": 2.0,
