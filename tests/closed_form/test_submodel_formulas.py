@@ -73,6 +73,25 @@ def test_three_clients_are_averaged_coordinate_by_coordinate_by_hand():
     assert new == [8 - (1 + 4 + 7) / 3, -6 - (2 + 6) / 2, 4 - 3, 2 - 4]
 
 
+@pytest.mark.parametrize(("planted", "counts"), [(1e-17, False), (-1e-15, False), (1e-14, True)])
+def test_what_rounding_left_of_a_coordinate_does_not_count(planted, counts):
+    """Sums in another order give 0 or 1e-17; the largest entry is 7, and 7 eps is 1.6e-15."""
+    start, pulls = [8.0, -6.0, 4e-3, 2e-3], [[1, 2, 3, 4], [4, 7, planted, 9]]
+    new = _one_round(greedy(count="nonzero"), start, pulls, [1.0, 0.75])
+    want = 4e-3 - ((3 + planted) / 2 if counts else 3)
+    np.testing.assert_allclose(new[2], want, rtol=0, atol=1e-15)
+    assert new[:2] == [8 - (1 + 4) / 2, -6 - (2 + 7) / 2]
+
+
+def test_the_bound_follows_the_type_and_the_update():
+    for dtype in (torch.float32, torch.float64):
+        eps = torch.finfo(dtype).eps
+        delta = torch.tensor([0.0, 0.5 * eps, 4 * eps, -2.0], dtype=dtype)
+        for scale in (1.0, 2.0**20, 2.0**-20):
+            assert FIARSE(count="nonzero").covered(scale * delta).tolist() == [0, 0, 1, 1]
+    assert FIARSE(count="nonzero").covered(torch.zeros(3)).tolist() == [0, 0, 0]
+
+
 def test_what_nobody_holds_keeps_its_bits():
     start = [8.1, -6.3, 0.1, 0.7]
     new = _one_round(greedy(), start, [[1, 2, 3, 4], [5, 6, 7, 8]], [0.5, 0.25])

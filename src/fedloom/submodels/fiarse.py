@@ -47,12 +47,15 @@ class FIARSE(Rule):
     (tensor) or per "shard". shards: for the last, patterns of names such as "encoder.*"; a
     parameter belongs to the first that it fits, and is exempt if it fits none. count: a
     coordinate's mean is over its "holders" (Appendix C.1) or over the clients whose delta is not 0
-    there ("nonzero", section 3 and the released code). dynamic: re-make the mask at every step.
-    biased: the factor above. Both off is greedy pruning; static and biased, a weight below tau has
-    factor 1. momentum_mask: under momentum or Adam, a weight that has fallen below tau moves on
-    ("grad": gradients alone are masked, as with torch's SGD) or stops ("update": so is the step);
-    weight decay is masked in both. mask_bias, mask_first, mask_classifier: whether the Linear
-    layers' biases, the first and the last layer compete.
+    there ("nonzero", section 3 and the released code). Not 0 is above eps times the update's
+    largest entry, eps the type's relative precision (1.2e-7 in float32): a smaller one is what
+    rounding left of a sum of such entries, 0 or not by the order of its terms; the released code
+    compares with 0 itself. dynamic: re-make the mask at every step. biased: the factor above. Both
+    off is greedy pruning; static and biased, a weight below tau has factor 1. momentum_mask: under
+    momentum or Adam, a weight that has fallen below tau moves on ("grad": gradients alone are
+    masked, as with torch's SGD) or stops ("update": so is the step); weight decay is masked in
+    both. mask_bias, mask_first, mask_classifier: whether the Linear layers' biases, the first and
+    the last layer compete.
 
     Differs from the paper: line 10 as printed would send x itself off the mask; here, as in the
     code, nothing is sent there. Differs from the released code: its factor is never applied (the
@@ -186,7 +189,8 @@ class FIARSE(Rule):
 
     def covered(self, delta: Vec) -> Vec:
         if self.count == "nonzero":
-            return (delta != 0).to(delta.dtype)
+            size = delta.abs()
+            return (size > torch.finfo(delta.dtype).eps * size.max()).to(delta.dtype)
         return torch.ones_like(delta)
 
     def told(self, view: View) -> Rec:
