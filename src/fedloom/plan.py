@@ -107,11 +107,11 @@ class Plan:
         """One sentence for each setting under which the method does not do what its paper says."""
         return [said for rule in WARNINGS if (said := rule(self))]
 
-    def rates(self, local: Local, round: int, steps: int) -> list[float]:
-        """The learning rates of a client's steps in a round. Raises ConfigError where they are 0
-        and the method divides by them.
+    def rates(self, local: Local, round: int, steps: int, pace: int) -> list[float]:
+        """The learning rates of a client's steps in a round; pace: see Federation.pace(). Raises
+        ConfigError where they are 0 and the method divides by them.
         """
-        rates, traits = [local.rate(round, k) for k in range(steps)], self.algorithm.traits
+        rates, traits = [local.rate(round, k, pace) for k in range(steps)], self.algorithm.traits
         divides = Trait.READS_THE_MOVE in traits and not total(rates)
         if divides or (Trait.DIVIDES_BY_RATES in traits and not rates[0]):
             raise ConfigError(

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from fedloom import Local, LocalSGD
+from fedloom.algorithms import Scaffold
+from fedloom.config import resolve
 from fedloom.core.vector import rec
+from fedloom.errors import ConfigError
 from fedloom.federation.schedules import (
     SCHEDULES,
     CubeRoot,
@@ -17,7 +20,7 @@ from fedloom.federation.schedules import (
     InverseSqrt,
     STEMTheory,
 )
-from tiny import quadratics, trace
+from tiny import A, B, quadratics, trace
 
 
 # -------------------------------------------------------------------------------- FAFED, Theorem 2
@@ -120,3 +123,50 @@ def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
     run = quadratics(Told(), (1, 3, 4, 2), local=local, cohort=[[0, 1, 3], [0]])
     told = [(loop.srv.lr, loop.srv.rate) for loop in trace(run, 2)][1:]
     assert told == [(pytest.approx(0.1 / 4), 0.75), (pytest.approx(0.08), 0.25)]
+
+
+# ---------------------------------------------------------------------- FedACG's code: by the epoch
+@pytest.mark.parametrize("engine", ["serial", "vectorised:2", "workers:2"])
+@pytest.mark.parametrize("method", [LocalSGD(), Scaffold()])
+def test_a_rate_may_fall_by_the_clients_own_passes(method, engine, engine_of):
+    """Epoch e of round t has the rate eta decay^(t + e), whatever its number of steps."""
+    sizes, epochs, decay = (2, 5, 3, 2), 3, 0.8
+    falls = Exponential(decay=decay, step_decay="epoch")
+    local = Local(epochs=epochs, batch=1, lr=0.1, schedule=falls)
+    engine = engine_of(engine) if engine.startswith("workers") else engine
+    run = quadratics(method, sizes, local=local, weighting="uniform", engine=engine)
+    x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((4, 2))
+    for t, loop in enumerate(trace(run, 4)):
+        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-14)
+        moves, total = np.zeros((4, 2)), np.zeros(4)
+        for i, steps in enumerate(sizes):
+            y = x.copy()
+            for e in range(epochs):
+                rate = 0.1 * decay ** (t + e)
+                for _ in range(steps):
+                    y = y - rate * (A[i] * (y - B[i]) + c - c_i[i])
+                    total[i] += rate
+            moves[i] = y - x
+        x = x + moves.mean(0)
+        if isinstance(method, Scaffold):
+            c_i = c_i - c - moves / total[:, None]
+            c = c_i.mean(0)
+
+
+def test_of_clients_with_as_many_steps_the_server_is_told_the_one_with_most_passes():
+    falls = Exponential(decay=0.8, step_decay="epoch")
+    local = Local(steps=6, batch=1, lr=0.1, schedule=falls)
+    run = quadratics(Told(), (2, 5, 3, 4), local=local, cohort=[[0, 1, 2, 3], [1, 3]])
+    told = [loop.srv.lr for loop in trace(run, 2)][1:]
+    assert told == [pytest.approx(0.1 * 0.8 ** (0 + 5 // 2)), pytest.approx(0.1 * 0.8 ** (1 + 1))]
+
+
+def test_the_word_for_it_is_epoch_and_no_other():
+    made = SCHEDULES.make("exponential", decay=0.5, step_decay="epoch")
+    assert [made(2, 0), made.of(3)(2, 2), made.of(3)(2, 3), made.of(3)(2, 7)] == [
+        0.5**n for n in (2, 2, 3, 4)
+    ]
+    with pytest.raises(ConfigError, match=r"step_decay must be in \(0, inf\) or epoch, got 'ep"):
+        SCHEDULES.make("exponential", step_decay="epochs")
+    values = resolve("fedacg_cifar10", ["local.schedule.step_decay=epoch"]).values
+    assert values["local"]["schedule"]["step_decay"] == "epoch"

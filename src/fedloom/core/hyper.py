@@ -27,7 +27,8 @@ T = TypeVar("T")
 class Hyper:
     """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
     `open_high`; optional: None is allowed too; whole: fractions are refused; one_per: a list has
-    one value for each of these. example: a value, if the type says too little.
+    one value for each of these; words: allowed beside numbers. example: a value, if the type says
+    too little.
     """
 
     meaning: str = ""
@@ -40,6 +41,7 @@ class Hyper:
     optional: bool = False
     whole: bool = False
     one_per: str = ""
+    words: tuple[str, ...] = ()
     example: str = ""
 
     def within(self, kind: Any) -> Hyper:
@@ -61,6 +63,8 @@ class Hyper:
             for part in parts:  # beside another type a bool or a Literal is not the only choice
                 if len(parts) == 1 or typing.get_origin(part) is Annotated:
                     found = found.within(part)
+                elif typing.get_origin(part) is Literal:
+                    found = dataclasses.replace(found, words=typing.get_args(part))
         for rule in getattr(kind, "__metadata__", ()):
             if isinstance(rule, Hyper):
                 mine, blank = vars(found), vars(Hyper())
@@ -79,11 +83,12 @@ class Hyper:
             return "any"
         left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
         right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
-        return f"in {left}, {right}{' or none' if self.optional else ''}{listed}"
+        others = [*self.words, *["none"] * self.optional]
+        return f"in {left}, {right}{''.join(f' or {word}' for word in others)}{listed}"
 
     def allows(self, value: Any) -> bool:
         """True if a value is within the range."""
-        if value is None and self.optional:
+        if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
             return True
         if self.one_per and isinstance(value, tuple):
             each = dataclasses.replace(self, one_per="", optional=False, choices=())

@@ -328,7 +328,7 @@ class FederationEngine:
             if not self._weighs_itself:
                 up = up._replace(weight=weight)  # a client does not say how much it counts
             steps = self._fed.steps(i)
-            rates = self._plan.rates(self._fed.local, round, steps)
+            rates = self._plan.rates(self._fed.local, round, steps, self._fed.pace(i))
             before = rec(last=float(last))
             job = self._client.job(i, round, before, share.view, rates, None)
             job = job.at(lr=rates[-1], step=float(steps - 1))

@@ -268,7 +268,7 @@ class Client:
         seed_torch(seed, net.params[0])  # start() may draw
         own, obj = view.take(memory.alg), self.begun(view, memory, i, round, seed)
         ref, indices = view.seen(msg.x), fed.batches(i, round)
-        rates = self.plan.rates(fed.local, round, len(indices))
+        rates = self.plan.rates(fed.local, round, len(indices), fed.pace(i))
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
         full = FullGradient(self.plan, fed, net, view, ref, obj, (round, i))
         job = self.job(i, round, memory, view, rates, full)

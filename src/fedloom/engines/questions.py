@@ -124,7 +124,7 @@ def answer_of(
     fed, plan, view = client.fed, client.plan, share.view
     own = view.take(memory.alg)
     full = _full(client, share, memory, i, round, key(fed.seed, "ask", round, i))
-    rates = plan.rates(fed.local, round, fed.steps(i))
+    rates = plan.rates(fed.local, round, fed.steps(i), fed.pace(i))
     job = client.job(i, round, memory, view, rates, full)
     share.net.train()
     before = counters(share.msg, own)

@@ -130,24 +130,25 @@ class VmapRound:
         dtype, device = msg.x.dtype, msg.x.device
         self.batches = Batches(self.fed, group, round, msg.x, whole, ahead)
         self.steps, K = self.batches.steps, max(self.batches.steps)
-        rates = {n: self.plan.rates(self.fed.local, round, n) for n in set(self.steps)}
-        sums = {n: total(r) for n, r in rates.items()}
-        self.rates = [rates[n] for n in self.steps]
+        works = [(n, self.fed.pace(i)) for i, n in zip(group, self.steps, strict=True)]
+        rates = {w: self.plan.rates(self.fed.local, round, *w) for w in set(works)}
+        sums = {w: total(r) for w, r in rates.items()}
+        self.rates = [rates[w] for w in works]
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
         self.seeds = substreams(seeds, K).to(device)
-        wide = {n: r + r[-1:] * (K - n) for n, r in rates.items()}
-        self.lr = torch.tensor([wide[n] for n in self.steps], dtype=dtype, device=device)
+        wide = {w: r + r[-1:] * (K - len(r)) for w, r in rates.items()}
+        self.lr = torch.tensor([wide[w] for w in works], dtype=dtype, device=device)
         self.table = [  # of every client, see _NUMBERS
             (
                 self.fed.weight(i),
-                float(n),
-                sums[n],
+                float(w[0]),
+                sums[w],
                 float(round),
                 float(memories[i].last),
                 self.fed.relative_size(i),
                 self.fed.relative_weight(i),
             )
-            for i, n in zip(group, self.steps, strict=True)
+            for i, w in zip(group, works, strict=True)
         ]
         self.numbers = torch.tensor(self.table, dtype=dtype, device=device)  # (C, 7)
         view = self.view

@@ -237,6 +237,10 @@ class Federation:
         work = self._work(client)
         return work.size, work.per_epoch
 
+    def pace(self, client: int) -> int:
+        """Steps of a pass over a client's data, if its rates depend on it; else 0."""
+        return self._work(client).per_epoch if self.local.by_epoch else 0
+
     def batches(self, client: int, round: int) -> Sequence[Tensor]:
         """The indices (B,) of every local step of a client in a round, on the data's device."""
         order = self.order(client, round).to(

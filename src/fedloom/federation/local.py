@@ -21,7 +21,7 @@ from ..core.hyper import (
 )
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
-from .schedules import Constant
+from .schedules import Constant, Schedule
 
 
 @synonyms(batch_size="batch", learning_rate="lr", optimizer="optimiser")
@@ -124,7 +124,7 @@ class Local:
         "convolutions in bfloat16 (autocast); tf32, on CUDA, rounds what products read. Weights, "
         "updates and evaluation stay in dtype",
         choices=("full", "bf16", "tf32"),
-        source="full in all five papers' code",
+        source="FedACG's code: fp16, a loss scaler per client; FedSMOO's: TF32; the others': full",
     )
     drop_last: bool = hyper(
         False,
@@ -162,11 +162,21 @@ class Local:
             return (1, None) if self.seconds is None else (None, None)
         return self.epochs, self.steps
 
-    def rate(self, round: int, step: int) -> float:
-        """The local learning rate of a step; both count from 0."""
+    @property
+    def by_epoch(self) -> bool:
+        """True if rates depend on how many steps a client's pass over its data has."""
+        return isinstance(self.schedule, Schedule) and self.schedule.by_epoch
+
+    def rate(self, round: int, step: int, per_epoch: int = 0) -> float:
+        """The local learning rate of a step; both count from 0. per_epoch: steps of the client's
+        pass over its data, where rates depend on it.
+        """
         lr = self.lr
         base = lr[min(round, len(lr) - 1)] if isinstance(lr, Sequence) else lr
-        factor = plain_number(self.schedule(round, step))
+        schedule: Callable[[int, int], float] = self.schedule
+        if per_epoch and isinstance(schedule, Schedule):
+            schedule = schedule.of(per_epoch)
+        factor = plain_number(schedule(round, step))
         if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
             raise ConfigError(
                 f"local.schedule must give a number from 0, and gives {factor!r} in round {round}, "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 from ..core.hyper import Part, Positive, PositiveInt, Share, hyper
 from ..core.registry import Registry
@@ -16,6 +18,15 @@ class Schedule(Part):
     def __call__(self, round: int, step: int) -> float:
         raise NotImplementedError
 
+    @property
+    def by_epoch(self) -> bool:
+        """True if the rate depends on the client's passes over its data: see of()."""
+        return False
+
+    def of(self, per_epoch: int) -> Callable[[int, int], float]:
+        """The schedule of a client that passes over its data in so many steps."""
+        return self
+
 
 class Constant(Schedule):
     """Always 1."""
@@ -25,17 +36,30 @@ class Constant(Schedule):
 
 
 class Exponential(Schedule):
-    """decay^round * step_decay^step.
+    """decay^round * step_decay^step; with step_decay "epoch" decay^(round + e) in pass e over the
+    client's own data, from 0 in every round, as FedACG's code has it.
 
-    >>> Exponential(decay=0.5)(2, 7)
-    0.25
+    >>> Exponential(decay=0.5)(2, 7), Exponential(decay=0.5, step_decay="epoch").of(5)(2, 7)
+    (0.25, 0.125)
     """
 
     decay: Positive = hyper(0.998, source="FedACG, FedSMOO: {0.995, 0.998, 1}")
-    step_decay: Positive = hyper(1.0, source="1: one rate per round")
+    step_decay: Positive | Literal["epoch"] = hyper(
+        1.0,
+        "of every local step; epoch: decay itself, of every pass over the client's data",
+        "1: one rate per round; epoch: FedACG's code",
+    )
+
+    @property
+    def by_epoch(self) -> bool:
+        return self.step_decay == "epoch"
+
+    def of(self, per_epoch: int) -> Callable[[int, int], float]:
+        return (lambda t, k: float(self.decay ** (t + k // per_epoch))) if self.by_epoch else self
 
     def __call__(self, round: int, step: int) -> float:
-        return float(self.decay**round * self.step_decay**step)
+        within = 1.0 if isinstance(self.step_decay, str) else self.step_decay**step
+        return float(self.decay**round * within)
 
 
 class Cosine(Schedule):

@@ -17,7 +17,8 @@ def fedacg_cifar10() -> dict[str, Any]:
     """FedACG's CIFAR-10: 100 clients, Dirichlet 0.3, 5 % a round, ResNet-18, 1,000 rounds.
 
     500 images a client, 5 epochs of batch 50 (50 steps), rate 0.1 that falls by 0.998 a round,
-    weight decay 0.001, clipped at 10. For a GPU. 500 clients: `fedacg_cifar10_500`.
+    weight decay 0.001, clipped at 10. For a GPU. 500 clients: `fedacg_cifar10_500`. The authors'
+    code decays inside the round, too: local.schedule.step_decay=epoch.
     """
     return _images("cifar10", 10, CIFAR10, 100, 50, 0.85)
 

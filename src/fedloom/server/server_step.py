@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
 from ..engines.base import Engine
-from ..engines.client_round import RangeResult
+from ..engines.client_round import RangeResult, Stats
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
 from ..federation.federation import Federation
@@ -114,19 +114,24 @@ class Step:
             added = self._nobody(now)
         if added is None:
             return now
-        steps = [] if rule.private else [s.steps for s in results.stats]
-        longest = max(steps, default=1)
+        last = self._last_rate(t, [] if rule.private else results.stats)
         up, buffers, gathered = rule.root(added, now.gathered, self.fed.seed, t)
         share, answered = added.mass / self.fed.all_weights, added.n / self.fed.population
         up, link = self.plan.link.arrive(up, now.link, share, answered)
         added = added._replace(n=rule.answered(added, now.gathered))
         part = rate(added, self.fed.population, self._holding)
         up = self._joined(up, mean, t) if mean else up
-        rnd = Round(
-            t, part, self.fed.local.rate(t, max(longest - 1, 0)), relative_weight(added, self.fed)
-        )
+        rnd = Round(t, part, last, relative_weight(added, self.fed))
         srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
         return Learnt(rested(srv, now.srv, added), link, buffers, gathered)
+
+    def _last_rate(self, t: int, stats: Sequence[Stats]) -> float:
+        """The local rate of a round's last step: of the clients with as many, of the one with the
+        shortest pass over its data.
+        """
+        longest = max((s.steps for s in stats), default=1)
+        pace = min((self.fed.pace(s.client) for s in stats if s.steps == longest), default=0)
+        return self.fed.local.rate(t, max(longest - 1, 0), pace)
 
     def _nobody(self, now: Learnt) -> Rec:
         """The sum of no updates, if the aggregation steps then too."""
