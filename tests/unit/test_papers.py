@@ -233,6 +233,36 @@ def test_committed_lines_still_belong_to_their_runs(tmp_path: Path) -> None:
     ]
 
 
+def test_fedsmoo_as_released_is_a_row_that_no_claim_is_about(tmp_path: Path) -> None:
+    place = ("fedsmoo:1", "c100-200-c10", "fedsmoo-as-released")
+    values = _values(*place)
+    local = values["local"]
+    assert (values["rounds"], values["sampling"], values["algorithm"]["beta"]) == (
+        (1000, "bernoulli", 10.0)
+    )
+    assert (local["batch"], local["epochs"], local["clip"]) == (25, 5, 10.0)
+    assert not local["clip_pull"] and local["schedule"]["decay"] == 0.998
+    assert _values(*place, "cpu")["rounds"] == 100
+    found = entry("fedsmoo:1")
+    wanted = [w for w in found.wanted() if w.protocol.name == "c100-200-c10"]
+    assert len(wanted) == len({w.row.key for w in wanted}) == 9, "a number of each row"
+    assert [w.row.key for w in wanted if w.cell is None] == ["fedsmoo-as-released"]
+    assert all("as-released" not in b.key for c in found.claims for _, b in _pairs(c, found))
+    made = plan(found, "cpu", tmp_path, more=["engine=serial"])
+    assert not made.refused and made.digests["c10-100-u0.6", "fedsmoo", 0] == "152ecf9d0266"
+
+
+@pytest.mark.parametrize("found", RUNS, ids=lambda e: e.id)
+def test_a_tables_header_says_where_the_released_code_differs(found: Entry) -> None:
+    said = " ".join(found.notes)
+    words = {
+        "fedacg": ("fp16", "step_decay=epoch"),
+        "fedsmoo": ("TF32", "bernoulli", "1,000 rounds", "0.998", "clip_pull=false", "E n_0"),
+        "fiarse": ("biased=false", "count=nonzero", "statistics=batch"),
+    }
+    assert all(word in said for word in words.get(found.paper, ()))
+
+
 # ----------------------------------------------------------------------------------------- the cost
 def test_arithmetic_is_that_of_the_protocols() -> None:
     """Multiplications of a forward pass, and the samples of a round."""

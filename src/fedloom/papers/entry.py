@@ -156,16 +156,19 @@ class Entry:
         return next((p for p in self.protocols if p.fits(cell)), None)
 
     def wanted(self) -> Iterator[Wanted]:
-        """Every number of the entry: the published ones in the paper's order, then the measures."""
+        """Every number of the entry once: the published in the paper's order, then the measures."""
+        printed = set()
         for cell in self.cells():
             row, protocol = self.row_of(cell), self.protocol_of(cell)
             if row is not None and protocol is not None:
+                printed.add((row.key, protocol.name, cell.metric, cell.at))
                 yield Wanted(row, protocol, cell.metric, cell.at, cell)
         for measure in self.measures:
             metric, _, at = measure.partition(" ")
             for protocol in self.protocols:
                 for row in self.rows:
-                    yield Wanted(row, protocol, metric, at, None)
+                    if (row.key, protocol.name, metric, at) not in printed:
+                        yield Wanted(row, protocol, metric, at, None)
 
     def headline(self, protocol: Protocol) -> tuple[str, str]:
         """The measure that claims compare unless they name one: of the first metric the mean over

@@ -66,7 +66,12 @@ _GRID = (
 )
 
 
-_figure = Paper(name="fedacg", cpu=CPU, measures=_CURVE).entry
+_RELEASED = (
+    "Released code: fp16 autocast with a loss scaler per client and round, whose overflows skip "
+    "steps; here local.precision = full.",
+    "Released code: the rate decays inside the round, too (local.schedule.step_decay=epoch).",
+)
+_figure = Paper(name="fedacg", cpu=CPU, opens=_RELEASED, measures=_CURVE).entry
 
 
 def _table(

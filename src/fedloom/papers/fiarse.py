@@ -116,14 +116,19 @@ _FIRST = (
 )
 _OPEN = (
     "Means are over the clients that hold a coordinate (submodel.count=holders); the released code "
-    "counts those with an update that is not 0 (nonzero).",
+    "counts those with an update that is not 0 (submodel.count=nonzero).",
     "Rate 0.1 without momentum; the paper reports each method at the best of its grid.",
     "The paper's numbers are means of three seeds.",
 )
 _TEXTS = "On AG News FIARSE alone runs: the others cannot cut the attention of these networks."
 
 
-_of = Paper(name="fiarse", cpu=CPU, notes=_OPEN).entry
+_RELEASED = (
+    "Released code: without the importance factor (submodel.biased=false).",
+    "Released code: norms use the test batch (evaluate.statistics=batch), test sets have nothing "
+    "to do with the clients' labels (data.tests=independent).",
+)
+_of = Paper(name="fiarse", cpu=CPU, opens=_RELEASED, notes=_OPEN).entry
 
 
 def _curves(sizes: tuple[str, ...]) -> tuple[str, ...]:
