@@ -138,6 +138,7 @@ def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
     assert "local.lr cannot change" in fedloom("resume", "a", "local.lr=1", code=2).output
     file = Path("a/config.toml")
     file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
+    Path("a/manifest.json").unlink()  # without a seal
     assert "another configuration: local" in fedloom("resume", "a", "rounds=3", code=1).output
     assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 2
 

@@ -27,6 +27,7 @@ from fedloom.data import digits, iid
 from fedloom.models import MODELS, mlp
 from fedloom.report import human_seconds
 from fedloom.storage.run_directory import RunDirectory
+from fedloom.storage.seal import seal
 from tiny import Fedloom
 
 SMALL = ("rounds=3", "local.epochs=1")
@@ -269,6 +270,7 @@ def test_many_runs_go_on_one_after_another(fedloom: Fedloom) -> None:
     for name in ("b", "c"):
         shutil.copytree("runs/a", f"runs/{name}")
         Path(f"runs/{name}/summary.json").unlink()
+        Path(f"runs/{name}/manifest.json").unlink()  # the settings are changed by hand
         file = Path(f"runs/{name}/config.toml")
         file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
     Path("runs/c/config.toml").write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
@@ -313,6 +315,7 @@ def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
     newest = weights("a/model.safetensors")
     for name, content in old.items():  # as if the run had been stopped behind round 5 of more
         Path("a", name).write_bytes(content)
+    seal(Path("a"), *old)
     assert "round 5" in fedloom("export", "a", "--out", "new.safetensors").output
     assert weights("new.safetensors") == newest
     for name in old:

@@ -167,6 +167,7 @@ def as_before(run):
     old = describe.fingerprint(describe.configuration(exp, loop), exp.data, loop, "1")
     (run / "fingerprint.json").write_text(json.dumps(old))
     (run / ".lock").write_text("")
+    (run / "manifest.json").unlink()
     return old
 
 
@@ -192,6 +193,7 @@ def test_an_old_folder_of_another_configuration_is_refused_as_ever(run):
 
 def test_a_fingerprint_that_is_none_is_said(run):
     (run / "fingerprint.json").write_text("[]")
+    (run / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"fingerprint.json cannot be read"):
         experiment(rounds=10).resume(run)
 
@@ -201,6 +203,7 @@ def test_another_version_is_said_and_written_down(name, run, whole, caplog):
     path = run / "environment.json"
     now = json.loads(path.read_text())
     path.write_text(json.dumps(now | {name: "0.0.7"}))
+    (run / "manifest.json").unlink()
     experiment(rounds=8).resume(run)
     assert f"was run with {name} 0.0.7 until round 6 and goes on with {name} {now[name]}" in (
         caplog.text

@@ -326,6 +326,7 @@ def test_old_folders_keep_what_they_said(tmp_path):
     summary = json.loads(file.read_text())
     del summary["metric"]["higher_is_better"]
     file.write_text(json.dumps(summary))
+    (tmp_path / "run" / "manifest.json").unlink()
     assert load_run(tmp_path / "run").metric.higher_is_better is None
 
 

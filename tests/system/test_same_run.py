@@ -170,6 +170,7 @@ def test_a_run_of_before_goes_on_without_marks(tmp_path):
     new = fingerprint(configuration(one, loop), one.data, loop)
     assert old["version"] == "2" and old["objective"] != new["objective"]
     (tmp_path / "run" / "fingerprint.json").write_text(json.dumps(old))
+    (tmp_path / "run" / "manifest.json").unlink()
     exp().resume(tmp_path / "run")
 
 

@@ -463,6 +463,7 @@ def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_w
     resolve("digits", ["rounds=2", "local.epochs=1"]).experiment().run(run)
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace('"serial"', '"workers:64"'))
+    (run / "manifest.json").unlink()
     on(monkeypatch, 2)
     (run / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="at most 8 workers"):

@@ -15,9 +15,9 @@ from fedloom.storage.manifest import (
     read_manifest,
     remove,
     round_folder,
-    verify_log,
     write_manifest,
 )
+from fedloom.storage.seal import Seal
 
 CONTENT = {
     "round": 12,
@@ -155,19 +155,19 @@ def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder, monkeypatch)
     with open(log, "ab") as f:
         f.write(b'{"round": 2')
     check_log(said, log)
-    verify_log(run)
+    Seal(run).check_log()
     log.write_bytes(b'{"round": 7}\n')
     with pytest.raises(CheckpointError, match=r"rounds.jsonl does not have the checksum") as caught:
-        verify_log(run)
+        Seal(run).check_log()
     assert "put back the file" in str(caught.value) and "\n" not in str(caught.value)
     later = round_folder(folder.parent, 13)  # a damaged one says nothing
     later.mkdir()
     (later / "manifest.json").write_text("{")
     with pytest.raises(CheckpointError, match="checksum"):
-        verify_log(run)
+        Seal(run).check_log()
 
     def unreadable(path, size):
         raise PermissionError(path)
 
     monkeypatch.setattr("fedloom.storage.manifest.checksum", unreadable)
-    verify_log(run)  # what reads the log for its rows says that
+    Seal(run).check_log()  # what reads the log for its rows says that

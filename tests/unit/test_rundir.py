@@ -185,11 +185,11 @@ def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatc
 
 def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
     run.write_json("a.json", {"b": [1.5, None]})
-    assert run.read_json("a.json") == {"b": [1.5, None]}
+    assert run.read_object("a.json") == {"b": [1.5, None]}
     (run.path / "a.json").write_text("{")
     for name in ("a.json", "missing.json"):
         with pytest.raises(CheckpointError, match=name) as caught:
-            run.read_json(name)
+            run.read_object(name)
         assert "\n" not in str(caught.value)
 
 

@@ -155,6 +155,7 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
     from fedloom.config import from_run
     from fedloom.report import load_run
     from fedloom.storage.manifest import numbered
+    from fedloom.storage.seal import Seal
 
     found = load_run(run)
     python = found.config.get("source") == "python"
@@ -168,6 +169,7 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
 
             options = {k: v for k, v in config.values["model"].items() if k != "name"}
             module = MODELS[config.values["model"]["name"]](**options)
+        Seal(run).check("model.safetensors")
         return _load(run / "model.safetensors"), module, final
     if not saved:
         raise CheckpointError(
@@ -190,7 +192,7 @@ def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.
     experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
     loop = experiment.build()
     folder = RunDirectory(run)
-    state = folder.load(ClientMemory(folder.memory_folder), loop.net.device)
+    state = folder.load(ClientMemory(folder.memory_folder), loop.net.device, older=False)
     assert state is not None  # there is a manifest, and a damaged one raises
     x = at_server(loop.plan.algorithm, loop.fed.seed, "model", state.round, state.srv.srv)
     module = loop.net.export(x, state.buffers).cpu()

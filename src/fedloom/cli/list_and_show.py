@@ -165,9 +165,11 @@ def _run(folder: Path) -> str:
     """The page of a run. Raises CheckpointError."""
     from fedloom.report import load_run
     from fedloom.report.attendance import attendance, names_of
+    from fedloom.storage.seal import Seal
 
     from .printing import table
 
+    Seal(folder).check_all()
     run = load_run(folder)
     _, state, shown = _line(run)
     page = table([["run", run.label], ["state", state], ["result", shown]])

@@ -95,11 +95,12 @@ def _clients(run: Path | None) -> list[tuple[str, str]]:
     """A line that says how unequal the clients' data are, of a run with a folder."""
     from fedloom.core.parsing import parse_json
     from fedloom.report.skew import skew_of, words
+    from fedloom.storage.seal import Seal
 
     file = None if run is None else run / "partition.json"
     if file is None or not file.is_file():
         return []
-    found = skew_of(parse_json(file.read_text(encoding="utf-8")))
+    found = skew_of(parse_json(Seal(file.parent).read(file.name)))
     return [] if found is None else [("clients", words(found))]
 
 

@@ -25,6 +25,7 @@ from ..federation.capacities import levels_of
 from ..models import make_model
 from ..recipes import RECIPES
 from ..storage.identity import CHANGEABLE, differing
+from ..storage.seal import Seal
 from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .capacities import capacities_of, checked_capacities
@@ -185,14 +186,16 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run directory, with changes that `resume` allows.
 
-    Raises CheckpointError if it is no run directory, ConfigError for a run that Python code started
-    (its model and data are in that code) and for a change of a setting that decides the numbers.
+    Raises CheckpointError if it is no run directory or its settings were altered, ConfigError for a
+    run that Python code started (its model and data are in that code) and for a change of a setting
+    that decides the numbers.
     """
     file = Path(run) / "config.toml"
     if not file.is_file():
         raise CheckpointError(
             f"'{run}' is not a run directory: it has no config.toml; see `fedloom list runs`"
         )
+    Seal(run).check("config.toml")
     raw = read(file)
     if raw.get("source") == "python":
         raise ConfigError(

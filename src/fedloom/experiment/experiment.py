@@ -332,7 +332,7 @@ class Experiment(Settings):
         loop = self.build()
         check_same(folder, configuration(self, loop), self.data, loop, but=("engine",))
         self._attach(loop, folder)
-        state = folder.load(loop.memory, loop.net.device)
+        state = folder.load(loop.memory, loop.net.device, older=False)
         if state is None:
             raise CheckpointError(
                 f"'{out}' has no checkpoint yet, so there is no model to measure; {folder.resume} "

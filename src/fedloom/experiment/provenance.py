@@ -36,7 +36,9 @@ from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts, flatten
+from ..storage.manifest import deployed
 from ..storage.run_directory import RunDirectory
+from ..storage.seal import FIRST, resealed
 
 _log = logging.getLogger(__name__)
 _PIECE = 1 << 24  # bytes
@@ -198,7 +200,7 @@ def check_same(
     known = folder.read_object("fingerprint.json")
     own = fingerprint(config, data, loop, known.get("version", "1"))
     other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
-    if other and folder.deployed and "engine" in other:
+    if other and deployed(folder.path) and "engine" in other:
         raise CheckpointError(
             f"'{folder.path}' is a federation's, which {folder.resume} goes on with"
         )
@@ -378,19 +380,20 @@ def _describe(
 ) -> None:
     import tomli_w
 
-    folder.write_json(
-        "partition.json",
-        {
-            **by_client(data),
-            # for exports, even if the data are no longer available
-            "inputs": recipe(data.raw, data.transform, data.inputs),
-            "metric": told(loop.fed.metrics, loop.plan.objective),
-            # of a federation whose nodes measure the model: how many test samples they have
-            "tests_elsewhere": data.about.get("tests_elsewhere", 0),
-        },
-    )
     environment = _environment(folder, loop.round) | {"device": str(loop.net.device)}
-    folder.write_json("environment.json", environment)
-    folder.write_json("fingerprint.json", fingerprint(config, data, loop))
-    # last: from now on the folder is a run that can be resumed
-    write_atomic(folder.path / "config.toml", tomli_w.dumps(dict(config)))
+    with resealed(folder.path, *FIRST):
+        folder.write_json(
+            "partition.json",
+            {
+                **by_client(data),
+                # for exports, even if the data are no longer available
+                "inputs": recipe(data.raw, data.transform, data.inputs),
+                "metric": told(loop.fed.metrics, loop.plan.objective),
+                # of a federation whose nodes measure the model: how many test samples they have
+                "tests_elsewhere": data.about.get("tests_elsewhere", 0),
+            },
+        )
+        folder.write_json("environment.json", environment)
+        folder.write_json("fingerprint.json", fingerprint(config, data, loop))
+        # last: from now on the folder is a run that can be resumed
+        write_atomic(folder.path / "config.toml", tomli_w.dumps(dict(config)))

@@ -25,6 +25,7 @@ from ..storage.identity import group_of
 from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
+from ..storage.seal import GROWING, LAST, resealed
 from . import notebook
 from .provenance import engine_text
 
@@ -149,12 +150,13 @@ def _write(
 ) -> None:
     from safetensors.torch import save_model
 
-    with disk_errors():
-        write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
-    folder.write_json("ledger.json", ledger)
-    many = len(clients["values"] or ()) > 10_000
-    folder.write_json("clients.json", clients, None if many else 1)
-    folder.write_json("summary.json", summary)  # last: if it is there, all is there
+    with resealed(folder.path, *LAST, *GROWING):
+        with disk_errors():
+            write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
+        folder.write_json("ledger.json", ledger)
+        many = len(clients["values"] or ()) > 10_000
+        folder.write_json("clients.json", clients, None if many else 1)
+        folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
 def _shown(loop: Loop) -> Curve:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedloom.storage.seal import Seal
+
 from .runs import Run, read_rows
 
 _HEADS = {  # what a row names: the column
@@ -32,6 +34,7 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     """How often each client was asked and what came of it, over all draws of all rounds; None if
     the run in this folder was not deployed. names: of the clients. Raises CheckpointError.
     """
+    Seal(path).check("clients.jsonl")
     draws = [draw for row in read_rows(path / "clients.jsonl") for draw in _draws(row)]
     if not draws:
         return None

@@ -17,7 +17,8 @@ from fedloom.core.metric_direction import higher_is_better
 from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.identity import deciding, flatten, group_of, in_new_names, varies
-from fedloom.storage.manifest import begun, verify_log
+from fedloom.storage.manifest import begun
+from fedloom.storage.seal import Seal
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -169,12 +170,13 @@ class Group:
 def load_run(path: str | Path) -> Run:
     """Read a run directory; files that a killed run had not yet written are left empty.
 
-    Raises CheckpointError if `path` is not a run directory or one of its files is corrupt.
+    Raises CheckpointError if `path` is not a run directory, or one of its files is corrupt or was
+    altered after the run.
     """
     path = Path(path)
-    text, config = _read_config(path)
-    summary = _read_object(path / "summary.json")
-    verify_log(path)
+    text, config, seal = _read_config(path)
+    summary = _read_object(seal, "summary.json")
+    seal.check_log()
     rows = read_rows(path / "rounds.jsonl")
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
@@ -194,10 +196,10 @@ def load_run(path: str | Path) -> Run:
         summary=summary,
         columns=columns,
         present=present,
-        ledger=_read_object(path / "ledger.json"),
-        partition=_read_object(path / "partition.json"),
-        clients=_read_object(path / "clients.json"),
-        environment=_read_object(path / "environment.json"),
+        ledger=_read_object(seal, "ledger.json"),
+        partition=_read_object(seal, "partition.json"),
+        clients=_read_object(seal, "clients.json"),
+        environment=_read_object(seal, "environment.json"),
     )
 
 
@@ -237,7 +239,7 @@ def show_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _read_config(path: Path) -> tuple[str, dict[str, Any]]:
+def _read_config(path: Path) -> tuple[str, dict[str, Any], Seal]:
     file = path / "config.toml"
     if not file.is_file():
         raise CheckpointError(
@@ -245,7 +247,8 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any]]:
             "give a folder that 'fedloom run' wrote"
         )
     try:
-        text = file.read_text(encoding="utf-8")
+        seal = Seal(path)
+        text = seal.read(file.name).decode()
         config = parse_toml(text)
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
@@ -259,14 +262,15 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any]]:
             f"'{path}' is not a run directory: it has settings, and nothing that a run writes; "
             "give a folder that 'fedloom run' wrote"
         )
-    return text, config
+    return text, config, seal
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def _read_object(seal: Seal, name: str) -> dict[str, Any]:
+    file = seal.run / name
     if not file.is_file():
         return {}
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
+        found = parse_json(seal.read(name))
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
     if not isinstance(found, dict):

@@ -1,5 +1,5 @@
-"""The checkpoints of a run folder, and checks that they and the log of rounds are as they were
-written.
+"""The checkpoints of a run folder and their manifests, which tell whether files are as they were
+written. The run folder has a manifest too (seal.py).
 
 It needs no torch, because reports use it. It touches only real folders with exactly the names that
 a run gives; anything else beside or inside them belongs to somebody else.
@@ -20,9 +20,11 @@ from ..core.parsing import parse_json
 from ..errors import CheckpointError
 from .atomic import checksum, parts, write_atomic
 
+# what wrong kinds of values in a file of JSON raise
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 FORMAT = 2  # 1 had no checksums of the manifest and of the log
 FILES = ("manifest.json", "state.safetensors", "memory.json")  # of a checkpoint
-_NAME = re.compile(r"[0-9]{8}|[1-9][0-9]{8,}")
+ROUND = re.compile(r"[0-9]{8}|[1-9][0-9]{8,}")
 
 
 def begun(folder: Path) -> bool:
@@ -42,7 +44,7 @@ def named(checkpoints: Path) -> list[Path]:
     if not checkpoints.is_dir():
         return []
     return sorted(
-        (p for p in checkpoints.iterdir() if _NAME.fullmatch(p.name)), key=lambda p: int(p.name)
+        (p for p in checkpoints.iterdir() if ROUND.fullmatch(p.name)), key=lambda p: int(p.name)
     )
 
 
@@ -65,7 +67,7 @@ def remove(folder: Path) -> None:
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the manifest with its checksum: the checkpoint is now valid. Raises OSError."""
+    """Write the manifest with its checksum: a checkpoint is now valid. Raises OSError."""
     content = {"format": FORMAT, **content}
     sealed = {**content, "checksum": _seal(content)}
     write_atomic(folder / "manifest.json", json.dumps(sealed, indent=1))
@@ -75,19 +77,49 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint. Raises CheckpointError if it is not as it was written, OSError
     if it cannot be read.
     """
+    found = unsealed(folder, "round")
+    if found["round"] != int(folder.name):
+        raise CheckpointError(f"manifest.json is of round {found['round']!r}")
+    return found
+
+
+def unsealed(folder: Path, needed: str) -> dict[str, Any]:
+    """The content of a manifest, which has this key. Raises CheckpointError if it is not as it was
+    written, OSError if it cannot be read.
+    """
     try:
         found: dict[str, Any] = parse_json((folder / "manifest.json").read_bytes())
-        said, kind, round = found.pop("checksum", None), found["format"], found["round"]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        said, kind, _ = found.pop("checksum", None), found["format"], found[needed]
+    except MALFORMED as error:
         raise CheckpointError(f"manifest.json is damaged ({error})") from None
     old = kind == 1 and said is None  # its other fields are checked as they are used
     if not old and said != _seal(found):
         raise CheckpointError("manifest.json does not have the checksum it was written with")
     if kind not in (1, FORMAT):
         raise CheckpointError(f"manifest.json has format {kind!r}, of a later fedloom")
-    if round != int(folder.name):
-        raise CheckpointError(f"manifest.json is of round {round!r}")
     return found
+
+
+def check_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Raise CheckpointError if the files of a checkpoint are not as they were written, or its
+    manifest names others. Raises OSError.
+    """
+    wanted = manifest["sha256"]
+    if set(wanted) != {*FILES[1:]}:
+        raise CheckpointError(f"manifest.json names other files than {' and '.join(FILES[1:])}")
+    for name in FILES[1:]:
+        if (folder / name).is_symlink() or not (folder / name).is_file():
+            raise CheckpointError(f"{name} is gone, or is a link")
+        if checksum(folder / name) != wanted[name]:
+            raise CheckpointError(f"{name} does not have the checksum it was written with")
+
+
+def damaged(folder: Path, error: Exception) -> str:
+    """What is said of the newest checkpoint of a run, if it is not as it was written."""
+    return (
+        f"'{folder}' is damaged: {error}; put back the file as it was, or go on from the "
+        f"checkpoint before it with {resuming(folder.parent.parent)}"
+    )
 
 
 def rows_of(manifest: Mapping[str, Any]) -> int:
@@ -101,37 +133,40 @@ class LogError(CheckpointError):
 
 def check_log(manifest: Mapping[str, Any], log: Path) -> None:
     """Raise LogError if the log of rounds, up to a checkpoint, is not as it was then."""
-    size, wanted = log.stat().st_size if log.exists() else 0, manifest["log_bytes"]
-    if size < wanted:
-        raise LogError(f"{log.name} is {'shorter than it was' if size else 'gone'}")
-    if "log_sha256" in manifest and wanted and checksum(log, wanted) != manifest["log_sha256"]:
-        raise LogError(f"{log.name} does not have the checksum it was written with")
+    if said := altered(log, manifest["log_bytes"], manifest.get("log_sha256")):
+        raise LogError(said)
+
+
+def altered(path: Path, size: int, digest: str | None, whole: bool = False) -> str:
+    """How the first bytes of a file differ from what was written, in words; empty if they do not.
+    whole: it has no others. Raises OSError.
+    """
+    there = path.exists()
+    now = path.stat().st_size if there else 0
+    if now < size:
+        return f"{path.name} is {'shorter than it was' if there else 'gone'}"
+    if whole and now > size:
+        return f"{path.name} is longer than it was"
+    if digest is not None and size and checksum(path, size) != digest:
+        return f"{path.name} does not have the checksum it was written with"
+    return ""
+
+
+def resuming(run: Path) -> str:
+    """The command that resumes a run, quoted for a shell."""
+    if deployed(run):
+        return f"`fedloom deploy resume {quote(str(run.parent))}`"
+    return f"`fedloom resume {quote(str(run))}`"
+
+
+def deployed(run: Path) -> bool:
+    """Whether a run is a federation's, beside whose settings it lies."""
+    return (run.parent / "federation.toml").is_file()
 
 
 def accepting(run: Path) -> str:
     """What to do about a log that was edited on purpose, as text."""
     return f"take it as it is now with `fedloom resume {quote(str(run))} --accept-log`"
-
-
-def verify_log(run: Path) -> None:
-    """Raise CheckpointError if a run folder's log of rounds does not match its newest whole
-    checkpoint. Later rows, and folders without checkpoints, are not checked.
-    """
-    for folder in reversed(numbered(run / "checkpoints")):
-        try:
-            manifest = read_manifest(folder)
-        except (CheckpointError, OSError):  # damaged, or let go by the run that goes on there
-            continue
-        try:
-            check_log(manifest, run / "rounds.jsonl")
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"'{run}' is damaged: {error}; put back the file as it was, {accepting(run)}, or "
-                "run again"
-            ) from None
-        except OSError:  # its reader reports that
-            return
-        return
 
 
 def _seal(content: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -36,19 +35,24 @@ from .client_state import ClientStates
 from .locks import hold, holder
 from .manifest import (
     FILES,
+    MALFORMED,
     LogError,
     accepting,
+    check_files,
     check_log,
+    damaged,
     named,
     numbered,
     read_manifest,
     remove,
+    resuming,
     round_folder,
     rows_of,
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
 from .round_log import RoundLog
+from .seal import GROWING, LOG, Seal, seal, seals, unseal
 
 _log = logging.getLogger(__name__)
 
@@ -79,14 +83,7 @@ class RunDirectory:
     @property
     def resume(self) -> str:
         """The command that resumes the run, quoted for a shell."""
-        if self.deployed:
-            return f"`fedloom deploy resume {shlex.quote(str(self.path.parent))}`"
-        return f"`fedloom resume {shlex.quote(str(self.path))}`"
-
-    @property
-    def deployed(self) -> bool:
-        """Whether it is a federation's, beside whose settings it lies."""
-        return (self.path.parent / "federation.toml").is_file()
+        return resuming(self.path)
 
     def create(self) -> None:
         """Make the folder; it must not contain a run already."""
@@ -214,16 +211,12 @@ class RunDirectory:
         """Write a JSON file whole. indent None: on one line, ten times as fast."""
         write_atomic(self.path / name, json.dumps(value, indent=indent) + "\n")
 
-    def read_json(self, name: str) -> Any:
-        """Read a JSON file. Raises CheckpointError."""
-        try:
-            return parse_json((self.path / name).read_text())
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
-
     def read_object(self, name: str) -> dict[str, Any]:
         """Read a JSON file that holds an object. Raises CheckpointError."""
-        found = self.read_json(name)
+        try:
+            found = parse_json(Seal(self.path).read(name))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
         if not isinstance(found, dict):
             raise CheckpointError(f"{self.path / name} cannot be read: it holds no object")
         return found
@@ -231,7 +224,7 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration. Raises CheckpointError."""
         try:
-            return parse_toml((self.path / "config.toml").read_text())
+            return parse_toml(Seal(self.path).read("config.toml").decode())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
 
@@ -312,19 +305,23 @@ class RunDirectory:
                 remove(folder)
         memory.discard(kept)
 
-    def load(self, memory: ClientStates, device: torch.device | str = "cpu") -> State | None:
+    def load(
+        self, memory: ClientStates, device: torch.device | str = "cpu", older: bool = True
+    ) -> State | None:
         """The newest whole checkpoint, with the client states set to it; None if none was ever
         written.
 
         A damaged one is skipped with a warning if an older one is whole. Raises CheckpointError if
-        none is.
+        none is, or, without `older`, if the newest is damaged.
         """
         problems, way = [], ""
         for folder in self.group.first(lambda: numbered(self.checkpoints))[::-1]:
             try:
                 state, index = self.group.first(functools.partial(self._load, folder))
                 memory.restore(index)
-            except (CheckpointError, OSError, ValueError, KeyError, SafetensorError) as error:
+            except (CheckpointError, OSError, SafetensorError, *MALFORMED) as error:
+                if not older:
+                    raise CheckpointError(damaged(folder, error)) from None
                 problems.append(f"{folder.name}: {error}")
                 way = f"{accepting(self.path)}, " if isinstance(error, LogError) else way
                 _log.warning("checkpoint %s is damaged and passed over: %s", folder, error)
@@ -348,9 +345,7 @@ class RunDirectory:
         """A checkpoint on the CPU, and the index of its client states."""
         manifest = read_manifest(folder)
         check_log(manifest, self.rounds)
-        for name, wanted in manifest["sha256"].items():
-            if checksum(folder / name) != wanted:
-                raise CheckpointError(f"{name} does not have the checksum it was written with")
+        check_files(folder, manifest)
         tensors = load_file(folder / "state.safetensors")
         own = {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")}
         extra = manifest["extra"] | {"log": manifest["log_bytes"]}
@@ -375,6 +370,8 @@ class RunDirectory:
             for size, (folder, _, manifest) in zip(sizes, found, strict=True):
                 log = hashlib.sha256(raw[:size]).hexdigest()
                 write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
+            if seals(self.path, LOG):
+                seal(self.path, LOG)
 
     def rewind(self, log_bytes: int, after: int) -> None:
         """Cut the log back to a checkpoint, and delete damaged checkpoints later than `after`."""
@@ -382,6 +379,7 @@ class RunDirectory:
 
     def _rewind(self, log_bytes: int, after: int) -> None:
         own = numbered(self.checkpoints, whole=False)
+        unseal(self.path, *GROWING)
         for folder in own:
             if int(folder.name) > after:
                 remove(folder)

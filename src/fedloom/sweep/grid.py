@@ -19,6 +19,7 @@ from ..errors import CheckpointError, ClientError, ConfigError, FedloomError
 from ..storage.atomic import write_atomic
 from ..storage.identity import bits_of, run_digest
 from ..storage.run_directory import RunDirectory
+from ..storage.seal import Seal
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
 # in the folder of a run that did not finish, and will not: the reason
@@ -243,7 +244,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
+        found = parse_json(Seal(folder).read(file.name))
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"'{file}' cannot be read: {error}; remove the folder to run it again"

@@ -1,0 +1,164 @@
+"""The seal of a run folder: its manifest.json has the size and the checksum of every file that is
+read later, as the run wrote it.
+
+It finds damage and accidents. It is no signature: who can change a file can write the manifest
+anew. A file that the manifest does not name is read as it is: the run still writes it, was killed
+while it did, or is of a fedloom that wrote no such manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from ..errors import CheckpointError
+from .atomic import checksum
+from .manifest import (
+    MALFORMED,
+    accepting,
+    altered,
+    check_files,
+    check_log,
+    damaged,
+    numbered,
+    read_manifest,
+    resuming,
+    unsealed,
+    write_manifest,
+)
+
+LOG = "rounds.jsonl"
+GROWING = (LOG, "clients.jsonl")  # a run that goes on adds lines
+SETTINGS = ("config.toml", "fingerprint.json")  # a run is resumed with them
+# what a run writes as it begins or goes on, and at its end
+FIRST = ("partition.json", "environment.json", *SETTINGS)
+LAST = ("model.safetensors", "ledger.json", "clients.json", "summary.json")
+
+
+class _File(NamedTuple):
+    size: int
+    digest: str
+
+
+class Seal:
+    """The files of a run folder, read as the run wrote them. Raises CheckpointError for a damaged
+    manifest.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        self.run = Path(run)
+        self._files = _noted(self.run)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises CheckpointError if it was altered, OSError."""
+        self.check(name)
+        return (self.run / name).read_bytes()
+
+    def check(self, name: str) -> None:
+        """Raise CheckpointError if a file was altered, OSError if it cannot be read. One that was
+        deleted counts as never written, but for the log.
+        """
+        file = self.run / name
+        while (noted := self._files.get(name)) and (file.exists() or name == LOG):
+            said = altered(file, *noted, whole=name not in GROWING)
+            if not said:
+                return
+            self._files = _noted(self.run)
+            if self._files.get(name) == noted:  # else a run has written it anew meanwhile
+                raise CheckpointError(f"'{self.run}' is damaged: {said}; {self._remedy(name)}")
+
+    def check_log(self) -> None:
+        """Raise CheckpointError if the log of rounds is not as it was at the end of the run, or at
+        the newest whole checkpoint of one that has not ended. Later rows are not checked.
+        """
+        if LOG in self._files:
+            return self.check(LOG)
+        for folder in reversed(numbered(self.run / "checkpoints")):
+            try:
+                manifest = read_manifest(folder)
+            except (CheckpointError, OSError):  # damaged, or let go by the run that goes on there
+                continue
+            try:
+                check_log(manifest, self.run / LOG)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"'{self.run}' is damaged: {error}; {self._remedy(LOG)}"
+                ) from None
+            except (OSError, *MALFORMED):  # its reader reports that
+                return
+            return
+
+    def check_all(self) -> None:
+        """Raise CheckpointError if any file that is here was altered, also of the newest
+        checkpoint.
+        """
+        for name in (*FIRST, *LAST, *GROWING):
+            self.check(name)
+        self.check_log()
+        for folder in numbered(self.run / "checkpoints")[-1:]:
+            try:
+                check_files(folder, read_manifest(folder))
+            except (CheckpointError, OSError, *MALFORMED) as error:
+                raise CheckpointError(damaged(folder, error)) from None
+
+    def _remedy(self, name: str) -> str:
+        if name == LOG:
+            return f"put back the file as it was, {accepting(self.run)}, or run again"
+        if name in (*FIRST, *LAST) and name not in SETTINGS:
+            return f"put back the file as it was, or write it anew with {resuming(self.run)}"
+        return (
+            "put back the file as it was; if it was changed on purpose, delete "
+            f"{quote(str(self.run / 'manifest.json'))}: no file is then checked"
+        )
+
+
+@contextlib.contextmanager
+def resealed(run: Path, *names: str) -> Iterator[None]:
+    """Inside, a run writes these files, which nothing vouches for until the end. Raises OSError."""
+    unseal(run, *names)
+    yield
+    seal(run, *names)
+
+
+def seal(run: Path, *names: str) -> None:
+    """Note how these files are now, of those that are there. Raises OSError."""
+    files = _noted(run)
+    for file in (run / name for name in names):
+        files.pop(file.name, None)
+        if file.is_file():
+            files[file.name] = _File(file.stat().st_size, checksum(file))
+    _write(run, files)
+
+
+def unseal(run: Path, *names: str) -> None:
+    """Let these files be what they are. Raises OSError."""
+    noted = _noted(run)
+    if left := {name for name in names if name in noted}:
+        _write(run, {name: file for name, file in noted.items() if name not in left})
+
+
+def seals(run: Path, name: str) -> bool:
+    """Whether the manifest of a run folder names this file. Raises CheckpointError."""
+    return name in _noted(run)
+
+
+def _noted(run: Path) -> dict[str, _File]:
+    """The files that the manifest names; none without a manifest."""
+    try:
+        found = unsealed(run, "files")["files"]
+        return {name: _File(int(one["bytes"]), str(one["sha256"])) for name, one in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (CheckpointError, OSError, *MALFORMED) as error:
+        raise CheckpointError(
+            f"'{run}' is damaged: {error}; put back its manifest.json as it was, or delete it: no "
+            "file is then checked"
+        ) from None
+
+
+def _write(run: Path, files: dict[str, _File]) -> None:
+    told = {name: {"bytes": file.size, "sha256": file.digest} for name, file in files.items()}
+    write_manifest(run, {"files": told})
