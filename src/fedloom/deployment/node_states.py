@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..core.vector import Rec
 from ..errors import CheckpointError
+from ..storage.manifest import ROUND
 from ..storage.records import freeze, thaw, write_tensors
 
 
@@ -29,7 +30,9 @@ class NodeStates:
         server can ask for: what it did not take, and what is older than its oldest checkpoint, at
         which `kept` rounds were done. Raises CheckpointError for a damaged file.
         """
-        here = sorted(int(p.stem) for p in self.folder.glob("*.safetensors") if p.stem.isdecimal())
+        here = sorted(
+            int(p.stem) for p in self.folder.glob("*.safetensors") if ROUND.fullmatch(p.stem)
+        )
         oldest = max((v for v in here if v <= min(taken, kept - 1)), default=-1)
         for v in here:
             if not oldest <= v <= taken:
@@ -47,6 +50,8 @@ class NodeStates:
     def _read(self, round: int) -> Rec:
         path = self._path(round)
         try:
+            if path.is_symlink():
+                raise ValueError("it is a link")
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 return thaw(json.loads(file.metadata()["shape"]), tensors)

@@ -32,7 +32,7 @@ from ..errors import CheckpointError
 from .atomic import checksum, remedy
 from .records import freeze, thaw, write_tensors
 
-_SEGMENT = re.compile(r"(r[0-9]+-)?[0-9]{8,}\.safetensors")  # other files are not ours
+_SEGMENT = re.compile(r"(r[0-9]{1,9}-)?[0-9]{8,20}\.safetensors")  # other files are not ours
 SPARE = 1.25  # rows in the current segments for each current row; 1.4 writes a fifth less
 AT_ONCE = 1 << 27  # bytes of changed rows that are written before more are gathered, with a bound
 CHECKED = 1 << 30  # bytes of segments up to which a resume checks every row at once
@@ -251,6 +251,11 @@ class ClientMemory:
     def restore(self, index: dict[str, Any]) -> None:
         """Return to the states at an index(). Raises CheckpointError for a damaged segment."""
         names = [name for name, _, _ in index["segments"]]
+        if wrong := [n for n in names if not (isinstance(n, str) and _SEGMENT.fullmatch(n))]:
+            raise CheckpointError(
+                f"memory.json names {ascii(wrong[0])[:80]}, and client states are in files such as "
+                "00000012.safetensors"
+            )
         self._rows.clear()
         self._dirty.clear()
         self._bytes = 0
@@ -271,6 +276,8 @@ class ClientMemory:
         for name, path in paths.items():
             if self._folder is None or not path.exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")
+            if path.is_symlink() or not path.is_file():
+                raise CheckpointError(f"client memory {path} is a link, or no file")
         self._unchecked.clear()
         late = sum(path.stat().st_size for path in paths.values()) > CHECKED
         for name, (_, digest) in self._written.items():
