@@ -85,7 +85,7 @@ class Update(Head):
 
     kind: Literal["update"] = "update"
     lost: bool
-    loss: float
+    loss: float | None
     gradients: Count
     passes: Count
     values: Count

@@ -160,7 +160,8 @@ class Node:
     def _sent(self, ask: Ask, done: Done, share: Share) -> bytes:
         """The answer with an update; the new client state is on the disk before it leaves."""
         up, link = numbers(done.up), self.plan.link
-        if not (math.isfinite(done.loss) and finite(up) and finite(done.buffers)):
+        whole = done.loss is None or math.isfinite(done.loss)
+        if not (whole and finite(up) and finite(done.buffers)):
             raise ClientError(f"its update is not finite; its loss was {done.loss}")
         packet, state = link.send(
             up, done.memory.link, share.view, self.fed.seed, ask.round, self.i

@@ -20,7 +20,8 @@ class Stats(NamedTuple):
 
     client: int
     answered: bool
-    loss: float  # mean over the steps of the loss at each step's first gradient
+    # mean over the steps of the loss at each step's first gradient; None if none was computed
+    loss: float | None
     steps: int
     gradients: int
     bytes_down: dict[str, int]
@@ -70,7 +71,7 @@ class Done(NamedTuple):
     up: Rec
     memory: Rec
     job: Job
-    loss: float
+    loss: float | None
     gradients: int
     buffers: Vec
     passes: int = 0

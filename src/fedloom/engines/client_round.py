@@ -136,7 +136,7 @@ class Client:
         if self.fed.hostile:
             done = done._replace(up=self.fed.sent(done.up, i, round))
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
-        if not math.isfinite(done.loss):
+        if done.loss is not None and not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
         elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
             try:
@@ -369,10 +369,10 @@ class Masked:
         return self._rule.move(d, y.x, self._fit), y
 
 
-def _mean_loss(losses: Sequence[Tensor]) -> float:
-    """The mean of losses (0-d each), 0.0 of none. They are read from a GPU at once."""
+def _mean_loss(losses: Sequence[Tensor]) -> float | None:
+    """The mean of losses (0-d each), None of none. They are read from a GPU at once."""
     if not losses:
-        return 0.0
+        return None
     here = losses[0].device.type == "cpu"
     values = map(float, losses) if here else torch.stack(list(losses)).tolist()
     return average(list(values))

@@ -175,8 +175,8 @@ class VmapRange:
         plan = self.plan
         plain = plan.rule is None and plan.private is None and not plan.link.codes
         plain = plain and plan.aggregation.plain and not self.fed.hostile and self.client.scale == 1
-        plain = plain and all(map(math.isfinite, trained.losses)) and finite(trained.up)
-        return plain and finite(self.net.buffers())
+        plain = plain and all(v is None or math.isfinite(v) for v in trained.losses)
+        return plain and finite(trained.up) and finite(self.net.buffers())
 
     def _take_in(
         self,

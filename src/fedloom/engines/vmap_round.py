@@ -58,14 +58,23 @@ class Trained:
     """The results of several clients after training: records with a leading axis of clients."""
 
     def __init__(
-        self, work: VmapRound, x: Tensor, up: Rec, uniform: Rec, own: Rec, obj: Rec, losses: Any
+        self,
+        work: VmapRound,
+        x: Tensor,
+        up: Rec,
+        uniform: Rec,
+        own: Rec,
+        obj: Rec,
+        losses: dict[int, Tensor],
     ):
         self.up, self.uniform, self._x = up, uniform, x
         self._work, self._own, self._obj = work, own, obj
-        means = None if losses is None else losses.tolist()
-        self.losses = [
-            0.0 if means is None else average(means[r][:n]) for r, n in enumerate(work.steps)
-        ]
+        means = torch.stack([*losses.values()], 1).tolist() if losses else [[]] * len(work.steps)
+        own_steps = (
+            [v for k, v in zip(losses, row, strict=True) if k < n]
+            for n, row in zip(work.steps, means, strict=True)
+        )
+        self.losses = [average(row) if row else None for row in own_steps]
 
     def memory(self, r: int) -> Rec:
         """A copy of one client's state: a view would keep the whole chunk alive."""
@@ -185,7 +194,7 @@ class VmapRound:
         obj, who = self.obj, _Clients(self.own, self.numbers, self.all or rec(), self.layers)
         before = counters(self.msg, self.own)
         x, loc = vmap(self._start)(who, obj, self.lr[:, 0])
-        losses = []
+        losses: dict[int, Tensor] = {}  # of the steps that computed one
         for k, (data, weight) in enumerate(self.batches):
             now = _Now(
                 loc=loc,
@@ -202,15 +211,15 @@ class VmapRound:
             dims = (None if shared else 0, *[0] * len(each))
             step = vmap(lambda x, *each, k=k: self._step(k, x, each), in_dims=dims)
             x, loc, obj, loss = step(self.msg.x if shared else x, *each)
-            losses.append(loss)
+            if self.calls[k, -1]:
+                losses[k] = loss
         up, uniform, own = vmap(self._finish)(x, loc, who, obj, self.lr[:, -1])
         self.guard.unchanged(before, self.msg, self.own)
         finish, view = self.plan.objective.finish, self.view
         if obj:
             ended = lambda x, obj, who: finish(view.seen(x), self._ref(who), obj)
             obj = vmap(ended)(x, obj, who)
-        table = torch.stack(losses, 1) if losses[0] is not None else None
-        return Trained(self, x, up, uniform, own, obj, table)
+        return Trained(self, x, up, uniform, own, obj, losses)
 
     # ------------------------------------------------------------------------------ under vmap
     def _msg(self, who: _Clients) -> Rec:
@@ -303,7 +312,7 @@ class VmapRound:
             carried = self.plan.objective.carry(self.net, seen, now.data, now.obj)
         there = torch.addcmul(x, d, now.lr, value=-1)  # x - lr d, in one pass over the memory
         moved = (there, tree(lambda v: _tensor(v, x), new), carried)
-        loss = found[0] if found else None
+        loss = found[0] if found else x.new_zeros(())  # vmap gives back tensors only
         if k < min(self.steps):
             return *moved, loss
         keep = lambda a, b: torch.where(now.live, a, b)

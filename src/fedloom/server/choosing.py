@@ -141,7 +141,7 @@ class Chooser:
                 states = run.memory.get(asked)
             of = Asked(told.msg, told.buffers, states, asked, round)
             stats = run.engine.ask(of, losses=True).stats
-        losses = {s.client: s.loss for s in stats}
+        losses = {s.client: s.loss for s in stats if s.loss is not None}
         found = self._group.first(lambda: rule.cohort(known, losses))
         return checked(rule, "cohort", found, known), stats
 

@@ -122,12 +122,13 @@ def row_of(
     listed: Row = {"clients": sorted(s.client for s in stats)} if named else {}
     if named and names:
         listed["client_names"] = [names[client] for client in listed["clients"]]
-    losses = [s.loss for s in stats if s.answered]
+    answered = [s for s in stats if s.answered]
+    losses = [s.loss for s in answered if s.loss is not None]
     values = sum(s.values for s in (*stats, *others))
     return {
         "cohort": len(stats),
         **listed,
-        "answered": len(losses),
+        "answered": len(answered),
         **skipped(stats, round, names, explained),
         "train_loss": average(losses) if losses else None,
         "steps": sum(s.steps for s in stats),
