@@ -59,7 +59,7 @@ class VmapRange:
         losses = []
         for some in (index, index[:1].expand(len(index))):
             with torch.no_grad(), seeded(0), self.client.explained(0, 0):
-                batch = self.fed.batch(some)
+                batch = self.fed.trial(some)
                 objective = self.plan.objective
                 blamed = f"the model or its loss, {objective.name}"
                 loss = noted(blamed, objective.loss, self.net, x, batch, x, memory.obj)
@@ -175,8 +175,12 @@ class VmapRange:
         plan = self.plan
         plain = plan.rule is None and plan.private is None and not plan.link.codes
         plain = plain and plan.aggregation.plain and not self.fed.hostile and self.client.scale == 1
-        plain = plain and all(v is None or math.isfinite(v) for v in trained.losses)
-        return plain and finite(trained.up) and finite(self.net.buffers())
+        plain = (
+            plain
+            and all(v is None or math.isfinite(v) for v in trained.losses)
+            and finite(trained.up)
+        )
+        return plain and finite(self.net.buffers())
 
     def _take_in(
         self,
@@ -232,7 +236,7 @@ def _bytes_of_client(client: Client) -> int:
         kept += t.nbytes
         return t
 
-    x, batch = net.init(), fed.batch(fed.batches(0, 0)[0])
+    x, batch = net.init(), fed.trial(fed.batches(0, 0)[0])
     net.train()
     counted = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
     short = contextlib.suppress(torch.OutOfMemoryError)  # then it takes more than was counted

@@ -39,7 +39,7 @@ def refuse_model(plan: Plan, fed: Federation, net: Net) -> None:
     net.train()
     try:
         with Explained(plan.algorithm.method, 0, 0), one_thread(), torch.no_grad(), seeded(0):
-            noted("the model", net, net.init(), fed.batch(index)[0])
+            noted("the model", net, net.init(), fed.trial(index)[0])
         refuse_changes(net, start)
     finally:
         net.load_buffers(start)

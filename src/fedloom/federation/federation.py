@@ -275,6 +275,12 @@ class Federation:
         )
         return torch.rand(count, transform.draws, generator=source, dtype=torch.float64)
 
+    def trial(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """A batch of these samples as a local step gets it, augmented, to look at before the run.
+        Every batch of this size has the same random numbers.
+        """
+        return self.batch(index, self.draws(0, 0, 0, len(index)))
+
     def formatted(self, inputs: Tensor) -> Tensor:
         """Inputs in the memory format that the model gets."""
         return inputs.to(memory_format=torch.channels_last) if self.channels_last else inputs
