@@ -41,6 +41,11 @@ _ADVICE = (
         "local.drop_last, or a norm over more values (such as fewer groups)",
     ),
     (
+        ("the same size in the mapped dimension",),
+        "one of them may be of an earlier call, kept on the class or in a global: what lasts for "
+        "the round goes into loc, what a client remembers into mem",
+    ),
+    (
         ("inplace arithmetic", "in-place operation", "a leaf Variable that requires grad"),
         "arguments belong to the engine and to other clients: return a new value, x + y and not "
         "x.add_(y)",
@@ -56,6 +61,7 @@ _RANDOM = (
     "draws belong to no client where many run at once; nn.Dropout's do, or run engine = serial or "
     "workers"
 )
+_ESCAPED = ("escaped from inside a function being vmapped", "storage of TensorWrapper")
 _BRANCHED = ("data-dependent control flow", ".item()", "Boolean value of Tensor")
 
 
@@ -335,10 +341,12 @@ def in_words(error: Exception) -> str:
     if "called random operation" in text or "randomness error mode" in text:
         return _RANDOM  # no method is named: most likely it was a model's forward
     method = next(iter(getattr(error, "__notes__", ())), "")  # the guard's: which one raised
+    place = f"{method}: " if method else ""
+    if any(sign in text for sign in _ESCAPED):
+        return f"{place}{keeps_state('a tensor of an earlier call')}"
     if text.startswith("vmap: "):
         text = text[6:].split(". ")[0]
     if any(sign in text for sign in _BRANCHED):
         return str(branches(method or "it", text))
     advice = next((f"; {a}" for signs, a in _ADVICE if any(sign in text for sign in signs)), "")
-    place = f"{method}: " if method else ""
     return f"{place}{type(error).__name__}: {text}{advice}" if text else type(error).__name__

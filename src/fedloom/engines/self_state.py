@@ -15,9 +15,9 @@ from ..core.vector import as_bytes
 def state(part: Any, deep: bool = False) -> dict[str, Any]:
     """{place: value} of all that a part and the parts inside it could keep something in.
 
-    That is fields and containers of the class with their contents, and other attributes, such as a
-    log set up in __post_init__, by identity. deep: everything with all its contents, and the
-    globals that the methods name.
+    That is fields, containers of the class with their contents and its tensors, and other
+    attributes, such as a log set up in __post_init__, by identity. deep: everything with all its
+    contents, and the globals that the methods name.
     """
     kind, out = type(part), dict[str, Any]()
     own, kept = {f.name for f in dataclasses.fields(part)}, _deep if deep else _contents
@@ -36,7 +36,7 @@ def state(part: Any, deep: bool = False) -> dict[str, Any]:
             if deep and isinstance(value, types.FunctionType):
                 out |= _globals(value)
             elif not name.startswith("__") and (
-                isinstance(value, _CONTAINERS) or (deep and not _is_code(value))
+                isinstance(value, (*_CONTAINERS, Tensor)) or (deep and not _is_code(value))
             ):
                 out[f"{owner.__name__}.{name}"] = kept(value)
     return out
@@ -75,7 +75,10 @@ def _contents(value: Any) -> Any:
 def _deep(value: Any, depth: int = 4) -> Any:
     """A value as something that later changes cannot reach."""
     if isinstance(value, Tensor):
-        return "tensor", tuple(value.shape), as_bytes(value).numpy().tobytes()
+        try:
+            return "tensor", tuple(value.shape), as_bytes(value).numpy().tobytes()
+        except RuntimeError:  # it was kept from inside of a vmap, which has ended
+            return object()  # equal to nothing: it should not be here
     if depth and isinstance(value, (list, tuple)):
         return [_deep(v, depth - 1) for v in value]
     if depth and isinstance(value, dict):
