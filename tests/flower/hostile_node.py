@@ -35,7 +35,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         door = Door(Path(folder) / "door", lambda raw: wrong(raw, place.answer(raw)))
         threading.Thread(target=door.serve, daemon=True).start()
-        node(fed, Path(folder)).run()
+        executor, supernode = node(fed, Path(folder))
+        threading.Thread(target=executor.run, daemon=True).start()
+        supernode.run()
 
 
 if __name__ == "__main__":

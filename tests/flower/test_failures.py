@@ -152,7 +152,7 @@ def test_strangers_are_refused(server, tmp_path):
     shutil.copytree(server.fed.path / "nodes" / "0", place)
     fed = Folder(place, 0)
     make_node_key(fed.secret("node"))
-    stranger, log = connection(fed, tmp_path), tmp_path / "log"
+    (_, stranger), log = connection(fed, tmp_path / "place"), tmp_path / "log"
     for command, said in (
         (stranger.command, "code: 2004"),
         (
@@ -162,7 +162,7 @@ def test_strangers_are_refused(server, tmp_path):
     ):
         assert re.search(said, _words(Keeper(command, log, stranger._environment)))
     make_authority(Folder(place, 0), "127.0.0.1")
-    assert re.search(GAVE_UP, _words(connection(fed, tmp_path)))
+    assert re.search(GAVE_UP, _words(connection(fed, tmp_path / "other")[1]))
 
     port, ca = server.fed.settings().port, server.fed.certificate("ca")
     with pytest.raises((urllib.error.URLError, ConnectionError)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -25,11 +23,9 @@ from fedloom.deployment import programs
 from fedloom.deployment.flower_app import gate as gate_module
 from fedloom.deployment.flower_app import server
 from fedloom.deployment.flower_app.records import content, raw
-from fedloom.deployment.flower_app.warm import NAME, stand_in
 from fedloom.deployment.new import make
 from fedloom.deployment.programs import FlowerError
 from fedloom.errors import ConfigError
-from support.live import until
 from support.signed import key_of, signed
 
 pytestmark = [pytest.mark.flower]
@@ -102,27 +98,6 @@ def test_an_expired_certificate_is_named(tmp_path, monkeypatch):
     for begun in (lambda: programs.link(fed), lambda: programs.asked(fed, "list")):
         with pytest.raises(ConfigError, match=r"expired . days ago; make another one"):
             begun()
-
-
-def test_a_program_that_asks_for_a_copy_becomes_flowers_if_nobody_answers(tmp_path):
-    stand_in(tmp_path / "bin", tmp_path / "nobody", "/bin/echo")
-    done = subprocess.run([tmp_path / "bin" / NAME, "a b", "--c"], capture_output=True, text=True)
-    assert done.stdout == "a b --c\n"
-
-
-def test_copies_run_flowers_program(tmp_path):
-    door = tmp_path / "door"
-    stand_in(tmp_path / "bin", door, "/bin/false")
-    command = [sys.executable, "-m", "fedloom.deployment.flower_app.warm", str(door)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            until(door.exists, "the process has its imports")
-            for _ in range(2):
-                subprocess.run([tmp_path / "bin" / NAME, "--help"], check=True)
-            for _ in range(2):
-                assert next(line for line in process.stdout if line == "Run a Flower ClientApp\n")
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("most", [1, 2])  # messages in one request

@@ -53,7 +53,8 @@ FLAGS = {
     "check": {"--data", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "init": set(),
-    "deploy": set(),  # of new: --out, --clients; of node: --client, --data; of run: --quiet
+    # of new: --out, --clients; of node: --client, --data, --trust-local-accounts; of run: --quiet
+    "deploy": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }
 

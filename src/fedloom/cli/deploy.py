@@ -121,13 +121,23 @@ def server_command(fed: Path) -> None:
 @click.option(
     "--data", type=click.Path(path_type=Path), help="A file that says where its data are."
 )
-def node_command(fed: Path, client: int, data: Path | None) -> None:
+@click.option(
+    "--trust-local-accounts",
+    is_flag=True,
+    help="Start even where other accounts of this machine could act as this client.",
+)
+def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts: bool) -> None:
     """Run a client's half: it trains on data of its own, and sends what the settings say."""
     from fedloom.deployment.door import Door
-    from fedloom.deployment.programs import node, warm
+    from fedloom.deployment.programs import node, unprotected
     from fedloom.deployment.sites import Place
 
     folder = _folder(fed).node(client)
+    if (why := unprotected()) and not trust_local_accounts:
+        raise ConfigError(
+            f"other accounts of this machine could act as client {client}: {why}; install "
+            "'fedloom[flower]', or give --trust-local-accounts if nobody else has an account here"
+        )
     with _alone(folder), tempfile.TemporaryDirectory(prefix="fedloom-") as name:
         half = Place(folder, data)
         place = Path(name)
@@ -137,7 +147,9 @@ def node_command(fed: Path, client: int, data: Path | None) -> None:
             raise ConfigError(
                 f"no socket can be made in '{place}': {error}; set TMPDIR to a short folder"
             ) from None
-        with _kept(warm(folder, place)), _kept(node(folder, place)):
+        with contextlib.ExitStack() as stack:
+            for keeper in node(folder, place, not why):
+                stack.enter_context(_kept(keeper))
             threading.Thread(target=door.serve, daemon=True).start()
             said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
             click.echo(f"{said}; Ctrl-C ends")

@@ -87,7 +87,7 @@ class Keeper:
             text=True,
             errors="replace",
             start_new_session=True,  # a signal of the terminal is this process's to pass on
-            preexec_fn=_ended_with_parent(),
+            preexec_fn=ended_with_parent(signal.SIGTERM),
         )
 
     def _write_down(self, line: str) -> None:
@@ -131,12 +131,21 @@ class Keeper:
         self.end()
 
 
-def _ended_with_parent() -> Callable[[], object] | None:
-    """What a new process calls to end when the thread that started it ends, however that was."""
+def ended_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """What a new process calls to get a signal when the thread that started it ends, however that
+    was; on Linux only.
+    """
     if sys.platform != "linux":
-        return None
+        return lambda: None
     prctl = ctypes.CDLL(None).prctl  # found here: between fork and exec little is allowed
-    return lambda: prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(1, number)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it ended before it could be asked for
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, FedloomError
 from ..storage.atomic import reason
-from .certificates import days_left
-from .flower_app.warm import NAME, stand_in
-from .folder import Folder, check_secret, write
+from .certificates import days_left, make_authority
+from .folder import Folder, check_secret, write, write_secret
 from .keeper import Keeper
 from .roll import read_roll
 
 # a node that says this will not connect again by itself, though it stays alive
 GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
+# of Flower: at a node's port these give a task only to who knows a secret; another one may not
+PROTECTED = ("1.41", "1.42")
 _SECONDS = 60  # for a command that asks the server
 
 
@@ -93,20 +96,25 @@ def gate(fed: Folder) -> Keeper:
     return Keeper(command, fed.home / "gate.log", environment(fed))
 
 
-def warm(fed: Folder, place: Path) -> Keeper:
-    """What starts Flower's process for each message at once, by a program of its name in a new
-    folder. place: the node's own folder for sockets.
+def unprotected() -> str:
+    """Why other accounts of a machine could take a node's messages; empty if they cannot. Raises
+    ConfigError if Flower is not installed.
     """
-    stand_in(place / "bin", place / "warm", program(NAME))
-    command = [sys.executable, "-m", "fedloom.deployment.flower_app.warm", str(place / "warm")]
-    return Keeper(command, fed.path / "node.log", environment(fed))
+    if os.name != "posix":
+        return f"{sys.platform} has no files that only their owner can read"
+    program("flower-supernode")
+    found = version("flwr")
+    if ".".join(found.split(".")[:2]) in PROTECTED:
+        return ""
+    return f"Flower {found} is installed, and {' and '.join(PROTECTED)} ask for a secret"
 
 
-def node(fed: Folder, place: Path) -> Keeper:
-    """A node's connection to the server, which hands what comes to the door of a place. Raises
-    ConfigError.
+def node(fed: Folder, place: Path, protected: bool = True) -> list[Keeper]:
+    """A node's connection to the server, which hands what comes to the door of a place, its own
+    folder for sockets and secrets. protected: no other account of the machine can take part.
+    Raises ConfigError.
     """
-    settings = fed.settings()
+    settings, port = fed.settings(), _free_port()
     check_secret(fed.secret("node"))
     if not fed.certificate("ca").is_file():
         raise ConfigError(f"'{fed.certificate('ca')}' is missing; ask who runs the server for it")
@@ -114,11 +122,23 @@ def node(fed: Folder, place: Path) -> Keeper:
     command = [program("flower-supernode"), "--superlink", f"{settings.address}:{settings.port}"]
     command += ["--root-certificates", str(fed.certificate("ca"))]
     command += ["--auth-supernode-private-key", str(fed.secret("node"))]
-    command += ["--host", "127.0.0.1", "--port", str(_free_port())]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", f'door="{place / "door"}"']
-    found = environment(fed) | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
-    found["PATH"] = os.pathsep.join([str(place / "bin"), found["PATH"]])
-    return Keeper(command, fed.path / "node.log", found, GAVE_UP)
+    found, log = environment(fed), fed.path / "node.log"
+    if not protected:
+        found |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
+        return [Keeper(command, log, found, GAVE_UP)]
+    local = Folder(place)
+    make_authority(local, "127.0.0.1")
+    write_secret(secret := local.secret("executor"), secrets.token_bytes(32))
+    check_secret(secret)
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    command += ["--ssl-certfile", str(local.certificate("server"))]
+    command += ["--ssl-keyfile", str(local.secret("server"))]
+    command += ["--ssl-ca-certfile", str(local.certificate("ca"))]
+    executor = [sys.executable, "-m", "fedloom.deployment.flower_app.executor"]
+    executor += [f"127.0.0.1:{port}", str(secret), str(local.certificate("ca"))]
+    return [Keeper(executor, log, found), Keeper(command, log, found, GAVE_UP)]
 
 
 def check_free(name: str, port: int, patience: float = 15.0) -> None:

@@ -1,0 +1,132 @@
+"""Other accounts of a node's machine are kept out, and its processes end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from packaging.specifiers import SpecifierSet
+
+from fedloom.cli.deploy import deploy_command
+from fedloom.config import resolve
+from fedloom.deployment import programs
+from fedloom.deployment.folder import write_secret
+from support.places import SMALL, folder
+
+NODE = ["node", "--client", "0"]
+SIZES = [480, 479, 479]
+
+
+@pytest.fixture
+def fed(tmp_path, monkeypatch):
+    """A node's folder, and programs of Flower that are not there."""
+    made = folder(tmp_path, resolve("digits", SMALL), SIZES, classes=10)
+    write_secret(made.node(0).secret("node"), b"a key")
+    monkeypatch.setattr(programs, "program", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(programs, "make_authority", lambda local, address: None)
+    return made
+
+
+# ---------------------------------------------------------------------------------- other accounts
+def test_flower_s_port_at_a_node_has_a_secret_that_is_on_no_command_line(fed, tmp_path):
+    seen = []
+    for name in ("first", "second"):
+        executor, supernode = programs.node(fed.node(0), tmp_path / name)
+        word = lambda option, of=supernode.command: of[of.index(option) + 1]
+        assert word("--isolation") == "process" and word("--host") == "127.0.0.1"
+        secret = Path(word("--superexec-auth-secret-file"))
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
+        assert len(secret.read_bytes()) == 32
+        for option in ("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile"):
+            assert word(option).startswith(str(tmp_path / name))
+        assert f"127.0.0.1:{word('--port')}" in executor.command
+        for keeper in (executor, supernode):
+            said = " ".join([*keeper.command, *keeper._environment.values()]).encode()
+            raw = secret.read_bytes()
+            assert raw not in said and raw.hex().encode() not in said
+        seen.append(secret.read_bytes())
+    assert seen[0] != seen[1]
+
+
+def test_a_node_that_cannot_be_protected_is_refused(fed, monkeypatch):
+    monkeypatch.setattr(programs, "version", lambda name: "1.40.2")
+    refused = CliRunner().invoke(deploy_command, [*NODE, str(fed.path)])
+    said = "act as client 0: Flower 1.40.2 is installed, and 1.41 and 1.42 ask for a secret;"
+    assert said in str(refused.exception) and "\n" not in str(refused.exception)
+    assert "--trust-local-accounts" in str(refused.exception)
+
+    started = []
+    monkeypatch.setattr(programs, "node", lambda fed, place, safe: started.append(safe) or [])
+    monkeypatch.setattr("fedloom.cli.deploy._until_stopped", lambda: None)
+    trusting = CliRunner().invoke(deploy_command, [*NODE, str(fed.path), "--trust-local-accounts"])
+    assert trusting.exit_code == 0 and "Ctrl-C ends" in trusting.output, trusting.output
+    assert started == [False]
+    monkeypatch.setattr(programs, "version", lambda name: "1.41.0")
+    assert not programs.unprotected()
+    monkeypatch.setattr(programs.os, "name", "nt")
+    assert "has no files that only their owner can read" in programs.unprotected()
+
+
+def test_the_flower_that_pyproject_allows_can_be_protected():
+    """Look at its code, and run tests/flower with it, before another one is allowed."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (needed,) = tomllib.loads(text)["project"]["optional-dependencies"]["flower"]
+    allowed = SpecifierSet(needed.removeprefix("flwr"))
+    versions = [f"{major}.{minor}" for major in (1, 2) for minor in range(100)]
+    assert tuple(allowed.filter(versions)) == programs.PROTECTED
+
+
+def test_a_node_that_trusts_its_machine_has_flower_s_own_executor(fed, tmp_path):
+    (supernode,) = programs.node(fed.node(0), tmp_path, protected=False)
+    assert "--isolation" not in supernode.command
+
+
+# ------------------------------------------------------------------------------------ the processes
+FORKS = """
+import os, signal, sys, time
+from fedloom.deployment.keeper import ended_with_parent
+ends = ended_with_parent(signal.SIGKILL)
+late = sys.argv[1] == "late"
+if (child := os.fork()) == 0:
+    if late:  # whose parent is not the one that is to be watched
+        if (other := os.fork()) == 0:
+            ends()
+            os._exit(7)
+        os._exit(-os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ends()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_process_ends_with_the_one_that_started_it():
+    command = [sys.executable, "-c", FORKS]
+    late = subprocess.run([*command, "late"], timeout=60)
+    assert late.returncode == signal.SIGKILL  # its parent had ended before it could ask
+    with subprocess.Popen([*command, "now"], stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        process.kill()
+    end = time.monotonic() + 10
+    while _alive(child) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not _alive(child)
+
+
+def _alive(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False

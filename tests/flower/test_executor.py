@@ -1,0 +1,149 @@
+"""A node's executor has the tasks of its own SuperNode, and nobody else has a task's token."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import ssl
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+import warnings
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import uvicorn
+from flwr.common.constant import Status
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supernode.main import create_app
+from flwr.supernode.nodestate import NodeStateFactory
+
+from fedloom.config import resolve
+from fedloom.deployment.certificates import make_authority
+from fedloom.deployment.folder import Folder
+from fedloom.deployment.new import make
+from fedloom.deployment.programs import node
+from support.live import until
+
+pytestmark = [pytest.mark.flower]
+WANTED = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]).SerializeToString()
+TOKEN = re.compile(rb"[0-9a-f]{256}")
+
+
+@pytest.fixture
+def keepers(tmp_path):
+    """What a node keeps running: its executor, and Flower's SuperNode."""
+    fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
+    (tmp_path / "place").mkdir(mode=0o700)
+    return node(fed.node(0), tmp_path / "place")
+
+
+@contextlib.contextmanager
+def answering(command, certificates):
+    """Flower's own answers at a SuperNode's port -> its state."""
+    word = lambda name: command[command.index(name) + 1]
+    factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+    secret = Path(word("--superexec-auth-secret-file")).read_bytes()
+    config = uvicorn.Config(
+        create_app(factory, secret),
+        port=int(word("--port")),
+        log_level="critical",
+        ssl_certfile=str(certificates.certificate("server")),
+        ssl_keyfile=str(certificates.secret("server")),
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    with warnings.catch_warnings(action="ignore"):
+        thread.start()
+        try:
+            until(lambda: server.started, "the port answers", 20)
+            yield factory.state(), f"https://127.0.0.1:{config.port}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextlib.contextmanager
+def running(keeper):
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        keeper.stop()
+        thread.join()
+
+
+def said_anywhere() -> bytes:
+    """All command lines of this machine."""
+    found = b""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def task_in(state):
+    number = state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="0")
+    status = lambda: state.get_tasks(task_ids=[number])[0].status.status
+    assert status() == Status.PENDING
+    return number, status
+
+
+def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(keepers, tmp_path):
+    executor, supernode = keepers
+    with answering(supernode.command, Folder(tmp_path / "place")) as (state, where):
+        number, status = task_in(state)
+        open_to_all = ssl._create_unverified_context()
+        ask = urllib.request.Request(
+            f"{where}/v1/runtime/acquire-task", WANTED, {"content-type": "application/protobuf"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match=r"40[13]"):
+            urllib.request.urlopen(ask, timeout=20, context=open_to_all)
+        assert status() == Status.PENDING
+        tokens = state.task_token_store
+        with running(executor):
+            until(lambda: status() != Status.PENDING, "the executor has the task", 60)
+            token = tokens[number].token.encode() if number in tokens else b"0" * 256
+            assert TOKEN.fullmatch(token) and token not in said_anywhere()
+    assert not executor.log.exists() or token.decode() not in executor.log.read_text()
+
+
+def test_the_executor_asks_no_program_that_has_taken_the_port(keepers, tmp_path):
+    """Another account may have it first, and would give it tasks with any app."""
+    executor, supernode = keepers
+    stranger = Folder(tmp_path / "stranger")
+    make_authority(stranger, "127.0.0.1")
+    with answering(supernode.command, stranger) as (state, _), running(executor):
+        _, status = task_in(state)
+        asked = lambda: executor.starts > 1 or status() != Status.PENDING
+        with pytest.raises(AssertionError, match="waited"):
+            until(asked, "it is asked", 8)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="the processes are found in /proc")
+def test_a_message_s_process_ends_with_the_executor(keepers, tmp_path):
+    executor, supernode = keepers
+    with answering(supernode.command, Folder(tmp_path / "place")) as (state, _):
+        task_in(state)
+        with subprocess.Popen(executor.command, env=executor._environment) as process:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            until(lambda: children.read_text().split(), "a message's process is there", 60)
+            (child,) = map(int, children.read_text().split())
+            os.kill(child, signal.SIGSTOP)  # as one that waits for an answer, and hears nothing
+            process.kill()
+        until(lambda: not alive(child), "the message's process has ended", 10)
