@@ -130,3 +130,21 @@ def _alive(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
+
+
+def test_nodes_reach_a_server_only_when_it_knows_their_keys(fed, monkeypatch):
+    """A node that comes before is refused by Flower with `[code: 2004]`, as a stranger is."""
+    order = []
+
+    class Kept:
+        def __init__(self, name):
+            self.run = lambda: order.append(name)
+            self.stop = lambda: None
+
+    monkeypatch.setattr(programs, "link", lambda fed: Kept("link"))
+    monkeypatch.setattr(programs, "gate", lambda fed: Kept("gate"))
+    monkeypatch.setattr(programs, "register", lambda fed: order.append("keys"))
+    monkeypatch.setattr("fedloom.cli.deploy._until_stopped", lambda: None)
+    done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
+    assert done.exit_code == 0, done.output
+    assert order.index("keys") < order.index("gate")

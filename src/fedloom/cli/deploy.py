@@ -108,8 +108,9 @@ def server_command(fed: Path) -> None:
 
     folder = _folder(fed)
     first, second = link(folder), gate(folder)
-    with _kept(first), _kept(second):
+    with _kept(first), contextlib.ExitStack() as stack:
         register(folder)
+        stack.enter_context(_kept(second))  # a node that came before would be refused
         settings = folder.settings()
         click.echo(f"server of '{settings.run}' at {settings.address}:{settings.port}; Ctrl-C ends")
         _until_stopped()
