@@ -24,12 +24,22 @@ class SpareError(WireError):
     """An update is not needed: enough of the other clients' came."""
 
 
-HOW = {LateError: "late", MissingError: "lost", SpareError: "spare"}
+class DeclinedError(WireError):
+    """A node answered that it has no update, and why."""
+
+
+HOW = {LateError: "late", MissingError: "lost", SpareError: "spare", DeclinedError: "declined"}
+_SAID = {  # of those who do not count, but for spare ones
+    "lost": "no answer in time",
+    "late": "answer for an earlier round",
+    "declined": "refused by the node",
+    "refused": "refused by the server",
+}
 
 
 class Refused(NamedTuple):
     """An update that does not count. round: 0, 1, ..., -1 for the probe; how: "late", "lost",
-    "spare", or "refused" for what cannot be read or taken.
+    "spare", "declined" by its node, or "refused" for what cannot be read or taken.
     """
 
     round: int
@@ -86,11 +96,11 @@ class Attendance:
         ClientError.
         """
         came = row["answered"]
-        row |= {"answered": [], "unused": came}
         said = (
-            f"round {round + 1}: {len(came)} of {len(out.stats)} clients answered in time, fewer "
-            f"than at_least = {self._at_least}"
+            f"round {round + 1}: {len(came)} of {len(out.stats)} updates came, fewer than at_least "
+            f"= {self._at_least}{_why(row)}"
         )
+        row |= {"answered": [], "unused": came}
         if len(self._vain) < self.redraws:
             self._vain.append(row)
             _log.warning("%s: its clients are drawn again", said)
@@ -111,8 +121,8 @@ class Attendance:
         self._round, self._vain = round, []
 
     def _row_of(self, out: RangeResult, refused: Sequence[Refused], round: int) -> Row:
-        """Who was asked, who answered, why others did not count; and whose updates were late, lost
-        or not needed, if there were any.
+        """Who was asked, who answered, why others did not count; and whose updates were late, lost,
+        not needed or refused by their node, if there were any.
         """
         new = [r for r in refused[self._seen :] if r.round == round]
         self._seen = len(refused)
@@ -125,6 +135,15 @@ class Attendance:
         return {"asked": asked, "answered": answered, "refused": why, **told} | {
             name: clients for name, clients in some.items() if clients
         }
+
+
+def _why(row: Row) -> str:
+    """How many did not count for which reason: " (no answer in time: 2)"."""
+    counts = {how: len(row.get(how, ())) for how in _SAID if how != "refused"}
+    others = len(row["answered"]) + len(row.get("spare", ())) + sum(counts.values())
+    counts["refused"] = len(row["asked"]) - others
+    told = "; ".join(f"{_SAID[how]}: {count}" for how, count in counts.items() if count)
+    return f" ({told})" if told else ""
 
 
 def nobody(round: int) -> Row:

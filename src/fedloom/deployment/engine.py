@@ -31,7 +31,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.manifest import numbered
 from ..submodels.base import whole
-from .attendance import HOW, Attendance, MissingError, Refused, SpareError
+from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .downlink import Downlink
 from .message import Ask, Head, Refusal, Update, What, answer_to, one_line, sealed
 from .scores import refuse_metrics, score_in
@@ -302,7 +302,7 @@ class FederationEngine:
         head, packet = answer_to(about, self._answers[i])
         if isinstance(head, Refusal):
             self._down.forget(i, head.lost)
-            raise WireError(f"the client said: {' '.join(head.why.split())}")
+            raise DeclinedError(f"the client said: {' '.join(head.why.split())}")
         if not isinstance(head, Update):
             raise WireError(f"an answer of the kind '{head.kind}', not an update")
         return head, packet

@@ -10,8 +10,10 @@ Whatever bytes come, they are such a message or a WireError of one line.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -45,6 +47,15 @@ def one_line(text: str, most: int = 500) -> str:
     'a [2Jb'
     """
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:most]
+
+
+def disclosed(error: Exception, folder: Path) -> str:
+    """What a node says to the server of an error. Names of files end at the node's folder: where
+    that is, and what else its disk holds, is the site's own.
+    """
+    if isinstance(error, OSError):
+        return f"the node's files cannot be used: {error.strerror or type(error).__name__}"
+    return one_line(str(error).replace(f"{folder}{os.sep}", ""))
 
 
 class Head(BaseModel):

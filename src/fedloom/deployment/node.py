@@ -7,6 +7,7 @@ So a message may be sent again at any time.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,12 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..submodels.base import View, whole
 from .downlink import LostError, received
-from .message import ASK, Ask, Refusal, Update, check_addressee, one_line, opened, sealed
+from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
 from .node_states import NodeStates
 from .scores import measured
 from .shapes import embedded, question_of, read, refuse, trace_of
 
+_log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
 
 
@@ -80,7 +82,8 @@ class Node:
                 self._said = told, does[ask.what](ask, parts)
             return self._said[1]
         except (FedloomError, OSError) as error:
-            why, lost = one_line(str(error)), isinstance(error, LostError)
+            _log.warning("client %d refuses: %s", self.i, one_line(str(error)))
+            why, lost = disclosed(error, self.states.folder.parent), isinstance(error, LostError)
             return sealed(Refusal(**who, lost=lost, why=why), {})
 
     def _probed(self, ask: Ask, parts: Parts) -> bytes:

@@ -22,7 +22,7 @@ class NodeStates:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it tells of the data
+        self._make()
 
     def at(self, taken: int, kept: int) -> Rec | None:
         """The version after round `taken`, its `state` and what was `seen` of the compressed fields
@@ -39,8 +39,12 @@ class NodeStates:
                 self._path(v).unlink(missing_ok=True)
         return self._read(taken) if taken in here else None
 
+    def _make(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it tells of the data
+
     def put(self, round: int, version: Rec) -> None:
         """Write the version after a round. Raises OSError."""
+        self._make()  # it may have been removed since this node began
         shape, tensors = freeze(version)
         write_tensors(self._path(round), tensors, {"shape": json.dumps(shape)})
 

@@ -33,7 +33,7 @@ from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
 from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed
 from .folder import Deployment, Folder, write
-from .message import ASK, Ask, Refusal, What, check_addressee, one_line, opened, sealed
+from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .roll import Clients, read_roll
 
@@ -197,7 +197,7 @@ class Place:
                 return self._node.answer(raw)
             raise WireError("this node has not joined yet; begin the run again")
         except (FedloomError, OSError) as error:
-            why = one_line(str(error))
+            why = disclosed(error, self._fed.path)
         except Exception as error:  # a node that ended here would be deaf from then on
             _log.exception("client %d: this node has failed", self.client)
             why = f"the node failed: {type(error).__name__}; its own log says why"
