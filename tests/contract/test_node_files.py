@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import stat
+import sys
 
 import pytest
+from click.testing import CliRunner
 
+from fedloom.cli.__main__ import cli
+from fedloom.cli.deploy import _follow
 from fedloom.config import resolve
 from fedloom.deployment.server import serve
 from fedloom.errors import CheckpointError, ClientError
@@ -74,3 +79,20 @@ def test_a_damaged_state_is_named_without_the_folder_of_the_node(tmp_path):
     assert "'states/0000" in row["refused"]["0"]
     with pytest.raises(CheckpointError, match=str(fed.node(0).path)):  # here it is named in full
         here.places[0]._node.states._read(0)
+
+
+def test_the_end_of_a_deployed_run_names_a_command_that_needs_no_extra(
+    tmp_path, monkeypatch, capsys
+):
+    fed = folder(tmp_path, resolve("digits", SMALL), SIZES, classes=10)
+    serve(fed, lambda roll: Here(fed))
+    done = {"run-id": "7", "status": "finished:completed"}
+    monkeypatch.setattr("fedloom.deployment.programs.runs", lambda fed: [done])
+    _follow(fed, "7")
+    shown, report = capsys.readouterr().out.splitlines()[-2:]
+    assert "with fedloom[report]" in report
+    for library in ("matplotlib", "jinja2", "pandas"):
+        monkeypatch.setitem(sys.modules, library, None)  # as if it were not installed
+    words = shlex.split(shown.partition("see it: fedloom ")[2])
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 0 and "accuracy" in told.output, told.output

@@ -103,3 +103,11 @@ def test_a_student_changes_one_thing(fedloom: Fedloom) -> None:
     said = fedloom("run", *(f"{name}=1" for name in names), "--dry-run").output
     assert "local.batch" in said and "local.lr" in said
     assert "did you mean 'lr'" in fedloom("run", "local.rl=1", code=2).output
+
+
+def test_the_federation_s_tutorial_installs_what_its_last_commands_need() -> None:
+    """`fedloom report` draws with the libraries of the extra of this name; `show` needs none."""
+    page = section("docs/deployment/tutorial.md")
+    assert "fedloom report" in page and "see it: fedloom show" in page
+    for extras in re.findall(r"pip install '[^\[]*\[([^\]]*)\]'", page):
+        assert {"flower", "digits", "report"} <= set(extras.split(","))

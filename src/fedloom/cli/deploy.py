@@ -246,7 +246,8 @@ def _follow(fed: Folder, number: str) -> None:
     if found["status"] != "finished:completed":
         raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
     where = quote(str(fed.run))
-    click.echo(f"the run is in {where}; its report: fedloom report {where} --out report.html")
+    click.echo(f"the run is in {where}; see it: fedloom show {where}")
+    click.echo(f"  its report, with fedloom[report]: fedloom report {where} --out report.html")
 
 
 def _end(fed: Folder) -> int:
