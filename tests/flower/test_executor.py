@@ -9,6 +9,7 @@ import signal
 import ssl
 import subprocess
 import threading
+import types
 import urllib.error
 import urllib.request
 import warnings
@@ -25,9 +26,12 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.runtime import run_clientapp
 
 from fedloom.config import resolve
 from fedloom.deployment.certificates import make_authority
+from fedloom.deployment.flower_app import client
+from fedloom.deployment.flower_app.executor import _answer_with_own_app
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.new import make
 from fedloom.deployment.programs import node
@@ -147,3 +151,13 @@ def test_a_message_s_process_ends_with_the_executor(keepers, tmp_path):
             os.kill(child, signal.SIGSTOP)  # as one that waits for an answer, and hears nothing
             process.kill()
         until(lambda: not alive(child), "the message's process has ended", 10)
+
+
+def test_an_app_that_the_server_sends_is_not_run():
+    flower = types.SimpleNamespace(**vars(run_clientapp))
+    _answer_with_own_app(flower)
+    assert flower.install_from_fab(b"any", skip_prompt=True) is None
+    load = flower.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+    assert load("publisher/any", "1.0.0", "hash") is client.app
+    with pytest.raises(AttributeError):
+        _answer_with_own_app(types.SimpleNamespace())

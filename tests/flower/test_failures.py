@@ -115,6 +115,20 @@ def test_a_hostile_node(federation, tmp_path):
     assert {i for _, i in federation.missing()} == {2}
 
 
+def test_a_server_that_sends_another_app(federation, tmp_path):
+    """A node does not run it: it answers with its own."""
+    app, sign = federation.fed.app / "fedloom_app" / "client.py", tmp_path / "ran"
+    before = app.read_text()
+    app.write_text(f"open({str(sign)!r}, 'w').close()\n{before}")
+    try:
+        number = federation.begin()
+    finally:
+        app.write_text(before)
+    ends_well(federation, number, tmp_path, missing=False)
+    assert not sign.exists()
+    assert not list(federation.fed.path.glob("nodes/*/flower/apps/*"))
+
+
 def test_the_servers_process_is_killed(federation, tmp_path):
     number = federation.begin()
     federation.done(2)

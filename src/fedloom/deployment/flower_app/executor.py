@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import os
 import signal
 import sys
@@ -19,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..keeper import ended_with_parent
 
@@ -40,15 +39,16 @@ def serve(address: str, secret: Path, certificate: Path) -> NoReturn:
     from flwr.supercore.constant import TaskType
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
+    from flwr.supernode.runtime import run_clientapp as flower
 
-    importlib.import_module(".client", __package__)  # a fork will need it
+    _answer_with_own_app(flower)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork's end
     signing = SuperExecAuthHttpInterceptor(
         master_secret=secret.read_bytes(), protected_methods=[_ACQUIRE]
     )
     trusted = certificate.read_bytes()
     node = RuntimeHttpClient.from_server_address(address, False, trusted, [signing])
+    run = partial(flower.run_clientapp, address, insecure=False, certificates=trusted)
     wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     ends = ended_with_parent(signal.SIGKILL)
     while True:
@@ -56,8 +56,21 @@ def serve(address: str, secret: Path, certificate: Path) -> NoReturn:
             token = node.AcquireTask(wanted).token
             if token and os.fork() == 0:
                 ends()
-                _run(partial(run_clientapp, address, token, False, trusted, os.getppid(), False))
+                _run(partial(run, token=token, parent_pid=os.getppid()))
         time.sleep(_POLL)
+
+
+def _answer_with_own_app(flower: Any) -> None:
+    """Have Flower's module of the client process run fedloom's app, whatever app a server sends:
+    that one is neither written to the disk nor imported.
+    """
+    from .client import app
+
+    nothing, loading = lambda *_, **__: None, lambda **_: lambda *_: app
+    own = {"install_from_fab": nothing, "get_load_client_app_fn": loading}
+    for name, replaced in own.items():
+        getattr(flower, name)  # another Flower may have no such name, and would run what is sent
+        setattr(flower, name, replaced)
 
 
 def _run(app: Callable[[], object]) -> NoReturn:
