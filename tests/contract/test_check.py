@@ -48,6 +48,7 @@ BROKEN = [
         ("objective", broken.OBJECTIVES),
         ("sub-model scheme", broken.VIEWS),
         ("codec", broken.CODECS),
+        ("aggregation", broken.AGGREGATIONS),
     )
     for case in cases
 ]

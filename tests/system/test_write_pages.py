@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import runpy
+import types
 from pathlib import Path
 
 import pytest
+
+import fedloom
+from fedloom.checks import parts_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 WRITE = ["write-an-algorithm", "write-an-objective", "write-a-codec", "write-a-submodel"]
@@ -24,10 +28,21 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch,
     blocks = code(page)
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
-    runpy.run_path(str(script))
+    made = runpy.run_path(str(script), run_name="page")
     assert any(block.startswith("# my_") for block in blocks)
     assert "assert " in blocks[-1]  # it ends with its proof
     assert re.search(r"0\.\d+", capsys.readouterr().out)  # an accuracy, or a few
+    every_part_passes_the_check(made)
+
+
+def every_part_passes_the_check(made: dict[str, object]) -> None:
+    """Of all classes that the page defines."""
+    module = types.ModuleType("page")
+    vars(module).update(made)
+    for name, part in parts_of(module).items():
+        if isinstance(part, type):
+            report = fedloom.check(part, engines=(), name=name)
+            assert report.passed, str(report)
 
 
 def test_the_python_page_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
@@ -37,18 +52,6 @@ def test_the_python_page_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     end = runpy.run_path(str(script))
     assert end["result"].last > 0.7 and end["again"].last > 0.7
     assert (tmp_path / "runs" / "labels" / "summary.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WRITE)
-def test_what_a_page_builds_passes_the_check(page, tmp_path):
-    import fedloom
-
-    script = tmp_path / "own.py"
-    script.write_text(next(block for block in code(page) if block.startswith("# my_")))
-    made = runpy.run_path(str(script))
-    part = [v for v in made.values() if isinstance(v, type) and v.__module__ == "<run_path>"][-1]
-    fedloom.check(part)
 
 
 def test_every_such_page_is_among_them():

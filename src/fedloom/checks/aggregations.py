@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ from ..core.vector import Rec, leaves, rec
 from ..engines.summation import push, root
 from ..errors import AuthorError
 from ..submodels import HeteroFL
+from .compare import unlike
 from .engine_agreement import Contract, held_by_parts
 from .outcome import Check
 from .purity import Notes, twice
 
 _D, _CLIENTS = 12, 5
+_ROUNDING = 1e-5  # of sums in float32
 
 
 class AggregationContract(Contract):
@@ -31,6 +33,7 @@ class AggregationContract(Contract):
         return [
             Check("leaves are memory of their own", self.own_memory, needed=True),
             Check("what the server receives", self.received, needed=True),
+            Check("the order of the updates", self.order),
         ]
 
     def last(self) -> list[Check]:
@@ -63,9 +66,13 @@ class AggregationContract(Contract):
     @functools.cached_property
     def total(self) -> Rec:
         """The sum of all updates."""
+        return self.added(range(_CLIENTS))
+
+    def added(self, clients: Sequence[int]) -> Rec:
+        """The sum of these clients' updates, in this order."""
         nodes: list[Any] = []
-        for i in range(_CLIENTS):
-            push(nodes, 0, i, self.part.leaf(self.update(i), self.told, 0, 0, i))
+        for place, i in enumerate(clients):
+            push(nodes, 0, place, self.part.leaf(self.update(i), self.told, 0, 0, i))
         return root(nodes)
 
     # ------------------------------------------------------------------------------------- checks
@@ -98,6 +105,19 @@ class AggregationContract(Contract):
         if found.up.delta.dtype != torch.float32:
             raise AuthorError(
                 f"root() gives delta as {found.up.delta.dtype} where clients sent torch.float32"
+            )
+
+    def order(self) -> None:
+        """Places of a cohort say nothing of its updates."""
+        one, other = (
+            self.part.root(total, self.state, 0, 0).up
+            for total in (self.total, self.added((3, 0, 4, 2, 1)))
+        )
+        if found := unlike(other, one, _ROUNDING):
+            raise AuthorError(
+                f"of the same updates in another order root() makes something else ({found}): "
+                "their order is that of the clients' numbers, which say nothing; sort the values, "
+                "or let ties and choices depend on the values alone"
             )
 
     def call(self, notes: Notes) -> None:

@@ -28,8 +28,9 @@ from ..federation.clock import Asynchronous
 from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import changed, imprint, unequal, unlike
-from .engine_agreement import Contract, held_by_parts
+from .engine_agreement import TOLERANCE, Contract, held_by_parts
 from .explain import root
+from .invariance import move_of_the_server, norms_are_declared, rates_are_declared
 from .outcome import Check
 from .purity import Notes, Watch
 from .tiny_federation import End, run
@@ -59,6 +60,10 @@ class AlgorithmContract(Contract):
         return [
             Check("messages and memory can be stored", self.stored),
             Check("personal models", self.own_models),
+            Check("the server's move", lambda: move_of_the_server(self.part, self.notes)),
+            Check("only ratios of weights count", self.weights),
+            Check("rates are declared", lambda: rates_are_declared(self.part, self.notes)),
+            Check("norms are declared", lambda: norms_are_declared(self.part, self.notes)),
         ]
 
     def last(self) -> list[Check]:
@@ -107,6 +112,19 @@ class AlgorithmContract(Contract):
                 raise differs("personal", "")
         return None
 
+    def weights(self) -> None:
+        """Weights four times as large, whose means are the same bits, change nothing."""
+        sizes = self.trial(self.part, torch.float64).data.sizes.tolist()
+        end = run(self.trial(self.part, torch.float64, weighting=[4.0 * n for n in sizes]))
+        want = self.serial(torch.float64)
+        if found := unlike((end.srv, end.memory), (want.srv, want.memory), TOLERANCE):
+            raise AuthorError(
+                f"with every client's weight four times as large the run learns something else "
+                f"({found}): the engine multiplies delta by its weight and divides by their sum, "
+                "so give delta = x - msg.x without the weight, and take job.size for a client's "
+                "share of the examples"
+            )
+
     def late(self) -> str | None:
         """Updates that were made from older broadcasts, or a refusal by name."""
         try:
@@ -127,6 +145,8 @@ class AlgorithmContract(Contract):
         """Clients that hold slices, and the largest weights."""
         if Trait.WHOLE_MODEL in self.part.traits:
             return "it declares Trait.WHOLE_MODEL"
+        if self.part.personalises:
+            return "its clients use models of their own, which are whole ones"
         make = functools.partial(self.trial, self.part)
         out = [self.fitting(held_by_parts, rule, make, _WHY) for rule in (HeteroFL(), FIARSE())]
         return "; ".join(filter(None, out)) or None

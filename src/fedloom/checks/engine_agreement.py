@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..core.vector import leaves
+from ..core.vector import Rec, fields, leaves, rec
 from ..engines.author_rules import ARGUMENTS, KEPT, REPEAT, keeps_state
 from ..engines.self_state import changed, state
 from ..errors import AuthorError, CompositionError
@@ -64,6 +64,7 @@ class Contract:
             *self.later(),
             Check("bill is the messages", self.billed),
             Check("finite", self.finite),
+            Check("types of what is kept", self.types),
             *[
                 Check(f"engine {e}", functools.partial(self.fitting, self.agrees, e))
                 for e in engines
@@ -137,6 +138,17 @@ class Contract:
                 "steps that grow from round to round"
             )
 
+    def types(self) -> None:
+        """In a run in float64 nothing that is kept has another floating type."""
+        end = self.serial(torch.float64)
+        for path, v in fields(rec(server=end.srv, **_named(end.memory))).items():
+            if isinstance(v, torch.Tensor) and v.is_floating_point() and v.dtype != torch.float64:
+                raise AuthorError(
+                    f"in a run in float64 it keeps '{path}' as {str(v.dtype)[6:]}: every round "
+                    "loses digits there; make it with zeros(x), torch.full_like(x, ...) or "
+                    "x.new_zeros(...), which have the model's type"
+                )
+
     def agrees(self, engine: str) -> str | None:
         """An engine learns and bills what the serial one does: in float32 to the bit, or where many
         clients are one computation within rounding in float64.
@@ -192,6 +204,10 @@ class Contract:
         want = self.serial(torch.float32)._replace(history=[])
         ends = (run(self.trial(v, torch.float32))._replace(history=[]) for v in variants)
         return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
+
+
+def _named(memory: dict[int, Rec]) -> dict[str, Rec]:
+    return {f"client_{i}": row for i, row in memory.items()}
 
 
 def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> str | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.net import Net
+from ..core.rng import generator
 from ..core.vector import Vec, rec
 from ..engines.author_rules import check_record
 from ..errors import AuthorError, ConfigError
@@ -52,9 +53,12 @@ class ViewContract(Contract):
             made = self.given.model or network_for(self.part)
             return Net(made if isinstance(made, nn.Module) else made())
 
-    def view(self, capacity: float, round: int = 0, shift: float = 0.0) -> View:
-        """A view, as an engine asks for it."""
-        return self.part.view(self.net.init() + shift, self.net, capacity, round)
+    def view(self, capacity: float, round: int = 0, learnt: bool = False) -> View:
+        """A view, as an engine asks for it. learnt: of a model that is not the first one."""
+        x = self.net.init()
+        if learnt:
+            x = x + torch.randn(len(x), generator=generator(0, "checks", "view"))
+        return self.part.view(x, self.net, capacity, round)
 
     # ------------------------------------------------------------------------------------- checks
     def held(self) -> None:
@@ -120,7 +124,7 @@ class ViewContract(Contract):
     def again(self) -> None:
         """A client makes the same view from what it is told."""
         for capacity in _TRIED:
-            view = self.view(capacity, 3)
+            view = self.view(capacity, 3, learnt=True)
             told = self.part.told(view)
             check_record("told", "what a client is told", told)
             try:
@@ -143,7 +147,7 @@ class ViewContract(Contract):
             return "it declares that its views change"
         for capacity in _TRIED:
             first = self.view(capacity)
-            if found := _differ(first, self.view(capacity, 4, 0.3)):
+            if found := _differ(first, self.view(capacity, 4, learnt=True)):
                 raise AuthorError(
                     f"fixed = True, but {found} differs in another round or for another x: engines "
                     "make such a view once and keep it, so the rule would never see either"

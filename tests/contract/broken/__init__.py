@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .aggregations import AGGREGATIONS
 from .algorithms import ALGORITHMS
 from .codecs import CODECS
 from .objectives import OBJECTIVES
 from .views import VIEWS
 
-__all__ = ["ALGORITHMS", "CODECS", "OBJECTIVES", "VIEWS"]
+__all__ = ["AGGREGATIONS", "ALGORITHMS", "CODECS", "OBJECTIVES", "VIEWS"]

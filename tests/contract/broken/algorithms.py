@@ -12,10 +12,11 @@ from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import FIELDS, KEPT, REPEAT
 
-from .common import HISTORY, OPTIONS, PARTS, VECTORISED
+from .common import HISTORY, OPTIONS, PARTS, TYPES, VECTORISED
 from .mistakes import AT_CLIENTS, AT_THE_SERVER
 
 ROUNDS = {}
+MOVE, RATES, NORMS = "the server's move", "rates are declared", "norms are declared"
 
 
 class Branches(LocalSGD):
@@ -98,7 +99,99 @@ class BareName(LocalSGD):
     sent = "delta"
 
 
+class MovesByX(LocalSGD):
+    """Weight decay at the server: around it an optimiser would see no x."""
+
+    def server_step(self, srv, up, rnd):
+        return srv._replace(x=0.9 * srv.x + up.delta)
+
+
+class SendsTheModel(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=x - msg.x, y=x, weight=job.weight), mem
+
+    def uniform(self, up, job):
+        return rec(y=up.y)
+
+    def server_step(self, srv, up, rnd):
+        return srv._replace(x=up.y)
+
+
+class Weighed(LocalSGD):
+    """The engine multiplies by the weight once more."""
+
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=job.weight * (x - msg.x), weight=job.weight), mem
+
+
+class KeepsFloat32(LocalSGD):
+    def server_init(self, x, up):
+        return rec(x=x, m=torch.zeros(len(x)))
+
+    def server_step(self, srv, up, rnd):
+        m = 0.5 * srv.m + up.delta.float()
+        return rec(x=srv.x + m, m=m)
+
+
+class RemembersFloat32(LocalSGD):
+    def client_init(self, x):
+        return rec(d=torch.zeros(len(x)))
+
+    def finish(self, x, loc, msg, mem, job):
+        delta = x - msg.x
+        return rec(delta=delta + 0.1 * mem.d.to(x), weight=job.weight), rec(d=delta.float())
+
+
+class ReadsRates(LocalSGD):
+    def client_init(self, x):
+        return rec(d=torch.zeros_like(x))
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        return 0.9 * grad(x) + 0.1 * mem.d, loc
+
+    def finish(self, x, loc, msg, mem, job):
+        delta = x - msg.x
+        return rec(delta=delta, weight=job.weight), rec(d=-delta / job.lr_sum)
+
+
+class AveragesRates(LocalSGD):
+    def uniform(self, up, job):
+        return rec(d=-up.delta / job.lr_sum)
+
+    def server_step(self, srv, up, rnd):
+        return srv._replace(x=srv.x - 0.1 * up.d)
+
+
+class SendsNorm(LocalSGD):
+    def finish(self, x, loc, msg, mem, job):
+        delta = x - msg.x
+        return rec(delta=delta, length=delta.norm(), weight=job.weight), mem
+
+    def uniform(self, up, job):
+        return rec(length=up.length)
+
+    def server_step(self, srv, up, rnd):
+        return srv._replace(x=srv.x + up.delta / (1 + up.length))
+
+
+class AveragesNorm(SendsNorm):
+    def finish(self, x, loc, msg, mem, job):
+        return LocalSGD.finish(self, x, loc, msg, mem, job)
+
+    def uniform(self, up, job):
+        return rec(length=up.delta.norm())
+
+
 ALGORITHMS = (
+    (MovesByX, MOVE, r"server_step\(\) moves x by another vector where x is another"),
+    (SendsTheModel, MOVE, "would learn something else; add to srv.x what follows from up"),
+    (Weighed, "only ratios of weights count", "four times as large the run learns something else"),
+    (KeepsFloat32, TYPES, "in a run in float64 it keeps 'server.m' as float32"),
+    (RemembersFloat32, TYPES, "it keeps 'client_0.alg.d' as float32"),
+    (ReadsRates, RATES, r"finish\(\) reads job.lr_sum, and no trait says so"),
+    (AveragesRates, RATES, r"uniform\(\) reads job.lr_sum.* declare Trait.READS_THE_MOVE"),
+    (SendsNorm, NORMS, r"finish\(\) makes 'length'.* declare Trait.WHOLE_MODEL"),
+    (AveragesNorm, NORMS, r"uniform\(\) makes 'length', which is no vector like x"),
     (Branches, VECTORISED, "branches on a tensor's value"),
     (Branches, VECTORISED, r"line \d+, in direction\(\) \(`return \(g / g.norm\(\)"),
     (Items, VECTORISED, "branches on a tensor's value"),

@@ -93,6 +93,24 @@ class TellsNothing(FIARSE):
         return rec()
 
 
+class LooksAtX(_Half):
+    """The largest coordinates of the server's model, which a client takes for the first one."""
+
+    fixed = False
+
+    def view(self, x, net, capacity, round):
+        check_capacity(self, capacity)
+        if capacity == 1:
+            return whole(net.layout)
+        size = (net.init() if x is None else x).abs()
+        held = size.topk(max(1, int(capacity * net.layout.d))).indices
+        return behind_mask(held.sort().values, net.layout)
+
+
+class FixedByOrder(LooksAtX):
+    fixed = True
+
+
 class Rolls(_Half):
     def view(self, x, net, capacity, round):
         view = super().view(x, net, capacity, round)
@@ -156,6 +174,8 @@ VIEWS = (
     (AlwaysMasks, "capacity 1 is everything", r"must be whole\(net.layout\)"),
     (TakesAnything, "capacities outside (0, 1]", r"capacity 0.0 must raise ConfigError"),
     (TellsNothing, "made again from what is told", r"must be in told\(\)"),
+    (LooksAtX, "made again from what is told", "the client makes another view.* held differs"),
+    (FixedByOrder, "fixed", "fixed = True, but held differs"),
     (Rolls, "fixed", "fixed = True, but held differs in another round"),
     (CoversAll, "gradient and coverage", r"covered\(\) gives torch.float32 \[147\]"),
     (CoversTwice, "gradient and coverage", "must be 1 where an answer counts"),
