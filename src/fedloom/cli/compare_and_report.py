@@ -59,6 +59,9 @@ def compare_command(
         fence = ["```"] if markdown else []
         if said:
             click.echo("\n".join(["", *fence, *said, *fence]))
+    for run in loaded:
+        for said in run.summary.get("warnings", ()):
+            click.echo(f"warning: {run.path}: {said}", err=True)
 
 
 def _write(

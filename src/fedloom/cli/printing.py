@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 import shutil
@@ -44,6 +45,18 @@ def run_folders(name: str, algorithm: str, seed: int) -> Iterator[Path]:
         yield wanted.with_name(f"{wanted.name}-{number}")
 
 
+def told(text: str) -> None:
+    """Print a line of a command whose work goes on: if nobody reads it any more, as behind
+    `| head -1`, nothing more is printed, and the work is no worse.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what Python still holds goes there at its end
+        os.close(nowhere)
+
+
 def summarise(result: Result) -> str:
     """A finished run in a few aligned lines."""
     from fedloom.report import human_bytes, human_seconds
@@ -64,6 +77,9 @@ def summarise(result: Result) -> str:
         lines.append(
             (metric, ", ".join(filter(None, [last, best, average if s["last_ema"] else ""])))
         )
+    if most := s.get("majority"):
+        always = f"a model that always says '{most['name']}'"
+        lines.append(("majority", f"{human_value(most['share'], unit)}: {always}"))
     if s["target"] is not None and s["rounds_to_target_text"]:
         cost = human_bytes(s["bytes_to_target"])
         spent = [cost, *([human_seconds(s["seconds_to_target"])] if timed else [])]

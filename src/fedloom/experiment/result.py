@@ -192,6 +192,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         },
         **names,
         **loop.plan.aggregation.summary(loop.gathered, loop.round),
+        **loop.watch.verdict,
         "seed": loop.fed.seed,
         "rounds": loop.round,
         "finished": loop.round >= rounds,

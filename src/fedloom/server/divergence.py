@@ -3,53 +3,114 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ..core.arithmetic import average
 from ..engines.metrics import accuracy, is_whole
 from ..federation.federation import Federation
+from ..objectives import CrossEntropy, Objective, SquaredError
 
 WORSE = 1000.0  # times the loss at the start: above that,
 ROUNDS = 3  # for this many rounds in a row, a run diverges
 EVALUATIONS = 20  # rounds in a row with the accuracy of a guess, and a mean loss not below
 FALLEN = 0.9  # of the first loss
+SKEWED = 1.2  # times what equally many samples of each class give: then the majority is shown
+
+
+class Majority(NamedTuple):
+    """What a model that always gives the test set's largest class has right. equal: what it would
+    have with equally many samples of each class.
+    """
+
+    name: str
+    share: float
+    equal: float
+
+    def beats(self, measured: float) -> str:
+        """A warning if an accuracy is not above it; else empty."""
+        if measured > self.share or self.share in (0.0, 1.0):
+            return ""
+        return (
+            f"the accuracy is {measured:.2%}, and a model that always says '{self.name}' has "
+            f"{self.share:.2%} on this test set: nothing of use was learnt; try more rounds or "
+            "another local.lr, and look at the data"
+        )
+
+
+def majority(targets: Tensor, names: Sequence[str]) -> Majority:
+    """The largest class of test labels (n,).
+
+    >>> majority(torch.tensor([1, 0, 1, 1]), ("dead", "alive"))
+    Majority(name='alive', share=0.75, equal=0.5)
+    """
+    counts = targets.cpu().bincount()
+    most = int(counts.argmax())
+    name = names[most] if most < len(names) else str(most)
+    return Majority(name, int(counts[most]) / len(targets), 1 / int((counts > 0).sum()))
+
+
+def untaught(fed: Federation, objective: Objective) -> float:
+    """About the loss of a model that knows nothing; infinite if the loss has no known scale."""
+    data = fed.data
+    if isinstance(objective, CrossEntropy) and data.classes is not None and data.classes > 1:
+        return math.log(data.classes)
+    if isinstance(objective, SquaredError):  # of a model that says 0
+        return float(data.targets.double().square().mean()) or math.inf
+    return math.inf
 
 
 class Watch:
     """Reads every row of a run, in order. It changes no number. first: said after the first row."""
 
-    def __init__(self, fed: Federation, first: str = "") -> None:
+    def __init__(
+        self, fed: Federation, first: str = "", objective: Objective | None = None
+    ) -> None:
         tests, classes = fed.data.test_targets, fed.data.classes
         self._guess = 0.0  # an accuracy up to this is no better than a guess
+        self._majority = Majority("", 0.0, 0.0)
         ours = fed.metrics.get("accuracy") is accuracy
         if ours and classes is not None and classes > 1 and tests is not None and len(tests):
             share = 1 / classes
             self._guess = share + 2 * math.sqrt(share * (1 - share) / len(tests))
+            self._majority = majority(tests, fed.data.class_names)
         self._metrics = fed.metrics
-        self._start: float | None = None
+        self._start, self._untaught = math.inf, untaught(fed, objective)
         self._worse = 0
         self._guesses: list[float] = []  # the losses since the accuracy is that of a guess
         self._said: set[str] = set()
         self._at_first = [first] if first else []
+        self._verdict: list[str] = []
 
-    def see(self, row: Mapping[str, Any]) -> list[str]:
-        """-> the warnings after this row."""
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Entries of summary.json: the score of the majority's class, and warnings of the end."""
+        shown = self._majority.share > SKEWED * self._majority.equal
+        told = {"majority": self._majority._asdict()} if shown else {}
+        return told | ({"warnings": self._verdict} if self._verdict else {})
+
+    def see(self, row: Mapping[str, Any], last: bool = False) -> list[str]:
+        """-> the warnings after this row; last: of the run."""
         out, self._at_first = self._at_first, []
         loss, measured = row["train_loss"], row.get("test_accuracy")
         if loss is not None:
-            self._start = loss if self._start is None else self._start
+            self._start = min(loss, self._untaught) if self._start == math.inf else self._start
             self._worse = self._worse + 1 if loss > WORSE * self._start > 0 else 0
         if measured is not None:
             at_chance = measured <= self._guess
-            new = [*self._guesses, loss or self._start or 0.0] if at_chance else []
+            new = [*self._guesses, loss or self._begun()] if at_chance else []
             self._guesses = new[-EVALUATIONS:]
-        if self._worse >= ROUNDS and self._first("worse"):
-            out.append(
-                f"round {row['round']}: the run diverges: train_loss is {loss:.3g}, at the start "
-                f"it was {self._start:.3g}; lower local.lr, or set local.clip"
+        diverges = ""
+        if self._worse:
+            diverges = (
+                f"the run diverges: train_loss is {loss:.3g}, and was at most {self._start:.3g} "
+                "before anything was learnt; lower local.lr, or set local.clip"
             )
-        fallen = average(self._guesses or [0.0]) < FALLEN * (self._start or 0.0)
+        if diverges and (self._worse >= ROUNDS or last) and self._first("worse"):
+            out.append(f"round {row['round']}: {diverges}")
+        fallen = average(self._guesses or [0.0]) < FALLEN * self._begun()
         if len(self._guesses) >= EVALUATIONS and not fallen and self._first("guesses"):
             out.append(
                 f"round {row['round']}: the accuracy was at chance in {EVALUATIONS} evaluations on "
@@ -59,7 +120,13 @@ class Watch:
             value = row.get(f"test_{name}")
             if value is not None and math.isnan(value) and self._first(f"nan of {name}"):
                 out.append(f"round {row['round']}: metric '{name}' is nan{_why(metric)}")
-        return out
+        poor = self._majority.beats(measured) if last and measured is not None else ""
+        self._verdict = [said for said in (diverges, poor) if said]
+        return [*out, poor] if poor else out
+
+    def _begun(self) -> float:
+        """The loss at the start; 0 if it is not known."""
+        return self._start if math.isfinite(self._start) else 0.0
 
     def _first(self, what: str) -> bool:
         new = what not in self._said

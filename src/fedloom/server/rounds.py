@@ -99,7 +99,8 @@ class Loop:
     def __post_init__(self) -> None:
         parts = self.plan, self.fed, self.net
         self._names = self.fed.data.client_names
-        self._watch, self._step = Watch(self.fed, untested(self.plan, self.fed)), Step(*parts)
+        said = untested(self.plan, self.fed)
+        self.watch, self._step = Watch(self.fed, said, self.plan.objective), Step(*parts)
         self._clients = ClientTests(*parts, self.evaluation.statistics)
         found = self.group, self.cohorts, self.fed, Durations(*parts)
         self._chooser = chooser(self.clock, self.choose, *found)
@@ -280,7 +281,7 @@ class Loop:
             if self.folder is not None:
                 self.folder.append_round(row)
             self.logged = len(self.history)
-            for said in self._watch.see(row):
+            for said in self.watch.see(row, last=self.round >= rounds):
                 _log.warning(said)
         evaluated = self.on_evaluation if scores else []
         model = lambda: self.net.export(self.model(), self.buffers).cpu()
@@ -380,7 +381,7 @@ class Loop:
         self.curve = continued(self.curve, state.extra["curve"], means)
         self.logged = len(self.history)
         for row in self.history:  # no warning twice
-            self._watch.see(row)
+            self.watch.see(row)
         self.history += unlogged
 
     def take(self, state: State) -> None:
