@@ -15,6 +15,7 @@ from typing import NamedTuple
 from .aggregation import Aggregation, Mean
 from .aggregation.rules import Beside, drifts, misfit
 from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
+from .algorithms.registry import name_of
 from .compression.error_feedback import EF21
 from .compression.link import LONGEST, Link, Via
 from .core.arithmetic import total
@@ -125,7 +126,7 @@ class Plan:
 # ------------------------------------------------------------------------------ wrapper and method
 def wrapper_and_method(plan: Plan) -> str | None:
     """The first wrapper that has no meaning around what it wraps."""
-    return misplaced(plan.algorithm, plan.averaged)
+    return misplaced(plan.algorithm, plan.averaged, name_of)
 
 
 def aggregation(plan: Plan) -> str | None:

@@ -331,3 +331,20 @@ def test_a_port_that_another_program_has_is_named() -> None:
         with pytest.raises(ConfigError, match=f"federation.port = {port} cannot be had: Address"):
             check_free("port", port, patience=0.0)
     check_free("port", port, patience=0.0)
+
+
+def test_a_server_that_is_slow_is_not_told_to_be_started(tmp_path, monkeypatch) -> None:
+    from fedloom.deployment import programs
+    from fedloom.deployment.folder import Folder
+
+    def away(*_):
+        raise programs.AwayError("start it")
+
+    def broken(*_):
+        raise programs.FlowerError("flwr supernode failed")
+
+    monkeypatch.setattr(programs, "_START", 0)
+    for answer, words in ((away, r"was started and does not .*server\.log"), (broken, "failed")):
+        monkeypatch.setattr(programs, "asked", answer)
+        with pytest.raises(programs.FlowerError, match=words):
+            programs.register(Folder(tmp_path))

@@ -237,7 +237,9 @@ def test_what_is_no_folder_is_not_free(tmp_path):
     (tmp_path / "run").unlink()
     run.path.mkdir()
     (run.path / "config.toml").touch()
-    with pytest.raises(ConfigError, match=r"go on with `fedloom resume .*run`, or choose"):
+    with pytest.raises(
+        ConfigError, match=r"go on with `fedloom resume .*run` if it is this run, or choose"
+    ):
         run.create()
     (run.path / "config.toml").write_text("[")
     with pytest.raises(CheckpointError, match=r"run/config\.toml cannot be read: "):

@@ -16,6 +16,7 @@ from ..algorithm import Algorithm
 from ..core.hyper import Hyper
 from ..core.registry import Registry
 from ..errors import ConfigError
+from ..wrappers.base import Wrapper
 
 ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
     "algorithm",
@@ -130,6 +131,23 @@ def label_of(algorithm: Algorithm) -> str:
         if _shape(make()) == _shape(algorithm):
             return ALGORITHMS.label(name)
     return _expression(algorithm)
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """What errors call an algorithm: the label of the outermost composition in it that has a name,
+    such as FedSAM; without one the class of the method inside.
+
+    >>> from fedloom.wrappers import Clip
+    >>> name_of(Clip(inner=papers.fedsam())), name_of(Clip(inner=papers.Scaffold()))
+    ('FedSAM', 'Scaffold')
+    """
+    part = algorithm
+    while isinstance(part, Wrapper):
+        for name, make in ALGORITHMS.items():
+            if _shape(make()) == _shape(part):
+                return ALGORITHMS.label(name)
+        part = part.inner
+    return algorithm.method
 
 
 def _shape(part: Any) -> Any:

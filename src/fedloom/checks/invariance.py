@@ -44,7 +44,7 @@ def rates_are_declared(part: Algorithm, notes: Notes) -> str | None:
     (*arguments, job), (up, _) = notes.calls["finish"][-1]
     job = _unasked(job, arguments[0], 1.0)
     other = job._replace(lr_sum=2.0 * job.lr_sum)
-    found = unequal(part.finish(*arguments, job), part.finish(*arguments, other))
+    found = unequal(*(part.finish(*[*arguments, told]) for told in (job, other)))
     method = "finish()" if found else "uniform()"
     if found or unequal(part.uniform(up, job), part.uniform(up, other)):
         raise AuthorError(
@@ -64,7 +64,7 @@ def norms_are_declared(part: Algorithm, notes: Notes) -> str | None:
     finished, averaged = [], []
     for factor in (1.0, 2.0):
         longer = [tree(lambda v, by=factor: _longer(v, x, by), a) for a in (*arguments, up)]
-        finished.append(part.finish(*longer[:-1], _unasked(job, x, factor))[0])
+        finished.append(part.finish(*[*longer[:-1], _unasked(job, x, factor)])[0])
         averaged.append(part.uniform(longer[-1], job._replace(full=None)))
     for method, (one, other) in (("finish", finished), ("uniform", averaged)):
         if name := _number(one, other, x):

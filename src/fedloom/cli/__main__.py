@@ -125,8 +125,9 @@ class OneLine(logging.Handler):
         text = " ".join(record.getMessage().split())
         self._said[text] += 1
         if _speaks(text, self._said[text]):
-            sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # nobody reads it any more; the work goes on
+                sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
+                sys.stderr.flush()
 
 
 def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:

@@ -172,7 +172,7 @@ def _resume(run: Path, changes: Sequence[str], quiet: bool, accept_log: bool) ->
 
 def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     """Run from the beginning, or from the newest checkpoint, and print the result."""
-    from .printing import illustrate, summarise
+    from .printing import illustrate, summarise, told
 
     group = _group(config)
     try:
@@ -187,13 +187,13 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     if group.rank:
         return  # the first rank says it for all
     if not quiet:
-        click.echo(f"{experiment.called}, seed {experiment.seed}\n{summarise(result)}")
+        told(f"{experiment.called}, seed {experiment.seed}\n{summarise(result)}")
     report = illustrate(folder)
     if quiet:
-        click.echo(str(folder))
+        told(str(folder))
         return
-    click.echo(f"  run in {folder}" + (f", report in {report}" if report else ""))
-    click.echo(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
+    told(f"  run in {folder}" + (f", report in {report}" if report else ""))
+    told(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
 
 
 def _workers(config: Config, group: Group) -> contextlib.AbstractContextManager[None]:
@@ -271,10 +271,24 @@ def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str]
 
 
 def _folder(config: Config, out: str | None) -> Path:
+    """The folder of a new run. Raises ConfigError if --out has a run of other settings, with which
+    `fedloom resume` could not go on as this one.
+    """
     from .printing import run_folders
 
-    folders = run_folders(config.values["name"], config.algorithm, config.values["seed"])
-    return next(f for f in folders if not f.exists()) if out is None else Path(out)
+    if out is None:
+        folders = run_folders(config.values["name"], config.algorithm, config.values["seed"])
+        return next(f for f in folders if not f.exists())
+    if (Path(out) / "config.toml").is_file() and not (found := _state(config, Path(out)))[0]:
+        raise _other(Path(out), found[1])
+    return Path(out)
+
+
+def _other(folder: Path, differs: str) -> ConfigError:
+    return ConfigError(
+        f"'{folder}' exists, and holds something else than this run"
+        f"{f' ({differs} differs)' if differs else ''}; choose another --out"
+    )
 
 
 def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
@@ -294,10 +308,7 @@ def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
     folder = Path(out) / f"seed{seed}" if seeds > 1 else Path(out)
     state, other = _state(config, folder)
     if not state:
-        raise ConfigError(
-            f"'{folder}' exists, and holds something else than this run"
-            f"{f' ({other} differs)' if other else ''}; choose another --out"
-        )
+        raise _other(folder, other)
     return folder, state
 
 
@@ -327,6 +338,6 @@ def _state(config: Config, folder: Path) -> tuple[str, str]:
 def _compare(folders: Sequence[Path]) -> None:
     from fedloom.report import comparison, group_runs, load_run
 
-    from .printing import fitted
+    from .printing import fitted, told
 
-    click.echo(fitted(comparison(group_runs(load_run(f) for f in folders))))
+    told(fitted(comparison(group_runs(load_run(f) for f in folders))))

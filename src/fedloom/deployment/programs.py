@@ -26,10 +26,15 @@ GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
 # of Flower: at a node's port these give a task only to who knows a secret; another one may not
 PROTECTED = ("1.41", "1.42")
 _SECONDS = 60  # for a command that asks the server
+_START = 180  # for the server's own start, which takes a minute on a busy machine
 
 
 class FlowerError(FedloomError, RuntimeError):
     """What Flower's program said when it failed."""
+
+
+class AwayError(FlowerError):
+    """Flower's server does not answer."""
 
 
 def program(name: str) -> str:
@@ -187,7 +192,7 @@ def asked(fed: Folder, *words: str) -> Any:
             command, env=environment(fed), capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise FlowerError(away) from None
+        raise AwayError(away) from None
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -196,7 +201,7 @@ def asked(fed: Folder, *words: str) -> Any:
         said = " ".join(str(found.get("error-message", found)).split())[-400:]
         if "SuperLink is unavailable" in said:
             _check_valid(fed)
-            raise FlowerError(away)
+            raise AwayError(away)
         raise FlowerError(f"flwr {words[0]} failed: {said}")
     return found
 
@@ -205,14 +210,14 @@ def register(fed: Folder) -> None:
     """Tell Flower's server the keys of all clients, once it answers; those that it knows stay.
     Raises FlowerError.
     """
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + _START
     while True:
         try:
             asked(fed, "supernode", "list")
             break
-        except FlowerError:
+        except FlowerError as error:
             if time.monotonic() > end:
-                raise
+                raise _unready(fed) if isinstance(error, AwayError) else error from None
             time.sleep(0.5)
     for i, entry in enumerate(read_roll(fed.roll_file).client):
         key = fed.home / "keys" / f"{i}.pub"
@@ -226,6 +231,14 @@ def register(fed: Folder) -> None:
             if "already" not in str(error):
                 raise
         new.replace(key)
+
+
+def _unready(fed: Folder) -> FlowerError:
+    """The error of the command that has started the server."""
+    return FlowerError(
+        f"Flower's server was started and does not answer after {_START} s: its reasons are in "
+        f"'{fed.home / 'server.log'}'; if the machine was busy, begin again"
+    )
 
 
 def begin(fed: Folder) -> str:

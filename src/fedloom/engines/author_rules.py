@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..algorithm import OPTIONAL, Algorithm, Reaches, Trait
+from ..algorithm import OPTIONAL, Algorithm, Job, Reaches, Round, Trait
 from ..core.vector import Rec, Vec, fields, is_rec, leaves
 from ..errors import AuthorError, FedloomError
 
@@ -49,6 +49,15 @@ _ADVICE = (
         ("inplace arithmetic", "in-place operation", "a leaf Variable that requires grad"),
         "arguments belong to the engine and to other clients: return a new value, x + y and not "
         "x.add_(y)",
+    ),
+    (
+        ("'Job' object has no attribute",),
+        f"job has {', '.join(Job._fields)}, begin() and move(), and does not say which client it "
+        "is: what one client alone needs goes into its state mem",
+    ),
+    (
+        ("'Round' object has no attribute",),
+        f"rnd has {', '.join(Round._fields)}; what clients tell comes in up",
     ),
     (
         ("'rec' object has no attribute",),

@@ -120,7 +120,7 @@ class RunDirectory:
             if not self.path.is_dir():
                 raise ConfigError(f"'{self.path}' exists and is not a folder; {how}")
             if (self.path / "config.toml").exists():
-                how = f"go on with {self.resume}, or {how}"
+                how = f"go on with {self.resume} if it is this run, or {how}"
             raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -11,16 +11,18 @@ from .client import Clip, LocalOpt, PerStep, Prox, Sam, WeightDecay
 from .server import Lookahead, ServerOpt
 
 
-def misplaced(algorithm: Algorithm, averaged: tuple[str, ...]) -> str | None:
+def misplaced(
+    algorithm: Algorithm, averaged: tuple[str, ...], called: Callable[[Algorithm], str]
+) -> str | None:
     """Why the first wrapper that has no meaning around what it wraps has none. averaged: the fields
-    of which the server needs plain means.
+    of which the server needs plain means; called: the name of what is wrapped.
     """
     for wrapper in layers(algorithm):
         for kind, rule in AROUND:
             if isinstance(wrapper, kind) and (why := rule(wrapper, wrapper.inner.traits)):
-                return f"{type(wrapper).__name__} and {wrapper.method}: {why}"
+                return f"{type(wrapper).__name__} and {called(wrapper.inner)}: {why}"
         if isinstance(wrapper, PerStep) and (why := _per_step(averaged, wrapper)):
-            return f"{type(wrapper).__name__} and {wrapper.method}: {why}"
+            return f"{type(wrapper).__name__} and {called(wrapper.inner)}: {why}"
     return None
 
 

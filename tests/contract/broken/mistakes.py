@@ -36,6 +36,11 @@ class BranchEqual(FedAvg):
         return (msg.x if torch.equal(msg.x, msg.x) else -msg.x), rec()
 
 
+class AsksWho(FedAvg):
+    def finish(self, x, loc, msg, mem, job):
+        return rec(delta=x - msg.x, weight=job.weight + job.client), mem
+
+
 class ChangesX(FedAvg):
     def direction(self, x, loc, msg, mem, grad, job):
         x *= 0.9
@@ -189,6 +194,10 @@ AT_CLIENTS = {
     BranchDirection: (RUNS, r"direction\(\) branches on a tensor's value.*torch.where"),
     BranchFinish: (RUNS, r"finish\(\) branches on a tensor's value.*torch.where"),
     BranchEqual: (RUNS, r"start\(\) branches on a tensor's value.*torch.where"),
+    AsksWho: (
+        RUNS,
+        r"no attribute 'client'; job has weight, .*, begin\(\) and move\(\), and does not say",
+    ),
     ChangesX: (ARGUMENTS, r"direction\(\) changes x( and msg.x)? in place.*return a new value"),
     ChangesMessage: (
         ARGUMENTS,
@@ -299,7 +308,13 @@ class WrongInit(FedAvg):
         return {"x": x}
 
 
+class AsksCohort(FedAvg):
+    def server_step(self, srv, up, rnd):
+        return srv._replace(x=srv.x + up.delta / len(rnd.cohort))
+
+
 AT_THE_SERVER = {
+    AsksCohort: (RUNS, r"no attribute 'cohort'; rnd has round, rate, lr; what clients tell comes"),
     ChangesServer: (ARGUMENTS, r"server_step\(\) changes srv.x in place.*return a new value"),
     ChangesAnswer: (ARGUMENTS, r"server_step\(\) changes up.delta in place.*return a new value"),
     ShortServer: (SHAPES, r"server_step\(\) gives x of shape \[7\] where x has \[102\]; return"),
