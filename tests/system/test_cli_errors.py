@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +71,11 @@ SMALL = ("rounds=2", "local.epochs=1")
         (["show", "algorithm"], "`fedloom list algorithms` has the names"),
         (["compare"], "RUN..."),
         (["resume"], "RUN"),
+        (["run", "algorithm=fedsam", "local.sam=0.1"], "Sam and FedSAM: it perturbs"),
+        (["run", "algorithm=fedspeed", "local.sam=0.1"], "Sam and FedSpeed: it perturbs"),
+        (["run", "algorithm=mofedsam", "local.sam=0.1"], "Sam and MoFedSAM: it perturbs"),
+        (["run", "algorithm=fedsmoo", "local.sam=0.1"], "Sam and FedSMOO: it perturbs"),
+        (["run", "algorithm=scaffold", "local.momentum=0.9"], "LocalOpt and Scaffold: it takes"),
     ],
 )
 def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
@@ -87,6 +96,10 @@ def test_a_recipes_own_codec_is_not_blamed_on_the_command_line(fedloom: Fedloom)
     [
         ("local.schedule={name = 'cosine', rounds = 1}", "0 from round 2 of 2 on"),
         ("evaluate.sizes_every=3", "evaluate.sizes_every has no effect"),
+        (
+            "aggregation={name = 'trimmed_mean', trim = 0.05}",
+            "take aggregation.trim = 0.1, or a cohort of at least 20 clients",
+        ),
     ],
 )
 def test_what_has_no_effect_is_said(change: str, words: str, fedloom: Fedloom) -> None:
@@ -131,6 +144,39 @@ def test_a_folder_that_holds_a_run(fedloom: Fedloom) -> None:
     assert "b/seed1" in fedloom("run", *SMALL, "--out", "b", "--seeds", 2, code=2).output
     assert not Path("b/seed0").exists(), "found out before the first run"
     assert Path("a/summary.json").read_bytes() == before
+
+
+def test_a_folder_of_another_run_is_not_gone_on_with(fedloom: Fedloom) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    text = fedloom("run", *SMALL, "algorithm=scaffold", "out=a", code=2).output
+    assert "'a' exists, and holds something else than this run (algorithm.name" in text
+    assert "resume" not in text and "choose another --out" in text
+
+
+def test_a_method_that_does_not_read_its_move_takes_a_local_optimiser(fedloom: Fedloom) -> None:
+    method = ("algorithm=scaffold", "algorithm.option=1")
+    fedloom("run", *SMALL, *method, "local.momentum=0.9", "--out", "a", "--quiet")
+
+
+def test_a_run_that_has_exploded_says_so(fedloom: Fedloom) -> None:
+    output = fedloom("run", *SMALL, "local.lr=1e6", "--out", "a").output
+    said = "the run diverges: train_loss is "
+    assert f"warning: round 2: {said}" in output
+    assert "warning: the accuracy is" in output and "nothing of use was learnt" in output
+    assert json.loads(Path("a/summary.json").read_text())["warnings"][0].startswith(said)
+    assert f"warning: a: {said}" in fedloom("compare", "a").output
+
+
+def test_nobody_who_reads_on_costs_no_report(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedloom", "run", *SMALL, "local.lr=1e6", "--out", "a"]
+    for err in (subprocess.DEVNULL, subprocess.STDOUT):
+        reading, writing = os.pipe()
+        os.close(reading)  # as of `| head -1`, once it has its line
+        done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=err, timeout=120)
+        os.close(writing)
+        assert done.returncode == 0
+        assert (tmp_path / "a" / "report.html").is_file()
+        shutil.rmtree(tmp_path / "a")
 
 
 def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:

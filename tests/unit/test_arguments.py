@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import Experiment, FedAvg, Local
+from fedloom import Checkpoint, Evaluation, Experiment, FedAvg, Local
+from fedloom.aggregation import TrimmedMean
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Link, Via
 from fedloom.data import FederatedData, digits, from_clients, iid
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.models import mlp
+from fedloom.objectives import SquaredError
 from fedloom.submodels import HeteroFL
 
 
@@ -42,6 +45,7 @@ def right(outputs: Tensor, targets: Tensor) -> Tensor:
         ({"algorithm": "fedavg"}, "an Algorithm such as"),
         ({"algorithm": FedAvg}, "an Algorithm such as"),
         ({"model": "mlp"}, "a function that makes one"),
+        ({"round": 3}, "Experiment: unknown argument 'round'; did you mean 'rounds'?"),
         ({"data": [1, 2]}, "from_clients"),
         ({"data": [(np.ones((99, 9)), np.ones(99))]}, "from_clients"),
         ({"rounds": 0}, "from 1"),
@@ -72,6 +76,87 @@ def test_what_is_no_argument_is_refused_in_words(change: dict[str, Any], words: 
         experiment(**change)
     assert words in str(error.value) and len(str(error.value)) < 400
     assert next(iter(change)) in str(error.value) or "codec" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Local(epoch=3), "Local: unknown argument 'epoch'; did you mean 'epochs'?"),
+        (lambda: Evaluation(evry=3), "Evaluation: unknown argument 'evry'; did you mean 'every'?"),
+        (lambda: FedAvg(server_l=1.0), "FedAvg: unknown argument 'server_l'; did you mean"),
+        (lambda: TopK(rat=0.1), "TopK: unknown argument 'rat'; did you mean 'ratio'?"),
+        (lambda: Checkpoint(every=3), "Checkpoint: unknown argument 'every'"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_one_sentence(make: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert str(caught.value).startswith(words)
+
+
+def test_a_model_that_cannot_be_made_without_arguments_is_said() -> None:
+    words = r"model = Linear cannot be called without .*'in_features'.*model=lambda: Linear\(...\)"
+    with pytest.raises(ConfigError, match=words):
+        experiment(model=torch.nn.Linear).run()
+
+
+def pairs(inputs: Any, targets: Any, **more: Any) -> dict[str, Any]:
+    """A model of three inputs and two outputs, and two clients' data."""
+    data = from_clients([(inputs, targets), (inputs, targets)], **more)
+    return {"model": lambda: torch.nn.Linear(3, 2), "data": data, "cohort": 2}
+
+
+ROWS, LABELS = torch.ones(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "words"),
+    [
+        (ROWS.long(), LABELS, "integer inputs stay integers.*give floats, such as inputs.float()"),
+        (ROWS, LABELS + 1, "the labels are 1 to 2, but classes are counted from 0: subtract 1"),
+        ((ROWS, ROWS), LABELS, "client 0: inputs are 2 arrays of 6 samples.*not supported; join"),
+        ({"a": ROWS, "b": ROWS}, LABELS, "inputs are a dictionary of a, b.*not supported; join"),
+    ],
+)
+def test_data_that_a_model_cannot_take_are_explained(inputs: Any, targets: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        experiment(**pairs(inputs, targets)).run()
+
+
+@pytest.mark.parametrize(
+    ("data", "change", "words"),
+    [
+        (
+            pairs(ROWS, LABELS.float()) | {"model": lambda: torch.nn.Linear(3, 1)},
+            {},
+            "the targets are the real numbers 0.0, 1.0, so this is a regression",
+        ),
+        (
+            pairs(ROWS, LABELS + 1) | {"model": lambda: torch.nn.Linear(3, 3)},
+            {},
+            "no sample is of class 0, .* subtract 1",
+        ),
+        (pairs(ROWS, LABELS), {"evaluate": Evaluation(target=0.9)}, "evaluate.target = 0.9 has no"),
+        (
+            pairs(ROWS, LABELS),
+            {"aggregation": TrimmedMean(trim=0.3)},
+            "trim = 0.3 leaves out none of the 2 updates .*; take a cohort of at least 4 clients",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_said_before_the_run(
+    data: dict[str, Any], change: dict[str, Any], words: str, caplog: Any
+) -> None:
+    experiment(**data, **change).build()
+    assert re.search(words, caplog.text)
+    caplog.clear()
+    meant: dict[str, Any] = {"test": (ROWS, LABELS)}
+    experiment(**pairs(ROWS, LABELS, **meant), evaluate=Evaluation(target=0.9)).build()
+    regression = pairs(ROWS, LABELS.float()) | {"model": lambda: torch.nn.Linear(3, 1)}
+    experiment(**regression, objective=SquaredError()).build()
+    experiment(cohort=10, aggregation=TrimmedMean()).build()
+    experiment(**pairs(ROWS, LABELS), aggregation=TrimmedMean(trim=0)).build()
+    assert not caplog.records
 
 
 def test_a_class_in_the_place_of_a_loss_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from ..core.hyper import hyper
@@ -27,5 +29,21 @@ class TrimmedMean(FromRows):
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
         count = len(rows)
-        out = int(self.trim * count + 1e-9)  # 0.3 * 10 is 3
+        out = self.left_out(count)
         return rows.sort(0).values[out : count - out].mean(0)
+
+    def left_out(self, count: int) -> int:
+        """How many of so many values are left out at each end."""
+        return int(self.trim * count + 1e-9)  # 0.3 * 10 is 3
+
+    def idle(self, count: int) -> str:
+        """A warning if of so many updates none is left out, though trim is not 0; else empty."""
+        if not self.trim or self.left_out(count):
+            return ""
+        larger, least = math.ceil((1 - 1e-9) / self.trim), math.ceil(1000 / count) / 1000
+        share = f"aggregation.trim = {least:g}, or " if least < 0.5 else ""
+        return (
+            f"aggregation.trim = {self.trim:g} leaves out none of the {count} updates of a round: "
+            f"trimmed_mean is then the plain mean, and one hostile client moves it anywhere; take "
+            f"{share}a cohort of at least {larger} clients"
+        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
-from ..errors import ConfigError
+from ..errors import ConfigError, unknown
 from .arithmetic import plain_number
 
 T = TypeVar("T")
@@ -148,12 +149,28 @@ class Part:
 
 
 def ranged(cls: type[T]) -> type[T]:
-    """Give the fields of a dataclass the ranges of their types."""
+    """Give the fields of a dataclass the ranges of their types, and refuse unknown arguments."""
+    setattr(cls, "__init__", _knowing(cls))  # noqa: B010 # mypy allows no other assignment
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
             rule = field.metadata["hyper"].within(_evaluated(field.type, cls.__module__))
             field.metadata = types.MappingProxyType({"hyper": rule})
     return cls
+
+
+def _knowing(cls: type[T]) -> Callable[..., None]:
+    """A dataclass's __init__, which raises ConfigError for an argument that it does not have."""
+    init: Callable[..., None] = cls.__init__
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def made(self: T, *args: Any, **given: Any) -> None:
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"{cls.__name__}: {unknown('argument', name, known)}")
+        init(self, *args, **given)
+
+    return made
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
@@ -322,7 +339,7 @@ def _taking(
     names: Mapping[str, str], called: str, kind: type[Warning]
 ) -> Callable[[type[T]], type[T]]:
     def change(cls: type[T]) -> type[T]:
-        init = cls.__init__
+        init = _knowing(cls)
 
         @functools.wraps(init)
         def made(self: T, *args: Any, **given: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,11 @@ import torch
 from torch import Tensor
 
 from fedloom.errors import DataError
+
+ONE_ARRAY = (
+    "several inputs per sample are not supported; join them, as in "
+    "torch.cat([a.flatten(1), b.flatten(1)], 1), and let the model's forward() take them apart"
+)
 
 
 def check_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -44,6 +50,22 @@ def as_inputs(
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         return tensor.to(check_dtype(dtype))
     return tensor.to(torch.int64)
+
+
+def one_input(inputs: Any, targets: Any, what: str = "inputs") -> None:
+    """Raise DataError for several inputs per sample: a dictionary of arrays, or a tuple or list of
+    other arrays than one per sample.
+    """
+    if isinstance(inputs, Mapping):
+        got = f"a dictionary of {', '.join(map(str, inputs))}"
+    elif isinstance(inputs, tuple | list) and hasattr(targets, "__len__"):
+        sizes = {len(v) for v in inputs if getattr(v, "ndim", 0) > 0}
+        if sizes != {len(targets)} or len(inputs) == len(targets):
+            return
+        got = f"{len(inputs)} arrays of {len(targets)} samples"
+    else:
+        return
+    raise DataError(f"{what} are {got}, and a model gets one array: {ONE_ARRAY}")
 
 
 def as_targets(value: Any, dtype: torch.dtype = torch.float32, what: str = "targets") -> Tensor:

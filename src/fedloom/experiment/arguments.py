@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..aggregation import AGGREGATIONS, Aggregation, Mean
 from ..compression.link import Link, Via, via
@@ -78,6 +80,26 @@ def _taken(name: str, first: str, sized: bool) -> str:
     if name == f"{first}_ema":
         return f"the moving average of '{first}'"
     return f"'{first}' of a size" if sized and name.startswith(f"{first}@") else ""
+
+
+def module_of(given: Any) -> nn.Module:
+    """The model, or what a function without arguments makes. Raises ConfigError."""
+    if isinstance(given, nn.Module):
+        return given
+    name = getattr(given, "__name__", type(given).__name__)
+    try:
+        inspect.signature(given).bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"model = {name} cannot be called without arguments ({error}); give a module, or a "
+            f"function that makes one, such as model=lambda: {name}(...)"
+        ) from None
+    except ValueError:
+        pass  # it has no signature that Python can read
+    made = given()
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"model must give an nn.Module, got {type(made).__name__}")
+    return made
 
 
 def link_of(given: Link | Via | str | None) -> Link:

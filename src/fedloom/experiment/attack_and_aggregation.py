@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ..aggregation import AGGREGATIONS, Aggregation, Krum, Mean
+from ..aggregation import AGGREGATIONS, Aggregation, Krum, Mean, TrimmedMean
 from ..aggregation.omniscient import Omniscient
 from ..core.net import Net
 from ..data import FederatedData
@@ -51,9 +51,12 @@ def check_aggregation(
         )
     listed = isinstance(cohorts.size, Sequence)
     inner = rule.inner if isinstance(rule, Omniscient) else rule
+    drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
+    count = len(cohorts.example) if listed else drawn
     if isinstance(inner, Krum):
-        drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
-        inner.check(len(cohorts.example) if listed else drawn)
+        inner.check(count)
+    if isinstance(inner, TrimmedMean) and (said := inner.idle(count)):
+        _log.warning(said)
     if rule.private and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling
         raise ConfigError(

@@ -50,8 +50,7 @@ from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
 from ..submodels.private import Private
 from ..trackers import Trackers
-from . import processes
-from .arguments import aggregation_of, functions, link_of, measures_of, metrics_of, setting_of
+from . import arguments, processes
 from .attack_and_aggregation import aggregation_under, flipped, words_for
 from .clocks import check_clock, check_simulated, devices_for, largest
 from .preflight import (
@@ -60,7 +59,6 @@ from .preflight import (
     check_parts,
     check_rows,
     check_shapes,
-    check_targets,
     direction,
     levels_for,
     on_device,
@@ -72,6 +70,7 @@ from .preflight import (
 from .provenance import check_same, configuration, describe
 from .result import Result, finish
 from .settings import Settings
+from .target_check import check_targets
 from .tracking import Tracking, trackers_of
 
 Row = dict[str, Any]
@@ -148,12 +147,12 @@ class Experiment(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._link = link_of(self.compress)
-        self._aggregation = aggregation_of(self.aggregation)
-        self._metrics = metrics_of(self.metrics, self.submodel is not None)
-        self._on_round = functions(self.on_round, "on_round")
-        self._on_evaluation = functions(self.on_evaluation, "on_evaluation")
-        self._measures = measures_of(self.measures)
+        self._link = arguments.link_of(self.compress)
+        self._aggregation = arguments.aggregation_of(self.aggregation)
+        self._metrics = arguments.metrics_of(self.metrics, self.submodel is not None)
+        self._on_round = arguments.functions(self.on_round, "on_round")
+        self._on_evaluation = arguments.functions(self.on_evaluation, "on_evaluation")
+        self._measures = arguments.measures_of(self.measures)
         if self.evaluate.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)
         if self._dtype is not None:
@@ -201,7 +200,7 @@ class Experiment(Settings):
             None if self.submodel is None else self.submodel.settled(held),
             self._link,
             self.net().layout.d,
-            setting_of(self),
+            arguments.setting_of(self),
             self.private,
             aggregation_under(self.attack, self._aggregation, self.data.population, self.seed),
         )
@@ -220,9 +219,7 @@ class Experiment(Settings):
         if self._net is None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key(self.seed, "model"))
-                module = self.model if isinstance(self.model, nn.Module) else self.model()
-            if not isinstance(module, nn.Module):
-                raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
+                module = arguments.module_of(self.model)
             net = Net(module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:
                 net.start_from(weights_of(self.weights))
@@ -254,7 +251,8 @@ class Experiment(Settings):
         check_parts(plan, fed, net, self._cohorts, largest(self.clock, self._cohorts), self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
-        check_evaluation(self.evaluate, plan.rule is not None, metrics.get(name))
+        on = self.data, self.engine
+        check_evaluation(self.evaluate, plan.rule is not None, metrics.get(name), *on)
         warn_of(plan, self.local, self.rounds)
         engine = self._engine(plan, fed, net)
         return Loop(

@@ -16,6 +16,7 @@ from ..core.bfloat16 import has_bfloat16
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net, logits_of
 from ..data import FederatedData
+from ..engines.base import Remote
 from ..engines.evaluation import evaluation_batch
 from ..engines.metrics import accuracy, is_whole
 from ..errors import CompositionError, ConfigError, DataError
@@ -24,12 +25,12 @@ from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts
 from ..objectives import CrossEntropy, Objective, SquaredError
-from ..objectives.base import by_class
 from ..plan import Plan
 from ..server.evaluation import Evaluation, check_share
 from ..submodels.base import Rule, check_capacity
 from .attack_and_aggregation import check_aggregation
 from .shape_check import check_pairs, check_values
+from .target_check import check_classes
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
         upto = f" with tokens up to {int(inputs.max())}" if tokens else ""
         raise DataError(
             f"the model cannot take inputs of shape {list(inputs.shape)}{upto}: "
-            f"{str(error).splitlines()[0]}{_hint(net.module, inputs)}"
+            f"{str(error).splitlines()[0]}{_hint(net.module, inputs, str(error))}"
         ) from error
     objective.check(net, inputs)
     if isinstance(objective, SquaredError) and not targets.is_floating_point():
@@ -128,30 +129,7 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
             "take cross_entropy, or give targets.float()"
         )
     if isinstance(objective, CrossEntropy):
-        _check_classes(outputs, targets, data.classes)
-
-
-def check_targets(data: FederatedData, taken: bool) -> None:
-    """Raise DataError for classes given as floats, if the loss is `taken` from the targets' type;
-    warn if most of the data is held out.
-    """
-    y = data.targets
-    rows = taken and y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1
-    if rows and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
-        raise DataError(
-            f"the targets are floats of shape {list(y.shape)} with one 1 in every row: for "
-            "classes give targets.argmax(1), for a regression on them objective=SquaredError()"
-        )
-    held = 0 if data.validation is None else len(data.validation)
-    everything = held + len(data.clients.indices)
-    if 2 * held > everything:
-        share = data.about.get("validation", {}).get("share", held / everything)
-        _log.warning(
-            "evaluate.validation = %g holds out %d of %d training samples; 0.1 is usual",
-            share,
-            held,
-            everything,
-        )
+        check_classes(outputs, targets, data)
 
 
 def check_shapes(
@@ -173,8 +151,15 @@ def check_shapes(
             check_values(name, metric, outputs, targets)
 
 
-def _hint(module: nn.Module, inputs: Tensor) -> str:
-    """What to change, if the first layer is linear and of another width than an example."""
+def _hint(module: nn.Module, inputs: Tensor, said: str) -> str:
+    """What to change, if integers go to a layer that takes numbers, or the first layer is linear
+    and of another width than an example. said: by torch.
+    """
+    if inputs.dtype == torch.int64 and "long" in said.lower():
+        return (
+            "; integer inputs stay integers, as the tokens of a text do: give floats, such as "
+            "inputs.float(), or a model that begins with nn.Embedding"
+        )
     layers = (m for m in module.modules() if not list(m.children()) and list(m.parameters(False)))
     first, width = next(layers, None), inputs[0].numel()
     if not isinstance(first, nn.Linear) or first.in_features == width:
@@ -207,13 +192,21 @@ def check_rate(local: Local, rounds: int) -> None:
     )
 
 
-def check_evaluation(evaluation: Evaluation, parted: bool, headline: Any) -> None:
-    """Warn about settings that have no effect without sub-models (not `parted`). Raises ConfigError
-    for a target that an accuracy, if the headline metric is ours, cannot reach.
+def check_evaluation(
+    evaluation: Evaluation, parted: bool, headline: Any, data: FederatedData, engine: Any
+) -> None:
+    """Warn about settings that have no effect without sub-models (not `parted`) or a test set.
+    Raises ConfigError for a target that an accuracy, if the headline metric is ours, cannot reach.
     """
     target = evaluation.target
     if headline is accuracy and target is not None:
         check_share(target, f"evaluate.target = {target:g}")
+    if target is not None and data.test_inputs is None and not isinstance(engine, Remote):
+        _log.warning(
+            "evaluate.target = %g has no effect: it is looked for on a test set, and '%s' has "
+            "none; give test samples, or leave evaluate.target out",
+            *(target, data.name),
+        )
     if parted:
         return
     for key in ("sizes", "sizes_every"):
@@ -376,25 +369,3 @@ def weights_of(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> dict[st
         ) from None
     except OSError as error:
         raise DataError(f"weights '{source}' cannot be read: {error}") from None
-
-
-def _check_classes(outputs: Any, targets: Tensor, classes: int | None) -> None:
-    if classes is None:
-        raise DataError(
-            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; "
-            "give another loss, or targets.long()"
-        )
-    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
-        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
-    logits = by_class(outputs, targets)
-    if logits.shape[:1] + logits.shape[2:] != targets.shape:
-        raise DataError(
-            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
-            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
-        )
-    if logits.shape[1] < classes:
-        raise DataError(
-            f"the model gives {logits.shape[1]} outputs per example, "
-            f"but labels go up to {classes - 1}; it needs {classes}"
-        )

@@ -12,7 +12,7 @@ from fedloom.data.client_indices import Partition, Ragged
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import as_array
-from fedloom.data.tensors import as_inputs, as_targets, check_dtype
+from fedloom.data.tensors import ONE_ARRAY, as_inputs, as_targets, check_dtype, one_input
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError, did_you_mean
 
@@ -117,6 +117,7 @@ def from_arrays(
     >>> sorted(data.sizes.tolist()), data.classes
     ([2, 2, 3, 3], None)
     """
+    one_input(inputs, targets)
     rows = as_inputs(inputs, dtype, stored=transform is not None)
     labels = as_targets(targets, dtype)
     if len(rows) != len(labels):
@@ -181,7 +182,8 @@ def _stacked(dataset: Any, what: str) -> tuple[Any, Any]:
         except Exception as error:  # the user's own code
             raise DataError(
                 f"{what}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
-                f"{error}; a sample must be a pair of inputs and target, as numbers"
+                f"{error}; a sample must be a pair of inputs and target, each one array of numbers "
+                f"({ONE_ARRAY})"
             ) from error
         for kind, one, others in (("inputs", x, inputs), ("target", y, targets)):
             if others and one.shape != others[0].shape:
@@ -206,6 +208,7 @@ def _test_arrays(
     if test is None:
         return None, None
     inputs, targets = _pair(test, "test")
+    one_input(inputs, targets, "test inputs")
     rows = as_inputs(inputs, dtype, "test inputs", transform is not None)
     return rows, as_targets(targets, dtype, "test targets")
 
@@ -235,6 +238,7 @@ def join(
     like: tuple[Tensor, Tensor, str] | None = None
     for pair, name in zip(pairs, names, strict=True):
         inputs, targets = _pair(pair, name)
+        one_input(inputs, targets, f"{name}: inputs")
         rows = as_inputs(inputs, dtype, f"{name}: inputs", transform is not None)
         labels = as_targets(targets, dtype, f"{name}: targets")
         if len(rows) != len(labels):

@@ -1,0 +1,99 @@
+"""Checks of the targets before a run: are they what was meant, classes or numbers?"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch import Tensor
+
+from ..data import FederatedData
+from ..errors import DataError
+from ..objectives.base import by_class
+
+_log = logging.getLogger(__name__)
+_FEW = 20  # different whole numbers: up to so many may be meant as classes
+
+
+def check_targets(data: FederatedData, taken: bool) -> None:
+    """Raise DataError for classes given as floats in columns, if the loss is `taken` from the
+    targets' type. Warn of numbers that may be meant as classes, of labels that do not begin at 0,
+    and if most of the data is held out.
+    """
+    y = data.targets
+    _warn_of_values(data, taken)
+    rows = taken and y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1
+    if rows and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
+        raise DataError(
+            f"the targets are floats of shape {list(y.shape)} with one 1 in every row: for "
+            "classes give targets.argmax(1), for a regression on them objective=SquaredError()"
+        )
+    held = 0 if data.validation is None else len(data.validation)
+    everything = held + len(data.clients.indices)
+    if 2 * held > everything:
+        share = data.about.get("validation", {}).get("share", held / everything)
+        _log.warning(
+            "evaluate.validation = %g holds out %d of %d training samples; 0.1 is usual",
+            share,
+            held,
+            everything,
+        )
+
+
+def _warn_of_values(data: FederatedData, taken: bool) -> None:
+    y = data.targets
+    if y.is_floating_point():
+        few = taken and y[0].numel() == 1 and bool((y == y.round()).all())
+        values = sorted({*y.flatten().tolist()}) if few else []
+        if 1 < len(values) <= _FEW:
+            _log.warning(
+                "the targets are the real numbers %s, so this is a regression (squared error); for "
+                "classes give integers (0 and not 0.0), for a regression objective=squared_error",
+                ", ".join(f"{v:.1f}" for v in values[:5]) + (", ..." if len(values) > 5 else ""),
+            )
+    elif y.ndim == 1 and data.roll is None and (least := _least(data)):
+        _log.warning(
+            "the labels are %d to %d, and classes are counted from 0: no sample is of class 0, for "
+            "which the model has an output; subtract %d from the labels",
+            *(least, (data.classes or 1) - 1, least),
+        )
+
+
+def _least(data: FederatedData) -> int:
+    """The lowest label of all."""
+    y, tests = data.targets, data.test_targets
+    least = int(y.min())
+    return least if tests is None or not len(tests) else min(least, int(tests.min()))
+
+
+def check_classes(outputs: Any, targets: Tensor, data: FederatedData) -> None:
+    """Raise DataError if the model's outputs for a few samples do not suit cross-entropy on their
+    targets, or are too few for all classes.
+    """
+    classes = data.classes
+    if classes is None:
+        raise DataError(
+            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; write "
+            "classes as integers (0 and not 0.0, targets.long() in Python), or take "
+            "objective=squared_error for a regression"
+        )
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
+    logits = by_class(outputs, targets)
+    if logits.shape[:1] + logits.shape[2:] != targets.shape:
+        raise DataError(
+            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
+        )
+    if logits.shape[1] < classes:
+        least = _least(data)
+        if logits.shape[1] >= classes - least:
+            raise DataError(
+                f"the labels are {least} to {classes - 1}, but classes are counted from 0: "
+                f"subtract {least} from the labels, or give a model with {classes} outputs"
+            )
+        raise DataError(
+            f"the model gives {logits.shape[1]} outputs per example, "
+            f"but labels go up to {classes - 1}; it needs {classes}"
+        )
