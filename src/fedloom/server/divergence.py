@@ -43,6 +43,7 @@ class Majority(NamedTuple):
 def majority(targets: Tensor, names: Sequence[str]) -> Majority:
     """The largest class of test labels (n,).
 
+    >>> import torch
     >>> majority(torch.tensor([1, 0, 1, 1]), ("dead", "alive"))
     Majority(name='alive', share=0.75, equal=0.5)
     """
