@@ -64,11 +64,11 @@ def untaught(fed: Federation, objective: Objective) -> float:
 
 
 class Watch:
-    """Reads every row of a run, in order. It changes no number. first: said after the first row."""
+    """Reads every row of a run, in order. It changes no number. first: said after the first row.
+    objective: tells the loss of a model that knows nothing, if that is known.
+    """
 
-    def __init__(
-        self, fed: Federation, first: str = "", objective: Objective | None = None
-    ) -> None:
+    def __init__(self, fed: Federation, first: str, objective: Objective) -> None:
         tests, classes = fed.data.test_targets, fed.data.classes
         self._guess = 0.0  # an accuracy up to this is no better than a guess
         self._majority = Majority("", 0.0, 0.0)
