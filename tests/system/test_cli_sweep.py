@@ -24,6 +24,8 @@ def summaries(folder: str = "runs/sweep-digits") -> dict[Path, int]:
 
 def test_a_sweep_runs_everything_once_and_chooses(fedloom: Fedloom) -> None:
     text = fedloom(*SWEEP, "--quiet").output
+    heads = text.splitlines()[0]
+    assert "validation accuracy, last tenth" in heads and "test accuracy, last tenth" in heads
     assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["0.01", "1"], ["0.3", "1"]]
     assert "best by the validation split: local.lr=0.3" in text
     before = summaries()

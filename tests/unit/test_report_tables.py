@@ -171,7 +171,7 @@ def test_every_number_in_a_file_is_one(tmp_path: Path) -> None:
     back = json.loads(as_json(rows))
     assert back[0]["rounds_to_target"] == 2.5 and back[0]["not_reached"] == 1
     assert back[1]["rounds_to_target"] is None and back[1]["not_reached"] == 1
-    words = {"label", "state", "metric", "unit"}
+    words = {"label", "state", "metric", "unit", "value"}
     assert all(isinstance(v, int | float | None) for k, v in back[0].items() if k not in words)
     frame = pandas.read_csv(io.StringIO(as_csv(rows)))
     assert frame["rounds_to_target"].dtype == float and frame["rounds_to_target"][0] == 2.5

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from report_fakes import fake_run
 
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.sweep import best_of, plan, results, split_grid, split_values, state_of
@@ -98,13 +100,13 @@ def test_what_is_wrong_is_said_before_anything_runs(words: list[str], said: str)
 
 
 # ------------------------------------------------------------------------ what came of it
-def finish(folder: Path, validation: float | None, test: float, ema: float | None = None) -> None:
-    """What a finished run leaves of its numbers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").touch()
-    last = {"round": 2, "value": test}
-    summary = {"finished": True, "last_validation": validation, "last": last, "last_ema": ema}
-    (folder / "summary.json").write_text(json.dumps(summary))
+def finish(folder: Path, validation: Sequence[float], test: Sequence[float]) -> None:
+    """A finished run with these values, an evaluation a round; its moving average is 0."""
+    fake_run(folder, test, ema=[0.0] * len(test))
+    file = folder / "rounds.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    both = [row | {"validation_accuracy": v} for row, v in zip(rows, validation, strict=True)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in both))
 
 
 def test_the_choice_is_by_the_validation_split_and_never_by_the_test_set(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_the_choice_is_by_the_validation_split_and_never_by_the_test_set(tmp_pat
     values = {"0.03": (0.5, 0.9), "0.1": (0.7, 0.6), "0.3": (0.6, 0.7)}
     for trial in trials:
         validation, test = values[trial.choice["local.lr"]]
-        finish(trial.folder, validation + 0.02 * trial.seed, test)
+        finish(trial.folder, [validation + 0.02 * trial.seed], [test])
     rows = results(trials)
     best = best_of(rows, 2, "validation")
     assert best is not None
@@ -126,18 +128,21 @@ def test_the_choice_is_by_the_validation_split_and_never_by_the_test_set(tmp_pat
     assert lowest.choice == {"local.lr": "0.03"}
 
 
-def test_the_papers_value_is_the_moving_average(tmp_path: Path) -> None:
+def test_validation_and_test_are_the_same_measure(tmp_path: Path) -> None:
+    """Of twenty evaluations both columns are the mean of the last two; no moving average."""
     trials = plan("digits", ["local.lr=0.03,0.1"], 1, tmp_path)
-    finish(trials[0].folder, 0.5, 0.9, 0.6)
-    finish(trials[1].folder, 0.5, 0.7)
-    assert [row.value("test") for row in results(trials)] == [0.6, 0.7]
+    finish(trials[0].folder, [0.1] * 18 + [0.8, 0.9], [0.2] * 18 + [0.5, 0.7])
+    finish(trials[1].folder, [0.86], [0.7])
+    rows = results(trials)
+    assert [row.value("validation") for row in rows] == pytest.approx([0.85, 0.86])
+    assert [row.value("test") for row in rows] == pytest.approx([0.6, 0.7])
 
 
 def test_only_combinations_with_every_seed_can_be_the_best(tmp_path: Path) -> None:
     trials = plan("digits", ["local.lr=0.03,0.1,0.3"], 2, tmp_path)
     for trial, value in zip(trials, (0.5, 0.5, 0.9, None, None, 0.4), strict=True):
         if value is not None:
-            finish(trial.folder, value, value)
+            finish(trial.folder, [value], [value])
     trials[4].folder.mkdir()
     (trials[4].folder / "failure.txt").write_text("client 3, round 1: its loss was nan\n")
     rows = results(trials)
@@ -153,11 +158,12 @@ def test_the_state_of_a_folder(tmp_path: Path) -> None:
     assert state_of(tmp_path / "nowhere") == "new"
     (tmp_path / "config.toml").touch()
     assert state_of(tmp_path) == "begun"
-    finish(tmp_path, 0.1, 0.2)
-    assert state_of(tmp_path) == "finished"
-    (tmp_path / "summary.json").write_text("{")
+    folder = tmp_path / "done"
+    finish(folder, [0.1], [0.2])
+    assert state_of(folder) == "finished"
+    (folder / "summary.json").write_text("{")
     with pytest.raises(CheckpointError, match="remove the folder"):
-        state_of(tmp_path)
+        state_of(folder)
 
 
 def test_another_method_has_a_folder_of_its_own():

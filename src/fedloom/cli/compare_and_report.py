@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.core.curves import VALUES, Value
+
 from .figure_options import Figures, figure_options, wanted
 
 if TYPE_CHECKING:
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, allow_dash=True)
 Rows = list[dict[str, Any]]
+_value = click.option(
+    "--value",
+    type=click.Choice(VALUES),
+    default="last-tenth",
+    show_default=True,
+    help="What of a run is compared: the mean of its last tenth of evaluations, or one of them.",
+)
 
 
 @click.command("compare")
@@ -25,6 +34,7 @@ Rows = list[dict[str, Any]]
 @click.option("--latex", type=_FILE, help="Write the table for LaTeX's booktabs.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--against", metavar="LABEL", help="Compare with this row.  [default: the first]")
+@_value
 def compare_command(
     runs: tuple[str, ...],
     target: float | None,
@@ -33,12 +43,14 @@ def compare_command(
     latex: Path | None,
     markdown: bool,
     against: str | None,
+    value: Value,
 ) -> None:
     """Print a table of runs; runs that differ only in their seed are one line.
 
     A folder of runs stands for all runs in it. Below stand the settings that differ, and the
-    difference of every line from the first one, paired by seed, with Student's t: its interval, its
-    p, and whether that may be chance.
+    difference of every line from the first one over the seeds that all have, paired by seed, with
+    Student's t: its interval, its p, and whether that may be chance. What is tested is the first
+    value of the table, --value.
     """
     from fedloom.report import as_markdown, comparison, group_runs, load_run
     from fedloom.report.differences import as_lines, differences
@@ -49,7 +61,7 @@ def compare_command(
     loaded = [load_run(path) for path in expand(runs)]
     _check_target(target, loaded)
     groups = group_runs(loaded)
-    rows, beside = comparison(groups, target), differences(groups, against)
+    rows, beside = comparison(groups, target, value), differences(groups, against, value)
     if _write(rows, groups, beside, {"csv": csv, "json": json, "latex": latex}):
         return
     click.echo(as_markdown(rows).rstrip() if markdown else fitted(rows))
@@ -110,6 +122,7 @@ def _check_target(target: float | None, runs: Sequence[Run]) -> None:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: report.html]")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
+@_value
 @figure_options("Write every picture into this folder, for a paper; no page without --out.")
 def report_command(
     runs: tuple[str, ...],
@@ -118,6 +131,7 @@ def report_command(
     figures: str | None,
     kinds: str | None,
     column: float | None,
+    value: Value,
 ) -> None:
     """Write one HTML page about runs: curves, partition, clients, table, settings.
 
@@ -137,20 +151,20 @@ def report_command(
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
     if (asked := wanted(figures, kinds, column)) is not None:
-        _figures(paths, asked, target)
+        _figures(paths, asked, target, value)
         if out is None:
             return
     if out is None:
         out = (paths[0] if len(paths) == 1 else Path()) / "report.html"
     elif out.is_dir():
         out = out / "report.html"
-    click.echo(write_report(paths, out, target=target))
+    click.echo(write_report(paths, out, target=target, value=value))
 
 
-def _figures(paths: Sequence[Path], asked: Figures, target: float | None) -> None:
+def _figures(paths: Sequence[Path], asked: Figures, target: float | None, value: Value) -> None:
     """Write the pictures of runs, and say where."""
     from fedloom.report import group_runs, load_run, save_curves
 
     groups = group_runs(load_run(path) for path in paths)
-    for file in save_curves(groups, asked.folder, target, asked.kinds, asked.column):
+    for file in save_curves(groups, asked.folder, target, asked.kinds, asked.column, value):
         click.echo(file)

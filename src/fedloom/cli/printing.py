@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # headings of the comparison, the first to be left out first
 _DROPPABLE = (
     ".*, EMA last",
+    ".*, last",
     "time per round",
     "Gini of sizes",
     "sd between clients",
@@ -236,7 +237,7 @@ def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
 
     Without a terminal it is complete.
     """
-    from fedloom.report.tables import aligned, as_text, table_cells
+    from fedloom.report.tables import TESTED_HEADS, aligned, as_text, table_cells
 
     whole = as_text([dict(row) for row in rows]).rstrip()
     space = shutil.get_terminal_size().columns
@@ -244,9 +245,12 @@ def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
         return whole
     heads, lines = table_cells([dict(row) for row in rows])
     columns = [list(column) for column in zip(heads, *lines, strict=True)]
+    tested = f", {TESTED_HEADS[rows[0]['value']]}"
     for droppable in _DROPPABLE:
         if _width(columns) > space:
-            columns = [c for c in columns if not re.fullmatch(droppable, c[0])]
+            columns = [
+                c for c in columns if not re.fullmatch(droppable, c[0]) or c[0].endswith(tested)
+            ]
     heads, *lines = ([*line] for line in zip(*columns, strict=True))
     left_out = f"\n(the terminal is {space} columns wide; piped, the table is complete)"
     return aligned(heads, lines) + left_out

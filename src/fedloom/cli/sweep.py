@@ -137,8 +137,8 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
     head = [
         *rows[0].choice,
         "seeds",
-        f"validation {metric.name}",
-        f"test {metric.name}, average",
+        f"validation {metric.name}, last tenth",
+        f"test {metric.name}, last tenth",
         "",
     ]
     lines = [_line(row, metric, row is best) for row in rows]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..core.curves import Value, tested
 from ..core.vector import Rec, tree
 from ..engines import Ranks
 from ..errors import CheckpointError, ConfigError, unknown
@@ -66,15 +67,28 @@ class Result:
         rows = [r for r in self.history if r.get(column) is not None]
         return [r["round"] for r in rows], [r[column] for r in rows]
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The history as a data frame, a row for each round; needs pandas."""
+    def to_pandas(self, value: Value = "last-tenth") -> pandas.DataFrame:
+        """The history as a data frame, a row for each round; needs pandas.
+
+        Its last column, `tested`, is what `fedloom compare --value` would compare if the run had
+        ended at that evaluation of the test set. value: see core.curves.VALUES. Raises ConfigError
+        for an unknown one.
+        """
         try:
             import pandas
         except ImportError as error:
             raise ConfigError(
                 "a data frame needs pandas, which is missing; pip install fedloom[report]"
             ) from error
-        return pandas.DataFrame(self.history)
+
+        def column(name: str) -> dict[int, float]:
+            return {i: r[name] for i, r in enumerate(self.history) if r.get(name) is not None}
+
+        metric = self.summary["metric"]
+        found = tested(column, metric["name"], metric["higher_is_better"], value)
+        frame = pandas.DataFrame(self.history)
+        frame["tested"] = pandas.Series(found, dtype=float)
+        return frame
 
     @property
     def last(self) -> float | None:

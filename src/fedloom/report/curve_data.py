@@ -1,4 +1,4 @@
-"""Numbers from curves: a run's last and best value and target, a group's mean and band."""
+"""Numbers from curves: a run's tested, last and best value and target, a group's mean and band."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.arithmetic import total
+from fedloom.core.curves import Value, crossing, tested, whole_round
 
 from .runs import Floats, Group, Run
 
@@ -62,18 +63,41 @@ def best(run: Run) -> float | None:
     return float(values.max() if run.metric.higher_is_better else values.min())
 
 
+def tested_rows(run: Run, how: Value = "last-tenth") -> dict[int, float]:
+    """{row (from 0): what `value_of` would be had the run ended there}. Raises what that raises."""
+
+    def column(name: str) -> dict[int, float]:
+        rows, values = measured(run, name)
+        return dict(zip(rows.tolist(), values.tolist(), strict=True))
+
+    metric = run.metric
+    return tested(column, metric.name, metric.higher_is_better, how, f"'{run.path}'")
+
+
+def value_of(run: Run, how: Value = "last-tenth") -> float | None:
+    """The value of a run's metric on the test set that is compared; None without an evaluation.
+
+    how: see core.curves.VALUES. Raises ConfigError for "best-of-validation" of a run without a
+    validation split, or if nothing says which value is the best.
+    """
+    found = tested_rows(run, how)
+    return found[max(found)] if found else None
+
+
 def first_hit(run: Run, target: float) -> Hit | None:
-    """Find the first round whose EMA reaches the target.
+    """Find the first round whose EMA reaches the target, on straight lines between evaluations.
 
     The EMA is used as in FedACG's tables; without one, the measured values are used.
     """
     metric = run.metric
     column = metric.ema_column if metric.ema_column in run.columns else metric.column
     rows, values = measured(run, column)
-    hits = rows[metric.reached(values, target)]
-    if not hits.size:
+    if not metric.reached(values, target).any():
         return None
-    row = int(hits[0])
+    curve = dict(zip(run.rounds[rows].tolist(), values.tolist(), strict=True))
+    place = crossing(curve, target, metric.higher_is_better is True)
+    assert place is not None
+    row = int(np.searchsorted(run.rounds, whole_round(place)))
     return Hit(int(run.rounds[row]), float(run.bytes[row]), float(run.seconds[row]))
 
 

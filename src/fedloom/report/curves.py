@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedloom.core.curves import VALUE_WORDS, Value
 from fedloom.errors import ConfigError
 
 from .charts import clients_chart, ledger_chart, partition_charts
-from .curve_data import Axis, Curve, group_curve
+from .curve_data import Axis, Curve, group_curve, mean, value_of
 from .measures import measure_pictures
 from .paper_figures import save_pictures
 from .runs import Floats, Group, Metric, Run, group_runs
@@ -53,24 +54,27 @@ def save_curves(
     target: float | None = None,
     kinds: Sequence[str] = ("png",),
     column: float | None = None,
+    value: Value = "last-tenth",
 ) -> list[Path]:
     """Draw every picture there are data for and write them into a folder.
 
     Takes one run, several, or groups of them; `target` (the metric's unit) draws a line; kinds:
-    pdf, svg, png; column: the width in inches of the columns of a page that they are for.  Returns
-    the files: <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were
-    described), train_loss, test_loss, partition, clients, ledger, of sub-models sizes-*, and
-    measures-*.
+    pdf, svg, png; column: the width in inches of the columns of a page that they are for; value: of
+    each run the one that is tested, which is marked.  Returns the files: <metric>_by_round,
+    _by_bytes, _by_seconds, _by_simulated (where devices were described), train_loss, test_loss,
+    partition, clients, ledger, of sub-models sizes-*, and measures-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
-    drawn = all_pictures(_as_groups(run_or_groups), target)
+    drawn = all_pictures(_as_groups(run_or_groups), target, value)
     return save_pictures(drawn, folder, kinds, column)
 
 
-def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[Picture]:
+def all_pictures(
+    groups: Sequence[Group], target: float | None = None, value: Value = "last-tenth"
+) -> list[Picture]:
     """Draw every picture there are data for, in the order in which a page shows them."""
     look = styles(groups)
-    pictures = metric_curves(groups, look, target)
+    pictures = metric_curves(groups, look, target, value)
     pictures += loss_curves(groups, look)
     pictures += partition_charts(groups)
     pictures += [picture] if (picture := clients_chart(groups, look)) else []
@@ -81,15 +85,20 @@ def all_pictures(groups: Sequence[Group], target: float | None = None) -> list[P
 
 
 def metric_curves(
-    groups: Sequence[Group], look: Mapping[str, Style], target: float | None = None
+    groups: Sequence[Group],
+    look: Mapping[str, Style],
+    target: float | None = None,
+    value: Value = "last-tenth",
 ) -> list[Picture]:
-    """Draw each metric among the groups against rounds, bytes, seconds and simulated seconds."""
+    """Draw each metric among the groups against rounds, bytes, seconds and simulated seconds, and
+    mark the value of each that is tested.
+    """
     pictures = []
     for metric in dict.fromkeys(group.metric for group in groups):
         own = [group for group in groups if group.metric == metric]
         goal = target if target is not None else _common_target(own)
         for axis in ("round", "bytes", "seconds", "simulated"):
-            picture = _metric_curve(own, metric, axis, look, goal)
+            picture = _metric_curve(own, metric, axis, look, goal, value)
             pictures += [picture] if picture else []
     return pictures
 
@@ -120,6 +129,7 @@ def _metric_curve(
     axis: Axis,
     look: Mapping[str, Style],
     target: float | None,
+    value: Value,
 ) -> Picture | None:
     drawn = [(g, c) for g in groups if (c := group_curve(g, metric.column, axis))]
     if axis == "simulated":  # zeros where devices were not described
@@ -135,6 +145,9 @@ def _metric_curve(
     axes = made.add_subplot()
     handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in drawn]
     labels = [group.label for group, _ in drawn]
+    tested = {g.key: mean([value_of(run, value) for run in g.counted]) for g, _ in drawn}
+    for group, curve in drawn:
+        _mark(axes, curve.x / scale, tested[group.key], up, value, look[group.key])
     if len(drawn) == 1 and (smooth := group_curve(drawn[0][0], metric.ema_column, axis)):
         handles += axes.plot(smooth.x / scale, smooth.mean * up, "--", color="#D55E00", lw=1.6)
         labels.append("EMA")
@@ -145,14 +158,30 @@ def _metric_curve(
         axes.set_yscale("log")
     unit = "%" if metric.unit == "share" else metric.unit
     name = metric.name.replace("_", " ")
-    _finish(axes, drawn, x_label, f"test {name} ({unit})" if unit else f"test {name}")
+    _finish(axes, drawn, x_label, f"test {name} ({unit})" if unit else f"test {name}", value)
     legend_below(made, handles, labels)
     names = {"round": "rounds", "bytes": "bytes", "seconds": "time", "simulated": "simulated time"}
     against = names[axis]
     title = f"Test {name} against {against}"
     safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.name).strip("_") or "metric"
-    ends = _ends(drawn, metric.unit)
+    said = "; ".join(f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in drawn)
+    ends = f"{_ends(drawn, metric.unit)} Tested ({VALUE_WORDS[value]}): {said}."
     return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", made)
+
+
+def _mark(
+    axes: Axes, x: Floats, height: float | None, up: float, value: Value, style: Style
+) -> None:
+    """The tested value at the end of a group's line: a bar as wide as what it is the mean of, or a
+    dot.
+    """
+    if height is None or not np.isfinite(height):
+        return
+    many = -(-len(x) // 10) if value == "last-tenth" else 1
+    if many > 1:
+        axes.plot([x[-many], x[-1]], [height * up] * 2, color=style.colour, lw=4.5, alpha=0.55)
+    else:
+        axes.plot([x[-1]], [height * up], "o", color=style.colour, ms=5.5, alpha=0.55)
 
 
 def _draw(axes: Axes, curve: Curve, style: Style, x_scale: float, y_scale: float) -> object:
@@ -160,15 +189,23 @@ def _draw(axes: Axes, curve: Curve, style: Style, x_scale: float, y_scale: float
     return line_with_band(axes, curve.x / x_scale, *heights, style)
 
 
-def _finish(axes: Axes, drawn: Sequence[tuple[Group, Curve]], x: str, y: str) -> None:
+def _finish(
+    axes: Axes,
+    drawn: Sequence[tuple[Group, Curve]],
+    x: str,
+    y: str,
+    value: Value | None = None,
+) -> None:
     plain(axes, x, y)
     if x == "rounds":
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
     axes.set_xlim(left=0)
-    if any(curve.seeds > 1 for _, curve in drawn):
-        axes.set_title(_BAND, fontsize=8.5, color="#555555", loc="left")
+    said = [_BAND] if any(curve.seeds > 1 for _, curve in drawn) else []
+    said += [f"thick: {VALUE_WORDS[value]}, which is tested"] if value else []
+    if said:
+        axes.set_title("\n".join(said), fontsize=8.5, color="#555555", loc="left")
 
 
 def _scale(axis: Axis, high: float) -> tuple[float, str]:

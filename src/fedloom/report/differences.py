@@ -3,100 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from fedloom.core.curves import VALUE_WORDS, Value
 from fedloom.errors import ConfigError, did_you_mean
 
-from .curve_data import last
+from .curve_data import mean, value_of
 from .runs import Group, Metric
-from .statistics import Paired, Side, holm, p_text, paired, side
+from .statistics import Paired, against, common_seeds, cut
+from .tables import human_value
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A group less another one, over the seeds of both. p_holm: its p, corrected for the number of
-    differences of the table; None for one seed.
+    """A group less another one, over the seeds that all groups have. ours, theirs: the means of
+    what is compared, in the metric's unit; found: its p is corrected for the number of differences.
     """
 
     label: str
     against: str
     metric: Metric
+    ours: float
+    theirs: float
     found: Paired
-    p_holm: float | None = None
-
-    @property
-    def verdict(self) -> Side:
-        """On which side the group is, by the corrected p."""
-        return side(self.found.mean, self.p_holm, self.found.level)
+    value: Value = "last-tenth"
+    left_out: tuple[str, ...] = ()  # labels of groups with seeds that do not count
 
     @property
     def words(self) -> str:
-        """The difference, its interval, p, corrected p, and the verdict."""
-        text = self.found.words(self.metric.unit).rpartition(":")[0]
-        if self.found.p is not None:
-            text += f", p {p_text(self.found.p)} (by Holm {p_text(self.p_holm)})"
-        return f"{text}: {self.verdict}"
+        """Both values, the difference, its interval, p, corrected p, and the verdict."""
+        both = (human_value(v, self.metric.unit) for v in (self.ours, self.theirs))
+        return f"{' less '.join(both)}: {self.found.words(self.metric.unit)}"
 
 
-def differences(groups: Sequence[Group], against: str | None = None) -> list[Difference]:
-    """What each group is less another one, in their order; groups of another metric, or without a
-    seed in common, are left out.
+def differences(
+    groups: Sequence[Group], other: str | None = None, value: Value = "last-tenth"
+) -> list[Difference]:
+    """What each group is less another one, in their order; groups of another metric, without a seed
+    in common with it, or unfinished beside a finished one, are left out.
 
-    Compared is the last moving average, or the last value where there is none. against: the label
-    of that other group; by default the first. Raises ConfigError for a label that no group has.
+    value: what of each run is compared, see core.curves.VALUES. All groups count with the seeds
+    that all of them have. other: the label of that other group; by default the first. Raises
+    ConfigError for a label that no group has, and for a value that a run has not.
     """
     labels = [group.label for group in groups]
-    if against is not None and against not in labels:
+    if other is not None and other not in labels:
         raise ConfigError(
-            f"--against '{against}' is no row of the table; {did_you_mean(against, labels)}"
+            f"--against '{other}' is no row of the table; {did_you_mean(other, labels)}"
         )
     if not groups:
         return []
-    base = groups[0 if against is None else labels.index(against)]
-    out = []
-    for group in groups:
-        if group is not base and group.metric == base.metric:
-            found = paired(_ends(group), _ends(base))
-            out += (
-                [] if found is None else [Difference(group.label, base.label, base.metric, found)]
-            )
-    tested = [d.found.p for d in out if d.found.p is not None]
-    corrected = iter(holm(tested))
-    return [d if d.found.p is None else replace(d, p_holm=next(corrected)) for d in out]
+    base = groups[0 if other is None else labels.index(other)]
+    theirs = _values(base, value)
+    rows = {
+        group.label: own
+        for group in groups
+        if group is not base and group.metric == base.metric and _done(group) == _done(base)
+        if (own := _values(group, value)).keys() & theirs.keys()
+    }
+    every = {base.label: theirs, **rows}
+    seeds = common_seeds(every.values())
+    more = tuple(label for label, own in every.items() if len(own) > len(seeds))
+    # of the base less each row, so that Holm counts them together
+    found = against(theirs, rows)
+    return [
+        Difference(
+            label,
+            base.label,
+            base.metric,
+            _mean(rows[label], seeds),
+            _mean(theirs, seeds),
+            gap.turned,
+            value,
+            more,
+        )
+        for label, gap in found.items()
+    ]
 
 
-def _ends(group: Group) -> dict[int, float]:
-    """{seed: last moving average, or last value}, of the seeds that count."""
-    metric, out = group.metric, {}
-    for run in group.counted:
-        value = last(run, metric.ema_column)
-        value = last(run, metric.column) if value is None else value
-        if value is not None:
-            out[run.seed] = value
-    return out
+def _done(group: Group) -> bool:
+    return any(run.finished for run in group.runs)
+
+
+def _values(group: Group, value: Value) -> dict[int, float]:
+    """{seed: what is compared}, of the seeds that count."""
+    found = {run.seed: value_of(run, value) for run in group.counted}
+    return {seed: v for seed, v in found.items() if v is not None}
+
+
+def _mean(row: dict[int, float], seeds: Sequence[int]) -> float:
+    middle = mean(list(cut(row, seeds).values()))
+    assert middle is not None
+    return middle
 
 
 def as_lines(found: Sequence[Difference]) -> list[str]:
     """The differences as text, a line each below a heading; nothing without one.
 
-    Where no two groups share two seeds, one line says that there is no test.
+    Where the groups share no two seeds, one line says that there is no test.
     """
     if not found:
         return []
     base, metric = found[0].against, found[0].metric
     tests = sum(d.found.p is not None for d in found)
+    cut_to = _cut_to(found[0])
     if not tests:
-        return [
-            f"Only one seed in common with {base}: no difference can be told from chance "
-            "(`fedloom run ... --seeds 3` makes three)."
-        ]
+        said = f"Only one seed in common with {base}: no difference can be told from chance "
+        return [f"{said}(`fedloom run ... --seeds 3` makes three).", *cut_to]
     points = " in points" if metric.unit == "share" else ""
     name, width = metric.name.replace("_", " "), max(len(d.label) for d in found)
-    lines = [f"Less {base}{points} (last moving average of the {name}, paired by seed):"]
+    what = VALUE_WORDS[found[0].value]
+    lines = [f"Less {base}{points} ({what}, {name}, paired by seed):"]
     lines += [f"  {d.label:<{width}}  {d.words}" for d in found]
     counted = f"{tests} comparisons" if tests > 1 else "one comparison"
-    return [*lines, f"Verdicts are at 5 %, by Holm's p for {counted}."]
+    return [*lines, f"Verdicts are at 5 %, by Holm's p for {counted}.", *cut_to]
+
+
+def _cut_to(one: Difference) -> list[str]:
+    """That some rows have more seeds than are compared."""
+    if not one.left_out:
+        return []
+    seeds = "the one seed" if one.found.n == 1 else f"the {one.found.n} seeds"
+    return [f"Compared are {seeds} that all rows have; more have {', '.join(one.left_out)}."]
 
 
 def columns(label: str, found: Sequence[Difference]) -> dict[str, Any]:
@@ -109,6 +138,6 @@ def columns(label: str, found: Sequence[Difference]) -> dict[str, Any]:
         "difference_low": d and d.found.low,
         "difference_high": d and d.found.high,
         "p": d and d.found.p,
-        "p_holm": d and d.p_holm,
-        "verdict": d and d.verdict,
+        "p_holm": d and d.found.p_holm,
+        "verdict": d and d.found.verdict,
     }

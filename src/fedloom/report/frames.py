@@ -8,9 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedloom.core.curves import Value
 from fedloom.errors import CheckpointError
 from fedloom.storage.identity import flatten
 
+from .curve_data import tested_rows
 from .runs import Run, load_run
 from .style import need
 
@@ -20,30 +22,33 @@ if TYPE_CHECKING:
 Paths = str | PathLike[str]
 
 
-def load_runs(runs: Paths | Iterable[Paths]) -> pandas.DataFrame:
+def load_runs(runs: Paths | Iterable[Paths], value: Value = "last-tenth") -> pandas.DataFrame:
     """One data frame of many runs: a row for each round of each run.
 
     runs: run directories or folders of them, as paths or patterns such as "runs/*". Columns: run
     (the directory), label, algorithm, seed and finished; then those of rounds.jsonl, missing where
-    a round has none; then every setting as setting.KEY. Raises CheckpointError if there is no run.
+    a round has none; tested, what `fedloom compare --value` would compare if the run had ended
+    there; then every setting as setting.KEY. value: see core.curves.VALUES. Raises CheckpointError
+    if there is no run, and ConfigError if a run has no such value.
     """
     need("pandas", "data frames")
     import pandas
 
-    frames = [_frame(load_run(path)) for path in find_runs(runs)]
+    frames = [_frame(load_run(path), value) for path in find_runs(runs)]
     kept = [frame for frame in frames if len(frame)] or frames[:1]
     made = pandas.concat(kept, ignore_index=True)
     settings = [column for column in made.columns if column.startswith("setting.")]
     return made[[column for column in made.columns if column not in settings] + settings]
 
 
-def _frame(run: Run) -> pandas.DataFrame:
+def _frame(run: Run, value: Value) -> pandas.DataFrame:
     import pandas
 
     about: dict[str, Any] = {"run": str(run.path), "label": run.label, "algorithm": run.algorithm}
     about |= {"seed": run.seed, "finished": run.finished}
     rounds: dict[str, Any] = {n: values for n, values in run.columns.items() if n not in about}
     rounds["round"] = run.rounds
+    rounds["tested"] = pandas.Series(tested_rows(run, value), range(len(run.rounds)), dtype=float)
     flat = flatten(run.config).items()
     settings = {f"setting.{key}": str(v) if isinstance(v, list) else v for key, v in flat}
     return pandas.DataFrame({**about, **rounds, **settings}, index=range(len(run.rounds)))

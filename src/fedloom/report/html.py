@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom._version import __version__
+from fedloom.core.curves import Value
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
@@ -64,16 +65,17 @@ def write_report(
     target: float | None = None,
     title: str | None = None,
     pictures: str | Path | None = None,
+    value: Value = "last-tenth",
 ) -> Path:
     """Read run directories and write one HTML file that needs nothing else, not even the network.
 
     Works for one run and for many, finished or not; runs that differ only in the seed are put
     together.  `target` (the metric's unit) finds the rounds to it anew on the EMA curves; pictures:
-    a folder that gets them as files too, see save_curves.  Returns the file.  Raises
-    CheckpointError for what is not a run directory, ConfigError if there is none or a library is
-    missing.
+    a folder that gets them as files too, see save_curves; value: what of each run is tested, see
+    core.curves.VALUES.  Returns the file.  Raises CheckpointError for what is not a run directory,
+    ConfigError if there is none, a library is missing, or a run has no such value.
     """
-    page, drawn = _page(paths, target, title)
+    page, drawn = _page(paths, target, title, value)
     if pictures is not None:
         save_pictures(drawn, pictures)
     return write_out(Path(out), page)
@@ -100,15 +102,19 @@ def show_report(
     target: float | None = None,
     title: str | None = None,
     height: int = 600,
+    value: Value = "last-tenth",
 ) -> Shown:
     """The report of `write_report` inline, as the last line of a notebook's cell; no file is
     written. height: of its frame, in pixels. Raises what `write_report` raises.
     """
-    return Shown(_page(paths, target, title)[0], height)
+    return Shown(_page(paths, target, title, value)[0], height)
 
 
 def _page(
-    paths: Sequence[str | Path] | str | Path, target: float | None, title: str | None
+    paths: Sequence[str | Path] | str | Path,
+    target: float | None,
+    title: str | None,
+    value: Value,
 ) -> tuple[str, list[Picture]]:
     """The HTML of a report, and its pictures."""
     need("jinja2", "reports")
@@ -122,8 +128,8 @@ def _page(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    drawn = all_pictures(groups, target)
-    context = _context(groups, drawn, target, title)
+    drawn = all_pictures(groups, target, value)
+    context = _context(groups, drawn, target, title, value)
     return environment.from_string(source).render(context), drawn
 
 
@@ -132,9 +138,10 @@ def _context(
     pictures: Sequence[Picture],
     target: float | None,
     title: str | None,
+    value: Value,
 ) -> dict[str, Any]:
     runs = [run for group in groups for run in group.runs]
-    heads, lines = table_cells(comparison(groups, target))
+    heads, lines = table_cells(comparison(groups, target, value))
     colours = [style.colour for style in styles(groups).values()]
     return {
         "title": title or _title(groups),
@@ -142,7 +149,7 @@ def _context(
         "facts": _facts(groups),
         "unfinished": sum(not run.finished for run in runs),
         "table": _Table(heads, lines, colours),
-        "tested": as_lines(differences(groups)),
+        "tested": as_lines(differences(groups, value=value)),
         "curves": _images(
             pictures, "_by_round", "_by_seconds", "_by_simulated", "train_loss", "test_loss"
         ),

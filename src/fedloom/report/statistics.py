@@ -1,11 +1,17 @@
-"""Whether a difference of two methods can be told from chance: Student's t on paired seeds."""
+"""Whether a difference of two methods can be told from chance: the one rule of tables and pages.
+
+Compared is one value for each run, as a rule the mean of the last tenth of its evaluations
+(core.curves.last_tenth). All rows of a comparison count with the seeds that all of them have.
+Differences are paired by seed, because runs of one seed have the same clients, data and start;
+they are tested by Student's t, and p is corrected for the number of rivals by Holm.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
 
 from .curve_data import mean as mean_of
 from .curve_data import sd as sd_of
@@ -13,6 +19,7 @@ from .tables import MISSING, fixed
 
 LEVEL = 0.95  # of intervals; a verdict needs p below 1 - LEVEL, two-sided
 Side = Literal["above", "below", "undecided"]
+K = TypeVar("K")
 
 
 def student_p(t: float, freedom: int) -> float:
@@ -52,12 +59,16 @@ def student_t(level: float, freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """The differences of n pairs: their mean and standard deviation (n - 1; None for one pair)."""
+    """The differences of n pairs: their mean and standard deviation (n - 1; None for one pair).
+
+    p_holm: p, corrected for the number of comparisons; None where there is one alone.
+    """
 
     mean: float
     sd: float | None
     n: int
     level: float = LEVEL
+    p_holm: float | None = field(default=None, repr=False)
 
     @property
     def half(self) -> float:
@@ -92,21 +103,42 @@ class Paired:
     @property
     def verdict(self) -> Side:
         """On which side of zero the mean is; undecided where that may be chance, or with one pair.
+        By the corrected p if there is one.
 
         >>> [Paired(*d).verdict for d in ((0.02, 0.001, 3), (-0.02, 0.05, 3), (9.0, None, 1))]
         ['above', 'undecided', 'undecided']
         """
-        return side(self.mean, self.p, self.level)
+        p = self.p if self.p_holm is None else self.p_holm
+        if p is None or not p < 1 - self.level:
+            return "undecided"
+        return "above" if self.mean > 0 else "below"
 
     def less(self, bound: float) -> Paired:
         """The same pairs, each less a number: to test whether the mean is above that."""
-        return replace(self, mean=self.mean - bound)
+        return replace(self, mean=self.mean - bound, p_holm=None)
+
+    @property
+    def turned(self) -> Paired:
+        """The same pairs, the other one less this one."""
+        return replace(self, mean=0.0 - self.mean)  # of zero zero, not -0.0
+
+    @property
+    def p_words(self) -> str:
+        """The p of its test, and the corrected one; empty for one pair.
+
+        >>> Paired(0.01, 0.01, 3).p_words
+        'p 0.225'
+        """
+        if self.p is None:
+            return ""
+        beside = "" if self.p_holm is None else f" (by Holm {p_text(self.p_holm)})"
+        return f"p {p_text(self.p)}{beside}"
 
     def words(self, unit: str = "share") -> str:
-        """The mean, its interval and the verdict; of shares in points.
+        """The mean, its interval, p and the verdict; of shares in points.
 
         >>> Paired(0.0084, 0.00483, 3).words()
-        '+0.84 ± 1.20 (95 %, Student, 3 seeds): undecided'
+        '+0.84 ± 1.20 (95 %, Student, 3 seeds), p 0.095: undecided'
         >>> Paired(-1.5, None, 1).words(unit="")
         '-1.5 (one seed, no test): undecided'
         """
@@ -114,19 +146,13 @@ class Paired:
         if self.sd is None:
             return f"{middle} (one seed, no test): {self.verdict}"
         level = f"{100 * self.level:g} %"
-        return f"{middle} ± {half} ({level}, Student, {self.n} seeds): {self.verdict}"
+        about = f"{level}, Student, {self.n} seeds"
+        return f"{middle} ± {half} ({about}), {self.p_words}: {self.verdict}"
 
 
 def shown(value: float, unit: str) -> str:
     """A difference with its sign: of shares in points to two decimals, else four digits."""
     return fixed(100 * value, 2, "+") if unit == "share" else f"{value:+.4g}"
-
-
-def side(mean: float, p: float | None, level: float = LEVEL) -> Side:
-    """A verdict from a mean and its p, corrected or not."""
-    if p is None or not p < 1 - level:
-        return "undecided"
-    return "above" if mean > 0 else "below"
 
 
 Values = Mapping[int, float] | Sequence[float]
@@ -161,6 +187,41 @@ def holm(p: Sequence[float]) -> list[float]:
     for rank, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         least = out[i] = max(least, min(1.0, (len(p) - rank) * p[i]))
     return out
+
+
+def corrected(found: Mapping[K, Paired]) -> dict[K, Paired]:
+    """The same differences, each with its p corrected for how many of them have a test."""
+    tested = [key for key, one in found.items() if one.p is not None]
+    counted = dict(zip(tested, holm([found[key].p or 0.0 for key in tested]), strict=True))
+    return {key: replace(one, p_holm=counted.get(key)) for key, one in found.items()}
+
+
+def common_seeds(rows: Iterable[Mapping[int, float]]) -> list[int]:
+    """The seeds that all rows of a comparison have; rows without any value do not count.
+
+    >>> common_seeds([{0: 0.1, 1: 0.2, 2: 0.3}, {}, {2: 0.1, 0: 0.1}])
+    [0, 2]
+    """
+    sets = [set(row) for row in rows if row]
+    return sorted(set.intersection(*sets)) if sets else []
+
+
+def cut(row: Mapping[int, float], seeds: Iterable[int]) -> dict[int, float]:
+    """The values of these seeds."""
+    return {seed: row[seed] for seed in seeds if seed in row}
+
+
+def against(ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]]) -> dict[K, Paired]:
+    """One row less each of its rivals: over the seeds that all rows have, with p corrected for the
+    number of rivals (Holm). Rivals without any value are left out; empty without a common seed.
+
+    >>> found = against({0: 3.0, 1: 5.0, 2: 9.0}, {"a": {0: 1.0, 1: 1.0}, "b": {0: 3.0, 1: 5.0}})
+    >>> found["a"].mean, found["a"].n, round(found["a"].p, 3), round(found["a"].p_holm, 3)
+    (3.0, 2, 0.205, 0.41)
+    """
+    seeds = common_seeds([ours, *rivals.values()])
+    pairs = {k: paired(cut(ours, seeds), cut(row, seeds)) for k, row in rivals.items() if row}
+    return corrected({k: found for k, found in pairs.items() if found is not None})
 
 
 def p_text(p: float | None) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from .curve_data import Hit, best, first_hit, last, mean, sd
+from fedloom.core.curves import Value
+
+from .curve_data import Hit, best, first_hit, last, mean, sd, value_of
 from .runs import Group, Run
 from .skew import differ, mean_gini, mean_labels, skews
 
@@ -15,6 +17,13 @@ Row = dict[str, Any]
 MISSING = "-"  # a cell without a value
 # how the metric differs between clients: the summary's name, the column's
 _CLIENTS = {"worst": "worst client", "tenth": "worst tenth", "spread": "sd between clients"}
+# what is tested, as a column's heading
+TESTED_HEADS: Mapping[Value, str] = {
+    "last-tenth": "last tenth",
+    "last": "last",
+    "ema": "EMA last",
+    "best-of-validation": "at best validation",
+}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -110,19 +119,22 @@ def human_target(target: float, unit: str) -> str:
     return f"{target:g} {unit}" if unit else f"{target:g}"
 
 
-def comparison(groups: Sequence[Group], target: float | None = None) -> list[Row]:
+def comparison(
+    groups: Sequence[Group], target: float | None = None, value: Value = "last-tenth"
+) -> list[Row]:
     """Compare groups, one row each, in their order; means are over the seeds in `Group.counted`.
 
-    `last_mean`, `last_sd` (divided by n - 1; None for one seed), `best_mean` (of each seed's best
-    round) and `ema_mean` are in the metric's own unit.  With `target` (same unit) the columns to
-    the target are found anew on the EMA curve; without, they are what each run wrote for its own.
-    `rounds_to_target`, `bytes_to_target` and `seconds_to_target` are means over the seeds that
-    reached it, None if none did; `reached` and `not_reached` say how many did and did not.
-    `bytes` counts up and down, `seconds` leaves evaluation out; `simulated_seconds` and
-    `simulated_to_target` are of the described devices, else None. `label_distance` and `size_gini`
-    say how unequal the clients' data are (report/skew.py).
+    `value` says which value of a run is tested (core.curves.VALUES), `value_mean` and `value_sd`
+    (divided by n - 1; None for one seed) what it is. These, `last_mean`, `last_sd`, `best_mean` (of
+    each seed's best round) and `ema_mean` are in the metric's own unit. Columns to the target
+    (`target`, in the same unit, or each run's own) are found on the EMA curve, on straight lines
+    between evaluations. `rounds_to_target`, `bytes_to_target` and `seconds_to_target` are means
+    over the seeds that reached it, None if none did; `reached` and `not_reached` say how many did
+    and did not. `bytes` counts up and down, `seconds` leaves evaluation out; `simulated_seconds`
+    and `simulated_to_target` are of the described devices, else None. `label_distance` and
+    `size_gini` say how unequal the clients' data are (report/skew.py).
     """
-    return [_row(group, target) for group in groups]
+    return [_row(group, target, value) for group in groups]
 
 
 def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -131,15 +143,23 @@ def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         return [], []
     metrics = {row["metric"] for row in rows}
     metric = metrics.pop() if len(metrics) == 1 else "metric"
+    tested = TESTED_HEADS[rows[0]["value"]]
     goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
     goal = goals.pop() if len(goals) == 1 else "target"
     columns: list[tuple[str, list[str]]] = [
         ("algorithm", [_named(row) for row in rows]),
         ("seeds", [str(row["seeds"]) for row in rows]),
         ("rounds", [str(row["rounds"]) for row in rows]),
-        (f"{metric}, last", [_value(row, "last_mean", "last_sd") for row in rows]),
-        (f"{metric}, best", [_value(row, "best_mean") for row in rows]),
-        (f"{metric}, EMA last", [_value(row, "ema_mean") for row in rows]),
+        (f"{metric}, {tested}", [_value(row, "value_mean", "value_sd") for row in rows]),
+        *(
+            (f"{metric}, {head}", [_value(row, key) for row in rows])
+            for head, key in (
+                ("last", "last_mean"),
+                ("best", "best_mean"),
+                ("EMA last", "ema_mean"),
+            )
+            if head != tested
+        ),
         *(
             (head, [_value(row, f"client_{name}") for row in rows])
             for name, head in _CLIENTS.items()
@@ -203,9 +223,10 @@ def as_markdown(rows: Sequence[Row]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], marks, *cells[1:]])
 
 
-def _row(group: Group, target: float | None) -> Row:
+def _row(group: Group, target: float | None, value: Value) -> Row:
     runs, metric = group.counted, group.metric
     final = [last(run, metric.column) for run in runs]
+    tested = [value_of(run, value) for run in runs]
     seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]
     hits = [_hit(run, target) for run in runs]
     goal = (
@@ -223,6 +244,9 @@ def _row(group: Group, target: float | None) -> Row:
         "unit": metric.unit,
         "seeds": len(runs),
         "rounds": done,
+        "value": value,
+        "value_mean": mean(tested),
+        "value_sd": sd(tested),
         "last_mean": mean(final),
         "last_sd": sd(final),
         "best_mean": mean([best(run) for run in runs]),
@@ -257,19 +281,9 @@ def _simulated(run: Run, hit: Hit | None) -> float | None:
 
 
 def _hit(run: Run, target: float | None) -> Hit | None:
-    """Find the target on the curve, or take the one that the run recorded."""
-    if target is not None:
-        return first_hit(run, target)
-    if "rounds_to_target" not in run.summary:
-        return None if run.target is None else first_hit(run, run.target)
-    written: Mapping[str, Any] = run.summary
-    if written["rounds_to_target"] is None:
-        return None
-    return Hit(
-        int(written["rounds_to_target"]),
-        float(written.get("bytes_to_target") or 0.0),
-        float(written.get("seconds_to_target") or 0.0),
-    )
+    """Find the target on the curve, or the run's own one."""
+    goal = run.target if target is None else target
+    return None if goal is None else first_hit(run, goal)
 
 
 def _rounds_text(row: Row) -> str:

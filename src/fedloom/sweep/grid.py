@@ -14,8 +14,11 @@ from typing import Any
 from ..config import Config, parse_override, resolve
 from ..config.overrides import canonical
 from ..core.arithmetic import average
+from ..core.curves import last_tenth
 from ..core.parsing import parse_json
 from ..errors import CheckpointError, ClientError, ConfigError, FedloomError
+from ..report.curve_data import measured
+from ..report.runs import Run, load_run
 from ..storage.atomic import write_atomic
 from ..storage.identity import bits_of, run_digest
 from ..storage.run_directory import RunDirectory
@@ -39,7 +42,8 @@ class Trial:
 @dataclass(frozen=True)
 class Row:
     """A combination's results over its finished seeds: mean and standard deviation (None for one
-    seed) of the metric on the validation split and on the test set.
+    seed) of the metric on the validation split and on the test set, of both the mean of the last
+    tenth of evaluations.
     """
 
     choice: Mapping[str, str]
@@ -260,14 +264,14 @@ def results(trials: Sequence[Trial]) -> list[Row]:
     for trial in trials:
         by_choice.setdefault(tuple(trial.choice.values()), []).append(trial)
     for group in by_choice.values():
-        done = [_summary(t.folder) for t in group if state_of(t.folder) == "finished"]
+        done = [load_run(t.folder) for t in group if state_of(t.folder) == "finished"]
         failed = [t.folder / FAILURE for t in group if state_of(t.folder) == "failed"]
         rows.append(
             Row(
                 group[0].choice,
                 len(done),
-                _mean([s.get("last_validation") for s in done]),
-                _mean([_tested(s) for s in done]),
+                _mean([_lately(run, "validation") for run in done]),
+                _mean([_lately(run, "test") for run in done]),
                 tuple(file.read_text(encoding="utf-8").strip() for file in failed),
                 any(state_of(t.folder) == "pruned" for t in group),
             )
@@ -275,12 +279,9 @@ def results(trials: Sequence[Trial]) -> list[Row]:
     return rows
 
 
-def _tested(summary: Mapping[str, Any]) -> float | None:
-    """The moving average at the end, which the papers compare; without one, the last value."""
-    average = summary.get("last_ema")
-    last = summary.get("last") or {}
-    value = last.get("value") if average is None else average
-    return None if value is None else float(value)
+def _lately(run: Run, split: str) -> float | None:
+    """A run's metric on a split: the mean of the last tenth of its evaluations."""
+    return last_tenth(measured(run, f"{split}_{run.metric.name}")[1].tolist())
 
 
 def _mean(values: Sequence[float | None]) -> tuple[float, float | None] | None:

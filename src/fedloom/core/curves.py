@@ -1,0 +1,129 @@
+"""Curves of evaluations: the one value of a curve that is compared, and what lies between two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+from ..errors import ConfigError, unknown
+from .arithmetic import total
+
+Value = Literal["last-tenth", "last", "ema", "best-of-validation"]
+VALUES: tuple[Value, ...] = get_args(Value)
+VALUE_WORDS: Mapping[Value, str] = {
+    "last-tenth": "mean of the last tenth of evaluations",
+    "last": "last evaluation",
+    "ema": "last moving average",
+    "best-of-validation": "evaluation with the best validation value",
+}
+
+
+def last_tenth(values: Sequence[float]) -> float | None:
+    """The mean of the last tenth of the evaluations, rounded up, at least one: what verdicts are
+    on. None without an evaluation.
+
+    >>> last_tenth([0.0] * 18 + [0.5, 0.7]), last_tenth([0.1, 0.2]), last_tenth([])
+    (0.6, 0.2, None)
+    """
+    many = math.ceil(len(values) / 10)
+    return total(values[-many:]) / many if many else None
+
+
+def lately(values: Sequence[float], how: Value, validation: Sequence[float] = ()) -> float | None:
+    """The one value of a curve that stands for a run. how: as in VALUES, but for "ema", which is
+    "last" of another curve; validation: of the same evaluations, for "best-of-validation", where
+    more is better.
+    """
+    if how == "last-tenth":
+        return last_tenth(values)
+    if how == "best-of-validation":
+        known = [i for i, v in enumerate(validation) if math.isfinite(v)]
+        return values[max(known, key=lambda i: validation[i])] if known else None
+    return values[-1] if len(values) else None
+
+
+def tested(
+    column: Callable[[str], Mapping[int, float]],
+    metric: str,
+    higher: bool | None,
+    how: Value = "last-tenth",
+    whose: str = "this run",
+) -> dict[int, float]:
+    """{row: the value of a run that would be compared, had it ended there}, of the rows with an
+    evaluation of the test set; NaN where there is none yet.
+
+    column: {row: value} of a column of the run's rows; metric: its name; higher: whether more is
+    better, None if nobody knows; whose: words for messages. Raises ConfigError for an unknown way,
+    and for "best-of-validation" of a run without a validation split or a known direction.
+    """
+    if how not in VALUES:
+        raise ConfigError(unknown("value", how, VALUES))
+    values = column(f"test_{metric}_ema" if how == "ema" else f"test_{metric}")
+    beside: list[float] = []
+    if how == "best-of-validation" and values:
+        held_out = column(f"validation_{metric}")
+        if not held_out:
+            raise ConfigError(
+                f"value 'best-of-validation': {whose} has no validation split; choose "
+                f"{', '.join(VALUES[:-1])}, or run it with evaluate.validation=0.1"
+            )
+        if higher is None:
+            raise ConfigError(
+                f"value 'best-of-validation': nothing says whether the metric '{metric}' of "
+                f"{whose} is better higher or lower; run it with higher_is_better=True or False"
+            )
+        beside = [(1 if higher else -1) * held_out.get(row, math.nan) for row in values]
+    found = list(values.values())
+    made = (lately(found[:n], how, beside[:n]) for n in range(1, len(found) + 1))
+    return dict(zip(values, (math.nan if v is None else v for v in made), strict=True))
+
+
+def at(curve: Mapping[float, float] | Mapping[int, float], x: float) -> float | None:
+    """The value of a curve {round or bytes: value} at x: on the straight line between the two
+    evaluations around it. None before the first one and after the last.
+
+    >>> at({1: 0.2, 3: 0.4}, 2), at({1: 0.2, 3: 0.4}, 3), at({1: 0.2}, 0.5), at({1: 0.2}, 2)
+    (0.30000000000000004, 0.4, None, None)
+    """
+    known = sorted(curve)
+    slack = 1e-9 * abs(x)  # the whole of a run's bytes may differ from itself in the last digit
+    if not known or x < known[0] - slack or x > known[-1] + slack:
+        return None
+    after = next((i for i, place in enumerate(known) if place >= x), len(known) - 1)
+    high = known[after]
+    if high <= x or not after:
+        return curve[high]
+    low = known[after - 1]
+    return curve[low] + (curve[high] - curve[low]) * (x - low) / (high - low)
+
+
+def crossing(
+    curve: Mapping[float, float] | Mapping[int, float], target: float, higher: bool = True
+) -> float | None:
+    """Where a curve {round or bytes: value} first reaches a target, on straight lines between its
+    evaluations; the first evaluation if that one has reached it, None if none has.
+
+    >>> crossing({5: 0.5, 10: 0.7}, 0.6), crossing({5: 0.5}, 0.5), crossing({5: 0.5}, 0.6)
+    (7.5, 5, None)
+    """
+    before: float | None = None
+    for x in sorted(curve):
+        value = curve[x]
+        if value >= target if higher else value <= target:
+            if before is None or not math.isfinite(value):
+                return x
+            gap = (target - curve[before]) / (value - curve[before])
+            return before + (x - before) * gap
+        if math.isfinite(value):
+            before = x
+    return None
+
+
+def whole_round(place: float) -> int:
+    """The round at whose end a place between two rounds is behind.
+
+    >>> whole_round(7.2), whole_round(8.0), whole_round(8 + 1e-12)
+    (8, 8, 8)
+    """
+    return math.ceil(place - 1e-9)
