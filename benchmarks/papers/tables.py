@@ -10,21 +10,28 @@ best points.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from evidence.command import as_command
 from evidence.lines import RESULTS
+from evidence.page import MISSING, per_cent, points_of
+from evidence.page import table as markdown
+from evidence.traffic import sent_by
 
 from fedloom.cli.paper_pages import page as printed
+from fedloom.core.curves import at, at_equal
 from fedloom.papers import ENTRIES, Entry
 from fedloom.papers.figures import pictures
-from fedloom.papers.lines import NAME, Line, read
+from fedloom.papers.lines import NAME, Line, latest, read
+from fedloom.papers.measure import points
 from fedloom.papers.plan import Plan, plan
 from fedloom.papers.table import Table, table
 from fedloom.papers.tune import ETA, RUNGS, Choice, choose, grid_plans, halved, tuned
+from fedloom.report.curve_data import mean
 from fedloom.report.paper_figures import save_pictures
+from fedloom.report.statistics import Paired, corrected, paired
 from fedloom.report.style import Picture
 
 LINES = RESULTS / "papers"
@@ -36,9 +43,18 @@ HEAD = """<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.js
 
 Measured beside published, as `fedloom paper NAME` prints it, from the lines in
 `papers/lines.jsonl`: every finished run is one, with its settings, fedloom's version and commit.
-[The papers' tables](../papers.md) says what scales, columns and verdicts mean. The best point of a
-grid is the one with the highest test accuracy at seed 0, which is also one of the seeds shown: the
-means are a little too high.
+[The papers' tables](../papers.md) says what scales, columns and verdicts mean.
+
+- *here* is the mean after the last round, or at the round named, ± the standard deviation.
+- *last tenth* is the mean of the last tenth of the evaluations: each verdict is on it.
+- All rows of a table count with the seeds that all of them have. Differences are paired by seed and
+  tested by Student's t; p is corrected by Holm for the rivals of a claim.
+- The best point of a grid is the one with the highest test accuracy after the last round at seed 0,
+  as in papers without a validation set. That is one of the seeds shown: the means are a little too
+  high.
+- *At equal bytes* a method is compared with each rival after as many bytes, up and down, as the
+  rival sends in all: at the last tenth of the rival's evaluations, the method between its own
+  evaluations on straight lines.
 """
 NOTHING = "\nNo run has a line yet.\n"
 
@@ -58,6 +74,94 @@ class Shown:
     def plan(self) -> Plan:
         """Its runs."""
         return self.found.plan
+
+
+@dataclass(frozen=True)
+class Equal:
+    """A method beside a rival at equal bytes, over the seeds that all rows have: both accuracies
+    (shares), their difference, and the method's last round that counts.
+    """
+
+    rival: str
+    ours: float
+    theirs: float
+    gap: Paired
+    round: float
+
+
+def equal_bytes(found: Table, lines: Sequence[Line]) -> list[Equal]:
+    """What a table's own method is, beside each rival of its first claim, after the rival's bytes;
+    nothing for measures that are no accuracy, and of rivals that send more.
+    """
+    entry, protocol = found.entry, found.entry.protocols[0]
+    if not entry.claims or "acc_" not in entry.claims[0].metric:
+        return []
+    claim, seen = entry.claims[0], latest(lines)
+
+    def runs(row: str) -> dict[int, Line]:
+        places = {
+            s: (found.plan.digests[protocol.name, row, s], s) for s in found.seeds[protocol.name]
+        }
+        return {s: seen[place] for s, place in places.items() if place in seen}
+
+    names = {row.key: row.name for row in entry.rows}
+    ours = runs(claim.better[0])
+    own = {s: by_bytes(line) for s, line in ours.items()}
+    equal: dict[str, dict[int, tuple[float, float]]] = {}
+    ends: dict[str, float | None] = {}
+    for rival in claim.than:
+        theirs = {s: by_bytes(line) for s, line in runs(rival).items() if s in own}
+        both = {s: at_equal(own[s], curve) for s, curve in theirs.items()}
+        equal[rival] = {s: pair for s, pair in both.items() if pair is not None}
+        ends[rival] = mean([at(_rounds(ours[s]), max(curve)) for s, curve in theirs.items()])
+    gaps = {
+        rival: paired(*({s: v[i] for s, v in pairs.items()} for i in (0, 1)))
+        for rival, pairs in equal.items()
+    }
+    known = corrected({rival: gap for rival, gap in gaps.items() if gap is not None})
+    return [
+        Equal(names[rival], *_middles(equal[rival]), gap, ends[rival] or 0.0)
+        for rival, gap in known.items()
+    ]
+
+
+def _middles(pairs: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
+    ours, theirs = (mean([pair[i] for pair in pairs.values()]) or 0.0 for i in (0, 1))
+    return ours, theirs
+
+
+def _rounds(line: Line) -> dict[float, float]:
+    """{bytes up and down of all clients until then: round}."""
+    sent = sent_by(line, line["settings"]["algorithm.name"], int(line["population"]))
+    return {sent(t): float(t) for t in points(line, "curve")}
+
+
+def by_bytes(line: Line) -> dict[float, float]:
+    """{bytes up and down of all clients until then: test accuracy}."""
+    return dict(zip(_rounds(line), points(line, "curve").values(), strict=True))
+
+
+def equal_text(found: Table, lines: Sequence[Line]) -> list[str]:
+    """The comparison at equal bytes as lines of the page."""
+    equal = equal_bytes(found, lines)
+    if not equal:
+        return []
+    own = {row.key: row.name for row in found.entry.rows}[found.entry.claims[0].better[0]]
+    head = ["rival", f"{own} until round", own, "rival's accuracy", f"{own} less the rival", "p"]
+    cells = [
+        [
+            one.rival,
+            f"{one.round:.1f}",
+            per_cent(one.ours),
+            per_cent(one.theirs),
+            points_of(one.gap),
+            one.gap.p_words.removeprefix("p ") or MISSING,
+        ]
+        for one in equal
+    ]
+    seeds = equal[0].gap.n
+    said = f"At equal bytes, accuracies in per cent, differences in points, {seeds} seed(s):\n"
+    return [said, f"{markdown(head, cells)}\n"]
 
 
 def shown(lines: Sequence[Line], scales: Sequence[str] = SCALES) -> Iterator[Shown]:
@@ -94,7 +198,7 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line]) -> Shown | None:
                 grid = halved(entry, [row], grid, LINES, (), run)
             if all(whole(part) for part in (*rungs, grid)):  # a part of a grid chooses nothing
                 choices += choose(entry, [row], [grid], lines)
-                short += [row.method] if rungs else []
+                short += [row.name] if rungs else []
     at_best = tuned(entry, choices)
     there = [
         run.seed
@@ -107,13 +211,16 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line]) -> Shown | None:
     return Shown(table(made, lines), choices, (done, count), short)
 
 
-def text(tables: Sequence[Shown], drawn: Sequence[Sequence[Picture]]) -> str:
-    """The page. drawn: the pictures of each table."""
+def text(
+    tables: Sequence[Shown], drawn: Sequence[Sequence[Picture]], lines: Sequence[Line] = ()
+) -> str:
+    """The page. drawn: the pictures of each table; lines: those of its runs."""
     out = [HEAD]
     for one, own in zip(tables, drawn, strict=True):
         entry, made = one.found.entry, one.plan
         out.append(f"## {entry.id}, scale {made.scale}\n")
         out.append(f"```\n{printed(one.found, ())}\n```\n")
+        out += equal_text(one.found, lines)
         if one.choices:
             done, whole = one.grid
             said = f"Grids at seed 0: {done} of {whole} runs."
@@ -143,7 +250,7 @@ def main() -> None:
     for own in drawn:
         save_pictures(own, options.out / "pictures", ["png"])
     file = options.out / "tables.md"
-    file.write_text(text(tables, drawn), encoding="utf-8")
+    file.write_text(text(tables, drawn, lines), encoding="utf-8")
     print(file)
 
 

@@ -49,9 +49,10 @@ def zoo_line(method: str, stage: str, key: str, value: str, **more: Any) -> dict
         "bytes_up": 150 * MIB,
         "bytes_down": 150 * MIB,
         "seconds_per_round": 0.5,
-        "curve": [[150, 0.7], [300, 0.9]],
     }
-    return line | more
+    line |= more
+    # the last tenth of two evaluations is the second one
+    return {"curve": [[150, 0.7], [300, line["last_ema"]]], **line}
 
 
 def zoo_lines() -> list[dict[str, Any]]:
@@ -125,7 +126,13 @@ def compression_lines() -> list[dict[str, Any]]:
 def sub_line(method: str, seed: int, accuracy: float, settings: list[str]) -> dict[str, Any]:
     """A run whose size s has the accuracy less 0.1 for every halving below 1."""
     sizes = {"0.25": accuracy - 0.2, "1": accuracy}
-    curve = {"10": 0.5, "20": 0.82, "30": 0.9}
+    test, local = (
+        {
+            s: {"10": 0.5, "20": 0.82, "30": v + more}
+            for s, v in (*sizes.items(), ("mean", accuracy - 0.1))
+        }
+        for more in (0.0, 0.05)
+    )
     return {
         "part": "main",
         "method": method,
@@ -144,8 +151,8 @@ def sub_line(method: str, seed: int, accuracy: float, settings: list[str]) -> di
         },
         "clients": {"capacities": [0.25, 1.0], "values": [0.5, 0.9]},
         "curves": {
-            "test_accuracy@0.25": curve,
-            "test_accuracy@1": curve,
+            **{f"test_accuracy@{s}": curve for s, curve in test.items()},
+            **{f"local_accuracy@{s}": curve for s, curve in local.items()},
             "explored@0.25": {"1": 0.25, "2": 0.35, "3": 0.4, "4": 0.42, "5": 0.43},
             "explored@1": dict.fromkeys("12345", 1.0),
             "replaced@0.25": {"1": 0.2, "2": 0.1, "3": 0.05, "4": 0.04, "5": 0.02},

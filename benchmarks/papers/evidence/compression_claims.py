@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from fedloom.report.statistics import Paired
 
-from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label
+from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, after, by_uplink, label, late
 from .lines import Line
-from .numbers import at_or_before
 from .page import Case, Claim, Verdict, claims_table, judged, per_cent, said
 
 NEAR = 0.02  # within two points: "almost the same"
@@ -28,10 +27,10 @@ def claims(runs: Runs) -> list[str]:
 
 NOTE = (
     "One seed: nothing here is tested, and a verdict says what single runs did. Judged on the "
-    "moving average (0.9) after the last round, unless said otherwise; what differs by less than a "
-    "point is *undecided*. *Within two points* stands for *almost the same*, and is undecided "
-    "where a run's last value is more than two points from its own moving average. Counted ratios "
-    "and orders are compared as they are. Roughness: mean of "
+    "mean of the last tenth of the evaluations that the lines keep, unless said otherwise; what "
+    "differs by less than a point is *undecided*. *Within two points* stands for *almost the "
+    "same*, and is undecided where a run's last value is more than two points from its own moving "
+    "average. Counted ratios and orders are compared as they are. Roughness: mean of "
     "(a_t - m_t)^2 in squared points, m_t the centred mean of five evaluations, five rounds apart. "
     "Growing: the mean of ‖e‖² over the last fifth of the rounds is more than a twentieth above "
     "that over the fifth before. *Failed*: less than half of the uncompressed run's accuracy."
@@ -45,11 +44,11 @@ def _near(ours: Line | None, plain: Line | None) -> tuple[Verdict, str]:
     if ours is None or plain is None:
         return "open", ""
     runs = ours, plain
-    numbers = " against ".join(per_cent(x["last_ema"]) for x in runs)
+    numbers = " against ".join(per_cent(late(x)) for x in runs)
     if any(abs(x["last"]["value"] - x["last_ema"]) > NEAR for x in runs):
-        ends = " against ".join(per_cent(x["last"]["value"]) for x in runs)
-        return "undecided", f"{numbers}, last values {ends}"
-    return said(ours["last_ema"] >= plain["last_ema"] - NEAR), numbers
+        ends = " against ".join(per_cent(x["last_ema"]) for x in runs)
+        return "undecided", f"{numbers}, moving averages {ends}"
+    return said(late(ours) >= late(plain) - NEAR), numbers
 
 
 def _case(name: str, a: float | None, b: float | None) -> Case:
@@ -83,12 +82,12 @@ def _accuracy(runs: Runs) -> Iterator[Claim]:
             cases.append(Case(f"p={p}", *_near(runs.fashion(p, way), runs.fashion(p, PLAIN))))
         says = f"{label(way)} is almost as good as no compression: within two points, or better"
         yield Claim(says, where, cases)
-    cases = _pairs(runs.ema, "dropping .9", "dropping .99")
+    cases = _pairs(runs.late, "dropping .9", "dropping .99")
     yield Claim("RD becomes worse from .9 to .99", where, cases)
     for comp in (".9", ".99"):
         says = f"Top-k is better than RD at the same compression, {comp}"
-        yield Claim(says, "CFedAvg, B.1", _pairs(runs.ema, f"topk {comp}", f"dropping {comp}"))
-    a, b = runs.ema(1, "dropping .99"), runs.ema(1, PLAIN)
+        yield Claim(says, "CFedAvg, B.1", _pairs(runs.late, f"topk {comp}", f"dropping {comp}"))
+    a, b = runs.late(1, "dropping .99"), runs.late(1, PLAIN)
     failed = None if a is None or b is None else a < b / 2
     numbers = "" if failed is None else f"{per_cent(a)} against {per_cent(b)}"
     yield Claim("RD .99 fails at p=1", "CFedAvg, B.1, Figure 4", [Case("", said(failed), numbers)])
@@ -99,10 +98,10 @@ def _feedback(runs: Runs) -> Iterator[Claim]:
         pair = way, f"{way}, no feedback"
         says = f"{label(way)} is better with error feedback than without"
         where = "CFedAvg, section 5, 2-b, Figures 1, 6, 7"
-        yield Claim(says, where, _pairs(runs.ema, *pair))
+        yield Claim(says, where, _pairs(runs.late, *pair))
         gaps: list[float | None] = []
         for p in CLASSES:
-            a, b = (runs.ema(p, w) for w in pair)
+            a, b = (runs.late(p, w) for w in pair)
             gaps.append(None if a is None or b is None else 100 * (a - b))
         says = f"The gap of {label(way)} grows as p falls"
         yield Claim(says, "CFedAvg, section 5, 2-b", [_ordered(gaps, 2, " points")])
@@ -164,7 +163,7 @@ def _uplink(runs: Runs) -> Iterator[Claim]:
             values = {}
             for way in FEEDBACK:
                 line = runs.fashion(5, way)
-                values[way] = at_or_before(by_uplink(line, true), budget) if line else None
+                values[way] = after(by_uplink(line, true), budget) if line else None
             numbers = ", ".join(f"{label(w)} {per_cent(v)}" for w, v in values.items() if v)
             kinds = ([v or 0.0 for w, v in values.items() if w.startswith(k)] for k in KINDS)
             best = [max(found) for found in kinds]
@@ -192,7 +191,7 @@ def _fedpaq(runs: Runs) -> Claim:
     cases = []
     for levels in (7, 127):
         names = [f"{a}, fedpaq {levels}" for a in ("fedacg", "fedavg")]
-        ours, theirs = (runs.by_name.get(n, {}).get("last_ema") for n in names)
+        ours, theirs = (late(x) if (x := runs.by_name.get(n)) else None for n in names)
         cases.append(_case(f"{levels} levels", ours, theirs))
     says = "FedACG with FedPAQ is above FedPAQ alone (there 50.53 against 41.99)"
     return Claim(says, "FedACG, Table 6", cases)

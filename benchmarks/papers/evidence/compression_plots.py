@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedloom.report.style import Style
 
-from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label
+from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label, late
 from .drawing import Axis, Panel, Trace, panels
 from .numbers import band, points
 from .page import Plot, per_cent
@@ -28,6 +28,7 @@ LOOK: Mapping[str, Style] = {
 }
 WITHOUT = (PLAIN, *(w for w in LOOK if ".99" in w))
 ROUNDS = Axis("rounds", low=0)
+LATE = "Means of the last tenth of evaluations"
 ACCURACY = Axis("test accuracy (%)", 100.0)
 LOSS = Axis("training loss", log=True)
 
@@ -48,8 +49,8 @@ def fashion(runs: Runs) -> list[str | Plot]:
     ):
         found = [(p, w) for p in CLASSES for w in ways if runs.fashion(p, w)]
         if found:
-            last = "; ".join(f"p={p}, {label(w)} {per_cent(runs.ema(p, w))}" for p, w in found)
-            alt = f"Test accuracy and training loss by round, {says}. Last averages: {last}"
+            last = "; ".join(f"p={p}, {label(w)} {per_cent(runs.late(p, w))}" for p, w in found)
+            alt = f"Test accuracy and training loss by round, {says}. {LATE}: {last}"
             out.append(Plot(f"compression-{name}", alt, partial(_rounds, runs, ways)))
     return out
 
@@ -129,8 +130,8 @@ def fedpaq(runs: Runs) -> list[str | Plot]:
         grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
         return panels(grid, ROUNDS, ACCURACY, across=2)
 
-    last = "; ".join(f"{n} {per_cent(runs.by_name[n]['last_ema'])}" for n in names)
-    alt = f"Test accuracy of FedAvg and FedACG with FedPAQ by round and by MiB up. Last: {last}"
+    last = "; ".join(f"{n} {per_cent(late(runs.by_name[n]))}" for n in names)
+    alt = f"Test accuracy of FedAvg and FedACG with FedPAQ by round and by MiB up. {LATE}: {last}"
     return [Plot("compression-fedpaq", alt, draw)]
 
 
@@ -150,6 +151,6 @@ def mnist(runs: Runs) -> list[str | Plot]:
         grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
         return panels(grid, ROUNDS, ACCURACY, across=2)
 
-    last = "; ".join(f"{label(w)} {per_cent(x['last_ema'])}" for w, x in found.items())
-    alt = f"Test accuracy on MNIST by round and by what a client has sent. Last: {last}"
+    last = "; ".join(f"{label(w)} {per_cent(late(x))}" for w, x in found.items())
+    alt = f"Test accuracy on MNIST by round and by what a client has sent. {LATE}: {last}"
     return [Plot("compression-mnist", alt, draw)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedloom.core.curves import at, last_tenth
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 
@@ -70,10 +71,10 @@ class Runs:
         """Say whether there is a run with p classes per client."""
         return any(self.fashion(p, way) for way in self.ways)
 
-    def ema(self, p: int, way: str) -> float | None:
-        """The last moving average."""
+    def late(self, p: int, way: str) -> float | None:
+        """What verdicts are on."""
         line = self.fashion(p, way)
-        return None if line is None else float(line["last_ema"])
+        return None if line is None else late(line)
 
     def curve(self, p: int, way: str, key: str = "test_accuracy") -> dict[int, float]:
         """{round: value}; of a run that is not finished nothing."""
@@ -101,6 +102,23 @@ class Runs:
     def grows(self, p: int, way: str) -> tuple[float, bool] | None:
         """Whether ‖e‖² still grows at the end."""
         return still_growing(self.curve(p, way, "residual_square"))
+
+
+def late(line: Line) -> float:
+    """The mean of the last tenth of the evaluations that a line keeps (every fifth round)."""
+    curve = points(line["curve"], "test_accuracy")
+    found = last_tenth([curve[t] for t in sorted(curve)])
+    return float(line["last"]["value"] if found is None else found)
+
+
+def after(curve: Mapping[float, float], budget: float) -> float | None:
+    """A curve by models sent where a client has sent so many: on straight lines between
+    evaluations, and the end of a run that sends less in all; None before its first evaluation.
+
+    >>> after({2.0: 0.1, 10.0: 0.5}, 6.0), after({2.0: 0.1}, 60.0), after({2.0: 0.1}, 1.0)
+    (0.30000000000000004, 0.1, None)
+    """
+    return at(curve, min(budget, max(curve)))
 
 
 def clients(line: Line) -> int:

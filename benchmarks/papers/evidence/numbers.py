@@ -63,21 +63,6 @@ def skewness(values: Sequence[float]) -> float | None:
     return third / second**1.5 if second > 0 else None
 
 
-def first_round(curve: Mapping[int, float], target: float) -> int | None:
-    """The first evaluated round with at least the target; None if there is none."""
-    return next((t for t in sorted(curve) if curve[t] >= target), None)
-
-
-def at_or_before(curve: Mapping[float, float], limit: float) -> float | None:
-    """The value at the largest abscissa that is within the limit; None if none is.
-
-    >>> at_or_before({1: 0.2, 2: 0.5}, 1.9), at_or_before({1: 0.2}, 0.5)
-    (0.2, None)
-    """
-    within = [x for x in curve if x <= limit * (1 + 1e-9)]
-    return curve[max(within)] if within else None
-
-
 def still_growing(curve: Mapping[int, float]) -> tuple[float, bool] | None:
     """The mean of the curve's last fifth over that of the fifth before, and whether it grew by
     more than a twentieth; None with fewer than ten points.

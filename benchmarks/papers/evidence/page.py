@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fedloom.report.curve_data import mean, sd
-from fedloom.report.statistics import Paired, p_text, shown
+from fedloom.report.statistics import Paired, shown
 from fedloom.report.style import png
 from fedloom.report.tables import MISSING, fixed, human_value
 from fedloom.storage.atomic import write_out
@@ -68,8 +68,9 @@ def said(seen: bool | None) -> Verdict:
 
 
 def clear(found: Paired, noise: float = NOISE) -> bool:
-    """Say whether a difference is told from zero: p below 0.05 by Student's t over the seeds. One
-    seed has no test: then whether it is further away than `noise`.
+    """Say whether a difference is told from zero: p below 0.05 by Student's t over the seeds, by
+    Holm's p if it is one of several. One seed has no test: then whether it is further away than
+    `noise`.
     """
     return abs(found.mean) > noise if found.p is None else found.verdict != "undecided"
 
@@ -86,7 +87,7 @@ def judged(found: Paired | None, beside: float = 0.0, noise: float = NOISE) -> V
     """
     if found is None:
         return "open"
-    far = found.less(beside)
+    far = found.less(beside) if beside else found
     return said(far.mean > 0) if clear(far, noise) else "undecided"
 
 
@@ -190,13 +191,13 @@ def points_of(found: Paired | None) -> str:
 
 
 def tested(found: Paired | None) -> str:
-    """A difference of shares in points, and the p of its test where it has one.
+    """A difference of shares in points, and the p of its test where it has one, corrected or not.
 
     >>> tested(Paired(0.01, 0.01, 3)), tested(Paired(-0.012, None, 1))
     ('+1.00 ± 2.48, p 0.225', '-1.20')
     """
-    p = None if found is None else found.p
-    return points_of(found) + ("" if p is None else f", p {p_text(p)}")
+    p = "" if found is None else found.p_words
+    return points_of(found) + (p and f", {p}")
 
 
 def mib(n: float | None) -> str:

@@ -52,7 +52,8 @@ def by_round(part: Part) -> list[str | Plot]:
             for m in methods
             for s in part.sizes
         )
-        alt = f"{PARTS[part.name]}: global accuracy {said} by round and size. Last: {last}"
+        alt = f"{PARTS[part.name]}: global accuracy {said} by round and size. Means of the last "
+        alt += f"tenth of evaluations: {last}"
         out.append(Plot(f"submodels-{part.name}-{name}", alt, draw))
     return ["### By round", *out] if out else []
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.core.curves import crossing, last_tenth, whole_round
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, paired
 
 from .lines import Line, script
-from .numbers import first_round
 
 PARTS = {
     "main": "Fashion-MNIST, four sizes",
@@ -21,6 +21,7 @@ PARTS = {
 }
 COLUMNS = {"local": "local_accuracy", "global": "test_accuracy"}
 WINDOW = 10  # evaluations: FIARSE does not say which one it reports; ours are ten rounds apart
+TENTH = 0  # in their place: the last tenth of the evaluations, which verdicts are on
 FREE = ("engine", "device", "checkpoint", "memory")  # where and how a run is computed
 
 
@@ -101,11 +102,11 @@ class Part:
         found = {s for m in self.there for x in self.runs(m).values() for s in x["sizes"]["global"]}
         return sorted(found - {"mean"}, key=float)
 
-    def values(self, method: str, kind: str, size: str, last: int = 1) -> dict[int, float]:
-        """{seed: accuracy after the last round, or the mean of so many evaluations until then};
-        kind: "local" or "global"; size: or "mean".
+    def values(self, method: str, kind: str, size: str, last: int = TENTH) -> dict[int, float]:
+        """{seed: the mean of the last tenth of evaluations, of so many, or with 1 the accuracy
+        after the last round}; kind: "local" or "global"; size: or "mean".
         """
-        if last > 1:
+        if last != 1:
             return self._lately(method, f"{COLUMNS[kind]}@{size}", last)
         found = {s: x["sizes"][kind].get(size) for s, x in self.runs(method).items()}
         return {s: float(v) for s, v in found.items() if v is not None}
@@ -114,17 +115,21 @@ class Part:
         out = {}
         for seed, curve in zip(self.runs(method), self.curves(method, column), strict=True):
             values = [curve[t] for t in sorted(curve)]
-            if len(values) >= last:
+            if last == TENTH and (late := last_tenth(values)) is not None:
+                out[seed] = late
+            elif last != TENTH and len(values) >= last:
                 out[seed] = math.fsum(values[-last:]) / last
         return out
 
-    def gap(self, method: str, other: str, kind: str, size: str, last: int = 1) -> Paired | None:
+    def gap(
+        self, method: str, other: str, kind: str, size: str, last: int = TENTH
+    ) -> Paired | None:
         """One method less another, seed by seed."""
         ours, theirs = (self.values(m, kind, size, last) for m in (method, other))
         return paired(ours, theirs)
 
     def effect(
-        self, with_it: Sequence[str], without: Sequence[str], kind: str, last: int = 1
+        self, with_it: Sequence[str], without: Sequence[str], kind: str, last: int = TENTH
     ) -> Paired | None:
         """What an idea adds: the mean of the methods with it less that of those without it, seed by
         seed, of the mean over the sizes; None while one of them has no run.
@@ -136,7 +141,7 @@ class Part:
             sides.append({s: math.fsum(f[s] for f in found) / len(found) for s in shared})
         return paired(*sides)
 
-    def average(self, method: str, kind: str, size: str, last: int = 1) -> float | None:
+    def average(self, method: str, kind: str, size: str, last: int = TENTH) -> float | None:
         """The mean over the seeds."""
         return mean(list(self.values(method, kind, size, last).values()))
 
@@ -176,5 +181,9 @@ class Part:
         return float(asked[-1] if asked else RECIPES["fiarse_fashion"]()["evaluate"]["target"])
 
     def rounds_to(self, method: str, size: str) -> list[int | None]:
-        """The first evaluated round of each seed in which a size is as good as the target."""
-        return [first_round(c, self.target) for c in self.curves(method, f"test_accuracy@{size}")]
+        """The round of each seed at whose end a size is as good as the target, on straight lines
+        between its evaluations; the first evaluation if that one is.
+        """
+        curves = self.curves(method, f"test_accuracy@{size}")
+        places = [crossing(curve, self.target) for curve in curves]
+        return [None if place is None else whole_round(place) for place in places]

@@ -10,7 +10,7 @@ from .lines import Line
 from .page import MISSING, Page, Plot, mib, points_of, seeds_cell, table
 from .submodel_claims import claims
 from .submodel_plots import by_round, explored, histograms, unseen
-from .submodel_runs import PARTS, WINDOW, Part, size_name
+from .submodel_runs import PARTS, TENTH, WINDOW, Part, size_name
 
 OURS = "FIARSE"
 # the 2 x 2: what re-masking at every step and the bias factor do, alone and together
@@ -43,8 +43,10 @@ def state(parts: Sequence[Part]) -> str:
     return "\n".join(out)
 
 
-def accuracies(part: Part, kind: str, last: int = 1) -> str:
-    """One row for each method: the sizes and their mean, of the last evaluation or of so many."""
+def accuracies(part: Part, kind: str, last: int = TENTH) -> str:
+    """One row for each method: the sizes and their mean, of the last tenth of evaluations, or of so
+    many.
+    """
     columns = [*part.sizes, "mean"]
     head = ["method", "seeds", *(f"size {size_name(s)}" for s in part.sizes), "mean"]
     rows = []
@@ -85,7 +87,7 @@ def _rounds(part: Part, method: str, size: str) -> str:
     return text if len(known) == len(found) else f"{text} ({len(known)}/{len(found)})"
 
 
-def square(part: Part, last: int = 1) -> str:
+def square(part: Part, last: int = TENTH) -> str:
     """The ablation: local and global mean, and what each adds to Pruning-Greedy."""
     head = ["method", "re-masking", "factor", "local mean", "less neither", "global mean"]
     rows = []
@@ -112,7 +114,9 @@ def section(part: Part) -> list[str | Plot]:
     out += [accuracies(part, "global", WINDOW)]
     out += ["### Messages and rounds", traffic(part)]
     if sum(bool(part.runs(m)) for m, _, _ in SQUARE) > 1:
-        out += ["### Re-masking and bias factor", "After the last round:", square(part)]
+        out += ["### Re-masking and bias factor"]
+        out += ["Means of the last tenth of evaluations, which verdicts are on:", square(part)]
+        out += ["After the last round:", square(part, 1)]
         out += [f"Means of the last {WINDOW} evaluations:", square(part, WINDOW)]
     out += by_round(part)
     out += histograms(part)
@@ -122,11 +126,12 @@ def section(part: Part) -> list[str | Plot]:
 
 
 LEGEND = (
-    "In per cent, after the last round, mean ± standard deviation over the seeds. *Local*: the "
-    "clients of a size, each with the sub-model of that size, on its own test set (the client's "
-    "own label shares); the mean is over all clients. *Global*: the sub-model on the whole test "
-    "set; the mean is over the sizes. In the pictures a line is the mean over the seeds, its band "
-    "from the lowest to the highest."
+    "In per cent, mean ± standard deviation over the seeds; unless said otherwise the mean of the "
+    "last tenth of the evaluations of a run: two of 20, ten rounds apart. *Local*: the clients of "
+    "a size, each with the sub-model of that size, on its own test set (the client's own label "
+    "shares); the mean is over all clients. *Global*: the sub-model on the whole test set; the "
+    "mean is over the sizes. In the pictures a line is the mean over the seeds, its band from the "
+    "lowest to the highest."
 )
 
 

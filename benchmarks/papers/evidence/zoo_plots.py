@@ -42,12 +42,13 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
     if not zoo.ranked(part):
         return []
     words, short = words_of(part), "" if part == "dirichlet" else f"-{part}"
-    ends = {n: mean(list(zoo.emas(n, part).values())) or 0.0 for n in zoo.ranked(part)}
+    ends = {n: mean(list(zoo.values(n, part).values())) or 0.0 for n in zoo.ranked(part)}
     last = ", ".join(f"{n} {fixed(100 * end, 1)}" for n, end in ends.items())
     out: list[str | Plot] = [
         Plot(
             f"zoo-rounds{short}",
-            f"Moving average of the test accuracy by round, {words}; last values in per cent: "
+            f"Moving average of the test accuracy by round, {words}; means of the last tenth of "
+            f"evaluations in per cent: "
             f"{last}",
             lambda: _curves(zoo, part, by_bytes=False),
         ),
@@ -61,7 +62,7 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
         out.append(
             Plot(
                 "zoo-ranking",
-                "The last moving average of every seed and its mean, by method",
+                "The mean of the last tenth of evaluations of every seed and its mean, by method",
                 lambda: _ranking(zoo),
             )
         )
@@ -77,13 +78,13 @@ def families(zoo: Zoo) -> dict[str, list[str]]:
 
 
 def _band(zoo: Zoo, name: str, part: str, by_bytes: bool) -> Band | None:
-    """The seeds' moving averages, by round or by bytes: every round has the same share of them."""
+    """The seeds' moving averages, by round or by bytes."""
     found = band(zoo.curves(name, part))
     if found is None or not by_bytes:
         return found
-    runs = zoo.finished(name, part).values()
-    each = mean([(x["bytes_up"] + x["bytes_down"]) / x["rounds"] for x in runs]) or 0.0
-    return Band(tuple(t * each for t in found.x), found.mean, found.low, found.high, found.seeds)
+    runs = zoo.counted(name, part).values()
+    sent = tuple(mean([zoo.sent(name, x, t) for x in runs]) or 0.0 for t in found.x)
+    return Band(sent, found.mean, found.low, found.high, found.seeds)
 
 
 def _curves(zoo: Zoo, part: str, by_bytes: bool) -> Figure:
@@ -118,9 +119,9 @@ def _ranking(zoo: Zoo) -> Figure:
     rows = []
     for name in zoo.ranked("dirichlet"):
         cells = {
-            w: [100 * v for v in zoo.emas(name, p).values()]
+            w: [100 * v for v in zoo.values(name, p).values()]
             for p in zoo.parts
             for w in [words_of(p)]
         }
         rows.append((name, {k: v for k, v in cells.items() if v}))
-    return dots(rows, "accuracy, EMA after the last round (%)")
+    return dots(rows, "accuracy, mean of the last tenth of evaluations (%)")

@@ -9,12 +9,14 @@ from typing import Any
 
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.cli.method_costs import costs
+from fedloom.core.curves import at_equal, crossing, last_tenth, whole_round
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
-from fedloom.report.statistics import Paired, paired
+from fedloom.report.statistics import Paired, common_seeds, paired
 
 from .lines import Line, script
-from .numbers import at_or_before, smoothed
+from .numbers import smoothed
+from .traffic import sent_by
 
 BASE, OWN_RATE, SEEDS = "FedAvg", "FedAvg, rate of its own", 3
 NUISANCES = ("weight_decay", "clip")  # settings of no method: alike, or the methods do not compare
@@ -48,8 +50,17 @@ def is_current(line: Line) -> bool:
     return bool(script("zoo").settings_hash(*places) == line["hash"])
 
 
-def _total(line: Line) -> float:
-    return float(line["bytes_up"] + line["bytes_down"])
+def accuracies(line: Line) -> dict[int, float]:
+    """{round: test accuracy} of a run."""
+    return {int(t): float(a) for t, a in line["curve"]}
+
+
+def reached(line: Line, target: float) -> int | None:
+    """The round at whose end the moving average has reached a target, on straight lines between its
+    evaluations; None if it never has.
+    """
+    place = crossing(smoothed(accuracies(line)), target)
+    return None if place is None else whole_round(place)
 
 
 @dataclass(frozen=True)
@@ -155,40 +166,65 @@ class Zoo:
         lines = self.finals(name, part)
         return {s: x for s, x in sorted(lines.items()) if x["state"] == "finished"}
 
-    def emas(self, name: str, part: str) -> dict[int, float]:
-        """{seed: the last moving average}."""
-        return {s: x["last_ema"] for s, x in self.finished(name, part).items()}
+    @functools.cached_property
+    def seeds(self) -> dict[str, list[int]]:
+        """{part: the seeds that all its methods with finished runs have}."""
+        return {
+            part: common_seeds(dict.fromkeys(self.finished(n, part), 0.0) for n in self.methods)
+            for part in self.parts
+        }
+
+    def counted(self, name: str, part: str) -> dict[int, Line]:
+        """{seed: line} of the finished runs with the seeds that all methods have."""
+        lines = self.finished(name, part)
+        return {seed: lines[seed] for seed in self.seeds[part] if seed in lines}
+
+    def values(self, name: str, part: str) -> dict[int, float]:
+        """{seed: the mean of the last tenth of its evaluations}, which verdicts are on."""
+        found = {
+            s: last_tenth([*accuracies(x).values()]) for s, x in self.counted(name, part).items()
+        }
+        return {s: v for s, v in found.items() if v is not None}
 
     def ranked(self, part: str) -> list[str]:
-        """Methods with finished runs, the highest mean of the moving average first."""
-        means = {n: mean(list(self.emas(n, part).values())) for n in self.methods}
+        """Methods with finished runs, the highest mean of what verdicts are on first."""
+        means = {n: mean(list(self.values(n, part).values())) for n in self.methods}
         return sorted(
             (n for n in means if means[n] is not None), key=lambda n: (-(means[n] or 0), n)
         )
 
     def gap(self, name: str, other: str, part: str = "") -> Paired | None:
-        """One method's last moving average less another's, seed by seed; in the part that chose."""
+        """One method less another, seed by seed; in the part that chose. Alone: without a
+        correction for further comparisons.
+        """
         part = part or self.tuned
-        return paired(self.emas(name, part), self.emas(other, part))
+        return paired(self.values(name, part), self.values(other, part))
 
     def curves(self, name: str, part: str) -> list[dict[int, float]]:
         """The moving averages of the seeds, {round: accuracy}."""
-        runs = self.finished(name, part).values()
-        return [smoothed({int(t): float(a) for t, a in x["curve"]}) for x in runs]
+        return [smoothed(accuracies(x)) for x in self.counted(name, part).values()]
 
-    def at_equal_bytes(self, name: str, part: str) -> list[float | None]:
-        """Each seed's moving average when it has sent as much, up and down, as FedAvg does in all;
-        every round has the same share of a run's bytes. Nothing without FedAvg.
+    def sent(self, name: str, line: Line, round: float) -> float:
+        """Bytes up and down of all clients by the end of a round of a method's run."""
+        recipe = RECIPES[script("zoo").PARTS[line["part"]].recipe]()
+        population = int(recipe["data"]["partition"]["clients"])
+        return sent_by(line, self.algorithm(name), population)(round)
+
+    def by_bytes(self, name: str, line: Line) -> dict[float, float]:
+        """{bytes up and down until then: test accuracy} of a method's run."""
+        return {self.sent(name, line, t): v for t, v in accuracies(line).items()}
+
+    def at_equal_bytes(self, name: str, part: str) -> dict[int, tuple[float, float]]:
+        """{seed: a method's accuracy and FedAvg's} after as many bytes, up and down, as FedAvg
+        sends in all: at the last tenth of FedAvg's evaluations. Nothing of one that sends less.
         """
-        base = mean([_total(x) for x in self.finished(BASE, part).values()])
-        if base is None:
-            return []
-        runs = self.finished(name, part).values()
-        each = [_total(x) / x["rounds"] for x in runs]
-        return [
-            at_or_before({t * size: v for t, v in curve.items()}, base)
-            for size, curve in zip(each, self.curves(name, part), strict=True)
-        ]
+        base, own = self.counted(BASE, part), self.counted(name, part)
+        found = {
+            s: at_equal(self.by_bytes(name, own[s]), self.by_bytes(BASE, base[s]))
+            for s in own
+            if s in base
+        }
+        return {s: both for s, both in found.items() if both is not None}
 
     def algorithm(self, name: str) -> str:
         """The algorithm that a method runs."""

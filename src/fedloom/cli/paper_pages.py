@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedloom.papers import Entry, Protocol, Row, Wanted
@@ -96,9 +97,10 @@ def _tried(row: Row) -> str:
     return "; ".join(f"{k} {', '.join(f'{v:g}' for v in vs)}" for k, vs in row.grid.items())
 
 
-def _heading(plan: Plan, changes: Sequence[str]) -> str:
+def _heading(plan: Plan, changes: Sequence[str], seeds: int | None = None) -> str:
     entry = plan.entry
-    said = [f"{entry.id}: {entry.title}", f"  scale {plan.scale}, {len(plan.seeds)} seed(s)"]
+    count = len(plan.seeds) if seeds is None else seeds
+    said = [f"{entry.id}: {entry.title}", f"  scale {plan.scale}, {count} seed(s)"]
     if plan.scale == "cpu":
         said.append(wrapped(f"Reduced: {entry.cpu}."))
     if plan.scale == "smoke":
@@ -111,14 +113,14 @@ def _heading(plan: Plan, changes: Sequence[str]) -> str:
 # -------------------------------------------------------------------------------------- the table
 def page(found: Table, changes: Sequence[str]) -> str:
     """The table as text: a block per protocol, split where it is too wide; then the claims."""
-    said = [_heading(found.plan, changes)]
+    said = [_heading(found.plan, changes, max(map(len, found.seeds.values()), default=0))]
     for protocol in found.entry.protocols:
         own = [n for n in found.numbers if n.wanted.protocol is protocol]
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
             said += ["", f"{protocol.dataset}, {_words(protocol)}"]
             empty = all(n.wanted.cell is None and not n.values for n in own)
-            said += ["  no run has a line yet"] if empty else _blocks(own, found.plan.rows)
-            said += _seeds(own)
+            said += ["  no run has a line yet"] if empty else _blocks(found, protocol, own)
+            said += _left_out(found, protocol)
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
         said += ["", wrapped(_GOALS)]
@@ -127,17 +129,14 @@ def page(found: Table, changes: Sequence[str]) -> str:
     return "\n".join(said)
 
 
-def _seeds(numbers: Sequence[Number]) -> list[str]:
-    """Which rows have how many seeds, if they differ."""
-    counts = {n.wanted.row.name: len(n.values) for n in numbers if n.values}
-    by_count = sorted({*counts.values()}, reverse=True)
-    if len(by_count) < 2:
+def _left_out(found: Table, protocol: Protocol) -> list[str]:
+    """Which rows have seeds that do not count, since not all rows have them."""
+    more = found.more[protocol.name]
+    if not more:
         return []
-    said = (
-        f"{count} of {', '.join(name for name, own in counts.items() if own == count)}"
-        for count in by_count
-    )
-    return [wrapped(f"seeds: {'; '.join(said)}")]
+    said = "; ".join(f"{', '.join(map(str, seeds))} of {name}" for name, seeds in more.items())
+    counted = ", ".join(map(str, found.seeds[protocol.name])) or "none"
+    return [wrapped(f"Seeds that all rows have count: {counted}. Not: {said}.")]
 
 
 _GOALS = (
@@ -151,14 +150,18 @@ def _words(protocol: Protocol) -> str:
     return " ".join(protocol.setting.replace("=", " ").replace("|", ", ").split(";")).strip()
 
 
-def _blocks(numbers: Sequence[Number], rows: Sequence[Row]) -> list[str]:
-    """Published, measured and difference of each measure, as many measures side by side as fit."""
+def _blocks(found: Table, protocol: Protocol, numbers: Sequence[Number]) -> list[str]:
+    """Published, measured and difference of each measure, and what claims test of it; as many
+    measures side by side as fit.
+    """
     measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in numbers))
     cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in numbers}
-    known = [row for row in rows if any(key[0] == row.key for key in cells)]
-    groups = [
-        _group(measure, [cells.get((r.key, *measure)) for r in known]) for measure in measures
-    ]
+    known = [row for row in found.plan.rows if any(key[0] == row.key for key in cells)]
+    groups = []
+    for measure in measures:
+        own = [cells.get((row.key, *measure)) for row in known]
+        name = title(*measure, found.round_of(measure[1], protocol))
+        groups.append(_group(name, measure, own, measure in found.judged(protocol)))
     names = [["", *(row.name for row in known)]]
     out: list[str] = []
     while groups:
@@ -173,14 +176,19 @@ def _blocks(numbers: Sequence[Number], rows: Sequence[Row]) -> list[str]:
 Group = tuple[str, list[list[str]]]
 
 
-def _group(measure: tuple[str, str], numbers: Sequence[Number | None]) -> Group:
-    """A measure's columns: those that have anything in them."""
+def _group(
+    name: str, measure: tuple[str, str], numbers: Sequence[Number | None], judged: bool
+) -> Group:
+    """A measure's columns: those that have anything in them. judged: with what claims test of it,
+    if that is not the number itself.
+    """
     printed = ["paper", *(_published(n) for n in numbers)]
     here = ["here", *(_measured(n) for n in numbers)]
     gap = ["diff", *(_difference(n) for n in numbers)]
+    late = ["last tenth", *(_late(n) for n in numbers)]
+    judged = judged and any(n is not None and n.tested != n.values for n in numbers)
     kept = [c for c in (printed, here, gap) if c is here or any(v != MISSING for v in c[1:])]
-    name = title(*measure) + (" (lower is better)" if measure[0] in LOWER else "")
-    return name, kept
+    return name + (" (lower is better)" if measure[0] in LOWER else ""), kept + [late] * judged
 
 
 def _flat(groups: Sequence[Group]) -> list[list[str]]:
@@ -240,6 +248,11 @@ def _measured(number: Number | None) -> str:
     return said if spread is None else f"{said}±{_number(spread, number.wanted.metric)}"
 
 
+def _late(number: Number | None) -> str:
+    """What claims test of a number."""
+    return MISSING if number is None else _measured(replace(number, values=number.tested))
+
+
 def _difference(number: Number | None) -> str:
     if number is None or (gap := number.difference) is None:
         return MISSING
@@ -250,22 +263,27 @@ def _difference(number: Number | None) -> str:
 def _claims(found: Table) -> str:
     lines = ["Claims"]
     for judged in found.claims:
-        lines.append(wrapped(f"{judged.verdict.upper()}: {_claim(judged.claim)}"))
+        lines.append(wrapped(f"{judged.verdict.upper()}: {_claim(found, judged.claim)}"))
         lines += [wrapped(why, "    ") for why in judged.why]
     if found.comparisons:
         lines.append(
             wrapped(
-                "By Student's t on differences of the same seed, p below 0.05; "
-                f"{found.comparisons} comparison(s), not "
-                "corrected for their number: a claim needs every one of its own."
+                "A verdict on a curve is on the mean of its last tenth of evaluations. Student's t "
+                "on differences of the same seed, the same seeds for all rows; p below 0.05 after "
+                "Holm's correction for the comparisons of a claim in a protocol. "
+                f"{found.comparisons} comparison(s) in all; several claims are not corrected for "
+                "their number."
             )
         )
     return "\n".join(lines)
 
 
-def _claim(claim: Claim) -> str:
-    measure = f" ({title(claim.metric, claim.at)})" if claim.metric else ""
-    return f"{claim.text}{measure}"
+def _claim(found: Table, claim: Claim) -> str:
+    if not claim.metric:
+        return claim.text
+    rounds = {found.round_of(claim.at, p) for p in found.entry.protocols}
+    here = rounds.pop() if len(rounds) == 1 else None
+    return f"{claim.text} ({title(claim.metric, claim.at, here)})"
 
 
 # -------------------------------------------------------------------------------------- other forms
@@ -276,14 +294,16 @@ def as_csv(found: Table) -> str:
     """One row per number: the paper's, ours, the difference."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*_HEADS, "published", "measured", "sd", "seeds", "difference", "scale"])
+    numbers = ("published", "measured", "sd", "seeds", "difference", "scale", "round", "tested")
+    writer.writerow([*_HEADS, *numbers])
     for n in found.numbers:
         w: Wanted = n.wanted
         place = (found.entry.paper, found.entry.name, w.row.name, w.protocol.dataset)
         printed = "" if w.cell is None else (w.cell.text if w.cell.value is None else w.cell.value)
-        numbers = [_plain(v) for v in (n.mean, n.sd)]
-        row = [*place, w.protocol.name, w.metric, w.at, printed, *numbers, len(n.values)]
-        writer.writerow([*row, _plain(n.difference), found.plan.scale])
+        row = [*place, w.protocol.name, w.metric, w.at, printed, _plain(n.mean), _plain(n.sd)]
+        row += [len(n.values), _plain(n.difference), found.plan.scale]
+        late = _plain(replace(n, values=n.tested).mean)
+        writer.writerow([*row, found.round_of(w.at, w.protocol) or "", late])
     return file.getvalue()
 
 
@@ -301,17 +321,26 @@ def as_latex(found: Table) -> str:
         measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
         cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in own}
         rows = [r for r in found.plan.rows if any(k[0] == r.key for k in cells)]
-        heads = "".join(rf" & \multicolumn{{2}}{{c}}{{{tex(title(*m))}}}" for m in measures)
+        judged = [m in found.judged(protocol) for m in measures]
+        names = [tex(title(*m, found.round_of(m[1], protocol))) for m in measures]
+        heads = "".join(
+            rf" & \multicolumn{{{2 + late}}}{{c}}{{{name}}}"
+            for late, name in zip(judged, names, strict=True)
+        )
+        kinds = "".join(" & paper & here" + " & last tenth" * late for late in judged)
         out += [
-            rf"\begin{{tabular}}{{l{'rr' * len(measures)}}}",
+            rf"\begin{{tabular}}{{l{'r' * kinds.count('&')}}}",
             r"\toprule",
             rf"{tex(protocol.dataset)}{heads} \\",
-            rf"method{' & paper & here' * len(measures)} \\",
+            rf"method{kinds} \\",
             r"\midrule",
         ]
         for row in rows:
             numbers = [cells.get((row.key, *m)) for m in measures]
-            said = "".join(f" & {tex(_published(n))} & {tex(_measured(n))}" for n in numbers)
+            said = "".join(
+                f" & {tex(_published(n))} & {tex(_measured(n))}" + f" & {tex(_late(n))}" * late
+                for n, late in zip(numbers, judged, strict=True)
+            )
             out.append(rf"{tex(row.name)}{said} \\")
         out += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(out) + "\n"

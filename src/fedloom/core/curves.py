@@ -86,16 +86,17 @@ def at(curve: Mapping[float, float] | Mapping[int, float], x: float) -> float | 
     >>> at({1: 0.2, 3: 0.4}, 2), at({1: 0.2, 3: 0.4}, 3), at({1: 0.2}, 0.5), at({1: 0.2}, 2)
     (0.30000000000000004, 0.4, None, None)
     """
-    known = sorted(curve)
+    found: dict[float, float] = {float(place): value for place, value in curve.items()}
+    known = sorted(found)
     slack = 1e-9 * abs(x)  # the whole of a run's bytes may differ from itself in the last digit
     if not known or x < known[0] - slack or x > known[-1] + slack:
         return None
     after = next((i for i, place in enumerate(known) if place >= x), len(known) - 1)
     high = known[after]
     if high <= x or not after:
-        return curve[high]
+        return found[high]
     low = known[after - 1]
-    return curve[low] + (curve[high] - curve[low]) * (x - low) / (high - low)
+    return found[low] + (found[high] - found[low]) * (x - low) / (high - low)
 
 
 def crossing(
@@ -105,18 +106,18 @@ def crossing(
     evaluations; the first evaluation if that one has reached it, None if none has.
 
     >>> crossing({5: 0.5, 10: 0.7}, 0.6), crossing({5: 0.5}, 0.5), crossing({5: 0.5}, 0.6)
-    (7.5, 5, None)
+    (7.5, 5.0, None)
     """
-    before: float | None = None
-    for x in sorted(curve):
-        value = curve[x]
+    before: tuple[float, float] | None = None
+    for place, value in sorted(curve.items()):
+        x = float(place)
         if value >= target if higher else value <= target:
             if before is None or not math.isfinite(value):
                 return x
-            gap = (target - curve[before]) / (value - curve[before])
-            return before + (x - before) * gap
+            low, start = before
+            return low + (x - low) * (target - start) / (value - start)
         if math.isfinite(value):
-            before = x
+            before = x, value
     return None
 
 
@@ -127,3 +128,23 @@ def whole_round(place: float) -> int:
     (8, 8, 8)
     """
     return math.ceil(place - 1e-9)
+
+
+def at_equal(
+    ours: Mapping[float, float], theirs: Mapping[float, float]
+) -> tuple[float, float] | None:
+    """Two curves {bytes: value} after as many bytes as the second run sent in all: at the last
+    tenth of its evaluations, the mean of the first curve there (between its own evaluations on
+    straight lines) and of the second. None where the first curve is shorter.
+
+    >>> at_equal({1.0: 0.0, 3.0: 0.4, 6.0: 0.7}, {1.0: 0.1, 2.0: 0.3})
+    (0.2, 0.3)
+    """
+    places = sorted(theirs)[-math.ceil(len(theirs) / 10) :]
+    found = [at(ours, place) for place in places]
+    known = [v for v in found if v is not None]
+    if not known or len(known) < len(found):
+        return None
+    middle = last_tenth([theirs[place] for place in sorted(theirs)])
+    assert middle is not None
+    return total(known) / len(known), middle

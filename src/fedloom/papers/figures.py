@@ -67,7 +67,8 @@ def _own(found: Table, protocol: Protocol, seen: Mapping[tuple[str, int], Line])
     out: Own = {}
     for (place, row, seed), digest in found.plan.digests.items():
         line = seen.get((digest, seed))
-        if place == protocol.name and line is not None and line["state"] == "finished":
+        counts = place == protocol.name and seed in found.seeds[place]
+        if counts and line is not None and line["state"] == "finished":
             out.setdefault(row, []).append(line)
     return out
 
@@ -179,7 +180,8 @@ def _numbers(found: Table, metric: str, at: str) -> Picture | None:
     handles: dict[str, Any] = {}
     for place, numbers in zip(axes, by_protocol.values(), strict=True):
         handles |= _dots(place, numbers)
-        plain(place, title(metric, at), "")
+        here = found.round_of(at, numbers[0].wanted.protocol)
+        plain(place, title(metric, at, here), "")
         named(place, _words(found, numbers[0].wanted.protocol))
     legend_below(made, [*handles.values()], [*handles])
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))

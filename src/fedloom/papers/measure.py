@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.curves import at as between
+from ..core.curves import crossing, last_tenth, whole_round
 from ..report.curve_data import mean
 from ..server.evaluation import Curve
 from .entry import Entry, Protocol, Row, Wanted
@@ -80,15 +82,19 @@ WORDS = {
 }
 
 
-def title(metric: str, at: str) -> str:
-    """A measure in words.
+def title(metric: str, at: str, here: int | None = None) -> str:
+    """A measure in words. here: the round of a reduced run that stands for the printed one.
 
     >>> title("rounds_to_acc", "acc=81"), title("acc_ema_pct", "round=500")
     ('rounds to 81 %', 'accuracy, moving average, round 500')
+    >>> title("train_loss", "round=500", 150)
+    'training loss, round 150 (500 in the paper)'
     """
     words, where = WORDS.get(metric, metric), settings_of(at)
     if "acc" in where:
         return f"{words} {where.pop('acc')} %"
+    if here is not None and str(here) != where.get("round", str(here)):
+        where["round"] = f"{here} ({where['round']} in the paper)"
     said = [key if not value else f"{key} {value}" for key, value in where.items()]
     return ", ".join([words, *said])
 
@@ -106,7 +112,12 @@ class Context:
 
     def round(self, printed: float, line: Line) -> int:
         """The round that stands for a printed one: at a scale with fewer rounds, the same share."""
-        return max(1, round(printed * int(line["rounds"]) / paper_rounds(self.protocol)))
+        return round_here(printed, int(line["rounds"]), self.protocol)
+
+
+def round_here(printed: float, rounds: int, protocol: Protocol) -> int:
+    """The round of a run of so many that stands for a printed one of the paper's."""
+    return max(1, round(printed * rounds / paper_rounds(protocol)))
 
 
 Measure = Callable[[Line, dict[str, str], Context], float | None]
@@ -122,6 +133,17 @@ def measure(wanted: Wanted, context: Context) -> float | None:
     return _METRICS[wanted.metric](line, settings_of(wanted.at), context)
 
 
+def tested(wanted: Wanted, context: Context) -> float | None:
+    """What a verdict on such a number is on: of a point of a curve the mean of the last tenth of
+    the evaluations until then, not of the moving average; of all else the number itself.
+    """
+    found, line = _METRICS.get(wanted.metric), context.seen.get(wanted.row.key)
+    if not isinstance(found, _Point) or line is None or line["state"] != "finished":
+        return measure(wanted, context)
+    late = found.lately(line, settings_of(wanted.at), context)
+    return measure(wanted, context) if late is None else late
+
+
 # ---------------------------------------------------------------------------------------- of curves
 def points(line: Line, name: str) -> dict[int, float]:
     """A curve of a line, {round: value}; nothing where it has no such curve."""
@@ -134,40 +156,40 @@ def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
     return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
 
 
-def _until(curve: Mapping[int, float], limit: int) -> float | None:
-    """The value at the last point up to a round."""
-    known = [t for t in curve if t <= limit]
-    return curve[max(known)] if known else None
+@dataclass(frozen=True)
+class _Point:
+    """A measure that is a point of a curve, {round: value} of a line and the size of a sub-model
+    ("" without one): at a printed round, between evaluations on a straight line, or the last.
+    """
+
+    curve: Callable[[Line, str], dict[int, float]]
+    average: bool = False
+
+    def __call__(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
+        curve = self.curve(line, where.get("size", ""))
+        curve = smoothed(curve) if self.average else curve
+        if not curve or "round" not in where:
+            return curve[max(curve)] if curve else None
+        return between(curve, min(context.round(float(where["round"]), line), max(curve)))
+
+    def lately(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
+        """The mean of the last tenth of the evaluations until then."""
+        curve = self.curve(line, where.get("size", ""))
+        end = context.round(float(where["round"]), line) if "round" in where else math.inf
+        return last_tenth([curve[t] for t in sorted(curve) if t <= end])
 
 
-def _at(line: Line, name: str, where: Mapping[str, str], context: Context) -> float | None:
-    """A curve's value at a printed round, or its last."""
-    curve = points(line, name)
-    if not curve:
-        return None
-    if "round" not in where:
-        return curve[max(curve)]
-    return _until(curve, context.round(float(where["round"]), line))
+def _of(
+    name: str,
+    scale: float = 1.0,
+    average: bool = False,
+    change: Callable[[float], float] | None = None,
+) -> _Point:
+    def curve(line: Line, size: str) -> dict[int, float]:
+        found = points(line, column_of(line, name, size) if size else name)
+        return {t: change(v) if change else scale * v for t, v in found.items()}
 
-
-def _accuracy(scale: float, average: bool = False) -> Measure:
-    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
-        curve = points(line, "curve")
-        curve = smoothed(curve) if average else curve
-        last = context.round(float(where["round"]), line) if "round" in where else line["rounds"]
-        value = _until(curve, last)
-        return None if value is None else scale * value
-
-    return found
-
-
-def _of(name: str, scale: float = 1.0) -> Measure:
-    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
-        size = where.get("size")
-        value = _at(line, name if size is None else column_of(line, name, size), where, context)
-        return None if value is None else scale * value
-
-    return found
+    return _Point(curve, average)
 
 
 def column_of(line: Line, name: str, size: str) -> str:
@@ -189,19 +211,26 @@ def _share(size: str) -> float:
         return math.nan
 
 
-def _global(line: Line, where: dict[str, str], context: Context) -> float | None:
-    found = _of("test_METRIC", 100)(line, where, context)
-    if found is not None or "round" in where:
+_SIZED = _of("test_METRIC", 100)
+
+
+def _global_curve(line: Line, size: str) -> dict[int, float]:
+    """The curve of a size, or the one value of a size that no client has."""
+    if found := _SIZED.curve(line, size):
         return found
-    for row in (line["sizes"] or {}).get("unseen", ()):  # sizes that no client has
-        if float(f"{row['capacity']:.6g}") == _share(where["size"]):
-            return 100 * float(row["global"])
-    return None
+    for row in (line["sizes"] or {}).get("unseen", ()):
+        if float(f"{row['capacity']:.6g}") == _share(size):
+            return {int(line["rounds"]): 100 * float(row["global"])}
+    return {}
 
 
-def _perplexity(line: Line, where: dict[str, str], context: Context) -> float | None:
-    loss = _at(line, "train_loss", where, context)
-    return None if loss is None else math.exp(min(loss, 700.0))
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+def _error_curve(line: Line, size: str) -> dict[int, float]:
+    left, sent = points(line, "residual_square"), points(line, "delta_square")
+    return {t: left[t] / sent[t] for t in left if sent.get(t)}
 
 
 def _roughness(line: Line, where: dict[str, str], context: Context) -> float | None:
@@ -219,8 +248,8 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
     if goal is None:
         return None
     curve = points(line, "curve")
-    curve = curve if context.entry.raw else smoothed(curve)
-    return next((float(t) for t in sorted(curve) if curve[t] >= goal), math.inf)
+    place = crossing(curve if context.entry.raw else smoothed(curve), goal)
+    return math.inf if place is None else float(whole_round(place))
 
 
 def _per_round(line: Line) -> float:
@@ -284,11 +313,6 @@ def _quantile(line: Line, where: dict[str, str], context: Context) -> float | No
     return 100 * cuts[round(20 * float(where["quantile"])) - 1]
 
 
-def _error(line: Line, where: dict[str, str], context: Context) -> float | None:
-    left, sent = (_at(line, n, where, context) for n in ("residual_square", "delta_square"))
-    return None if left is None or not sent else left / sent
-
-
 def _after(name: str) -> Measure:
     def found(line: Line, where: dict[str, str], context: Context) -> float | None:
         value = line.get("afterwards", {}).get(name)
@@ -297,17 +321,18 @@ def _after(name: str) -> Measure:
     return found
 
 
-_METRICS: dict[str, Measure] = {
-    "acc_ema_pct": _accuracy(100, average=True),
-    "test_acc_pct": _accuracy(100),
-    "test_acc_fraction": _accuracy(1),
+_AFTER: dict[str, Measure | _Point] = {name: _after(name) for name in AFTERWARDS}
+_METRICS: dict[str, Measure | _Point] = {
+    "acc_ema_pct": _of("curve", 100, average=True),
+    "test_acc_pct": _of("curve", 100),
+    "test_acc_fraction": _of("curve"),
     "rounds_to_acc": _first,
     "local_acc_pct": _of("local_METRIC", 100),
-    "global_acc_pct": _global,
+    "global_acc_pct": _Point(_global_curve),
     "client_acc_pct": _quantile,
     "train_loss": _of("train_loss"),
     "test_loss": _of("test_loss"),
-    "train_perplexity": _perplexity,
+    "train_perplexity": _of("train_loss", change=_perplexity),
     "rounds_speedup_vs_fedavg": _against(_first),
     "comm_cost_in_V": _relative_traffic,
     "uplink_models": _uplink,
@@ -316,13 +341,14 @@ _METRICS: dict[str, Measure] = {
     "total_time_s": _total,
     "total_time_speedup_vs_fedavg": _against(_total),
     "accuracy_roughness": _roughness,
-    "residual_over_delta": _error,
+    "residual_over_delta": _Point(_error_curve),
     "delta_square": _of("delta_square"),
     "residual_square": _of("residual_square"),
     "explored_pct": _of("explored", 100),
     "replaced_pct": _of("replaced", 100),
     "untrained_pct": _of("untrained", 100),
-} | {name: _after(name) for name in AFTERWARDS}
+    **_AFTER,
+}
 
 
 # -------------------------------------------------------------------------------------------- goals

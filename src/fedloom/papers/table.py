@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..report.curve_data import mean, sd
-from ..report.statistics import p_text, paired
+from ..report.statistics import Paired, common_seeds, corrected, paired
 from .entry import Claim, Entry, Protocol, Row, Wanted
 from .lines import Line, latest
-from .measure import LOWER, Context, base_of, goals, measure
+from .measure import LOWER, Context, base_of, goals, measure, round_here, tested
 from .plan import Plan
+from .published_tables import settings_of
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
 Values = Mapping[int, float]  # {seed: value}
@@ -20,11 +21,15 @@ Values = Mapping[int, float]  # {seed: value}
 
 @dataclass(frozen=True)
 class Number:
-    """A cell: what the paper prints, and each seed's value here (infinite: target not reached)."""
+    """A cell: what the paper prints, and each seed's value here (infinite: target not reached).
+
+    tested: of each seed what a verdict on it is on; rounds: of the runs here.
+    """
 
     wanted: Wanted
     values: Values
-    rounds: int  # of the runs here
+    rounds: int
+    tested: Values = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -60,13 +65,30 @@ class Judged:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as far as there are lines. comparisons: how many pairs the verdicts rest on."""
+    """A table as far as there are lines. comparisons: how many pairs the verdicts rest on; seeds:
+    of each protocol those that all its rows have, which alone count; more: of each protocol
+    {row: its further seeds}.
+    """
 
     entry: Entry
     plan: Plan
     numbers: tuple[Number, ...]
     claims: tuple[Judged, ...]
     comparisons: int
+    seeds: Mapping[str, Sequence[int]]
+    more: Mapping[str, Mapping[str, Sequence[int]]]
+
+    def round_of(self, at: str, protocol: Protocol) -> int | None:
+        """The round here that stands for a printed one; None where none is printed."""
+        return _round_of(self.plan, at, protocol)
+
+    def judged(self, protocol: Protocol) -> set[tuple[str, str]]:
+        """The measures that claims compare in a protocol, as (metric, at)."""
+        return {
+            _measure_of(self.entry, claim, protocol)
+            for claim in self.entry.claims
+            if not claim.protocols or protocol.name in claim.protocols
+        }
 
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:
@@ -82,7 +104,9 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
         judged, compared = _judge(claim, plan, contexts)
         claims.append(judged)
         count += compared
-    return Table(entry, plan, numbers, tuple(claims), count)
+    counted = {name: sorted(own) for name, own in contexts.items()}
+    more = {p.name: _more(plan, p, seen, counted[p.name]) for p in entry.protocols}
+    return Table(entry, plan, numbers, tuple(claims), count, counted, more)
 
 
 def _seen(plan: Plan, lines: Iterable[Line]) -> dict[tuple[str, str, int], Line]:
@@ -92,22 +116,57 @@ def _seen(plan: Plan, lines: Iterable[Line]) -> dict[tuple[str, str, int], Line]
     return {place: line for place, line in pairs if line is not None}
 
 
+Own = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
+
+
+def _finished(plan: Plan, protocol: Protocol, seen: Mapping[tuple[str, str, int], Line]) -> Own:
+    own: dict[str, dict[int, Line]] = {}
+    for (place, row, seed), line in seen.items():
+        if place == protocol.name and line["state"] == "finished":
+            own.setdefault(row, {})[seed] = line
+    return own
+
+
+def _more(
+    plan: Plan,
+    protocol: Protocol,
+    seen: Mapping[tuple[str, str, int], Line],
+    counted: Sequence[int],
+) -> dict[str, list[int]]:
+    """{row's name: its seeds that do not count, since not all rows have them}."""
+    names = {row.key: row.name for row in plan.rows}
+    own = _finished(plan, protocol, seen)
+    found = {names[row]: sorted({*lines} - {*counted}) for row, lines in own.items()}
+    return {name: seeds for name, seeds in found.items() if seeds}
+
+
 def _contexts(
     plan: Plan, protocol: Protocol, seen: Mapping[tuple[str, str, int], Line]
 ) -> dict[int, Context]:
-    """{seed: what metrics need of a protocol}."""
-    own = {place: line for place, line in seen.items() if place[0] == protocol.name}
-    base = [line for (_, row, _), line in own.items() if row == base_of(plan.entry).key]
+    """{seed: what metrics need of a protocol}, of the seeds that all its rows with lines have."""
+    own = _finished(plan, protocol, seen)
+    seeds = common_seeds([dict.fromkeys(lines, 0.0) for lines in own.values()])
+    base = [line for s, line in own.get(base_of(plan.entry).key, {}).items() if s in seeds]
     found = goals(plan.entry, protocol, base, plan.scale)
-    by_seed = {s: {r: x for (_, r, t), x in own.items() if t == s} for s in plan.seeds}
+    by_seed = {s: {row: lines[s] for row, lines in own.items()} for s in seeds}
     return {s: Context(plan.entry, protocol, rows, found) for s, rows in by_seed.items()}
+
+
+def _round_of(plan: Plan, at: str, protocol: Protocol) -> int | None:
+    where = settings_of(at)
+    rounds = max((run.rounds for run in plan.runs if run.protocol is protocol), default=0)
+    if "round" not in where or not rounds:
+        return None
+    return round_here(float(where["round"]), rounds, protocol)
 
 
 def _number(wanted: Wanted, contexts: Mapping[int, Context]) -> Number:
     found = {seed: measure(wanted, context) for seed, context in contexts.items()}
     lines = [c.seen[wanted.row.key] for c in contexts.values() if wanted.row.key in c.seen]
     rounds = max((int(line.get("rounds", 0)) for line in lines), default=0)
-    return Number(wanted, {s: v for s, v in found.items() if v is not None}, rounds)
+    judged = {seed: tested(wanted, context) for seed, context in contexts.items()}
+    known, late = ({s: v for s, v in of.items() if v is not None} for of in (found, judged))
+    return Number(wanted, known, rounds, late)
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -129,14 +188,15 @@ def _judge(
         if not pairs:
             why.append(f"{protocol.name}: not at this scale")
             continue
-        metric, at = entry.headline(protocol) if not claim.metric else (claim.metric, claim.at)
-        gaps = [
-            (one.key, other.key, _gap(one, other, protocol, metric, at, contexts[protocol.name]))
-            for one, other in pairs
-        ]
-        known = [(a, b, gap) for a, b, gap in gaps if gap is not None]
+        metric, at = _measure_of(entry, claim, protocol)
+        rows = {
+            row.key: _number(Wanted(row, protocol, metric, at, None), contexts[protocol.name])
+            for pair in pairs
+            for row in pair
+        }
+        known = _gaps(pairs, {key: _finite(n) for key, n in rows.items()})
         count += len(known)
-        verdict, said = _together(known, len(gaps))
+        verdict, said = _together(known, len(pairs), rows)
         verdicts.append(verdict)
         without = f", without {', '.join(sorted(refused))}" if refused else ""
         why.append(f"{protocol.name}{without}: {said}")
@@ -156,64 +216,61 @@ def _pairs(claim: Claim, entry: Entry) -> list[tuple[Row, Row]]:
     return [(one, other) for one in better for other in than]
 
 
-@dataclass(frozen=True)
-class _Gap:
-    """By how much one row is better than another: the mean over seeds, its p, and the verdict."""
-
-    mean: float
-    p: float | None
-    seeds: int
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.p is None or self.p >= 0.05:
-            return "undecided"
-        return "holds" if self.mean > 0 else "does not hold"
+def _measure_of(entry: Entry, claim: Claim, protocol: Protocol) -> tuple[str, str]:
+    """What a claim compares in a protocol, as (metric, at)."""
+    return (claim.metric, claim.at) if claim.metric else entry.headline(protocol)
 
 
-def _gap(
-    one: Row, other: Row, protocol: Protocol, metric: str, at: str, contexts: Mapping[int, Context]
-) -> _Gap | None:
-    """The paired difference over the seeds that both have; None without one. A target that was
-    not reached counts as one round more than the run had, the least that it can be; seconds and
-    traffic until then are not compared.
+Gaps = Mapping[tuple[str, str], Paired]  # {(row, other row): the one less the other}
+
+
+def _gaps(pairs: Sequence[tuple[Row, Row]], rows: Mapping[str, Values]) -> Gaps:
+    """The paired differences of a claim's rows, with p corrected for how many there are."""
+    found = {(a.key, b.key): paired(rows[a.key], rows[b.key]) for a, b in pairs}
+    return corrected({key: gap for key, gap in found.items() if gap is not None})
+
+
+def _finite(number: Number) -> dict[int, float]:
+    """What is compared. A target that was not reached counts as one round more than the run had,
+    the least that it can be; seconds and traffic until then are not compared.
     """
-    ours, theirs = (
-        _number(Wanted(row, protocol, metric, at, None), contexts) for row in (one, other)
-    )
-    sign = -1 if metric in LOWER else 1
-    a, b = (
-        {s: sign * v for s, v in _finite(n, metric).items() if math.isfinite(v)}
-        for n in (ours, theirs)
-    )
-    found = paired(a, b)
-    return None if found is None else _Gap(found.mean, found.p, found.n)
+    values = number.tested
+    if number.wanted.metric == "rounds_to_acc":
+        least = float(number.rounds + 1)
+        return {s: v if math.isfinite(v) else least for s, v in values.items()}
+    return {s: v for s, v in values.items() if math.isfinite(v)}
 
 
-def _finite(number: Number, metric: str) -> Values:
-    """The values, with a least number of rounds for a target that was not reached."""
-    if metric != "rounds_to_acc":
-        return number.values
-    least = float(number.rounds + 1)
-    return {s: v if math.isfinite(v) else least for s, v in number.values.items()}
+def _verdict(gap: Paired, metric: str) -> Verdict:
+    better = "below" if metric in LOWER else "above"
+    if gap.verdict == "undecided":
+        return "undecided"
+    return "holds" if gap.verdict == better else "does not hold"
 
 
-def _together(gaps: Sequence[tuple[str, str, _Gap]], wanted: int) -> tuple[Verdict, str]:
-    """The verdict of one protocol, and its numbers."""
+def _together(gaps: Gaps, wanted: int, rows: Mapping[str, Number]) -> tuple[Verdict, str]:
+    """The verdict of one protocol, and its numbers: how many comparisons are clear, and the one
+    that is furthest from what the claim says.
+    """
     if not gaps:
         return "not measured", "not measured"
-    verdicts = [gap.verdict for _, _, gap in gaps]
+    metric = next(iter(rows.values())).wanted.metric
+    verdicts = [_verdict(gap, metric) for gap in gaps.values()]
     verdict = overall(verdicts)
     if verdict == "holds" and len(gaps) < wanted:
         verdict = "undecided"
     clear = verdicts.count("holds")
-    worst = min(gaps, key=lambda g: g[2].mean)
+    sign = -1 if metric in LOWER else 1
+    one, other = min(gaps, key=lambda pair: sign * gaps[pair].mean)
+    gap = gaps[one, other]
     said = f"{clear} of {wanted} clear"
     if len(gaps) < wanted:
         said += f", {wanted - len(gaps)} not measured"
-    one, other, gap = worst
-    p = "one seed, no test" if gap.p is None else f"p {p_text(gap.p)}, {gap.seeds} seeds"
-    return verdict, f"{said}; least {one} less {other} {gap.mean:+.4g} ({p})"
+    p = f"{gap.p_words}, {gap.n} seeds" if gap.p_words else "one seed, no test"
+    ours, theirs = (mean(list(_finite(rows[key]).values())) for key in (one, other))
+    both = f"{one} {ours:.4g} less {other} {theirs:.4g}"
+    lower = " (lower is better)" if sign < 0 else ""
+    return verdict, f"{said}; hardest: {both} is {gap.mean:+.4g}{lower}, {p}"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:

@@ -225,11 +225,13 @@ def against(ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]]) 
 
 
 def p_text(p: float | None) -> str:
-    """A p-value, three decimals.
+    """A p-value, three decimals; four where three would be those of the level.
 
-    >>> p_text(0.0467), p_text(0.00004), p_text(None)
-    ('0.047', '< 0.001', '-')
+    >>> p_text(0.0467), p_text(0.00004), p_text(0.0497), p_text(None)
+    ('0.047', '< 0.001', '0.0497', '-')
     """
     if p is None:
         return MISSING
-    return "< 0.001" if p < 0.001 else fixed(p, 3)
+    if p < 0.001:
+        return "< 0.001"
+    return fixed(p, 4 if 0.0495 <= p < 0.0505 else 3)

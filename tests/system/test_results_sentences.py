@@ -1,0 +1,370 @@
+"""The sentences written by hand on README.md and the result pages, against the committed lines: the
+mean of the last tenth of evaluations, seeds that all rows have, scipy's t, Holm, straight lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from results_lines import RESULTS, SCRIPTS, load
+from scipy.stats import ttest_1samp
+
+from fedloom.papers import ENTRIES
+
+PAGES = load("results_pages", SCRIPTS / "pages.py")
+LINES, ZOO_RUNS, COMPRESSION, SUBMODELS, PUBLISHED = (
+    importlib.import_module(f"evidence.{name}")
+    for name in ("lines", "zoo_runs", "compression_runs", "submodel_runs", "published")
+)
+
+
+def words(name: str) -> str:
+    """A page on one line: README, results (docs/results/README), or what is written by hand."""
+    files = {"README": RESULTS.parents[1] / "README.md", "results": RESULTS / "README.md"}
+    file = files.get(name, RESULTS / "words" / f"{name}.md")
+    return " ".join(file.read_text(encoding="utf-8").split())
+
+
+def tenth(values: Sequence[float]) -> float:
+    return fmean(values[-math.ceil(len(values) / 10) :])
+
+
+def p_of(gaps: Sequence[float]) -> float:
+    return float(ttest_1samp(list(gaps), 0.0).pvalue)
+
+
+def by_holm(p: Mapping[str, float]) -> dict[str, float]:
+    out, least = {}, 0.0
+    for rank, name in enumerate(sorted(p, key=lambda n: p[n])):
+        least = out[name] = max(least, min(1.0, (len(p) - rank) * p[name]))
+    return out
+
+
+def clear(ours: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> set[str]:
+    """The rivals that a row is above with p below 0.05, corrected for their number."""
+    gaps = {n: [a - b for a, b in zip(ours, row, strict=True)] for n, row in rivals.items()}
+    found = by_holm({n: p_of(g) for n, g in gaps.items()})
+    return {n for n, p in found.items() if p < 0.05 and fmean(gaps[n]) > 0}
+
+
+# --------------------------------------------------------------------------------------------- zoo
+@functools.cache
+def zoo_lines() -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = LINES.read(RESULTS / "zoo.jsonl", ZOO_RUNS.needs)
+    return lines
+
+
+@functools.cache
+def zoo(part: str) -> Any:
+    methods = {"dirichlet": "METHODS", "fafed": "OF_FAFED", "higher": "HIGHER"}[part]
+    return ZOO_RUNS.Zoo(getattr(LINES.script("zoo"), methods), zoo_lines(), part, (part,))
+
+
+def ends(name: str, part: str = "dirichlet") -> list[float]:
+    """What a verdict on a method is on, seed by seed."""
+    study = zoo(part)
+    key, best = study.tried(name)[0], study.chosen(name)
+    own = {
+        x["seed"]: [a for _, a in x["curve"]]
+        for x in zoo_lines()
+        if (x["method"], x["part"], x["stage"]) == (name, part, "final")
+        if x["choice"] == {key: best} and x["state"] == "finished"
+    }
+    return [tenth(own[seed]) for seed in sorted(own)]
+
+
+def rivals_of(paper: str, part: str = "dirichlet") -> dict[str, list[float]]:
+    (column,) = [c for c in PUBLISHED.ZOO if c.own == paper]
+    return {v: ends(v, part) for n in column.values if (v := zoo(part).variant(n)) and n != paper}
+
+
+def test_sentences_on_fedacg_and_fedsmoo() -> None:
+    text, front, readme = words("zoo"), words("results"), words("README")
+    acg, smoo, avg = ends("FedACG"), ends("FedSMOO"), ends("FedAvg")
+    rivals = rivals_of("FedACG")
+    assert all(fmean(acg) > fmean(row) for row in rivals.values()) and len(rivals) == 12
+    assert clear(acg, rivals) == set()
+    raw = {n for n, row in rivals.items() if p_of(np.subtract(acg, row)) < 0.05}
+    assert len(raw) == 8 and "(without the correction of eight)" in text
+    assert f"{100 * fmean(acg):.2f} %, {100 * fmean(np.subtract(acg, avg)):.2f} points" in text
+    assert "clear of none of its twelve rivals" in readme and "none of its twelve rivals" in front
+    high = [ends(n, "higher")[0] for n in ("FedDyn", "FedACG")]
+    assert f"FedDyn is at {100 * high[0]:.2f} and FedACG at {100 * high[1]:.2f}" in text
+    assert f"FedACG has {100 * acg[0]:.2f} at 0.2" in text and abs(high[0] - acg[0]) < 0.001
+    rivals = rivals_of("FedSMOO")
+    assert clear(smoo, rivals) == {"FedAvg", "FedSAM", "SCAFFOLD", "FedDyn"} and len(rivals) == 7
+    assert "clear of four of its seven rivals" in text and "four of its seven rivals" in readme
+    p = by_holm({n: p_of(np.subtract(smoo, row)) for n, row in rivals.items()})
+    assert [f"{p[n]:.3f}" for n in p if p[n] >= 0.05] == ["0.055"] * 3
+    correction = np.subtract(smoo, ends("FedSpeed"))
+    assert f"{100 * fmean(correction):.2f}" == "0.10" and p_of(correction) > 0.05
+    assert all("0.10" in page for page in (text, front, readme))
+    gain = np.subtract(ends(ZOO_RUNS.OWN_RATE), avg)
+    assert f"gains {100 * fmean(gain):.2f} points" in text and p_of(gain) > 0.05
+    lifts = {n: np.subtract(ends(f"{n} + ACG"), ends(n)) for n in ("FedLC", "FedDecorr", "FedMLB")}
+    p = by_holm({n: p_of(g) for n, g in lifts.items()})
+    assert [p[n] < 0.05 for n in lifts] == [True, True, False]
+    by = [f"{100 * fmean(g):.2f}" for g in lifts.values()]
+    assert f"FedLC by {by[0]} and FedDecorr by {by[1]} points (clear), FedMLB by {by[2]}" in text
+
+
+def test_rounds_to_a_target_lie_between_evaluations() -> None:
+    def rounds(name: str) -> float:
+        found = []
+        for line in zoo("dirichlet").finished(name, "dirichlet").values():
+            places, values = zip(*line["curve"], strict=True)
+            total = weight = 0.0
+            average, before = [], 0
+            for t, a in zip(places, values, strict=True):
+                keep = 0.9 ** (t - before)
+                total, weight = keep * total + (1 - keep) * a, keep * weight + 1 - keep
+                average.append(total / weight)
+                before = t
+            after = next(i for i, a in enumerate(average) if a >= 0.8)
+            line_of = np.interp(np.arange(places[after] + 1), places, average)
+            found.append(int(np.argmax(line_of >= 0.8)))
+        return fmean(found)
+
+    said = {n: f"{rounds(n):.0f}" for n in ("FedACG", "FedAvg")}
+    assert f"({said['FedACG']} rounds; FedAvg needs {said['FedAvg']})" in words("zoo")
+    assert f"after {said['FedACG']} rounds, where FedAvg needs {said['FedAvg']}" in words("results")
+    assert f"80 % after {rounds('FAFED, alpha 0.9'):.0f} rounds" in words("zoo")
+
+
+def test_sentences_on_fafeds_own_experiment() -> None:
+    text, front, name = words("zoo"), words("results"), "FAFED, alpha 0.9"
+    ours, rivals = ends(name, "fafed"), rivals_of("FAFED", "fafed")
+    assert clear(ours, rivals) == set() and len(rivals) == 5
+    for said in (f"ends at {100 * fmean(ours):.2f} %", "clear of none of its five rivals"):
+        assert said in text
+    for rival in ("FedAvg", "SCAFFOLD"):
+        assert f"{rival} ({100 * fmean(rivals[rival]):.2f})" in text
+    gap = 100 * fmean(np.subtract(rivals["FedAdam"], ours))
+    assert f"{gap:.2f} points above it ({100 * fmean(rivals['FedAdam']):.2f}, undecided)" in text
+    assert f"{gap:.2f} points below FedAdam" in front
+    # 20 clients receive the model and send two vectors before round 1, then three each way a round
+    equal = []
+    for seed, line in zoo("fafed").finished(name, "fafed").items():
+        base = zoo("fafed").finished("FedAvg", "fafed")[seed]
+        first = 3 * 20 * 4 * 26620
+        each = (line["bytes_up"] + line["bytes_down"] - first) / line["rounds"]
+        plain = (base["bytes_up"] + base["bytes_down"]) / base["rounds"]
+        places = [first + t * each for t, _ in line["curve"]]
+        last = base["curve"][-3:]
+        here = np.interp([t * plain for t, _ in last], places, [a for _, a in line["curve"]])
+        equal.append((fmean(here), fmean(a for _, a in last)))
+    both = [fmean(side) for side in zip(*equal, strict=True)]
+    assert f"has {100 * both[0]:.2f} %, FedAvg {100 * both[1]:.2f} (+0.18, undecided)" in text
+    gaps = [a - b for a, b in equal]
+    assert f"{100 * fmean(gaps):+.2f}" == "+0.18" and p_of(gaps) > 0.05
+    assert "0.18 points above FedAvg (undecided)" in front
+
+
+def test_every_run_at_the_higher_rate_is_on_the_page() -> None:
+    page = (RESULTS / "zoo.md").read_text(encoding="utf-8")
+    section = page.split("## At rate 0.4, as far as it was run")[1].split("\n## ")[0]
+    runs = [x for x in zoo_lines() if x["part"] == "higher"]
+    assert len(runs) == 24 and "(24 of them, one seed" in words("results")
+    for x in runs:
+        (row,) = [r for r in section.splitlines() if r.startswith(f"| {x['method']} |")]
+        (value,) = x["choice"].values()
+        if x["stage"] == "tuning":
+            assert f"{value}: {100 * x['last_validation']:.2f}" in row.replace("**", "")
+        else:
+            assert f"| {100 * tenth([a for _, a in x['curve']]):.2f} |" in row
+    assert "was not tried" not in page
+
+
+# ------------------------------------------------------------------------------------ FAFED's table
+@functools.cache
+def fafed(level: str) -> tuple[Any, dict[tuple[str, int], dict[str, Any]]]:
+    """A table of FAFED at its best points, and its lines."""
+    tables = load("results_tables", SCRIPTS / "tables.py")
+    lines = tables.read(tables.LINES / "lines.jsonl")
+    tables.ENTRIES = {level: ENTRIES[f"fafed:{level}"]}
+    (one,) = tables.shown(lines)
+    return one.found, {(line["digest"], line["seed"]): line for line in lines}
+
+
+def runs_of(level: str, row: str, seeds: int = 3) -> list[dict[str, Any]]:
+    found, at = fafed(level)
+    name = found.plan.entry.protocols[0].name
+    return [at[found.plan.digests[name, row, seed], seed] for seed in range(seeds)]
+
+
+def last_of(level: str, row: str) -> list[float]:
+    return [tenth([a for _, a in x["curves"]["curve"]]) for x in runs_of(level, row)]
+
+
+ROWS = {"FedAvg": "fedavg", "SCAFFOLD": "scaffold", "STEM": "stem", "FedAdam": "fedadam"}
+
+
+@pytest.mark.parametrize(
+    ("level", "place", "are_clear"),
+    [("2a", 2, set()), ("2b", 1, {"FedAvg", "SCAFFOLD", "STEM"}), ("2c", 1, set())],
+)
+def test_sentences_on_fafeds_table_2(level: str, place: int, are_clear: set[str]) -> None:
+    front, readme = words("results"), words("README")
+    ours = last_of(level, "fafed")
+    rivals = {name: last_of(level, key) for name, key in ROWS.items()}
+    assert clear(ours, rivals) == are_clear
+    assert sum(fmean(row) > fmean(ours) for row in rivals.values()) == place - 1
+    means = {name: f"{100 * fmean(row):.1f}" for name, row in rivals.items()}
+    own = f"{100 * fmean(ours):.1f}"
+    level_words = {"2a": "At low", "2b": "At medium", "2c": "at high"}[level]
+    assert f"{level_words} heterogeneity {own} %, FedAdam {means['FedAdam']}" in front
+    part = front.split(f"{level_words} heterogeneity {own} %")[1][:160]
+    for name, value in means.items():
+        assert f"{name} {value}" in part or f"{name} and STEM {value}" in part or name == "STEM"
+    assert own in readme and means["FedAdam"] in readme and means["FedAvg"] in readme
+    gap = np.subtract(ours, rivals["FedAdam"])
+    if level != "2a":
+        assert f"{100 * fmean(gap):.2f} points, p {p_of(gap):.3f}" in front
+    # the seeds that were added to one pair after a look are in the lines, and count nowhere
+    found = fafed(level)[0]
+    (seeds,) = found.seeds.values()
+    assert list(seeds) == [0, 1, 2]
+    assert found.claims[0].verdict == "undecided" and "1 not measured" in found.claims[0].why[0]
+    more = {} if level == "2a" else {"FedAdam": [3, 4], "FAFED": [3, 4]}
+    assert [dict(own) for own in found.more.values()] == [more]
+
+
+@pytest.mark.parametrize(
+    ("level", "rival", "said", "is_clear"),
+    [
+        ("2a", "FedAdam", "by 3.14 points at low (clear)", True),
+        ("2b", "FedAdam", "1.32 at medium (p 0.038, by Holm 0.076: undecided)", False),
+        ("2c", "FedAdam", "2.49 at high (clear)", True),
+        ("2a", "FedAvg", "by 2.17 at low (clear)", True),
+        ("2b", "FedAvg", "0.18 above it at medium", False),
+        ("2c", "FedAvg", "1.46 at high (both undecided)", False),
+    ],
+)
+def test_fafed_at_equal_bytes(level: str, rival: str, said: str, is_clear: bool) -> None:
+    """All three heterogeneities: 20 clients say three vectors first, then six a round."""
+    gaps: dict[str, list[float]] = {}
+    for name, key in ROWS.items():
+        before = 2 * 20 * 4 * 26620 if name == "STEM" else 0
+        for one, other in zip(runs_of(level, "fafed"), runs_of(level, key), strict=True):
+            curve, theirs = one["curves"]["curve"], other["curves"]["curve"][-3:]
+            first = 3 * 20 * 4 * 26620
+            each = (one["bytes_up"] + one["bytes_down"] - first) / 150
+            sent = (other["bytes_up"] + other["bytes_down"] - before) / 150
+            places = [first + t * each for t, _ in curve]
+            at = [before + t * sent for t, _ in theirs]
+            here = np.interp(at, places, [a for _, a in curve])
+            gaps.setdefault(name, []).append(fmean(here) - fmean(a for _, a in theirs))
+    p = by_holm({name: p_of(g) for name, g in gaps.items()})
+    assert said in words("results")
+    assert f"{abs(100 * fmean(gaps[rival])):.2f}" in said and (p[rival] < 0.05) == is_clear
+    if "p 0" in said:
+        assert f"p {p_of(gaps[rival]):.3f}, by Holm {p[rival]:.3f}" in said
+
+
+# ------------------------------------------------------------------------------------- compression
+def test_sentences_on_compression() -> None:
+    file = (RESULTS / "compression.jsonl").read_text(encoding="utf-8")
+    lines = {x["run"]: x for x in map(json.loads, file.splitlines())}
+    text = words("compression")
+
+    def between(p: int, way: str, models: float, both: bool) -> float:
+        line = lines[f"fashion p={p}, {way}"]
+        bytes_ = line["bytes_up"] + (line["bytes_down"] if both else 0)
+        each = bytes_ / (line["rounds"] * 20 * 4 * line["parameters"])
+        curve = [(r["round"] * each, r["test_accuracy"]) for r in line["curve"]]
+        return 100 * float(np.interp(models, *zip(*curve, strict=True)))
+
+    leads = {
+        way: [
+            f"{between(p, way, 60, True) - between(p, 'uncompressed', 60, True):.1f}"
+            for p in (1, 2, 5)
+        ]
+        for way in ("topk .9", "topk .99")
+    }
+    assert leads["topk .9"] == ["2.5", "2.4", "1.7"] and leads["topk .99"] == ["-1.8", "1.8", "1.2"]
+    assert "2.5, 2.4 and 1.7 points ahead" in text and "1.8 behind, 1.8 and 1.2 ahead" in text
+    assert "1.7 to 2.5 points ahead, Top-k .99 between 1.8 behind and 1.8 ahead" in words("results")
+    up = [[between(p, w, 2, False) for p in (1, 2, 5)] for w in ("topk .99", "uncompressed")]
+    assert [f"{v:.1f}" for v in up[0]] == ["72.5", "81.4", "86.3"]
+    assert up[1] == pytest.approx([22.7, 38.2, 65.4], abs=0.051)
+    assert "22.7, 38.2 and 65.4" in text
+
+    def late(run: str) -> float:
+        values = [r["test_accuracy"] for r in sorted(lines[run]["curve"], key=lambda r: r["round"])]
+        return 100 * tenth(values)
+
+    behind = {
+        way: [
+            late(f"fashion p={p}, uncompressed") - late(f"fashion p={p}, {way}") for p in (1, 2, 5)
+        ]
+        for way in ("topk .99", "dropping .9")
+    }
+    assert (
+        f"{behind['topk .99'][0]:.1f} points below it" in text and max(behind["topk .99"][1:]) < 1
+    )
+    assert min(behind["dropping .9"]) > 1.05 and max(behind["dropping .9"]) < 1.95
+    costs = [late(f"{a}, fedpaq {n}") - late(a) for a in ("fedavg", "fedacg") for n in (7, 127)]
+    assert (f"{min(costs):.2f}", f"{max(costs):.2f}") == ("0.01", "0.30")
+    assert "0.01 to 0.30 points" in text
+
+
+# -------------------------------------------------------------------------------------- sub-models
+def test_sentences_on_sub_models() -> None:
+    text, front, readme = words("submodels"), words("results"), words("README")
+    part = SUBMODELS.Part("main", LINES.read(RESULTS / "submodels.jsonl", SUBMODELS.needs))
+
+    def ends_of(method: str, column: str, last: int = 0) -> list[float]:
+        out = []
+        for line in part.runs(method).values():
+            curve = line["curves"][column]
+            values = [curve[t] for t in sorted(curve, key=int)]
+            out.append(fmean(values[-last:]) if last else tenth(values))
+        return out
+
+    rules = ("HeteroFL", "FedRolex", "ScaleFL")
+    for size, lead in (("0.015625", "7.4"), ("0.0625", "4.6")):
+        rows = {m: ends_of(m, f"test_accuracy@{size}") for m in rules}
+        ours = ends_of("FIARSE", f"test_accuracy@{size}")
+        assert clear(ours, rows) == {*rules}
+        assert abs(100 * fmean(np.subtract(ours, rows["HeteroFL"])) - float(lead)) < 0.055
+    assert "7.4 points ahead of HeteroFL at 1/64 and 4.6 at 1/16" in text
+    assert "7.4 points ahead of HeteroFL at 1/64 (clear)" in front and "7.4 points" in readme
+    for size in ("0.25", "1"):
+        rows = {m: ends_of(m, f"test_accuracy@{size}") for m in rules}
+        assert "HeteroFL" not in clear(ends_of("FIARSE", f"test_accuracy@{size}"), rows)
+    mean = "test_accuracy@mean"
+    greedy = {
+        k: np.subtract(ends_of("FIARSE", mean, k), ends_of("Pruning-Greedy", mean, k))
+        for k in (0, 1, 10)
+    }
+    assert [f"{100 * fmean(greedy[k]):.2f}" for k in (0, 1, 10)] == ["-0.18", "-0.44", "0.56"]
+    assert all(p_of(g) > 0.05 for g in greedy.values())
+    assert "0.18 points behind" in text and "0.18 behind it" in front and "(-0.18)" in readme
+    masks = [
+        100
+        * fmean(
+            fmean(ends_of(a, mean, k)) - fmean(ends_of(b, mean, k))
+            for a, b in (("FIARSE", "factor alone"), ("re-masking alone", "Pruning-Greedy"))
+        )
+        for k in (0, 1, 10)
+    ]
+    assert [f"{v:.2f}" for v in masks] == ["-0.31", "-0.59", "0.46"]
+    assert "0.31 points below the two without" in text and "undecided: -0.31 points" in front
+    scale = part.runs("ScaleFL")[0]
+    held = scale["sizes"]["held"]
+    shares = [f"{100 * held[s]['all'] / scale['parameters']:.2f}" for s in part.sizes[:2]]
+    assert shares == ["1.44", "2.14"]
+    assert "1.44 % of the model at a budget of 1/64" in text and "2.14 % at both 4 and 16 %" in text
+
+
+def test_the_readme_counts_the_engines() -> None:
+    page = (RESULTS.parent / "engines.md").read_text(encoding="utf-8")
+    assert "There are four engines" in page and "in four engines" in words("README")
