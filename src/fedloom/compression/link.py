@@ -348,8 +348,9 @@ def _sound(path: str, value: Any, heaviest: float) -> None:
     least, most = (float(v) for v in torch.as_tensor(value).aminmax())
     if least <= 0:
         raise WireError(f"field 'weight' must be above 0, got {least:g}")
-    # numbers travel as float32, which may lie above
-    if most > heaviest and most != float(torch.tensor(heaviest, dtype=torch.float32)):
+    # numbers travel as float32, which may lie above what a client announced
+    rounded = float(torch.tensor(heaviest, dtype=torch.float32))
+    if most > heaviest and (heaviest >= LONGEST or most != rounded):
         raise WireError(
             f"field 'weight' must be at most {heaviest:.10g}, what the client announced, got "
             f"{most:.10g}"
