@@ -17,7 +17,7 @@ def fedgamma(
     """FedGAMMA (Dai et al., TNNLS 2023) as FL-Simulator runs it: SCAFFOLD on gradients at x + rho
     g / ||g||.
 
-    server: x, c (mean of all c_i)        client: c (c_i)        up: delta, dc
+    server: x, c (sum p_i c_i)        client: c (c_i)        up: delta, dc
     The perturbation is along the client's own gradient, without c - c_i. The paper itself was not
     compared. FL-Simulator divides by E n_0 / batch steps of the first client, here by the client's
     own rates.
