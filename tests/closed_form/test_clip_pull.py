@@ -39,10 +39,11 @@ def weighted(cohort, moves):
     return (w * np.stack(moves)).sum(0) / w.sum()
 
 
-def follow(strength=lambda i: ALPHA, rho=0.0, dual=True, smoo=False):
+def follow(strength=lambda i: ALPHA, rho=0.0, dual=True, smoo=False, plain=False):
     """y <- y - lr [clip(g + lambda (h_i - x)) + (wd + lambda) y], for every client of a round; with
-    smoo the perturbation is FedSMOO's.
+    smoo the perturbation is FedSMOO's. plain: h is a plain mean, as with sizes in alpha.
     """
+    p = np.ones(N) if plain else SIZES
     x, h, path = np.zeros(2), np.zeros((N, 2)), [np.zeros(2)]
     s, mu = np.zeros(2), np.zeros((N, 2))
     for t in range(ROUNDS):
@@ -62,8 +63,8 @@ def follow(strength=lambda i: ALPHA, rho=0.0, dual=True, smoo=False):
             corrected.append(mu[i] - e if smoo else mu[i])
         for i, move in zip(cohort, moves, strict=True):
             h[i] = h[i] + dual * move
-        x = x + weighted(cohort, moves) + h.mean(0)
-        s = rho * along(np.mean(corrected, axis=0))
+        x = x + weighted(cohort, moves) + np.average(h, axis=0, weights=p)
+        s = rho * along(weighted(cohort, corrected))
         path.append(x)
     return np.stack(path)
 
@@ -82,7 +83,7 @@ CASES = {
     "feddyn": (FedDyn(alpha=ALPHA), follow),
     "feddyn, Acar's sizes": (
         FedDyn(alpha=ALPHA, size_scaled=True),
-        lambda: follow(lambda i: ALPHA * SIZES.mean() / SIZES[i]),
+        lambda: follow(lambda i: ALPHA * SIZES.mean() / SIZES[i], plain=True),
     ),
     "fedspeed": (fedspeed(alpha=ALPHA, rho=RHO), lambda: follow(rho=RHO)),
     "fedprox": (fedprox(mu=ALPHA), lambda: follow(dual=False)),

@@ -162,7 +162,8 @@ def follow_gamma(rho, server_lr=1.0):
             shift = c - c_i[i]
             moves.append(sgd(i, t, x, lambda i, y, shift=shift: sharp(i, y, rho) + shift))
             new[i] = c_i[i] - c - moves[-1] / sum(rates(i, t))
-        x, c, c_i = x + server_lr * weighted(cohort(t), moves), c + (new - c_i).sum(0) / N, new
+        c, c_i = c + (P * (new - c_i)).sum(0), new
+        x = x + server_lr * weighted(cohort(t), moves)
 
 
 def follow_nova(server_lr):

@@ -143,7 +143,7 @@ def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
         (lambda: Sam(inner=FedSMOO()), "Sam and FedSMOO"),
         (lambda: Sam(inner=fedsam()), "Sam and FedAvg"),
         (lambda: Sam(inner=mofedsam()), "Sam and FedCM"),
-        (lambda: Sam(inner=Lookahead(inner=fedspeed())), "Sam and FedDyn"),
+        (lambda: Sam(inner=Lookahead(inner=fedspeed())), "Sam and FedSpeed"),
         (lambda: Local(sam=0.1).around(FedSMOO()), "Sam and FedSMOO"),
         (lambda: Lookahead(inner=Lookahead(inner=FedAvg())), "Lookahead and FedAvg"),
         (

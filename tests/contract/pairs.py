@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from fedloom import Local
-from fedloom.algorithm import Algorithm, Trait
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.algorithm import MEAN, Algorithm, Trait
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, name_of
 from fedloom.checks.tiny_federation import CAPACITIES, Trial, experiment, federation
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
@@ -24,6 +24,7 @@ from fedloom.federation.schedules import Exponential
 from fedloom.objectives import OBJECTIVES, Needs
 from fedloom.plan import traced
 from fedloom.submodels import VIEWS
+from fedloom.trace import plain_means
 from fedloom.wrappers import Adam, Lookahead, Momentum, PerStep, Prox, ServerOpt
 
 MOVES = {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE}
@@ -98,21 +99,24 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
         if b == "view" and other is not None and Trait.WHOLE_MODEL in one.traits:
             return other.name, one.method
         if b == "local" and one.traits & MOVES and (other.momentum or other.optimiser != "sgd"):
-            return "LocalOpt", one.method
+            return "LocalOpt", name_of(one)
         if b == "local" and Trait.DIVIDES_BY_RATES in one.traits and other.optimiser != "sgd":
-            return "LocalOpt", one.method
+            return "LocalOpt", name_of(one)
         if b == "server" and q == "prox" and Trait.DIVIDES_BY_RATES in one.traits:
-            return "Prox", one.method
+            return "Prox", name_of(one)
         if b == "server" and q == "per step" and (one.traits & MOVES or averaged(one)):
-            return "PerStep", one.method
+            return "PerStep", name_of(one)
         ahead = Trait.STARTS_AHEAD in one.traits
         if b == "server" and ahead and q in ("momentum", "adam", "lookahead"):
-            return ("Lookahead" if q == "lookahead" else "ServerOpt"), one.method
+            return ("Lookahead" if q == "lookahead" else "ServerOpt"), name_of(one)
         several = Trait.SEVERAL_MODELS in one.traits
         if b == "server" and several and q in ("momentum", "adam", "lookahead"):
-            return ("Lookahead" if q == "lookahead" else "ServerOpt"), one.method
+            return ("Lookahead" if q == "lookahead" else "ServerOpt"), name_of(one)
         if b == "codec" and _is_ef21(other) and set(averaged(one)) - set(one.sent):
             return "EF21", one.method
+        weighed = set(averaged(one)) - set(plain_means(one, traced(one, 2).up))
+        if b == "codec" and _is_ef21(other) and any(one.sent.get(n) is MEAN for n in weighed):
+            return "EF21", one.method  # clients have different weights here
     if (a, b) == ("view", "codec") and one is not None and other is not None:
         if _is_ef21(other):
             return "EF21", one.name

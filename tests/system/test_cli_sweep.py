@@ -22,17 +22,22 @@ def summaries(folder: str = "runs/sweep-digits") -> dict[Path, int]:
     return {p: p.stat().st_mtime_ns for p in Path(folder).glob("*/summary.json")}
 
 
+def table(output: str) -> str:
+    """What a sweep says, without the warnings of runs that learn nothing in two rounds."""
+    return "\n".join(line for line in output.splitlines() if not line.startswith("warning: "))
+
+
 def test_a_sweep_runs_everything_once_and_chooses(fedloom: Fedloom) -> None:
-    text = fedloom(*SWEEP, "--quiet").output
+    text = table(fedloom(*SWEEP, "--quiet").output)
     heads = text.splitlines()[0]
     assert "validation accuracy, last tenth" in heads and "test accuracy, last tenth" in heads
     assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["0.01", "1"], ["0.3", "1"]]
     assert "best by the validation split: local.lr=0.3" in text
     before = summaries()
     assert len(before) == 2
-    assert fedloom(*SWEEP, "--quiet").output == text
+    assert table(fedloom(*SWEEP, "--quiet").output) == text
     assert summaries() == before, "finished runs are skipped"
-    text = fedloom(*SWEEP, "seeds=2", "--quiet").output
+    text = table(fedloom(*SWEEP, "seeds=2", "--quiet").output)
     assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["0.01", "2"], ["0.3", "2"]]
     assert len(summaries()) == 4
     assert before.items() <= summaries().items(), "one seed more is two runs more"

@@ -234,7 +234,7 @@ def test_the_exchange_before_round_1_has_a_finite_mean():
             return rec(x=x)
 
     with pytest.raises(
-        ClientError, match=r"client \d: what it sent before round 1 is 14 % of a sum"
+        ClientError, match=r"client \d: what it sent before round 1 is 33 % of a sum"
     ):
         small(Probing()).run()
 

@@ -314,7 +314,10 @@ class AsksCohort(FedAvg):
 
 
 AT_THE_SERVER = {
-    AsksCohort: (RUNS, r"no attribute 'cohort'; rnd has round, rate, lr; what clients tell comes"),
+    AsksCohort: (
+        RUNS,
+        r"no attribute 'cohort'; rnd has round, rate, lr, relative_weight; what clients tell comes",
+    ),
     ChangesServer: (ARGUMENTS, r"server_step\(\) changes srv.x in place.*return a new value"),
     ChangesAnswer: (ARGUMENTS, r"server_step\(\) changes up.delta in place.*return a new value"),
     ShortServer: (SHAPES, r"server_step\(\) gives x of shape \[7\] where x has \[102\]; return"),
