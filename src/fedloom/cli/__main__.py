@@ -35,11 +35,20 @@ from .run import resume_command, run_command
 from .sweep import sweep_command
 
 USAGE, FAILURE = 2, 1
+FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
 _USAGE = (ConfigError, DataError, CompositionError)
 
 
 class Commands(click.Group):
     """A group whose errors are one line on stderr: exit code 2 for bad input, 1 for a failure."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands that a beginner needs, and then the others."""
+        more = [name for name in self.list_commands(ctx) if name not in FIRST]
+        for heading, names in (("To begin with", FIRST), ("More", more)):
+            with formatter.section(heading):
+                said = [(name, self.commands[name].get_short_help_str(200)) for name in names]
+                formatter.write_dl(said)
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
@@ -151,6 +160,8 @@ def cli(ctx: click.Context, debug: bool) -> None:
     fedloom demo                                  four methods side by side, a minute
     fedloom run digits algorithm=scaffold         one run; every setting is key=value
     fedloom compare runs/*                        a table of runs
+    fedloom report runs/*                         a page with every picture
+    fedloom list algorithms                       what can stand behind algorithm=
     """
     assert isinstance(ctx.command, Commands)
     ctx.command.debug = debug

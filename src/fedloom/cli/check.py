@@ -26,7 +26,7 @@ _WORDS = {True: "ok", False: "FAILED", None: "-"}
 _STYLES = {True: "green", False: "bold red", None: "dim"}
 
 
-@click.command("check")
+@click.command("check", short_help="Check an algorithm, codec or another part of your own.")
 @click.argument("target", metavar="FILE.py[:NAME]")
 @click.option(
     "--model", metavar="NAME", help="Try it on this model of the file: a module or a function."

@@ -26,7 +26,7 @@ _value = click.option(
 )
 
 
-@click.command("compare")
+@click.command("compare", short_help="Print a table of runs, a line for each method.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
 @click.option("--csv", type=_FILE, help="Write all numbers to this file too (-: print them alone).")
@@ -118,7 +118,7 @@ def _check_target(target: float | None, runs: Sequence[Run]) -> None:
         check_share(target, f"--target {target:g}")
 
 
-@click.command("report")
+@click.command("report", short_help="Write a page about runs, with every picture.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: report.html]")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")

@@ -15,7 +15,7 @@ _WHERE = click.option(
 )
 
 
-@click.group("data")
+@click.group("data", short_help="List, fetch and check published data sets.")
 def data_command() -> None:
     """Published data sets: list them, get them, check the copies here, clear what was made of
     them.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
 
 
-@click.group("deploy")
+@click.group("deploy", short_help="Run a federation with clients elsewhere.")
 def deploy_command() -> None:
     """Run the clients elsewhere: at hospitals, at companies, in other cities.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 
 
-@click.command("export")
+@click.command("export", short_help="Write a run's model, with a script that uses it.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: RUN/export.*]")
 @click.option(

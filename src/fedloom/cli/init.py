@@ -13,7 +13,7 @@ from fedloom.errors import ConfigError
 _PYTHON = ".py.txt"  # how the scripts are called in the package, where they are no modules
 
 
-@click.command("init")
+@click.command("init", short_help="Write a starter: settings, own data, an own method.")
 @click.argument("folder", type=click.Path(path_type=Path))
 def init_command(folder: Path) -> None:
     """Write a starter into a new folder: commented settings, own data and an own method.

@@ -49,7 +49,7 @@ TOPICS = (*_WHERE, "runs")
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 
-@click.command("list")
+@click.command("list", short_help="List what a configuration can name, or your runs.")
 @click.argument("topic", type=click.Choice(TOPICS), required=False, metavar="[TOPIC]")
 def list_command(topic: str | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
@@ -89,7 +89,7 @@ def _listed(topic: str | None) -> str:
     return "\n".join(pages)
 
 
-@click.command("show")
+@click.command("show", short_help="Explain a name that `list` prints, or a setting.")
 @click.argument("name", shell_complete=names)
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule

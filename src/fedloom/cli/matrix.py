@@ -9,7 +9,7 @@ import click
 from fedloom.errors import ConfigError
 
 
-@click.command("matrix")
+@click.command("matrix", short_help="Say which algorithms go with which other parts.")
 @click.argument("axis", required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the whole page, as Markdown.")
 def matrix_command(axis: str | None, out: Path | None) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedloom.report.runs import Run
 
 
-@click.command("measure")
+@click.command("measure", short_help="Measure a run's model: curvature, loss surface.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("name", metavar="MEASURE")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE ...]")

@@ -78,7 +78,7 @@ def papers_list_command(paper: str | None, scale: str | None, out: str, measure:
     click.echo("\nRun one: fedloom paper NAME [--scale paper|cpu|smoke]; what it means: --dry-run")
 
 
-@click.command("paper")
+@click.command("paper", short_help="Run a paper's table, beside what was published.")
 @click.argument("words", nargs=-1, required=True, metavar="TABLE [KEY=VALUE ...]")
 @click.option(
     "--scale",

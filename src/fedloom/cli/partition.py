@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedloom.data.heterogeneity import Heterogeneity, Labels, Spread
 
 
-@click.command("partition")
+@click.command("partition", short_help="Divide data among clients, and train nothing.")
 @click.argument(
     "settings",
     nargs=-1,

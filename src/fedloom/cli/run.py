@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@click.command("run")
+@click.command("run", short_help="Run a recipe or a TOML file.")
 @click.argument(
     "settings",
     nargs=-1,
@@ -99,7 +99,7 @@ def run_command(
         _compare(folders)
 
 
-@click.command("resume")
+@click.command("resume", short_help="Go on with runs, or extend them.")
 @click.argument("words", nargs=-1, required=True, metavar="RUN... [KEY=VALUE ...]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option(

@@ -25,7 +25,7 @@ _BY = {
 }
 
 
-@click.command("sweep")
+@click.command("sweep", short_help="Run every combination of values, and choose one.")
 @click.argument(
     "settings",
     nargs=-1,
