@@ -1,0 +1,65 @@
+"""What someone meets first: README, and `fedloom` alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedloom.algorithms.registry import ALGORITHMS
+from fedloom.cli.__main__ import FIRST, cli
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def prose(text: str) -> str:
+    """A page without its blocks, tables, pictures and comments."""
+    text = re.sub(r"```.*?```|<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", text, flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    return re.sub(r"\]\([^)]*\)", "]", "\n".join(lines))
+
+
+def test_readme_has_at_most_600_words() -> None:
+    assert len(prose(README).split()) <= 600
+
+
+def test_no_cell_of_readme_has_more_than_ten_words() -> None:
+    cells = [
+        cell for line in README.splitlines() if line.startswith("|") for cell in line.split("|")
+    ]
+    assert not [cell for cell in cells if len(re.sub(r"\]\([^)]*\)", "]", cell).split()) > 10]
+
+
+def test_readme_names_every_method() -> None:
+    named = re.sub(r"[^a-z]", "", prose(README).lower())
+    assert not [
+        name for name in ALGORITHMS if name.replace("_", "").removesuffix("adaptive") not in named
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(re.findall("```python", README))))
+def test_its_python_runs(number: int, tmp_path: Path) -> None:
+    """The first block with fewer rounds; the method is checked by `fedloom check`."""
+    block = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[number]
+    file = tmp_path / "part.py"
+    file.write_text(block.replace("rounds=60", "rounds=2"), encoding="utf-8")
+    words = [str(file)] if number == 0 else ["-m", "fedloom", "check", f"{file}:Prox"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_help_begins_with_what_a_beginner_needs() -> None:
+    """No summary is cut, and each takes one line of a terminal of 80 columns."""
+    from click.testing import CliRunner
+
+    said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    first, more = said.split("To begin with:\n")[1].split("More:\n")
+    assert re.findall(r"^  (\w+)", first, re.MULTILINE) == list(FIRST)
+    assert {*re.findall(r"^  (\w+)", more, re.MULTILINE)} == {*cli.commands} - {*FIRST}
+    assert "..." not in first + more and not re.search(r"^    ", more, re.MULTILINE)
