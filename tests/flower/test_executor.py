@@ -9,6 +9,7 @@ import signal
 import ssl
 import subprocess
 import threading
+import time
 import types
 import urllib.error
 import urllib.request
@@ -31,7 +32,7 @@ from flwr.supernode.runtime import run_clientapp
 from fedloom.config import resolve
 from fedloom.deployment.certificates import make_authority
 from fedloom.deployment.flower_app import client
-from fedloom.deployment.flower_app.executor import _answer_with_own_app
+from fedloom.deployment.flower_app.executor import NAME, _answer_with_own_app
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.new import make
 from fedloom.deployment.programs import node
@@ -101,6 +102,21 @@ def alive(pid: int) -> bool:
     return False
 
 
+def first_child(parent: int, seconds: float) -> int:
+    """The first process that another one forks, once it has its name and so is set to end with it.
+    It is looked for often: it may end soon.
+    """
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for child in map(int, children.read_text().split()):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{child}/comm").read_text().strip() == NAME:
+                    return child
+        time.sleep(0.005)
+    raise AssertionError(f"waited {seconds:g} s for a process of {parent}")
+
+
 def task_in(state):
     number = state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="0")
     status = lambda: state.get_tasks(task_ids=[number])[0].status.status
@@ -145,11 +161,11 @@ def test_a_message_s_process_ends_with_the_executor(keepers, tmp_path):
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, _):
         task_in(state)
         with subprocess.Popen(executor.command, env=executor._environment) as process:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            until(lambda: children.read_text().split(), "a message's process is there", 60)
-            (child,) = map(int, children.read_text().split())
-            os.kill(child, signal.SIGSTOP)  # as one that waits for an answer, and hears nothing
-            process.kill()
+            try:
+                child = first_child(process.pid, 60)
+                os.kill(child, signal.SIGSTOP)  # as one that waits for an answer, and hears nothing
+            finally:
+                process.kill()
         until(lambda: not alive(child), "the message's process has ended", 10)
 
 
