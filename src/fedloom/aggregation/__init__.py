@@ -31,6 +31,7 @@ AGGREGATIONS: Registry[Callable[..., Aggregation]] = Registry(
         "dp": DifferentialPrivacy,
         "integer_ring": IntegerRing,
     },
+    own=Aggregation,
 )
 
 __all__ = [

@@ -55,6 +55,7 @@ ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
         "fedbuff": (papers.FedBuff, "FedBuff"),
         "naive_adaptive": (papers.NaiveAdaptive, "naive adaptive FedAvg"),
     },
+    own=Algorithm,
 )
 
 
@@ -83,7 +84,7 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     >>> make_algorithm("fedacg", lam=0.9)
     FedACG(lam=0.9, beta=0.01)
     """
-    for option in options(name) if values else ():
+    for option in options(name) if values and name in ALGORITHMS else ():
         value = values.get(option.name, option.default)
         if isinstance(option.default, (int, float)) and not isinstance(value, (int, float)):
             raise ConfigError(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import textwrap
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +16,6 @@ if TYPE_CHECKING:
     from fedloom.checks import Report
 
 
-_MODULE = "fedloom_checked"  # the name of a checked file's module while it is loaded
 _WORDS = {True: "ok", False: "FAILED", None: "-"}
 _STYLES = {True: "green", False: "bold red", None: "dim"}
 
@@ -47,17 +41,18 @@ def check_command(target: str, model: str | None, data: str | None) -> None:
     what is sent. Explains what does not hold. Leaves with 1 if anything failed.
     """
     from fedloom.checks import check
+    from fedloom.core.own_parts import load
 
     path, name = _split(target)
     failed = 0
-    with _loaded(path) as module:
-        own = {"model": _own(module, model), "data": _own(module, data)}
-        if own["data"] is not None and not hasattr(own["data"], "clients"):
-            own["data"] = own["data"]()
-        for label, part in _parts(module, name).items():
-            report = check(part, name=label, **own)
-            _print(report, path)
-            failed += len(report.failures)
+    module = load(path)
+    own = {"model": _own(module, model), "data": _own(module, data)}
+    if own["data"] is not None and not hasattr(own["data"], "clients"):
+        own["data"] = own["data"]()
+    for label, part in _parts(module, name).items():
+        report = check(part, name=label, **own)
+        _print(report, path)
+        failed += len(report.failures)
     if failed:
         what = "one check" if failed == 1 else f"{failed} checks"
         raise click.ClickException(f"{what} of '{path}' failed")
@@ -81,55 +76,11 @@ def _own(module: types.ModuleType, name: str | None) -> Any:
 
 
 def _split(target: str) -> tuple[Path, str]:
-    """FILE.py[:NAME] -> file, name ("" for all). Raises ConfigError."""
-    path, name = Path(target), ""
-    if not path.is_file():
-        before, _, name = target.rpartition(":")
-        path = Path(before or target)
-        name = name if before else ""
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise ConfigError(f"'{path}' {what}; give a Python file, as FILE.py or FILE.py:Name")
-    if path.suffix != ".py":
-        raise ConfigError(f"'{path}' is no Python file; its name must end in .py")
-    return path, name
-
-
-@contextmanager
-def _loaded(path: Path) -> Iterator[types.ModuleType]:
-    """The module of a file, run as a script beside its neighbours would be.
-
-    Worker processes get its classes by value, because the module has no importable name. Raises
-    ConfigError if it cannot be imported.
-    """
-    folder = str(path.resolve().parent)
-    spec = importlib.util.spec_from_file_location(_MODULE, path.resolve())
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, folder)
-    sys.modules[_MODULE] = module  # dataclasses look it up there
-    try:
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            raise ConfigError(_unimportable(path, error)) from error
-        finally:
-            del sys.modules[_MODULE]
-        yield module
-    finally:
-        sys.path.remove(folder)
-
-
-def _unimportable(path: Path, error: BaseException) -> str:
-    """One line on why a file could not be imported, and where."""
-    line = error.lineno if isinstance(error, SyntaxError) else None
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == str(path.resolve()):
-            line = frame.lineno
-    place = f", line {line}" if line else ""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    kind = type(error).__name__
-    return f"'{path}' cannot be imported{place}: {kind}: {text}; correct it, then check it again"
+    """FILE.py[:NAME] -> file, name ("" for all)."""
+    if ":" not in target or Path(target).is_file():
+        return Path(target), ""
+    path, _, name = target.rpartition(":")
+    return Path(path), name
 
 
 def _print(report: Report, path: Path) -> None:

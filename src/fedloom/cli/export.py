@@ -135,7 +135,7 @@ def _settled(
     from fedloom.cli.export_submodel import settled
     from fedloom.config import from_run
 
-    config = from_run(run, ["device=cpu"])
+    config = from_run(run, ["device=cpu"], own=True)
     net = config.net()
     net.start_from(weights)
     module = settled(net.export(net.init()), config)
@@ -159,7 +159,7 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
 
     found = load_run(run)
     python = found.config.get("source") == "python"
-    config = None if python else from_run(run, ["device=cpu"])  # wherever it was trained
+    config = None if python else from_run(run, ["device=cpu"], own=True)  # wherever it was trained
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
     saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
     if max(saved, default=0) <= final and final:
@@ -168,7 +168,7 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
             from fedloom.models import MODELS
 
             options = {k: v for k, v in config.values["model"].items() if k != "name"}
-            module = MODELS[config.values["model"]["name"]](**options)
+            module = MODELS.make(config.values["model"]["name"], **options)
         Seal(run).check("model.safetensors")
         return _load(run / "model.safetensors"), module, final
     if not saved:

@@ -107,7 +107,7 @@ def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, An
     from fedloom.data.raw_inputs import recipe
     from fedloom.engines.metrics import default_metrics, told
 
-    experiment = from_run(run, ["device=cpu"]).experiment()
+    experiment = from_run(run, ["device=cpu"], own=True).experiment()
     data, objective = experiment.data, experiment.loss_at_clients
     metrics = default_metrics(objective, data)
     return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)

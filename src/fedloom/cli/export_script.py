@@ -204,7 +204,7 @@ def call(run: Path) -> str:
     from fedloom.config import from_run
     from fedloom.config.validation import live
 
-    table = from_run(run, ["device=cpu"]).values["model"]
+    table = from_run(run, ["device=cpu"], own=True).values["model"]
     options = live({k: v for k, v in table.items() if k != "name"})
     return f'MODELS["{table["name"]}"]({", ".join(f"{k}={v!a}" for k, v in options.items())})'
 

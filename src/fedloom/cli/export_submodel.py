@@ -34,7 +34,7 @@ def cut_out(
             "cut it there with part_of(rule, net, x, capacity, round) of "
             "fedloom.server.submodel_evaluation"
         )
-    config = from_run(run, ["device=cpu"])  # wherever it was trained
+    config = from_run(run, ["device=cpu"], own=True)  # wherever it was trained
     rule = config.rule()
     if rule is None:
         raise ConfigError(

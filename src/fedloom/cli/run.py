@@ -105,7 +105,12 @@ def run_command(
 @click.option(
     "--accept-log", is_flag=True, help="Take a rounds.jsonl that was edited by hand as it is."
 )
-def resume_command(words: tuple[str, ...], quiet: bool, accept_log: bool) -> None:
+@click.option(
+    "--changed-code", is_flag=True, help="Go on with own files (FILE.py:NAME) that have changed."
+)
+def resume_command(
+    words: tuple[str, ...], quiet: bool, accept_log: bool, changed_code: bool
+) -> None:
     """Continue a run from its newest whole checkpoint, or several runs, one after another.
 
     \b
@@ -116,6 +121,9 @@ def resume_command(words: tuple[str, ...], quiet: bool, accept_log: bool) -> Non
     rounds counts all rounds from the start: 300 in all here, whatever was done. What may change
     too: the number of workers (engine=workers:4), device, checkpoint, resident_bytes, tracker,
     name, label, and evaluate, but for validation and ema.
+
+    The file of a part of your own (FILE.py:NAME) is run again, and named; one that has changed
+    since the run began is refused.
     """
     from fedloom.config.overrides import canonical, refuse_repeats
 
@@ -126,13 +134,13 @@ def resume_command(words: tuple[str, ...], quiet: bool, accept_log: bool) -> Non
     if not runs:
         raise ConfigError("give the folder of a run; `fedloom list runs` names them")
     if len(runs) == 1 and ((Path(runs[0]) / "config.toml").is_file() or not Path(runs[0]).is_dir()):
-        _resume(Path(runs[0]), changes, quiet, accept_log)
+        _resume(Path(runs[0]), changes, quiet, accept_log, changed_code)
     else:
-        _resume_many(runs, changes, quiet, accept_log)
+        _resume_many(runs, changes, quiet, accept_log, changed_code)
 
 
 def _resume_many(
-    words: Sequence[str], changes: Sequence[str], quiet: bool, accept_log: bool
+    words: Sequence[str], changes: Sequence[str], quiet: bool, accept_log: bool, changed_code: bool
 ) -> None:
     """Go on with every run that has not finished, or has fewer rounds than are asked for; a line
     each says what became of it. An error of one leaves the others.
@@ -148,7 +156,7 @@ def _resume_many(
         try:
             state = state_of(run)
             if state == "begun" or (state == "finished" and longer):
-                _resume(run, changes, quiet, accept_log)
+                _resume(run, changes, quiet, accept_log, changed_code)
                 state = state_of(run)
             elif state == "finished":
                 state = "finished before"
@@ -159,10 +167,12 @@ def _resume_many(
         raise CheckpointError(f"{wrong} of {len(runs)} runs could not go on; see the lines above")
 
 
-def _resume(run: Path, changes: Sequence[str], quiet: bool, accept_log: bool) -> None:
+def _resume(
+    run: Path, changes: Sequence[str], quiet: bool, accept_log: bool, changed_code: bool
+) -> None:
     from fedloom.config import from_run
 
-    config = from_run(run, changes)
+    config = from_run(run, changes, own=True, changed=changed_code)
     if accept_log:
         from fedloom.storage.run_directory import RunDirectory
 

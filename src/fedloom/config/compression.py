@@ -77,7 +77,8 @@ def link_of(values: Mapping[str, Any]) -> Link | None:
 
 def _codec(values: Mapping[str, Any]) -> Codec:
     options = {k: v for k, v in values.items() if k not in _OWN}
-    return MAKERS[values["name"]](**live(options))
+    codec: Codec = MAKERS.make(values["name"], **live(options))
+    return codec
 
 
 def _spelled(place: Mapping[str, Any], key: str, origin: Origin) -> dict[str, Any]:

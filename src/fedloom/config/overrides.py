@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import datetime
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..aggregation import AGGREGATIONS
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import MAKERS, named_codec, usual_feedback
+from ..core.own_parts import is_own, load, placed, split
 from ..core.parsing import SizeError, parse_toml, shortened
+from ..core.registry import Registry
 from ..data import PARTITIONS, SOURCES
 from ..engines.ranks import RankSettings
 from ..errors import ConfigError
@@ -39,7 +43,7 @@ _log = logging.getLogger(__name__)
 _DOTS = 8  # of a key: the longest one has three
 
 # tables that have a name, and options that depend on it
-REGISTRIES: dict[str, Makers] = {
+REGISTRIES: dict[str, Registry[Any]] = {
     "algorithm": ALGORITHMS,
     "server": SERVERS,
     "model": MODELS,
@@ -224,7 +228,7 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     for path, _ in given:
         if path in OLD:
             _log.warning("command line: %s is now called %s", path, SHORT[path])
-    changes = [(_full(path), value) for path, value in given]
+    changes = [(_full(path), _found(_full(path), value)) for path, value in given]
     typed = set()
     names = [c for c in changes if _is_name(*c)]
     for path, value in names + [c for c in changes if not _is_name(*c)]:
@@ -247,15 +251,32 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     return frozenset(typed)
 
 
+def _found(path: str, value: Any) -> Any:
+    """A value; of a name with a file, as seen from the working directory, the file is loaded."""
+    if not (is_own(value) and _is_name(path, value)):
+        return value
+    try:
+        name = placed(value, Path.cwd())
+        load(split(name)[0])
+    except ConfigError as error:
+        raise ConfigError(f"command line: {path}: {error}") from error
+    return name
+
+
 def named_table(place: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A named table of a configuration; `key = "name"` is short for a table with that name."""
     found = place.get(key, {})
     return dict(found) if isinstance(found, Mapping) else {"name": found}
 
 
+def is_divided(source: Callable[..., Any]) -> bool:
+    """True if a source of data takes no partition: its data have their clients already."""
+    return "partition" not in inspect.signature(source).parameters
+
+
 def is_short(codec: str) -> bool:
     """True if a codec's name includes its options, as topk:0.01 does, or is a chain."""
-    return ":" in codec or "|" in codec or codec == "zstd"
+    return not is_own(codec) and (":" in codec or "|" in codec or codec == "zstd")
 
 
 def _is_name(path: str, value: Any) -> bool:
@@ -279,6 +300,8 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
         return []
     options: dict[str, Any] = {}
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
+    if path == "data" and is_own(name) and is_divided(SOURCES[name]):
+        kept = {}
     if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
         kept.pop("feedback", None)  # it was the default of the old codec
     if path.startswith("compress") and isinstance(name, str) and is_short(name):

@@ -16,7 +16,8 @@ from ..algorithm import Algorithm, Trait
 from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..core.device import device_of
 from ..core.net import Net
-from ..data import SOURCES, TESTS, FederatedData, with_client_tests
+from ..core.own_parts import explained, is_own, short
+from ..data import SOURCES, FederatedData, with_client_tests
 from ..engines import Workers, make_engine, on_processes
 from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
 from ..experiment.experiment import Experiment
@@ -30,7 +31,8 @@ from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .capacities import capacities_of, checked_capacities
 from .compression import link_of, settings_of
-from .labels import method_label
+from .data_table import data_table
+from .labels import method_label, traits_of
 from .overrides import (
     ALIASES,
     NESTED,
@@ -43,6 +45,7 @@ from .overrides import (
     named_table,
     refuse_more_rounds,
 )
+from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
 from .sources import load, read
 from .validation import NOTHING, Origin, check, known, live, model_of
 
@@ -64,10 +67,16 @@ class Config:
     values: Mapping[str, Any]
     origin: Origin
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In another process, which has the files of own parts still to load."""
+        vars(self).update(state)
+        load_named(self.values, self.origin.source)
+
     @property
     def algorithm(self) -> str:
-        """The algorithm's name."""
-        return str(self.values["algorithm"]["name"])
+        """The algorithm's name; of a user's own, that of its class."""
+        name = str(self.values["algorithm"]["name"])
+        return ALGORITHMS.label(name) if is_own(name) else name
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `fedloom run` takes."""
@@ -81,6 +90,7 @@ class Config:
 
         Raises ConfigError or DataError with the source of a refused value.
         """
+        check_loaded(self.values)
         parts = {p: self._part(p) for p in (*PLAIN, "objective", *_EXTRAS)}
         run = {k: v for k, v in self.values.items() if k in RUN.model_fields}
         algorithm, data = self._algorithm(), self.data() if data is None else data
@@ -123,15 +133,16 @@ class Config:
         table = self._table(path)
         if table is None:
             return None
-        make = PLAIN.get(path) or REGISTRIES[path][table["name"]]
         options = self.options(path)
         with self.origin.blame(path, options):
-            return make(**options)
+            if path in PLAIN:
+                return PLAIN[path](**options)
+            return REGISTRIES[path].make(table["name"], **options)
 
     def _algorithm(self) -> Algorithm:
         options = self.options("algorithm")
         with self.origin.blame("algorithm", options):
-            method = make_algorithm(self.algorithm, **options)
+            method = make_algorithm(self.values["algorithm"]["name"], **options)
         if "server" not in self.values:
             return method
         server, options = self.values["server"]["name"], self.options("server")
@@ -161,19 +172,25 @@ class Config:
         """
         table, partition = self.values["data"], self._part("data.partition")
         with self.origin.blame("data", table):
-            data = SOURCES[table["name"]](partition=partition, **self.options("data"))
+            options = self.options("data") | ({} if partition is None else {"partition": partition})
+            data: FederatedData = SOURCES.make(table["name"], **options)
             data = data.astype(getattr(torch, self.values["dtype"]))
             if "tests" in table:
-                return with_client_tests(data, partition, table["tests"], table["seed"])
+                seed = table.get("seed", self.values["seed"])
+                return with_client_tests(data, partition, table["tests"], seed)
             return data
 
 
-def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a recipe's name or a TOML file, with changes `key=value`.
+def resolve(source: str | Path, overrides: Sequence[str] = (), own: bool = True) -> Config:
+    """The configuration of a recipe's name or a TOML file, with changes `key=value`. own: load the
+    files of a user's own parts that it names.
 
     Raises ConfigError, on one line, for unknown names and wrong types.
     """
     raw, said, name = load(source)
+    raw.pop(CODE, None)  # of a run's file: what its own parts were then
+    if own:
+        load_named(raw, said)
     config = _complete({"name": name, **raw}, said, overrides, here=True)
     if str(source) not in RECIPES or "engine" in config.origin.typed:
         return config
@@ -183,12 +200,15 @@ def resolve(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a run directory, with changes that `resume` allows.
+def from_run(
+    run: str | Path, overrides: Sequence[str] = (), own: bool = False, changed: bool = False
+) -> Config:
+    """The configuration of a run directory, with changes that `resume` allows. own: load the files
+    of a user's own parts that it names, and say so; changed: even if they have changed since.
 
-    Raises CheckpointError if it is no run directory or its settings were altered, ConfigError for a
-    run that Python code started (its model and data are in that code) and for a change of a setting
-    that decides the numbers.
+    Raises CheckpointError if it is no run directory, its settings were altered or a file has
+    changed, ConfigError for a run that Python code started (its model and data are in that code)
+    and for a change of a setting that decides the numbers.
     """
     file = Path(run) / "config.toml"
     if not file.is_file():
@@ -203,22 +223,26 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> Config:
             f"Experiment(...).resume('{run}'), with the arguments it had"
         )
     refuse_more_rounds(overrides, raw.get("rounds"))
+    code = raw.pop(CODE, {})
+    if own:
+        load_again(raw, code, Path(run), changed)
     asked = _complete(raw, f"file '{file}'", overrides)
     kept = _complete(
         {**raw, "device": "cpu"}, f"file '{file}'", ()
     )  # its own data may be elsewhere
-    if changed := differing(kept.values, asked.values):
+    if other := differing(kept.values, asked.values):
         engines = [c.values["engine"] for c in (kept, asked)]
-        if changed == ["engine"]:
+        if other == ["engine"]:
             raise ConfigError(
                 f"command line: engine = '{engines[1]}' cannot replace '{engines[0]}' when a "
                 "run goes on; only the number of workers can change"
             )
         raise ConfigError(
-            f"command line: {changed[0]} cannot change when a run goes on; only {CHANGEABLE} can: "
+            f"command line: {other[0]} cannot change when a run goes on; only {CHANGEABLE} can: "
             f"start a new run with `fedloom run {shlex.join([str(file), *overrides])}`"
         )
-    return asked
+    found = joined(code, files_in(asked.values), Path(run)) if own else code
+    return Config({**asked.values, CODE: found}, asked.origin) if found else asked
 
 
 def _complete(
@@ -244,8 +268,9 @@ def _complete(
         Settings(**live(values))
     values["algorithm"] = parts["algorithm"]
     values["model"] = _named(raw, "model", origin)
-    values["data"] = _data(raw, values["seed"], origin)
+    values["data"] = data_table(raw, values["seed"], _named, origin)
     values |= parts
+    values |= {CODE: files} if (files := files_in(values)) else {}
     tables = [table for table in PLAIN if table not in OPTIONAL or table in raw]
     values |= {table: _plain(raw, table, origin) for table in tables if table != "turnover"}
     try:
@@ -289,8 +314,10 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
 
 def _add_clock(raw: Mapping[str, Any], found: dict[str, Any], origin: Origin) -> None:
     """Give a method of the asynchronous clock that clock, and the clock a device profile."""
-    algorithm = _named(raw, "algorithm", origin)["name"]
-    if "clock" not in raw and Trait.BUFFERED in ALGORITHMS.make(algorithm).traits:
+    algorithm = _named(raw, "algorithm", origin)
+    with origin.blame("algorithm", algorithm):
+        buffered = Trait.BUFFERED in traits_of(algorithm)
+    if "clock" not in raw and buffered:
         found["clock"] = _named({"clock": "asynchronous"}, "clock", origin)
     if found.get("clock", {}).get("name") == "synchronous":
         del found["clock"]  # what a run without the table does
@@ -352,21 +379,10 @@ def _named(
     if not isinstance(name, str):
         raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
     name = ALIASES.get((path, name), name)
-    if name not in registry:
-        raise ConfigError(f"{origin.of(f'{path}.name')}: {unknown(path, name, registry)}")
+    if name not in registry and not (registry.own and is_own(name)):
+        raise ConfigError(f"{origin.of(f'{path}.name')}: {unknown(path, short(name), registry)}")
     inner = NESTED.get(path, ())
     table = {k: v for k, v in table.items() if k not in inner}
-    model = model_of(registry[name], frozenset(inner))
-    return {"name": name, **check(model, table, path, f"{path} '{name}'", origin)}
-
-
-def _data(raw: Mapping[str, Any], seed: int, origin: Origin) -> dict[str, Any]:
-    table = named_table(raw, "data")
-    table.setdefault("seed", seed)
-    values = _named({"data": table}, "data", origin)
-    tests = table.get("tests", NOTHING)
-    if tests not in (*TESTS, NOTHING):
-        said = unknown("data.tests", str(tests), (*TESTS, NOTHING))
-        raise ConfigError(f"{origin.of('data.tests')}: {said}")
-    values |= {} if tests == NOTHING else {"tests": tests}
-    return values | {"partition": _named(table, "data.partition", origin)}
+    with origin.blame(path), explained(name):
+        model = model_of(registry[name], frozenset(inner))
+    return {"name": name, **check(model, table, path, f"{path} '{short(name)}'", origin)}

@@ -8,6 +8,7 @@ from typing import Any
 from ..core.parsing import SizeError, decoded, is_file, parse_toml
 from ..errors import ConfigError, unknown
 from ..recipes import RECIPES
+from .own_code import placed_in
 
 
 def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
@@ -33,7 +34,9 @@ def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file. Raises ConfigError on one line."""
+    """The settings of a TOML file; paths of own parts are seen from its folder. Raises ConfigError
+    on one line.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -46,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"'{path}' {error}") from None
     try:
-        return parse_toml(text)
+        return placed_in(parse_toml(text), path.parent)
     except SizeError as error:
         raise ConfigError(f"'{path}' cannot be used: {error}") from None
     except ValueError as error:

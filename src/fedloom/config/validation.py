@@ -24,7 +24,7 @@ from ..core.parsing import shortened
 from ..errors import ConfigError, DataError, did_you_mean
 
 NOTHING = "none"  # TOML has no null: this text stands for None
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def model_of(make: Callable[..., Any], skip: frozenset[str] = frozenset()) -> ty
     hints = hints_of(make)
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(make).parameters.items():
-        if name in skip:
+        if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         default = parameter.default
         if default is inspect.Parameter.empty:

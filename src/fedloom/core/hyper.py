@@ -244,7 +244,8 @@ def _short(value: Any) -> str:
 @functools.cache
 def hints_of(make: Any) -> dict[str, Any]:
     """The types that a class or function declares its fields or parameters with."""
-    return typing.get_type_hints(make)
+    fields = dataclasses.is_dataclass(make) or not isinstance(make, type)
+    return typing.get_type_hints(make if fields else make.__init__)
 
 
 def _fits(value: Any, hint: Any, each: bool) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, did_you_mean, unknown
+from .own_parts import explained, find, is_own, short, split
 
 T = TypeVar("T")  # an entry: a class, a function that makes something, a text
 _SHORT = re.compile(
@@ -19,21 +20,46 @@ class Registry(Mapping[str, T]):
     """{name: entry}, in a fixed order. A pair (entry, label) gives it a label for tables and
     legends.
 
-    kind: what errors and `fedloom show` call an entry.
+    kind: what errors and `fedloom show` call an entry. own: what a user's own part must be, which
+    is named by its file (own_parts.py); without it there is none. made_of: from a user's own
+    function to an entry, where that is not a function which makes one.
 
     >>> numbers = Registry("number", {"whole": (int, "integer"), "part": float})
     >>> numbers.make("part"), numbers.label("whole"), numbers.label("part")
     (0.0, 'integer', 'part')
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, T | tuple[T, str]]) -> None:
-        self.kind = kind
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, T | tuple[T, str]],
+        own: type | None = None,
+        made_of: Callable[[Any], Any] = lambda function: function,
+    ) -> None:
+        self.kind, self.own, self._made_of = kind, own, made_of
         pairs = {k: e if isinstance(e, tuple) else (e, k) for k, e in entries.items()}
         self._entries: dict[str, T] = {name: what for name, (what, _) in pairs.items()}
         self._labels = {name: label for name, (_, label) in pairs.items()}
 
     def __getitem__(self, name: str) -> T:
-        return self._entries[name]
+        return self._own(name) if self.own and is_own(name) else self._entries[name]
+
+    def _own(self, name: str) -> Any:
+        """A user's own part. Raises ConfigError for what is no part of this kind, or not loaded."""
+        assert self.own is not None
+        found = find(name)
+        if not isinstance(found, type):
+            if callable(found) and not isinstance(found, self.own):
+                return self._made_of(found)
+            said = f"is {'one already' if isinstance(found, self.own) else 'no class or function'}"
+            raise ConfigError(f"{self.kind} '{short(name)}' {said}; give the name of a class")
+        if not issubclass(found, self.own):
+            raise ConfigError(
+                f"'{short(name)}' is no {self.kind}: the class does not extend {self.own.__name__}"
+            )
+        if lacks := sorted(getattr(found, "__abstractmethods__", ())):
+            raise ConfigError(f"'{short(name)}' has no {', '.join(lacks)}; write them")
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -46,7 +72,7 @@ class Registry(Mapping[str, T]):
 
     def known(self, name: str) -> T:
         """The entry of a name. Raises ConfigError for an unknown name."""
-        if name not in self:
+        if name not in self and not (self.own and is_own(name)):
             raise ConfigError(unknown(self.kind, name, self))
         return self[name]
 
@@ -57,12 +83,25 @@ class Registry(Mapping[str, T]):
         for key in options:
             if key not in allowed:
                 hint = did_you_mean(key, allowed)
-                raise ConfigError(f"{self.kind} '{name}' has no option '{key}'; {hint}")
-        return make(**options)
+                said = f"{self.kind} '{short(name)}' has no option '{key}'; {hint}"
+                raise ConfigError(said)
+        if not is_own(name):
+            return make(**options)
+        with explained(name):
+            made = make(**options)
+        if not isinstance(made, self.own or object):
+            assert self.own is not None
+            raise ConfigError(
+                f"{self.kind} '{short(name)}' gives a {type(made).__name__}, and must give "
+                f"a {self.own.__name__}"
+            )
+        return made
 
     def label(self, name: str) -> str:
-        """The name in tables and legends: the label, or the name itself."""
-        return self._labels.get(name, name)
+        """The name in tables and legends: the label, or the name itself; of a user's own part the
+        name without its file.
+        """
+        return self._labels.get(name, split(name)[1] if is_own(name) else name)
 
     def first_line(self, name: str) -> str:
         """The first sentence of an entry's description."""

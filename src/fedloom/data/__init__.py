@@ -56,6 +56,7 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
             *(shakespeare, wikitext2, ag_news, sst2, folders, table, hugging_face),
         )
     },
+    own=FederatedData,
 )
 
 __all__ = [

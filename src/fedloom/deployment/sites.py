@@ -44,7 +44,7 @@ def settings_of(fed: Folder) -> Config:
     """The settings of the run, which every place computes in the same way. Raises ConfigError."""
     if not fed.run_file.is_file():
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
-    config = resolve(fed.run_file, ["engine=serial"])
+    config = resolve(fed.run_file, ["engine=serial"], own=False)
     refuse_settings(config)
     return config
 
@@ -63,6 +63,11 @@ def run_of(fed: Folder, config: Config) -> str:
 def refuse_settings(config: Config) -> None:
     """Raise CompositionError for settings that need all data in one place."""
     refuse_unagreed(config.values["data"])
+    if files := config.values.get("code"):
+        raise CompositionError(
+            f"parts of your own ({', '.join(files)}) cannot be deployed: a node loads no file "
+            "because a server's settings name it; take parts that fedloom has"
+        )
     share = config.values["evaluate"]["validation"]
     if share:
         raise CompositionError(

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.own_parts import modules
 from ..core.vector import aligned, as_bytes
 
 # not "fedloom-": versions before this one remove what begins so and has a number that they do not
@@ -49,6 +50,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         board: Board | None = None,
     ) -> None:
         super().__init__(out, protocol=5)
+        for module in modules():  # of files that no other process can import
+            cloudpickle.register_pickle_by_value(module)
         self._folder, self._stem, self._board = folder, stem, board
         self.written: list[Path] = []
         self._names: dict[

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ..core.curves import Value, tested
+from ..core.own_parts import short
 from ..core.vector import Rec, tree
 from ..engines import Ranks
 from ..errors import CheckpointError, ConfigError, unknown
@@ -132,6 +133,7 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
 
     names: the run's names in the summary; rounds: how many were planned.
     """
+    names = {**names, "algorithm": short(names["algorithm"])}
     clients, basis = _per_client(loop)
     by_client, by_size = _by_size(loop)
     summary = _summary(loop, names, rounds, group_of(config)) | by_size

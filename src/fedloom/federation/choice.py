@@ -85,7 +85,7 @@ class PowerOfChoice(ClientChoice):
 
 
 CHOICES: Registry[type[ClientChoice]] = Registry(
-    "client choice", {"power_of_choice": PowerOfChoice}
+    "client choice", {"power_of_choice": PowerOfChoice}, own=ClientChoice
 )
 
 

@@ -34,7 +34,7 @@ _ALL: tuple[Callable[..., nn.Module], ...] = (
     *(lstm_shakespeare, lstm_language_model, transformer_text, roberta_base, huggingface_text),
 )
 MODELS: Registry[Callable[..., nn.Module]] = Registry(
-    "model", {make.__name__: make for make in _ALL}
+    "model", {make.__name__: make for make in _ALL}, own=nn.Module
 )
 
 __all__ = [

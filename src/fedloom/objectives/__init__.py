@@ -1,7 +1,7 @@
 """The loss at a client: base.py has the interface, the other files the papers."""
 
 from ..core.registry import Registry
-from .base import CrossEntropy, Function, Needs, Objective, SquaredError, UserLoss
+from .base import CrossEntropy, Function, Needs, Objective, SquaredError, UserLoss, user_loss
 from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
@@ -27,6 +27,8 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
         "self_distillation": SelfDistillation,
         "ordered_distillation": OrderedDistillation,
     },
+    own=Objective,
+    made_of=user_loss,
 )
 
 # published methods, which a run's label names beside the algorithm
@@ -50,4 +52,5 @@ __all__ = [
     "SelfDistillation",
     "SquaredError",
     "UserLoss",
+    "user_loss",
 ]

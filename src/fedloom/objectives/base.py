@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar
@@ -278,6 +279,12 @@ class UserLoss(Objective):
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         return self.call(outputs, batch[1])
+
+
+@functools.cache
+def user_loss(loss: Callable[[Any, Any], Tensor]) -> Callable[[], UserLoss]:
+    """What makes the objective of a user's function: it has no options."""
+    return lambda: UserLoss(call=loss)
 
 
 class Function(Objective):

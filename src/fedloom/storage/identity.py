@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from .._old_names import SUBMODELS
+from ..core.own_parts import is_own, short
 
 Table = Mapping[str, Any]
 
@@ -49,6 +51,9 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.std": ([1.0] * 3, "celeba"),
 }
 
+# between the hashes of a file of code with which a run began and goes on
+CHANGED = ", then "
+
 # what a run of Python objects tells of its data, and no number depends on
 TOLD = ("class_names", "client_names")
 
@@ -68,13 +73,20 @@ def may_change(setting: str) -> bool:
 
 
 def fixed_parts(config: Table) -> dict[str, Any]:
-    """The parts of a configuration that a run and its continuation share, except the engine."""
-    return {k: v for k, v in _as_then(config).items() if not may_change(k)}
+    """The parts of a configuration that a run and its continuation share, except the engine; of
+    files of code that changed in between, what they were at the beginning.
+    """
+    parts = {k: v for k, v in _as_then(config).items() if not may_change(k)}
+    if isinstance(files := parts.get("code"), Mapping):
+        parts["code"] = {k: str(v).partition(CHANGED)[0] for k, v in files.items()}
+    return parts
 
 
 def _as_then(config: Table) -> dict[str, Any]:
-    """A configuration without the settings that came later and have the value of before."""
-    out, python = dict(config), config.get("source") == "python"
+    """A configuration without the settings that came later and have the value of before, and with
+    own parts as they are called anywhere.
+    """
+    out, python = called(config), config.get("source") == "python"
     for setting, (then, name) in NEW.items():
         table, _, key = setting.partition(".")
         found = out.get(table)
@@ -94,11 +106,32 @@ def differing(kept: Table, asked: Table) -> list[str]:
     >>> differing({"seed": 0, "engine": "workers:2"}, {"seed": 1, "engine": "workers:4"})
     ['seed']
     """
-    one, other = flatten(kept), flatten(asked)
+    one, other = flatten(called(kept)), flatten(called(asked))
     keys = [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]
     engine = str(asked.get("engine", "serial"))
     same = engine == "auto" or bits_of(engine) == bits_of(str(kept.get("engine", "serial")))
     return [k for k in keys if not (same if k == "engine" else may_change(k))]
+
+
+def called(config: Table) -> dict[str, Any]:
+    """A configuration that names a user's own files without their folders: what was in them, which
+    `code` tells by a hash, decides numbers, and not where they are.
+
+    >>> called({"algorithm": {"name": "/home/me/mine.py:Mine"}, "code": {"/home/me/mine.py": "1f"}})
+    {'algorithm': {'name': 'mine.py:Mine'}, 'code': {'mine.py': '1f'}}
+    """
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        out[key] = called(value) if isinstance(value, Mapping) else value
+        if key == "name" and is_own(value):
+            out[key] = short(value)
+    if isinstance(files := config.get("code"), Mapping):
+        told: dict[str, str] = {}
+        for file, found in files.items():  # two files may have one name
+            name = PurePath(file).name
+            told[name] = " and ".join(filter(None, (told.get(name), str(found))))
+        out["code"] = told
+    return out
 
 
 def run_digest(config: Table) -> str:
@@ -115,7 +148,8 @@ def group_of(config: Table) -> str:
     >>> group_of(one) == group_of(other)
     True
     """
-    return f"{config.get('algorithm', {}).get('name', '')}-{digest(deciding(config))[:8]}"
+    shared = deciding(config)
+    return f"{shared.get('algorithm', {}).get('name', '')}-{digest(shared)[:8]}"
 
 
 def deciding(config: Table) -> dict[str, Any]:

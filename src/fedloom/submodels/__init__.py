@@ -27,6 +27,7 @@ VIEWS: Registry[Callable[..., Rule]] = Registry(
         "scalefl": ScaleFL,
         "fjord": FjORD,
     },
+    own=Rule,
 )
 
 __all__ = [

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...core.own_parts import is_own
 from ...core.registry import Registry
 from ...errors import ConfigError, did_you_mean, unknown
 from .base import Codec, Dense
@@ -111,7 +112,8 @@ def usual_feedback(codec: Mapping[str, Any]) -> str:
     stages = [stage.strip() for stage in str(codec.get("of", codec.get("name"))).split("|")]
     if stages[-1] == ZSTD:
         stages.pop()
-    name = stages[0].partition(":")[0] if len(stages) == 1 else ""
+    first = stages[0] if len(stages) == 1 else ""
+    name = first if is_own(first) else first.partition(":")[0]
     return str(getattr(MAKERS.get(name), "feedback", "residual"))
 
 
@@ -191,5 +193,5 @@ CODECS: dict[str, type[Codec]] = {
 }
 # names in a configuration: the codecs, and combinations of them
 MAKERS: Registry[Callable[..., Codec]] = Registry(
-    "codec", {**CODECS, "qsparse": qsparse, "chain": chain}
+    "codec", {**CODECS, "qsparse": qsparse, "chain": chain}, own=Codec
 )

@@ -1,0 +1,98 @@
+"""The files of a user's own parts in a configuration: loaded where the user named them, and told by
+a hash of their content, so that another version of a file is another configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.own_parts import files_of, hash_of, is_own, load, placed, short, split
+from ..errors import CheckpointError, ConfigError
+from ..storage.identity import CHANGED
+from .overrides import REGISTRIES
+from .validation import Origin
+
+CODE = "code"  # the table of a configuration: {file: hash of what was in it}
+_PLACES = {*REGISTRIES, "compress.up"}
+_log = logging.getLogger(__name__)
+
+
+def _own(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, str, str]]:
+    """(table, its key, the dotted path of a named table) wherever a user's own part is named."""
+    for key, value in raw.items():
+        path = f"{before}{key}"
+        if isinstance(value, Mapping):
+            yield from _own(value, f"{path}.")
+        elif is_own(value) and path.removesuffix(".name") in _PLACES:
+            yield raw, key, path.removesuffix(".name")
+
+
+def placed_in(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings of a file in this folder, own parts with the absolute paths of their files."""
+    for table, key, _ in list(_own(raw)):
+        table[key] = placed(table[key], folder)
+    return raw
+
+
+def load_named(raw: Mapping[str, Any], source: str) -> None:
+    """Load the files of all own parts. Raises ConfigError."""
+    for table, key, path in _own(raw):
+        with Origin(source).blame(path):
+            load(split(table[key])[0])
+
+
+def files_in(values: Mapping[str, Any]) -> dict[str, str]:
+    """{file: hash} of the own parts of a configuration, as they were loaded."""
+    found: dict[str, str] = {}
+    for table, key, _ in _own(values):
+        found |= files_of(table[key])
+    return dict(sorted(found.items()))
+
+
+def load_again(raw: Mapping[str, Any], recorded: Mapping[str, Any], run: Path, new: bool) -> None:
+    """Load the files of a run's own parts, and say so. recorded: their hashes; new: take files that
+    have changed since.
+
+    Raises CheckpointError for a file that has changed, ConfigError for one that cannot be loaded.
+    """
+    named = {split(table[key])[0]: short(table[key]) for table, key, _ in _own(raw)}
+    if not new:
+        for file in dict.fromkeys([*named, *recorded]):
+            _refuse_changed(file, hash_of(file), recorded, run)
+    for file, name in named.items():
+        _log.warning("'%s' uses %s: the code of '%s' is run", run, name, file)
+        load(file)
+
+
+def _refuse_changed(file: str, now: str, recorded: Mapping[str, Any], run: Path) -> None:
+    then = str(recorded.get(file, "none")).rpartition(CHANGED)[2]
+    if now != then:
+        raise CheckpointError(
+            f"'{file}' has changed since '{run}' began (its content's hash was {then} and is "
+            f"{now}); put it back, start a new run, or go on with what it is now: --changed-code"
+        )
+
+
+def joined(recorded: Mapping[str, Any], now: Mapping[str, str], run: Path) -> dict[str, str]:
+    """The hashes of a run that goes on with other files than it began with: both are told."""
+    out = {}
+    for file, found in now.items():
+        then = str(recorded.get(file, ""))
+        same = then.rpartition(CHANGED)[2] == found
+        out[file] = then if same else f"{then or 'none'}{CHANGED}{found}"
+        if not same:
+            _log.warning("'%s' goes on with another '%s' than it began with", run, file)
+    return out
+
+
+def check_loaded(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a file was loaded anew, with another content, since a configuration was
+    made.
+    """
+    now = files_in(values)
+    for file, then in values.get(CODE, {}).items():
+        if file in now and now[file] != then.rpartition(CHANGED)[2]:
+            raise ConfigError(f"'{file}' has changed since these settings were made; resolve again")
