@@ -371,3 +371,16 @@ def test_a_mistake_is_one_line(here: Fedloom, words: list[str], said: str) -> No
     said = said.replace("{ward}", str(ward))
     assert said in here("run", *words, *few, code=2).output
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+# ------------------------------------------------------------------------------------- papers
+def test_a_papers_table_has_a_row_of_ones_own(here: Fedloom) -> None:
+    words = ("fedsmoo:8", "--scale", "smoke", "--rows", "fedavg,my_method.py:AdaptiveProx")
+    table = here("paper", *words, "--csv", "--out", "p").output
+    rows = [line.split(",") for line in table.splitlines()]
+    mine = [row for row in rows if "AdaptiveProx" in row]
+    assert len(mine) == len([row for row in rows if "FedAvg" in row]) == 1
+    found = [config(str(path.parent)) for path in Path("p/smoke").glob("*/config.toml")]
+    assert sorted(c["label"] for c in found) == ["AdaptiveProx", "FedAvg"]
+    said = here("paper", *words[:-1], "my_method.py:Adaptiv", "--dry-run", code=2).output
+    assert "did you mean 'AdaptiveProx'?" in said

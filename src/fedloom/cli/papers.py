@@ -87,7 +87,7 @@ def papers_list_command(paper: str | None, scale: str | None, out: str, measure:
     show_default=True,
     help="paper: exactly the paper's; cpu: a stated reduction; smoke: seconds.",
 )
-@click.option("--rows", help="Only these rows, as fedavg,fedacg.")
+@click.option("--rows", help="Only these rows, as fedavg,my_method.py:Mine.")
 @click.option("--protocols", help="Only these columns, as c10-100-dir0.3; see --dry-run.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs per row.  [default: 3; smoke: 1]")
 @click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
@@ -147,7 +147,7 @@ def paper_command(
     """
     from fedloom.config.overrides import refuse_repeats
     from fedloom.papers import entry
-    from fedloom.papers.plan import plan
+    from fedloom.papers.plan import plan, with_own
     from fedloom.papers.schedule import with_protocols
 
     names = [word for word in words if "=" not in word]
@@ -165,7 +165,7 @@ def paper_command(
         click.echo(facts_page(found, style))
         return
     found = with_protocols(found, _names(protocols))
-    chosen = _names(rows)
+    found, chosen = with_own(found, _names(rows))
     count = seeds or _SEEDS.get(scale, 3)
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes)

@@ -55,6 +55,7 @@ class Row:
     """A method as the paper runs it. method, setting: of its published cells; changes: of any
     protocol; on: further ones by data set, by data set at a scale ("AGNews@paper") or by protocol;
     grid: the values that the paper tries, by setting; label: where one method has several rows.
+    own: a user's, of which nothing is published.
     """
 
     method: str
@@ -64,6 +65,7 @@ class Row:
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     label: str = ""
     note: str = ""
+    own: bool = False
 
     @property
     def name(self) -> str:
@@ -157,12 +159,17 @@ class Entry:
 
     def wanted(self) -> Iterator[Wanted]:
         """Every number of the entry once: the published in the paper's order, then the measures."""
-        printed = set()
+        printed, asked = set(), dict[tuple[str, str, str], Protocol]()
         for cell in self.cells():
             row, protocol = self.row_of(cell), self.protocol_of(cell)
             if row is not None and protocol is not None:
                 printed.add((row.key, protocol.name, cell.metric, cell.at))
                 yield Wanted(row, protocol, cell.metric, cell.at, cell)
+                asked[protocol.name, cell.metric, cell.at] = protocol
+        for (name, metric, at), protocol in asked.items():
+            for row in (row for row in self.rows if row.own):
+                printed.add((row.key, name, metric, at))
+                yield Wanted(row, protocol, metric, at, None)
         for measure in self.measures:
             metric, _, at = measure.partition(" ")
             for protocol in self.protocols:

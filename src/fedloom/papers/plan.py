@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..algorithms.registry import ALGORITHMS
 from ..config import Config, resolve
+from ..core.own_parts import is_own, load, placed, short, split
 from ..errors import ConfigError, FedloomError, did_you_mean
 from ..recipes import RECIPES
 from ..storage.identity import run_digest
@@ -90,6 +92,36 @@ def rows_of(entry: Entry, names: Sequence[str] = ()) -> tuple[Row, ...]:
             raise ConfigError(f"{entry.id} has no row '{name}'; {did_you_mean(name, known)}")
     wanted = {name.lower() for name in names}
     return tuple(row for key, row in known.items() if key in wanted)
+
+
+def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
+    """A table with a row for every method of a user's own among names (FILE.py:NAME), and the keys
+    of all rows named. Its claims are about the paper's own rows.
+
+    Raises ConfigError for a file that cannot be loaded.
+    """
+    rows, keys = list(entry.rows), []
+    for name in names:
+        if is_own(name):
+            rows.append(_own_row(name, [row.key for row in rows]))
+        keys.append(rows[-1].key if is_own(name) else name)
+    claims = [
+        replace(c, than=c.than or tuple(r.key for r in entry.rows if r.key not in c.better))
+        for c in entry.claims
+    ]
+    if len(rows) == len(entry.rows):
+        return entry, keys
+    return replace(entry, rows=tuple(rows), claims=tuple(claims)), keys
+
+
+def _own_row(name: str, taken: Sequence[str]) -> Row:
+    full = placed(name, Path.cwd())
+    if len(full.split()) > 1:
+        raise ConfigError(f"'{full}' has a blank, which a row cannot have; move the file")
+    load(split(full)[0])
+    ALGORITHMS.known(full)
+    row = Row(method=split(name)[1], changes=f"algorithm={full}", own=True)
+    return replace(row, label=f"{row.method} ({short(name)})") if row.key in taken else row
 
 
 def plan(
