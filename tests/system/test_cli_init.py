@@ -29,6 +29,12 @@ def test_the_starter_runs_at_once(
     assert json.loads(Path("runs/config/summary.json").read_text())["last"]["value"] > 0.7
     assert "label distance" not in fedloom("partition", "config.toml").output
 
+    # the same settings with the data and the method of its files
+    own = ("data=my_data.py:load", "algorithm=my_method.py:HeavyServer", "rounds=8")
+    fedloom("run", "config.toml", *own, "--out", "runs/own")
+    text = Path("runs/own/config.toml").read_text()
+    assert "my_data.py:load" in text and 'label = "HeavyServer"' in text
+
     settings = Path("config.toml")
     settings.write_text(settings.read_text().replace("rounds = 30", "rounds = 8"))
     monkeypatch.syspath_prepend(".")

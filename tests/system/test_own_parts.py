@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -373,7 +374,15 @@ def test_a_mistake_is_one_line(here: Fedloom, words: list[str], said: str) -> No
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
-# ------------------------------------------------------------------------------------- papers
+# ------------------------------------------------------------------------------- papers and pages
+def test_the_commands_of_the_page_about_algorithms(fedloom: Fedloom) -> None:
+    page = Path(__file__).parents[2].joinpath("docs/write-an-algorithm.md").read_text("utf-8")
+    code, line = re.findall(r"```python\n(.*?)```|^fedloom (run [^\n]*)$", page, re.S | re.M)[:2]
+    Path("my_algorithm.py").write_text(code[0])
+    fedloom(*line[1].replace("--seeds 3", "--quiet").split(), *SMALL[1:])
+    assert config("runs/digits-Recall-seed0")["algorithm"]["alpha"] == 0.8
+
+
 def test_a_papers_table_has_a_row_of_ones_own(here: Fedloom) -> None:
     words = ("fedsmoo:8", "--scale", "smoke", "--rows", "fedavg,my_method.py:AdaptiveProx")
     table = here("paper", *words, "--csv", "--out", "p").output
