@@ -233,7 +233,11 @@ def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
     assert [row["not_reached"] for row in rows] == [2, 1]
     assert [row["setting.algorithm.lam"] for row in rows] == [None, 0.85]
     latex = fedloom("compare", "some", "one", "--latex", "-").output
-    assert latex.startswith("\\begin{tabular}") and "FedACG & 1 & 3 &" in latex
+    assert latex.startswith("\\begin{tabular}") and "\nFedACG & " in latex
+    latex = fedloom("compare", "some", "one", "--latex", "-", "--columns", "seeds,rounds").output
+    assert "\nFedACG & 1 & 3 \\\\\n" in latex
+    said = fedloom("compare", "some", "--columns", "acuracy", code=2).output
+    assert "did you mean 'accuracy'" in said
     frame = load_runs(["some", "one"])
     assert len(frame) == 9 and set(frame["setting.algorithm.name"]) == {"fedavg", "fedacg"}
     assert "--against 'FedAcg'" in fedloom("compare", "some", "--against", "FedAcg", code=2).output

@@ -14,24 +14,19 @@ import pytest
 from report_fakes import BYTES_DOWN, BYTES_UP, SECONDS, fake_run
 
 import fedloom
-from fedloom.errors import CheckpointError
+from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import curve_data as series
 from fedloom.report import runs as load
-from fedloom.report import style, tables
+from fedloom.report import style, table_files, tables
 from fedloom.report import style as support
+from fedloom.report.differences import columns as beside_of
+from fedloom.report.differences import differences
 from fedloom.report.runs import Group, group_runs, load_run
 from fedloom.report.setting_differences import setting_cells, setting_columns
 from fedloom.report.skew import common
 from fedloom.report.table_files import as_csv, as_json, as_latex
-from fedloom.report.tables import (
-    as_markdown,
-    as_text,
-    comparison,
-    fixed,
-    human_bytes,
-    human_seconds,
-    table_cells,
-)
+from fedloom.report.table_text import as_markdown, as_text, table_cells
+from fedloom.report.tables import comparison, fixed, human_bytes, human_seconds
 
 BOTH = BYTES_DOWN + BYTES_UP
 CURVES = [[0.5, 0.9, 0.8], [0.4, 0.6, 0.7], [0.3, 0.4, 0.6]]
@@ -183,11 +178,46 @@ def test_latex_is_a_tabular_whatever_the_label(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "a", [0.5], label="50% & $x_1$ {~}^\\")
     text = as_latex(comparison(group_runs([load_run(path)])))
     begin, top, head, _, line, _, end, last = text.split("\n")
-    assert begin == rf"\begin{{tabular}}{{l{'r' * (head.count('&'))}}}" and not last
+    assert begin == rf"\begin{{tabular}}{{@{{}}l{'r' * (head.count('&'))}@{{}}}}" and not last
     assert (top, end) == (r"\toprule", r"\end{tabular}")
     assert line.replace(r"\&", "").count("&") == head.count("&") and line.endswith(r" \\")
     assert r"50\% \& \$x\_1\$ \{\textasciitilde{}\}\textasciicircum{}\textbackslash{}" in line
     assert r"$80.00\pm" not in text and r"50.00 \%" in line
+
+
+def latex_cells(text: str) -> list[list[str]]:
+    """The cells of a tabular, after a look that each line has as many as it has columns."""
+    lines = text.splitlines()
+    columns = lines[0].removeprefix(r"\begin{tabular}{@{}").removesuffix("@{}}")
+    cells = [line.removesuffix(r" \\").split(" & ") for line in lines if line.endswith(r" \\")]
+    assert {len(line) for line in cells} == {len(columns)}
+    return cells
+
+
+def test_latex_has_the_columns_that_are_asked_for_and_the_best_is_bold(tmp_path: Path) -> None:
+    """The last tenth of three evaluations is the last: 0.7 of FedAvg, 0.9 of the other."""
+    paths = [
+        fake_run(tmp_path / f"{name}{seed}", [start, 0.6, level + noise], algorithm=name, seed=seed)
+        for name, start, level in (("a", 0.5, 0.7), ("b", 0.66, 0.9))
+        for seed, noise in enumerate((-0.01, 0.0, 0.01))
+    ]
+    groups = group_runs(map(load_run, paths))
+    beside = differences(groups)
+    rows = [row | beside_of(row["label"], beside) for row in comparison(groups, 0.65)]
+    heads, first, second = latex_cells(as_latex(rows))
+    assert len(heads) <= 5 and heads[0] == "algorithm" and heads[-1] == "p (Holm)"
+    assert heads[1] == r"\shortstack[r]{accuracy,\\last tenth}"
+    assert first[1] == r"$70.00 \pm 1.00 \%$" and second[1] == r"$\mathbf{90.00 \pm 1.00 \%}$"
+    assert (first[-1], second[-1]) == ("-", "< 0.001")  # no noise in the differences
+    assert (first[2], second[2]) == ("3", r"\textbf{1}")
+    asked = latex_cells(
+        as_latex(rows, ["p", "bytes", "rounds to 65 %", "best", "bytes", "difference"])
+    )
+    assert len(asked[0]) == 6 and asked[0][1:3] == ["p (Holm)", "bytes"]
+    assert asked[1][2] == asked[2][2] == "14.6 KiB", "none is bold where all are as good"
+    assert asked[2][-1].startswith("+20.00 (")
+    with pytest.raises(ConfigError, match=r"--columns has 'acuracy'.*did you mean 'accuracy'"):
+        as_latex(rows, ["acuracy"])
 
 
 def test_settings_that_differ_are_named_all_of_them(tmp_path: Path) -> None:
@@ -267,7 +297,7 @@ def test_human_seconds(seconds: float, text: str) -> None:
     assert human_seconds(seconds) == text
 
 
-@pytest.mark.parametrize("module", [load, series, style, support, tables])
+@pytest.mark.parametrize("module", [load, series, style, support, table_files, tables])
 def test_examples_in_docstrings(module: object) -> None:
     result = doctest.testmod(module, raise_on_error=False)  # type: ignore[arg-type]  # is a module
     assert result.attempted > 0

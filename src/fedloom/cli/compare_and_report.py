@@ -13,6 +13,7 @@ from fedloom.core.curves import VALUES, Value
 from .figure_options import Figures, figure_options, wanted
 
 if TYPE_CHECKING:
+    from fedloom.report.differences import Difference
     from fedloom.report.runs import Group, Run
 
 _FILE = click.Path(path_type=Path, allow_dash=True)
@@ -33,6 +34,8 @@ _value = click.option(
 @click.option("--json", type=_FILE, help="The same as JSON.")
 @click.option("--latex", type=_FILE, help="Write the table for LaTeX's booktabs.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+@click.option("--wide", is_flag=True, help="Print all columns, however wide the page is.")
+@click.option("--columns", help="Print these alone, as accuracy,bytes,p; in --latex too.")
 @click.option("--against", metavar="LABEL", help="Compare with this row.  [default: the first]")
 @_value
 def compare_command(
@@ -42,6 +45,8 @@ def compare_command(
     json: Path | None,
     latex: Path | None,
     markdown: bool,
+    wide: bool,
+    columns: str | None,
     against: str | None,
     value: Value,
 ) -> None:
@@ -50,25 +55,31 @@ def compare_command(
     A folder of runs stands for all runs in it. Below stand the settings that differ, and the
     difference of every line from the first one over the seeds that all have, paired by seed, with
     Student's t: its interval, its p, and whether that may be chance. What is tested is the first
-    value of the table, --value.
+    value of the table, --value. The table fits the page (COLUMNS, the terminal, else 80 columns).
     """
-    from fedloom.report import as_markdown, comparison, group_runs, load_run
+    from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
     from fedloom.report.differences import as_lines, differences
     from fedloom.report.skew import common
 
-    from .printing import expand, fitted
+    from .printing import expand, fitted, folded, page_width
 
     loaded = [load_run(path) for path in expand(runs)]
     _check_target(target, loaded)
     groups = group_runs(loaded)
-    rows, beside = comparison(groups, target, value), differences(groups, against, value)
-    if _write(rows, groups, beside, {"csv": csv, "json": json, "latex": latex}):
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    beside = differences(groups, against, value)
+    rows = _whole(comparison(groups, target, value), groups, beside)
+    if _write(rows, names, {"csv": csv, "json": json, "latex": latex}):
         return
-    click.echo(as_markdown(rows).rstrip() if markdown else fitted(rows))
+    if markdown or wide:
+        click.echo((as_markdown if markdown else as_text)(rows, names).rstrip())
+    else:
+        click.echo(fitted(rows, names))
+    space = None if markdown or wide else page_width()
     if unequal := common(groups):
-        click.echo(f"\nClients: {unequal}")
-    for said in (_settings(groups), as_lines(beside)):
-        fence = ["```"] if markdown else []
+        click.echo(f"\n{folded(f'Clients: {unequal}', space)}")
+    fence = ["```"] if markdown else []
+    for said in (_settings(groups, space), [folded(line, space) for line in as_lines(beside)]):
         if said:
             click.echo("\n".join(["", *fence, *said, *fence]))
     for run in loaded:
@@ -76,23 +87,28 @@ def compare_command(
             click.echo(f"warning: {run.path}: {said}", err=True)
 
 
-def _write(
-    rows: Rows, groups: Sequence[Group], beside: Sequence[Any], files: dict[str, Path | None]
-) -> bool:
-    """Write the files that were asked for -> whether one of them was printed."""
-    from fedloom.report import as_csv, as_json, as_latex
+def _whole(rows: Rows, groups: Sequence[Group], beside: Sequence[Difference]) -> Rows:
+    """The rows with the numbers of their difference and the settings that differ."""
     from fedloom.report.differences import columns
     from fedloom.report.setting_differences import setting_columns
+
+    settings = setting_columns(groups)
+    return [
+        row | columns(row["label"], beside) | own for row, own in zip(rows, settings, strict=True)
+    ]
+
+
+def _write(rows: Rows, names: Sequence[str] | None, files: dict[str, Path | None]) -> bool:
+    """Write the files that were asked for -> whether one of them was printed."""
+    from fedloom.report import as_csv, as_json, as_latex
     from fedloom.storage.atomic import write_out
 
-    makers, printed = {"csv": as_csv, "json": as_json, "latex": as_latex}, False
-    settings = setting_columns(groups)
-    more = [columns(r["label"], beside) | s for r, s in zip(rows, settings, strict=True)]
-    whole = [row | one for row, one in zip(rows, more, strict=True)]
+    printed = False
     for kind, file in files.items():
         if file is None:
             continue
-        text = makers[kind](whole)
+        made = {"csv": as_csv, "json": as_json}
+        text = made[kind](rows) if kind in made else as_latex(rows, names)
         if str(file) == "-":
             click.echo(text, nl=False)
             printed = True
@@ -101,14 +117,14 @@ def _write(
     return printed
 
 
-def _settings(groups: Sequence[Group]) -> list[str]:
+def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
     """The settings that differ, as lines; nothing if none does."""
     from fedloom.report.setting_differences import setting_cells
 
     from .printing import table
 
     heads, lines = setting_cells(groups)
-    return ["Settings that differ:", table([heads, *lines])] if lines else []
+    return ["Settings that differ:", table([heads, *lines], space)] if lines else []
 
 
 def _check_target(target: float | None, runs: Sequence[Run]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import shutil
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,14 +24,15 @@ from fedloom.report import human_seconds
 from fedloom.report.table_files import tex
 from fedloom.report.tables import MISSING, fixed
 
+from .printing import page_width
 from .printing import table as aligned
 
-_WIDE = 100  # columns without a terminal
+_PIPED = 100  # columns without a terminal and COLUMNS: the width of the pages in docs/results
 
 
 def columns() -> int:
     """The width of the page."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+    return page_width(_PIPED)
 
 
 def wrapped(text: str, indent: str = "  ") -> str:

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,25 +17,33 @@ import click
 
 if TYPE_CHECKING:
     from fedloom.experiment.result import Result
+    from fedloom.report.table_text import Column
 
 
-# headings of the comparison, the first to be left out first
+# columns of the comparison, the first to be left out first
 _DROPPABLE = (
-    ".*, EMA last",
-    ".*, last",
+    "EMA last",
+    "last",
     "time per round",
     "Gini of sizes",
     "sd between clients",
+    "device time",
     "worst tenth",
-    "bytes",
-    ".*, best",
+    "best",
     "rounds",
     "time",
-    "seeds",
-    "time to .*",
+    "label distance",
+    "device time to target",
+    "time to target",
     "worst client",
-    "bytes to .*",
+    "bytes",
+    "seeds",
+    "bytes to target",
+    "rounds to target",
 )
+
+
+_NAME = 24  # columns for a method's name, for which no other column is left out
 
 
 def run_folders(name: str, algorithm: str, seed: int) -> Iterator[Path]:
@@ -232,29 +241,51 @@ def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
     return [w + spare * (n - w) // wanted for w, n in zip(words, natural, strict=True)]
 
 
-def fitted(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The comparison, without its less important columns if the terminal is too narrow.
+def page_width(piped: int = 80) -> int:
+    """The columns of a page: COLUMNS if it is set, else the terminal's, else `piped`."""
+    return shutil.get_terminal_size((piped, 24)).columns
 
-    Without a terminal it is complete.
+
+def folded(text: str, space: int | None) -> str:
+    """A line, broken at words if it is longer than `space`; what follows is indented."""
+    if space is None or len(text) <= space:
+        return text
+    indent = text[: len(text) - len(text.lstrip())]
+    return textwrap.fill(text, space, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+
+
+def fitted(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str] | None = None,
+    space: int | None = None,
+) -> str:
+    """The comparison, without its less important columns if the page is too narrow for it; a name
+    that is too long goes on in the next line.
+
+    names: the columns that are wanted, none of which is left out; space: columns of the page; None:
+    `page_width`.
     """
-    from fedloom.report.tables import TESTED_HEADS, aligned, as_text, table_cells
+    from fedloom.report.table_text import aligned, chosen, columns
 
-    whole = as_text([dict(row) for row in rows]).rstrip()
-    space = shutil.get_terminal_size().columns
-    if not sys.stdout.isatty() or len(whole.partition("\n")[0]) <= space:
-        return whole
-    heads, lines = table_cells([dict(row) for row in rows])
-    columns = [list(column) for column in zip(heads, *lines, strict=True)]
-    tested = f", {TESTED_HEADS[rows[0]['value']]}"
-    for droppable in _DROPPABLE:
-        if _width(columns) > space:
-            columns = [
-                c for c in columns if not re.fullmatch(droppable, c[0]) or c[0].endswith(tested)
-            ]
-    heads, *lines = ([*line] for line in zip(*columns, strict=True))
-    left_out = f"\n(the terminal is {space} columns wide; piped, the table is complete)"
-    return aligned(heads, lines) + left_out
+    space = page_width() if space is None else space
+    whole = kept = chosen(columns([dict(row) for row in rows]), names)
+    for name in _DROPPABLE if names is None else ():
+        if min(_width(kept[:1]), _NAME) + 2 + _width(kept[1:]) > space:
+            kept = [column for column in kept if column.name != name]
+    if not kept:
+        return ""
+    first, *others = kept
+    room = max(space - _width(others) - 2, 10)
+    cut = [textwrap.wrap(_shown(c), room, subsequent_indent="  ") or [""] for c in first.cells]
+    lines = []
+    for (name, *rest), *cells in zip(cut, *(column.cells for column in others), strict=True):
+        lines += [[name, *cells], *([more] + [""] * len(cells) for more in rest)]
+    text = aligned([column.head for column in kept], lines)
+    if not (left := len(whole) - len(kept)):
+        return text
+    said = f"({left} more columns: `fedloom compare RUN... --wide`)"
+    return f"{text}\n{folded(said, space)}"
 
 
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) + 2 for column in columns) - 2
+def _width(columns: Sequence[Column]) -> int:
+    return sum(max(map(len, (column.head, *column.cells))) + 2 for column in columns) - 2

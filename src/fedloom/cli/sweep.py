@@ -127,7 +127,7 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
     from fedloom.report import load_run
     from fedloom.sweep import best_of, state_of
 
-    from .printing import table
+    from .printing import page_width, table
 
     done = [t for t in trials if state_of(t.folder) == "finished"]
     if not done:
@@ -142,7 +142,7 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
         "",
     ]
     lines = [_line(row, metric, row is best) for row in rows]
-    click.echo(table([head, *lines]))
+    click.echo(table([head, *lines], page_width()))
     for row in rows:
         for why in dict.fromkeys(row.failures):
             click.echo(f"  {_choice(row.choice)} failed: {why}")

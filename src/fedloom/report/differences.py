@@ -82,6 +82,18 @@ def differences(
     ]
 
 
+def tested_values(
+    groups: Sequence[Group], value: Value, found: Sequence[Difference]
+) -> dict[str, dict[int, float]]:
+    """{label: {seed: value}} over the seeds that the differences are of; of a group that is in none
+    of them, all its seeds.
+    """
+    own = {group.label: _values(group, value) for group in groups}
+    tested = {label for d in found for label in (d.label, d.against)}
+    seeds = common_seeds(own[label] for label in own if label in tested)
+    return {label: cut(row, seeds) if label in tested else row for label, row in own.items()}
+
+
 def _done(group: Group) -> bool:
     return any(run.finished for run in group.runs)
 
@@ -107,20 +119,20 @@ def as_lines(found: Sequence[Difference]) -> list[str]:
         return []
     base, metric = found[0].against, found[0].metric
     tests = sum(d.found.p is not None for d in found)
-    cut_to = _cut_to(found[0])
+    more = cut_to(found[0])
     if not tests:
         said = f"Only one seed in common with {base}: no difference can be told from chance "
-        return [f"{said}(`fedloom run ... --seeds 3` makes three).", *cut_to]
+        return [f"{said}(`fedloom run ... --seeds 3` makes three).", *more]
     points = " in points" if metric.unit == "share" else ""
     name, width = metric.name.replace("_", " "), max(len(d.label) for d in found)
     what = VALUE_WORDS[found[0].value]
     lines = [f"Less {base}{points} ({what}, {name}, paired by seed):"]
     lines += [f"  {d.label:<{width}}  {d.words}" for d in found]
     counted = f"{tests} comparisons" if tests > 1 else "one comparison"
-    return [*lines, f"Verdicts are at 5 %, by Holm's p for {counted}.", *cut_to]
+    return [*lines, f"Verdicts are at 5 %, by Holm's p for {counted}.", *more]
 
 
-def _cut_to(one: Difference) -> list[str]:
+def cut_to(one: Difference) -> list[str]:
     """That some rows have more seeds than are compared."""
     if not one.left_out:
         return []

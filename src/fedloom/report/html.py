@@ -16,12 +16,13 @@ from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
 
+from .answer import answer
 from .attendance import attendance, names_of
 from .charts import field_bytes
 from .clients import client_cells, prepared
 from .curve_data import best, last
 from .curves import all_pictures
-from .differences import as_lines, differences
+from .differences import columns, cut_to, differences
 from .measures import measure_cells
 from .paper_figures import save_pictures
 from .runs import Group, Run, group_runs, load_run, show_value
@@ -29,13 +30,13 @@ from .setting_differences import distinct, setting_cells
 from .skew import common
 from .style import DPI, Picture, need, styles
 from .submodels import size_cells
+from .table_text import table_cells
 from .tables import (
     comparison,
     human_bytes,
     human_seconds,
     human_target,
     human_value,
-    table_cells,
 )
 
 
@@ -141,7 +142,10 @@ def _context(
     value: Value,
 ) -> dict[str, Any]:
     runs = [run for group in groups for run in group.runs]
-    heads, lines = table_cells(comparison(groups, target, value))
+    found = differences(groups, value=value)
+    rows = [row | columns(row["label"], found) for row in comparison(groups, target, value)]
+    heads, lines = table_cells(rows)
+    short = answer(groups, rows, found)
     colours = [style.colour for style in styles(groups).values()]
     return {
         "title": title or _title(groups),
@@ -149,7 +153,10 @@ def _context(
         "facts": _facts(groups),
         "unfinished": sum(not run.finished for run in runs),
         "table": _Table(heads, lines, colours),
-        "tested": as_lines(differences(groups, value=value)),
+        "words": short.words,
+        "short": _Table(short.heads, short.lines, colours),
+        "against": found[0].against if found else "",
+        "left_out": cut_to(found[0]) if found else [],
         "curves": _images(
             pictures, "_by_round", "_by_seconds", "_by_simulated", "train_loss", "test_loss"
         ),

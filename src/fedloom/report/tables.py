@@ -1,9 +1,9 @@
-"""The comparison table: one row per group of seeds, as data, plain text and Markdown."""
+"""The comparison, one row per group of seeds, as data; and how numbers are written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -11,19 +11,12 @@ from fedloom.core.curves import Value
 
 from .curve_data import Hit, best, first_hit, last, mean, sd, value_of
 from .runs import Group, Run
-from .skew import differ, mean_gini, mean_labels, skews
+from .skew import mean_gini, mean_labels, skews
 
 Row = dict[str, Any]
 MISSING = "-"  # a cell without a value
 # how the metric differs between clients: the summary's name, the column's
-_CLIENTS = {"worst": "worst client", "tenth": "worst tenth", "spread": "sd between clients"}
-# what is tested, as a column's heading
-TESTED_HEADS: Mapping[Value, str] = {
-    "last-tenth": "last tenth",
-    "last": "last",
-    "ema": "EMA last",
-    "best-of-validation": "at best validation",
-}
+CLIENTS = {"worst": "worst client", "tenth": "worst tenth", "spread": "sd between clients"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -137,92 +130,6 @@ def comparison(
     return [_row(group, target, value) for group in groups]
 
 
-def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Give the headings and the cells as text; columns without a value are left out."""
-    if not rows:
-        return [], []
-    metrics = {row["metric"] for row in rows}
-    metric = metrics.pop() if len(metrics) == 1 else "metric"
-    tested = TESTED_HEADS[rows[0]["value"]]
-    goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
-    goal = goals.pop() if len(goals) == 1 else "target"
-    columns: list[tuple[str, list[str]]] = [
-        ("algorithm", [_named(row) for row in rows]),
-        ("seeds", [str(row["seeds"]) for row in rows]),
-        ("rounds", [str(row["rounds"]) for row in rows]),
-        (f"{metric}, {tested}", [_value(row, "value_mean", "value_sd") for row in rows]),
-        *(
-            (f"{metric}, {head}", [_value(row, key) for row in rows])
-            for head, key in (
-                ("last", "last_mean"),
-                ("best", "best_mean"),
-                ("EMA last", "ema_mean"),
-            )
-            if head != tested
-        ),
-        *(
-            (head, [_value(row, f"client_{name}") for row in rows])
-            for name, head in _CLIENTS.items()
-        ),
-        *_skews(rows),
-        (f"rounds to {goal}", [_rounds_text(row) for row in rows]),
-        (f"bytes to {goal}", [human_bytes(row["bytes_to_target"]) for row in rows]),
-        (f"time to {goal}", [human_seconds(row["seconds_to_target"]) for row in rows]),
-        (f"device time to {goal}", [human_seconds(row["simulated_to_target"]) for row in rows]),
-        ("bytes", [human_bytes(row["bytes"]) for row in rows]),
-        ("time per round", [human_seconds(row["seconds_per_round"]) for row in rows]),
-        ("time", [human_seconds(row["seconds"]) for row in rows]),
-        ("device time", [human_seconds(row["simulated_seconds"]) for row in rows]),
-    ]
-    kept = [(head, cells) for head, cells in columns if any(cell != MISSING for cell in cells)]
-    return [head for head, _ in kept], [
-        list(line) for line in zip(*(c for _, c in kept), strict=True)
-    ]
-
-
-def _skews(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
-    """How unequal the clients' data are: the columns in which the rows differ."""
-    found = []
-    for head, name in (("label distance", "label_distance"), ("Gini of sizes", "size_gini")):
-        cells = [MISSING if row[name] is None else fixed(row[name], 2) for row in rows]
-        found += [(head, cells)] if differ([row[name] for row in rows]) else []
-    return found
-
-
-def as_text(rows: Sequence[Row]) -> str:
-    """Write the table with aligned columns for a terminal, a line per group; empty for no rows."""
-    heads, lines = table_cells(rows)
-    if not heads:
-        return ""
-    return aligned(heads, [[_one_line(cell) for cell in line] for line in lines]) + "\n"
-
-
-def aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns for a terminal, the first to the left, the others to the right, with a rule below the
-    headings.
-    """
-    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
-    rule = ["-" * width for width in widths]
-    out = []
-    for line in [heads, rule, *lines]:
-        first, *others = [
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  ".join([first, *others]).rstrip())
-    return "\n".join(out)
-
-
-def as_markdown(rows: Sequence[Row]) -> str:
-    """Write the table as Markdown with pipes; empty for no rows."""
-    heads, lines = table_cells(rows)
-    if not heads:
-        return ""
-    marks = [":--", *["--:"] * (len(heads) - 1)]
-    cells = [[_markdown(cell) for cell in line] for line in [heads, *lines]]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], marks, *cells[1:]])
-
-
 def _row(group: Group, target: float | None, value: Value) -> Row:
     runs, metric = group.counted, group.metric
     final = [last(run, metric.column) for run in runs]
@@ -242,6 +149,7 @@ def _row(group: Group, target: float | None, value: Value) -> Row:
         "state": group.state,
         "metric": metric.name,
         "unit": metric.unit,
+        "higher_is_better": metric.higher_is_better,
         "seeds": len(runs),
         "rounds": done,
         "value": value,
@@ -253,7 +161,7 @@ def _row(group: Group, target: float | None, value: Value) -> Row:
         "ema_mean": mean([last(run, metric.ema_column) for run in runs]),
         **{
             f"client_{name}": mean([r.summary.get(f"client_{metric.name}_{name}") for r in runs])
-            for name in _CLIENTS
+            for name in CLIENTS
         },
         "label_distance": mean_labels(unequal),
         "size_gini": mean_gini(unequal) if unequal else None,
@@ -286,34 +194,6 @@ def _hit(run: Run, target: float | None) -> Hit | None:
     return None if goal is None else first_hit(run, goal)
 
 
-def _rounds_text(row: Row) -> str:
-    """ "63", "63 (2/3)" if only two of three seeds reached the target, "100+" if none did in 100
-    rounds.
-    """
-    if row["target"] is None:
-        return MISSING
-    if row["rounds_to_target"] is None:
-        return f"{row['rounds']}+"
-    text = f"{row['rounds_to_target']:.1f}".removesuffix(".0")
-    return text if not row["not_reached"] else f"{text} ({row['reached']}/{row['seeds']})"
-
-
-def _named(row: Row) -> str:
-    return f"{row['label']} ({row['state']})" if row["state"] else str(row["label"])
-
-
-def _value(row: Row, key: str, spread: str | None = None) -> str:
-    return human_value(row[key], row["unit"], row[spread] if spread else None)
-
-
 def _three_digits(value: float) -> str:
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _markdown(text: str) -> str:
-    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

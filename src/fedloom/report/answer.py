@@ -1,0 +1,128 @@
+"""The answer of a comparison in words and one small table: which method is better, by how much,
+whether that may be chance, and what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedloom.core.curves import VALUE_WORDS
+
+from .differences import Difference, tested_values
+from .runs import Group, Metric
+from .statistics import Paired, p_text, paired, shown
+from .table_text import TESTED_HEADS, chosen, columns, interval
+from .tables import Row, human_bytes, human_target, human_value
+
+
+@dataclass(frozen=True)
+class Answer:
+    """words: a sentence each; heads, lines: the small table, a line for each row."""
+
+    words: list[str]
+    heads: list[str]
+    lines: list[list[str]]
+
+
+def answer(groups: Sequence[Group], rows: Sequence[Row], found: Sequence[Difference]) -> Answer:
+    """The answer of these groups; rows: the comparison with the columns of the differences.
+
+    Values are those that are tested: of a group that is not, its own seeds'.
+    """
+    value = rows[0]["value"]
+    own = tested_values(groups, value, found)
+    means = {label: paired(v, dict.fromkeys(v, 0.0)) for label, v in own.items() if v}
+    made = columns(rows)
+    cost = [c for c in made if c.name in ("bytes to target", "rounds to target")]
+    names = [c.name for c in made if c.name in ("difference", "p")]
+    names += ["bytes"] + [c.name for c in cost]
+    name, *others = chosen(made, [n for n in names if any(c.name == n for c in made)])
+    head = f"{groups[0].metric.name.replace('_', ' ')}, {TESTED_HEADS[value]} (95 %)"
+    middle = [_middle(means.get(row["label"]), row["unit"]) for row in rows]
+    cells = zip(name.cells, middle, *(c.cells for c in others), strict=True)
+    heads = [name.head, head, *(c.head for c in others)]
+    return Answer(_words(groups, rows, found, means), heads, [list(line) for line in cells])
+
+
+def _middle(found: Paired | None, unit: str) -> str:
+    """A mean and its interval."""
+    if found is None or found.sd is None:
+        return human_value(_mean(found), unit)
+    low, high = (human_value(v, unit) for v in (found.low, found.high))
+    if unit == "share":
+        low = low.removesuffix(" %")
+    return f"{human_value(found.mean, unit)} ({low} to {high})"
+
+
+def _words(
+    groups: Sequence[Group],
+    rows: Sequence[Row],
+    found: Sequence[Difference],
+    means: Mapping[str, Paired | None],
+) -> list[str]:
+    """Who is better and by how much; whether that may be chance; the cost of these two."""
+    metric, by_label = groups[0].metric, {row["label"]: row for row in rows}
+    if not found:
+        first = groups[0].label
+        if len(groups) > 1:
+            return [f"No row has a seed, a metric and a state in common with {first}."]
+        middle = human_value(_mean(means.get(first)), metric.unit)
+        return [f"{first}: {middle} {_what(metric, rows)}.", _cost(rows[0])]
+    if metric.higher_is_better is None:
+        return [f"Nothing says whether {metric.name} is better higher or lower."]
+    base, high = found[0].against, metric.higher_is_better
+    tested = {base: found[0].theirs} | {d.label: d.ours for d in found}
+    best, second = sorted(tested, key=lambda label: tested[label], reverse=high)[:2]
+    rival = second if best == base else base
+    gap = next(d for d in found if d.label in (best, rival))
+    by = shown(abs(gap.found.mean), metric.unit).removeprefix("+")
+    points = " points" if metric.unit == "share" else ""
+    said = (
+        f"{best} has the {'highest' if high else 'lowest'} {_what(metric, rows)}: "
+        f"{human_value(tested[best], metric.unit)}, {by}{points} {'above' if high else 'below'} "
+        f"{rival}."
+    )
+    return [said, _chance(gap, metric), *(_cost(by_label[label]) for label in (best, rival))]
+
+
+def _mean(found: Paired | None) -> float | None:
+    return None if found is None else found.mean
+
+
+def _what(metric: Metric, rows: Sequence[Row]) -> str:
+    return f"{metric.name.replace('_', ' ')} ({VALUE_WORDS[rows[0]['value']]})"
+
+
+def _chance(gap: Difference, metric: Metric) -> str:
+    """Whether a difference may be chance."""
+    found = gap.found
+    if found.p is None:
+        return (
+            "One seed cannot tell this from chance; `fedloom run ... --seeds 3` makes three "
+            "that can."
+        )
+    row = {"difference": found.mean, "difference_low": found.low, "difference_high": found.high}
+    p = p_text(found.p if found.p_holm is None else found.p_holm)
+    known = "That may be chance" if found.verdict == "undecided" else "That is more than chance"
+    between = interval(row | {"unit": metric.unit}, "difference")
+    unit = " points" if metric.unit == "share" else ""
+    return (
+        f"{known}: {gap.label} less {gap.against} is {between}{unit}, "
+        f"p {p} by Holm, {found.n} seeds."
+    )
+
+
+def _cost(row: Row) -> str:
+    """What a row took to its target, and in all."""
+    name, spent = row["label"], human_bytes(row["bytes"])
+    whole = f"{spent} in {row['rounds']} rounds"
+    if row["target"] is None:
+        return f"{name} sends {whole}."
+    goal = human_target(row["target"], row["unit"])
+    if row["rounds_to_target"] is None:
+        return f"{name} does not reach {goal}; it sends {whole}."
+    rounds = f"{row['rounds_to_target']:.1f}".removesuffix(".0")
+    some = f" ({row['reached']} of {row['seeds']} seeds)" if row["not_reached"] else ""
+    needs = f"{rounds} rounds and {human_bytes(row['bytes_to_target'])}"
+    return f"{name} reaches {goal} after {needs}{some}; it sends {whole}."

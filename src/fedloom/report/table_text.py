@@ -1,0 +1,238 @@
+"""The comparison as a table for people: its columns by name, plain text and Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedloom.core.curves import Value
+from fedloom.errors import ConfigError, did_you_mean
+
+from .skew import differ
+from .statistics import p_text, shown
+from .tables import (
+    CLIENTS,
+    MISSING,
+    Row,
+    fixed,
+    human_bytes,
+    human_seconds,
+    human_target,
+    human_value,
+)
+
+# what is tested, as a column's heading
+TESTED_HEADS: Mapping[Value, str] = {
+    "last-tenth": "last tenth",
+    "last": "last",
+    "ema": "EMA last",
+    "best-of-validation": "at best validation",
+}
+# of the metric beside what is tested: the name, the row's key
+_OTHERS = {"last": "last_mean", "best": "best_mean", "EMA last": "ema_mean"}
+ON_REQUEST = ("difference", "p")  # the lines below a printed table have them
+
+
+@dataclass(frozen=True)
+class Column:
+    """name: how one asks for it; head: what stands above it; cells: a text for each row.
+
+    key: the number of a row that says which is best, empty if none does; low: whether low is good.
+    """
+
+    name: str
+    head: str
+    cells: list[str]
+    key: str = ""
+    low: bool = True
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """All columns in which a row has something; `difference` and `p` if the rows have those of
+    report/differences.py.
+    """
+    if not rows:
+        return []
+    metrics = {(row["metric"], row.get("higher_is_better")) for row in rows}
+    metric, high = metrics.pop() if len(metrics) == 1 else ("metric", None)
+    tested = TESTED_HEADS[rows[0]["value"]]
+
+    def measured(name: str, head: str, key: str, spread: str | None = None) -> Column:
+        cells = [_value(row, key, spread) for row in rows]
+        return Column(name, head, cells, "" if high is None else key, not high)
+
+    made = [
+        Column("algorithm", "algorithm", [_named(row) for row in rows]),
+        Column("seeds", "seeds", [str(row["seeds"]) for row in rows]),
+        Column("rounds", "rounds", [str(row["rounds"]) for row in rows]),
+        measured(metric, f"{metric}, {tested}", "value_mean", "value_sd"),
+    ]
+    made += [
+        measured(name, f"{metric}, {name}", key) for name, key in _OTHERS.items() if name != tested
+    ]
+    made += [
+        Column(head, head, [_value(row, f"client_{name}") for row in rows])
+        for name, head in CLIENTS.items()
+    ]
+    made += [*_skews(rows), *_costs(rows), *_tests(rows)]
+    return [column for column in made if any(cell != MISSING for cell in column.cells)]
+
+
+def _costs(rows: Sequence[Row]) -> list[Column]:
+    """What a row took: to the target, and in all."""
+    goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
+    goal = goals.pop() if len(goals) == 1 else "target"
+    return [
+        Column(name, f"{name.removesuffix('target')}{goal}", cells, key)
+        for name, key, cells in (
+            ("rounds to target", "rounds_to_target", [_rounds_text(row) for row in rows]),
+            ("bytes to target", "bytes_to_target", _each(rows, "bytes_to_target", human_bytes)),
+            ("time to target", "seconds_to_target", _each(rows, "seconds_to_target")),
+            ("device time to target", "simulated_to_target", _each(rows, "simulated_to_target")),
+        )
+    ] + [
+        Column("bytes", "bytes", _each(rows, "bytes", human_bytes), "bytes"),
+        *(
+            Column(name, name, _each(rows, key), key)
+            for name, key in (
+                ("time per round", "seconds_per_round"),
+                ("time", "seconds"),
+                ("device time", "simulated_seconds"),
+            )
+        ),
+    ]
+
+
+def _each(
+    rows: Sequence[Row], key: str, said: Callable[[float | None], str] = human_seconds
+) -> list[str]:
+    return [said(row[key]) for row in rows]
+
+
+def _tests(rows: Sequence[Row]) -> list[Column]:
+    """The difference from the row that all are compared with, and its p."""
+    if not any(row.get("against") for row in rows):
+        return []
+    base = next(row["against"] for row in rows if row.get("against"))
+    gaps = [interval(row, "difference") for row in rows]
+    p = [p_text(row["p"] if row["p_holm"] is None else row["p_holm"]) for row in rows]
+    return [Column("difference", f"less {base}", gaps), Column("p", "p (Holm)", p)]
+
+
+def interval(row: Row, key: str) -> str:
+    """A difference and its interval: "+0.84 (-0.36 to +2.04)"; of one pair the difference alone."""
+    if row[key] is None:
+        return MISSING
+    middle, low, high = (
+        shown(row[k], row["unit"]) if math.isfinite(row[k]) else ""
+        for k in (key, f"{key}_low", f"{key}_high")
+    )
+    return f"{middle} ({low} to {high})" if low and high else middle
+
+
+def chosen(made: Sequence[Column], names: Iterable[str] | None) -> list[Column]:
+    """The algorithm and the columns with these names or headings, in their order; without names
+    all but those of ON_REQUEST. Raises ConfigError for a name that the table has not.
+    """
+    if names is None:
+        return [column for column in made if column.name not in ON_REQUEST]
+    known = {column.head: column for column in made} | {column.name: column for column in made}
+    wanted: dict[str, Column] = {}
+    for name in ["algorithm", *names]:
+        if name not in known:
+            raise ConfigError(
+                f"--columns has '{name}', which this table has not; "
+                f"{did_you_mean(name, [column.name for column in made])}"
+            )
+        wanted[known[name].name] = known[name]
+    return list(wanted.values())
+
+
+def table_cells(
+    rows: Sequence[Row], names: Iterable[str] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Give the headings and the cells as text; columns without a value are left out.
+
+    names: the columns that are wanted, see `chosen`.
+    """
+    if not rows:
+        return [], []
+    kept = chosen(columns(rows), names)
+    return [c.head for c in kept], [
+        list(line) for line in zip(*(c.cells for c in kept), strict=True)
+    ]
+
+
+def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
+    """Write the table with aligned columns for a terminal, a line per group; empty for no rows.
+
+    names: the columns that are wanted, see `chosen`.
+    """
+    heads, lines = table_cells(rows, names)
+    if not heads:
+        return ""
+    return aligned(heads, [[_one_line(cell) for cell in line] for line in lines]) + "\n"
+
+
+def aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Columns for a terminal, the first to the left, the others to the right, with a rule below the
+    headings.
+    """
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    out = []
+    for line in [heads, rule, *lines]:
+        first, *others = [
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        out.append("  ".join([first, *others]).rstrip())
+    return "\n".join(out)
+
+
+def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
+    """Write the table as Markdown with pipes; empty for no rows. names: see `chosen`."""
+    heads, lines = table_cells(rows, names)
+    if not heads:
+        return ""
+    marks = [":--", *["--:"] * (len(heads) - 1)]
+    cells = [[_markdown(cell) for cell in line] for line in [heads, *lines]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], marks, *cells[1:]])
+
+
+def _skews(rows: Sequence[Row]) -> list[Column]:
+    """How unequal the clients' data are: the columns in which the rows differ."""
+    found = []
+    for head, name in (("label distance", "label_distance"), ("Gini of sizes", "size_gini")):
+        cells = [MISSING if row[name] is None else fixed(row[name], 2) for row in rows]
+        found += [Column(head, head, cells)] if differ([row[name] for row in rows]) else []
+    return found
+
+
+def _rounds_text(row: Row) -> str:
+    """ "63", "63 (2/3)" if only two of three seeds reached the target, "100+" if none did in 100
+    rounds.
+    """
+    if row["target"] is None:
+        return MISSING
+    if row["rounds_to_target"] is None:
+        return f"{row['rounds']}+"
+    text = f"{row['rounds_to_target']:.1f}".removesuffix(".0")
+    return text if not row["not_reached"] else f"{text} ({row['reached']}/{row['seeds']})"
+
+
+def _named(row: Row) -> str:
+    return f"{row['label']} ({row['state']})" if row["state"] else str(row["label"])
+
+
+def _value(row: Row, key: str, spread: str | None = None) -> str:
+    return human_value(row[key], row["unit"], row[spread] if spread else None)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _markdown(text: str) -> str:
+    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
