@@ -67,11 +67,29 @@ class Job(NamedTuple):
     kept: Any = None  # x -> x with zeros where a sub-model's mask drops it now; None: it drops none
     around: tuple[Any, ...] = ()  # what changes a direction before the move: see begin() and move()
     relative_weight: Num = 1.0  # w_i N / sum of all w, of the aggregation weights of all clients
+    draws: Any = None  # the client's random numbers at this place: see draw()
 
     def at(self, lr: Num, step: Num) -> Job:
         """The same at another step: _replace(lr=lr, step=step) in half the time."""
         weight, steps, _, lr_sum, round, _, *rest = self
         return Job(weight, steps, lr, lr_sum, round, step, *rest)
+
+    def draw(self, n: int) -> Vec:
+        """n random numbers, (n,), uniform in [0, 1), of the type and on the device of x.
+
+        They follow from the run's seed, the round, the client and the step alone: the same in every
+        engine and after a resume. Every call gives others. Raises AuthorError in uniform(), which
+        the server computes.
+        """
+        if self.draws is None:
+            raise AuthorError(
+                "job.draw(n) has no numbers here: draw in start(), direction(), finish() or ask(), "
+                "and send what uniform() needs in up"
+            )
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise AuthorError(f"job.draw(n): n is how many numbers, 0 or more, got {n!r}")
+        found: Vec = self.draws(n)
+        return found
 
     def begin(self, x: Vec) -> Rec:
         """A second trajectory that begins at x: a record for loc, whose x is its point."""

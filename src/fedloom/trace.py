@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .algorithm import Algorithm, Job, Oracle
+from .core.rng import Draws
 from .core.vector import Rec, fields, rec, tree, zeros
 
 _JOB = Job(weight=1.0, steps=1.0, lr=0.1, lr_sum=0.1, round=0.0, step=0.0, last=-1.0)
@@ -31,7 +32,7 @@ def traced(algorithm: Algorithm, d: int, full: Oracle | None = None) -> Trace:
     probe = algorithm.probe(x, grad) if algorithm.probes else None
     msg = algorithm.broadcast(algorithm.server_init(x, probe))
     mem = algorithm.client_init(msg.x)
-    job = _JOB._replace(full=full)
+    job = _JOB._replace(full=full, draws=Draws(0, x))
     if algorithm.asks:
         answer, mem = algorithm.ask(msg, mem, job)
         msg = rec(**msg._asdict(), **answer._asdict())

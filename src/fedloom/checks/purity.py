@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..algorithm import Job
 from ..engines.author_rules import METHODS, changes, differs
 from ..errors import AuthorError
 from ..wrappers import Wrapper
@@ -41,6 +43,7 @@ def twice(
 
     again: the arguments of the second call, where they may not be the same objects (a generator).
     """
+    again = again or tuple(map(_rewound, arguments))
     name = getattr(method, "__name__", "it")
     before, drawn = [imprint(a) for a in arguments], torch.get_rng_state()
     one = method(*arguments)
@@ -51,11 +54,18 @@ def twice(
             notes.add(changes(name, [label if path == "value" else f"{label}.{path}"]))
             return one  # a second call would see something else, and that is the same fault
     first = imprint(one)
-    if path := changed(first, imprint(method(*(again or arguments)))):
+    if path := changed(first, imprint(method(*again))):
         notes.add(differs(name, "" if path == "value" else f" in '{path}'"))
     elif path := changed(first, imprint(one)):
         notes.add(changes(name, [f"what it gave before ('{path}')"]))
     return one
+
+
+def _rewound(argument: Any) -> Any:
+    """A job that draws the same numbers once more, whatever was drawn in between."""
+    if not isinstance(argument, Job) or argument.draws is None:
+        return argument
+    return argument._replace(draws=copy.copy(argument.draws))
 
 
 class Watch(Wrapper):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .rng import hashed, mixed
+
 # [seed, calls so far] of the gradient being taken
 _tape: contextvars.ContextVar[list[Tensor | int] | None] = contextvars.ContextVar(
     "tape", default=None
@@ -29,13 +31,6 @@ def seeded(seed: Tensor | int) -> Iterator[None]:
         _tape.reset(token)
 
 
-def _mix(z: Tensor) -> Tensor:
-    """Scramble the bits of int64 numbers (the finaliser of splitmix64; products wrap around)."""
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    return z ^ ((z >> 31) & ((1 << 33) - 1))
-
-
 def choice(n: int) -> Tensor | None:
     """One of 0, ..., n - 1 for the whole step, (): the same at every call; None outside of
     seeded().
@@ -47,7 +42,7 @@ def choice(n: int) -> Tensor | None:
     tape = _tape.get()
     if tape is None:
         return None
-    z = _mix(_mix(torch.as_tensor(tape[0])) ^ 0x5851F42D4C957F2D)
+    z = mixed(mixed(torch.as_tensor(tape[0])) ^ 0x5851F42D4C957F2D)
     return ((z >> 40) & 0xFFFFFF) % n
 
 
@@ -69,7 +64,7 @@ class HashedDropout(nn.Module):
         start = tape[0] + tape[1]
         if not isinstance(start, Tensor):  # made on the device, not copied there
             start = torch.full((), start, dtype=torch.int64, device=inputs.device)
-        z = _mix(torch.arange(inputs.numel(), device=inputs.device) + _mix(start))
+        z = hashed(start, inputs.numel())
         # 24 bits of the hash against p: a finer comparison would need doubles
         drop = ((z >> 40) & 0xFFFFFF) < int(self.p * 0x1000000)
         return torch.where(drop.view(inputs.shape), 0.0, inputs / (1 - self.p))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 _STEP, _LARGEST = 0x1E3779B97F4A7C15, 0x7FFFFFFFFFFFFFFF
 
@@ -40,7 +42,7 @@ def substream(seed: int, step: int) -> int:
     return (seed + step * _STEP) & _LARGEST
 
 
-def substreams(seeds: Sequence[int], steps: int) -> torch.Tensor:
+def substreams(seeds: Sequence[int], steps: int) -> Tensor:
     """substream() of some clients' first steps, (clients, steps) int64.
 
     >>> substreams([7, 8], 3)[1, 2].item() == substream(8, 2)
@@ -48,3 +50,60 @@ def substreams(seeds: Sequence[int], steps: int) -> torch.Tensor:
     """
     walk = torch.arange(steps) * _STEP  # wraps around, as the mask would have it
     return (torch.tensor(seeds, dtype=torch.int64)[:, None] + walk) & _LARGEST
+
+
+def mixed(z: Tensor) -> Tensor:
+    """Scramble the bits of int64 numbers (the finaliser of splitmix64; products wrap around)."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def hashed(seed: Tensor, n: int) -> Tensor:
+    """n numbers of a 0-d int64 seed, (n,) int64 of any sign: plain arithmetic, so that under vmap
+    every client gets those of its own seed.
+    """
+    return mixed(torch.arange(n, device=seed.device) + mixed(seed))
+
+
+START, FINISH, ASK, _FIRST = range(4)  # where a client draws; its local steps follow
+
+
+class Draws:
+    """Uniform numbers of one client's round: a function of its seed, the place (START, FINISH, ASK,
+    or step()), and how many calls there were at this place.
+
+    seed: a key(), as an int or a 0-d int64 tensor. like: a tensor of the type and device of the
+    numbers.
+
+    >>> one, other = Draws(7, torch.zeros(2)), Draws(7, torch.zeros(2))
+    >>> bool((one(3) == other(3)).all()), bool((one(3) == one(3)).any())
+    (True, False)
+    """
+
+    __slots__ = ("_calls", "_like", "_place", "_seed")
+
+    def __init__(self, seed: int | Tensor, like: Tensor) -> None:
+        self._seed, self._like, self._place, self._calls = seed, like, START, 0
+
+    def at(self, place: int) -> Draws:
+        """Go to another place. Returns this object."""
+        self._place, self._calls = place, 0
+        return self
+
+    def step(self, k: int) -> Draws:
+        """Go to local step k = 0, 1, ... Returns this object."""
+        return self.at(_FIRST + k)
+
+    def __call__(self, n: int) -> Tensor:
+        """n numbers in [0, 1), (n,), with as many random bits as the type has digits."""
+        self._calls += 1
+        dtype, device = self._like.dtype, self._like.device
+        seed = self._seed
+        if not isinstance(seed, Tensor):
+            seed = torch.full((), seed, dtype=torch.int64, device=device)
+        # substream() in tensors: sums wrap around, and the mask makes the same of them
+        seed = (seed + (self._place * _STEP & _LARGEST)) & _LARGEST
+        digits = 1 - round(math.log2(torch.finfo(dtype).eps))
+        whole = (hashed(seed + self._calls, n) >> (64 - digits)) & ((1 << digits) - 1)
+        return whole.to(dtype) * 2.0**-digits

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..aggregation.base import Aggregation
 from ..algorithm import Job, Oracle
 from ..core.net import Net
+from ..core.rng import Draws
 from ..core.vector import Rec, Vec, fields, rec, tree, zeros
 from ..core.wire import unpack
 from ..engines.summation import finite, numbers
@@ -42,7 +43,8 @@ def question_of(plan: Plan, trace: Trace) -> tuple[Rec, Rec]:
     """The broadcast before the means of the answers to ask() join it, and an answer, on zeros."""
     if not plan.algorithm.asks:
         return trace.msg, rec()
-    job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=Oracle(zeros, torch.sum))
+    full, draws = Oracle(zeros, torch.sum), Draws(0, trace.msg.x)
+    job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=full, draws=draws)
     answer = numbers(plan.algorithm.ask(trace.msg, trace.mem, job)[0])
     before = {k: v for k, v in trace.msg._asdict().items() if k not in answer._fields}
     return rec(**before), answer

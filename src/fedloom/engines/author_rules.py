@@ -67,8 +67,8 @@ _ADVICE = (
 )
 _RANDOM = (
     "the model, the loss or the method draws from torch's generator (F.dropout, torch.rand), whose "
-    "draws belong to no client where many run at once; nn.Dropout's do, or run engine = serial or "
-    "workers"
+    "draws belong to no client where many run at once; those of job.draw(n) and nn.Dropout do, or "
+    "run engine = serial or workers"
 )
 _ESCAPED = ("escaped from inside a function being vmapped", "storage of TensorWrapper")
 _BRANCHED = ("data-dependent control flow", ".item()", "Boolean value of Tensor")
@@ -103,7 +103,8 @@ def differs(method: str, inside: str) -> AuthorError:
     """A method, called again with the same arguments, gives something else; inside: where."""
     return AuthorError(
         f"{method}(), called twice with the same arguments, gives something else{inside} the "
-        "second time; it may not draw random numbers, and what it remembers goes into its records",
+        "second time; random numbers come from job.draw(n), and what it remembers goes into its "
+        "records",
         REPEAT,
     )
 

@@ -17,7 +17,7 @@ from ..algorithm import Grad, Job, LocalSGD, Trait
 from ..core.arithmetic import average, total
 from ..core.dropout import seeded
 from ..core.net import Net
-from ..core.rng import key, substream
+from ..core.rng import FINISH, Draws, key, substream
 from ..core.vector import Rec, Vec, rec
 from ..core.wire import nbytes
 from ..errors import ClientError, NotFiniteError
@@ -271,7 +271,7 @@ class Client:
         rates = self.plan.rates(fed.local, round, len(indices), fed.pace(i))
         oracle = Gradient(self.plan, net, view, ref, self._gradients)
         full = FullGradient(self.plan, fed, net, view, ref, obj, (round, i))
-        job = self.job(i, round, memory, view, rates, full)
+        job = self.job(i, round, memory, view, rates, full, msg.x)
         net.train()
         before = counters(msg, own)
         x, loc = alg.start(msg, own, job)
@@ -290,6 +290,7 @@ class Client:
                 oracle.descend(x, rates[k])
                 continue
             job = job.at(lr=rates[k], step=float(k))
+            job.draws.step(k)
             d, loc = alg.direction(x, loc, msg, own, oracle, job)
             if view.fit is not None and self.plan.rule is not None:
                 d = self.plan.rule.move(d, x, view.fit)
@@ -304,6 +305,7 @@ class Client:
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
         job = job.at(lr=rates[-1], step=float(len(rates) - 1))
+        job.draws.at(FINISH)
         self.last: Vec = x  # for measures; the next client's steps overwrite it
         up, kept = alg.finish(x, loc, msg, own, job)
         alg.unchanged(before, msg, own)
@@ -321,9 +323,18 @@ class Client:
         return Done(up, memory, job, _mean_loss(oracle.losses), *costs)
 
     def job(
-        self, i: int, round: int, memory: Rec, view: View, rates: Sequence[float], full: Grad | None
+        self,
+        i: int,
+        round: int,
+        memory: Rec,
+        view: View,
+        rates: Sequence[float],
+        full: Grad | None,
+        like: Vec | None = None,
     ) -> Job:
-        """What a client is told about its round, at the first step."""
+        """What a client is told about its round, at the first step. like: the model that it has, if
+        it is to draw random numbers.
+        """
         return Job(
             weight=self.fed.weight(i),
             steps=float(len(rates)),
@@ -337,6 +348,7 @@ class Client:
             kept=self.kept(view),
             around=self.around(view),
             relative_weight=self.fed.relative_weight(i),
+            draws=None if like is None else Draws(key(self.fed.seed, "author", round, i), like),
         )
 
     def around(self, view: View) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm
-from ..core.rng import key
+from ..core.rng import ASK, key
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
@@ -125,7 +125,8 @@ def answer_of(
     own = view.take(memory.alg)
     full = _full(client, share, memory, i, round, key(fed.seed, "ask", round, i))
     rates = plan.rates(fed.local, round, fed.steps(i), fed.pace(i))
-    job = client.job(i, round, memory, view, rates, full)
+    job = client.job(i, round, memory, view, rates, full, share.msg.x)
+    job.draws.at(ASK)
     share.net.train()
     before = counters(share.msg, own)
     answer, new = client.guard.ask(share.msg, own, job)

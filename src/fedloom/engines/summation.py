@@ -157,7 +157,7 @@ def finite(part: Rec) -> bool:
 
 def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
     """The fields of an update for plain means. Raises AuthorError if they are no record."""
-    uniform = noted("uniform()", alg.uniform, up, job._replace(full=None))
+    uniform = noted("uniform()", alg.uniform, up, job._replace(full=None, draws=None))
     check_record("uniform", "means", uniform)
     return uniform
 

@@ -13,7 +13,7 @@ from ..algorithm import Job, Oracle
 from ..core.arithmetic import average, total
 from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
-from ..core.rng import key, substreams
+from ..core.rng import FINISH, Draws, key, substreams
 from ..core.vector import Rec, Vec, rec, tree, zeros
 from .author_checks import counters
 from .client_round import Client, Done, Share
@@ -38,6 +38,7 @@ class _Clients(NamedTuple):
     numbers: Tensor  # see _NUMBERS
     full: Any
     layers: Rec  # private ones
+    draws: Tensor  # seeds, see Draws
 
 
 class _Now(NamedTuple):
@@ -145,6 +146,9 @@ class VmapRound:
         self.rates = [rates[w] for w in works]
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
         self.seeds = substreams(seeds, K).to(device)
+        self.draws = torch.tensor([key(self.fed.seed, "author", round, i) for i in group]).to(
+            device
+        )
         wide = {w: r + r[-1:] * (K - len(r)) for w, r in rates.items()}
         self.lr = torch.tensor([wide[w] for w in works], dtype=dtype, device=device)
         self.table = [  # of every client, see _NUMBERS
@@ -191,7 +195,8 @@ class VmapRound:
             return self._run()
 
     def _run(self) -> Trained:
-        obj, who = self.obj, _Clients(self.own, self.numbers, self.all or rec(), self.layers)
+        obj, full = self.obj, self.all or rec()
+        who = _Clients(self.own, self.numbers, full, self.layers, self.draws)
         before = counters(self.msg, self.own)
         x, loc = vmap(self._start)(who, obj, self.lr[:, 0])
         losses: dict[int, Tensor] = {}  # of the steps that computed one
@@ -290,7 +295,8 @@ class VmapRound:
             lambda x: self._full(lambda g: g(x), zeros(x), who, obj, place),
             lambda x: self._full(lambda g: g.loss(x), x.new_zeros(()), who, obj, place),
         )
-        return Job(**numbers, lr=lr, step=step, full=full, kept=self.kept, around=self.around)
+        functions = {"full": full, "kept": self.kept, "around": self.around}
+        return Job(**numbers, lr=lr, step=step, **functions, draws=Draws(who.draws, self.msg.x))
 
     def _start(self, who: _Clients, obj: Rec, lr: Tensor) -> Any:
         job = self._job(who, obj, lr, 0)
@@ -303,6 +309,7 @@ class VmapRound:
         found: list[Any] = []
         gradient = self._gradient(who, now.data, now.weight, now.seed, now.obj, found, (k, -1))
         job = self._job(who, now.obj, now.lr, k, k)
+        job.draws.step(k)
         d, new = self.guard.direction(x, now.loc, self._msg(who), who.own, gradient, job)
         if self.view.fit is not None and self.plan.rule is not None:
             d = self.plan.rule.move(d, x, self.view.fit)
@@ -322,6 +329,7 @@ class VmapRound:
 
     def _finish(self, x: Vec, loc: Rec, who: _Clients, obj: Rec, lr: Tensor) -> Any:
         job = self._job(who, obj, lr, len(self.batches))
+        job.draws.at(FINISH)
         up, own = self.guard.finish(x, loc, self._msg(who), who.own, job)
         uniform = uniform_of(self.plan.algorithm, up, job)
         return tuple(tree(lambda v: _tensor(v, x), record) for record in (up, uniform, own))
