@@ -17,7 +17,7 @@ from fedloom.algorithms import (
     fedavgm,
     fedyogi,
 )
-from fedloom.algorithms.diloco import DiLoCo
+from fedloom.algorithms.diloco import DiLoCoSteps
 from fedloom.config import resolve
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy
@@ -65,7 +65,7 @@ def test_a_methods_defaults_are_its_optimisers() -> None:
         (fedavgm, Momentum),
     ):
         assert make() == ServerOpt(inner=LocalSGD(), opt=kind())
-    assert diloco() == ServerOpt(inner=DiLoCo(), opt=Nesterov())
+    assert diloco() == ServerOpt(inner=DiLoCoSteps(), opt=Nesterov())
 
 
 def algorithm(*changes: str) -> Any:

@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, LocalSGD, Trait
 from ..wrappers import Nesterov, ServerOpt
 
 
-def diloco(server_lr: float = 0.7, beta: float = 0.9) -> Algorithm:
+def DiLoCo(server_lr: float = 0.7, beta: float = 0.9) -> Algorithm:
     """DiLoCo (Douillard et al., 2023, Algorithm 1): the server moves by delta + beta m.
 
     server: x, own.m (momentum)
@@ -16,13 +16,17 @@ def diloco(server_lr: float = 0.7, beta: float = 0.9) -> Algorithm:
     from round to round (the paper: every worker its own), and as it was over rounds that it missed.
     Reference: https://arxiv.org/abs/2311.08105
     """
-    return ServerOpt(inner=DiLoCo(), opt=Nesterov(lr=server_lr, beta=beta))
+    return ServerOpt(inner=DiLoCoSteps(), opt=Nesterov(lr=server_lr, beta=beta))
 
 
-class DiLoCo(LocalSGD):
-    """The inner steps of DiLoCo (Douillard et al., 2023): see diloco().
+class DiLoCoSteps(LocalSGD):
+    """The inner steps of DiLoCo (Douillard et al., 2023): see DiLoCo().
 
     server: x        client: -        up: delta
     """
 
     traits = frozenset({Trait.KEEPS_OPTIMISER})
+
+
+# the name in a file and on the command line
+diloco = DiLoCo

@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import ServerAMSGrad, ServerOpt
 
 
-def fedams(
+def FedAMS(
     server_lr: float = 0.03,
     beta1: float = 0.9,
     beta2: float = 0.99,
@@ -34,3 +34,7 @@ def fedams(
         corrected=corrected,
     )
     return ServerOpt(inner=LocalSGD(), opt=opt)
+
+
+# the name in a file and on the command line
+fedams = FedAMS

@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import Momentum, ServerOpt
 
 
-def fedavgm(beta: float = 0.9, server_lr: float = 1.0) -> Algorithm:
+def FedAvgM(beta: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     """FedAvgM (Hsu, Qi & Brown, 2019): the server moves by m = beta m + delta.
 
     server: x, own.m (momentum)        client: -        up: delta
@@ -14,3 +14,7 @@ def fedavgm(beta: float = 0.9, server_lr: float = 1.0) -> Algorithm:
     Reference: https://arxiv.org/abs/1909.06335
     """
     return ServerOpt(inner=LocalSGD(), opt=Momentum(lr=server_lr, beta=beta))
+
+
+# the name in a file and on the command line
+fedavgm = FedAvgM

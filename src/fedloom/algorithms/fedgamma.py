@@ -10,7 +10,7 @@ from ..wrappers import Sam
 from .scaffold import Scaffold
 
 
-def fedgamma(
+def FedGAMMA(
     rho: Annotated[float, Hyper(source="FL-Simulator: 0.01")] = 0.01,
     server_lr: float = 1.0,
 ) -> Algorithm:
@@ -24,3 +24,7 @@ def fedgamma(
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
     return Sam(inner=Scaffold(server_lr=server_lr), rho=rho, mix=1.0)
+
+
+# the name in a file and on the command line
+fedgamma = FedGAMMA

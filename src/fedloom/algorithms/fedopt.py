@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import ServerAdagrad, ServerAdam, ServerOpt, ServerYogi
 
 
-def fedadagrad(
+def FedAdagrad(
     server_lr: float = 0.03, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None
 ) -> Algorithm:
     """FedAdagrad (Reddi et al., ICLR 2021, Algorithm 2): the server divides by the root of the sum
@@ -21,7 +21,7 @@ def fedadagrad(
     return ServerOpt(inner=LocalSGD(), opt=opt)
 
 
-def fedadam(
+def FedAdam(
     server_lr: float = 0.01,
     beta1: float = 0.9,
     beta2: float = 0.99,
@@ -39,7 +39,7 @@ def fedadam(
     return ServerOpt(inner=LocalSGD(), opt=opt)
 
 
-def fedyogi(
+def FedYogi(
     server_lr: float = 0.01,
     beta1: float = 0.9,
     beta2: float = 0.99,
@@ -55,3 +55,9 @@ def fedyogi(
     """
     opt = ServerYogi(lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, v0=v0)
     return ServerOpt(inner=LocalSGD(), opt=opt)
+
+
+# the names in a file and on the command line
+fedadagrad = FedAdagrad
+fedadam = FedAdam
+fedyogi = FedYogi

@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, FedAvg
 from ..wrappers import Prox
 
 
-def fedprox(mu: float = 0.001, server_lr: float = 1.0) -> Algorithm:
+def FedProx(mu: float = 0.001, server_lr: float = 1.0) -> Algorithm:
     """FedProx (Li et al., MLSys 2020, Algorithm 2): FedAvg with mu/2 ||x - msg.x||^2 in the local
     loss.
 
@@ -17,3 +17,7 @@ def fedprox(mu: float = 0.001, server_lr: float = 1.0) -> Algorithm:
     Reference: https://arxiv.org/abs/1812.06127
     """
     return Prox(inner=FedAvg(server_lr=server_lr), mu=mu)
+
+
+# the name in a file and on the command line
+fedprox = FedProx

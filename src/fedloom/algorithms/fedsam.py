@@ -8,7 +8,7 @@ from ..algorithm import Algorithm, FedAvg
 from ..wrappers import Sam
 
 
-def fedsam(
+def FedSAM(
     rho: Annotated[float, "FedSMOO: 0.01, of {0.001, 0.01, 0.1}; its code: 0.1"] = 0.01,
     server_lr: float = 1.0,
 ) -> Algorithm:
@@ -20,3 +20,7 @@ def fedsam(
     Reference: https://arxiv.org/abs/2206.02618
     """
     return Sam(inner=FedAvg(server_lr=server_lr), rho=rho, mix=1.0)
+
+
+# the name in a file and on the command line
+fedsam = FedSAM

@@ -10,7 +10,7 @@ from ..wrappers import Sam
 from .feddyn import FedDyn
 
 
-def fedspeed(
+def FedSpeed(
     alpha: Annotated[float, Hyper(source="FL-Simulator: 0.1, its lambda; paper: 1 / lambda")] = 0.1,
     rho: Annotated[float, Hyper(source="FL-Simulator: 0.1")] = 0.1,
     mix: float = 1.0,
@@ -27,3 +27,7 @@ def fedspeed(
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
     return Sam(inner=FedDyn(alpha=alpha, size_scaled=False), rho=rho, mix=mix)
+
+
+# the name in a file and on the command line
+fedspeed = FedSpeed

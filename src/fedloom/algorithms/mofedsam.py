@@ -10,7 +10,7 @@ from ..wrappers import Sam
 from .fedcm import FedCM
 
 
-def mofedsam(
+def MoFedSAM(
     alpha: float = 0.1,
     rho: Annotated[float, Hyper(source="FedSMOO: {0.001, 0.01, 0.1}; its code: 0.1")] = 0.01,
     server_lr: float = 1.0,
@@ -24,3 +24,7 @@ def mofedsam(
     Reference: https://arxiv.org/abs/2206.02618
     """
     return Sam(inner=FedCM(alpha=alpha, server_lr=server_lr), rho=rho, mix=1.0)
+
+
+# the name in a file and on the command line
+mofedsam = MoFedSAM

@@ -56,3 +56,7 @@ class Scaffold(FedAvg):
             x=srv.x + self.server_lr * up.delta,  # line 17; line 16 is the mean
             c=srv.c + rnd.rate * up.dc,  # line 17: (|S| / N) * mean over S, weighted
         )
+
+
+# as the paper writes it
+SCAFFOLD = Scaffold
