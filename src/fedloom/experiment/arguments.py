@@ -11,10 +11,13 @@ from torch import nn
 
 from ..aggregation import AGGREGATIONS, Aggregation, Mean
 from ..compression.link import Link, Via, via
+from ..engines.metric_names import check_name, names_of
 from ..engines.metrics import is_whole
 from ..errors import ConfigError
 from ..plan import Setting
 
+# names, {name: function, object or name}, or one function
+Metrics = str | Sequence[str] | Mapping[str, Any] | Callable[..., Any] | None
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -44,20 +47,29 @@ def measures_of(given: Any) -> list[Any]:
     return list(found)
 
 
-def metrics_of(given: Any, sized: bool = False) -> dict[str, Callable[..., Any]] | None:
-    """Metrics by name; a single function has its own name. sized: sub-models are measured too.
-    Raises ConfigError, also for a name whose column is another's.
+def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
+    """Metrics by name; a single function has its own name, and one that was given by its name
+    alone is that text (see metric_names.by_name). sized: sub-models are measured too. Raises
+    ConfigError, also for a name whose column is another's.
     """
     if given is None:
         return None
+    given = names_of(given) if isinstance(given, str) else given
+    if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
+        if len(set(given)) < len(given):
+            raise ConfigError(f"metrics: one of {', '.join(given)} is given twice; name each once")
+        given = {name: name for name in given}
     if callable(given) or is_whole(given):
         given = {str(getattr(given, "__name__", type(given).__name__)): given}
-    usable = isinstance(given, Mapping) and all(callable(m) or is_whole(m) for m in given.values())
-    if not usable:
+    fit = lambda m: isinstance(m, str) or callable(m) or is_whole(m)
+    if not isinstance(given, Mapping) or not all(map(fit, given.values())):
         raise ConfigError(
-            "metrics must be {name: f(outputs, targets)}, or objects with update() and compute(), "
-            f"got {given!r}"
+            "metrics must be names such as ['auc', 'f1'], {name: f(outputs, targets)}, or objects "
+            f"with update() and compute(), got {given!r}"
         )
+    for metric in given.values():
+        if isinstance(metric, str):
+            check_name(metric)
     found = {str(name): metric for name, metric in given.items()}
     first = next(iter(found), "")
     if len(found) < len(given):

@@ -27,7 +27,7 @@ from ..core.rng import key
 from ..data import FederatedData
 from ..engines import Choice
 from ..engines.base import Engine
-from ..engines.metrics import default_metrics
+from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
 from ..federation.attacks import Attack
@@ -88,8 +88,9 @@ class Experiment(Settings):
     whose weights are the initial model, or a function that makes one, which is called under the
     seed. objective: an Objective, or any loss(outputs, targets); by default cross-entropy for
     labels and squared error for numbers. metrics: {name: f(outputs, targets)}, the first one is the
-    headline, or one function; f gives a value per example, or the batch's mean, and is averaged
-    over examples; an object with update() and compute() is measured on the whole set.
+    headline, one function, or names such as "auc"; f gives a value per example, or the batch's
+    mean, and is averaged over examples; an object with update() and compute() is measured on the
+    whole set.
     higher_is_better: of the headline, if it is not known. submodel, capacities: which part of the
     model a client holds: a scheme, and levels assigned in turn, one per client, {level: share of
     the clients}, or a file with one per client; "1/4" may be written for 0.25. private: the layers
@@ -134,7 +135,7 @@ class Experiment(Settings):
     evaluate: Evaluation = part(Evaluation, "Evaluation(every=5, target=0.8)")
     checkpoint: Checkpoint = part(Checkpoint, "Checkpoint(every_seconds=60.0, keep=2)")
     ranks: RankSettings = part(RankSettings, "RankSettings(timeout=600)")
-    metrics: Mapping[str, Callable[..., Any]] | Callable[..., Any] | None = None
+    metrics: arguments.Metrics = None  # type: ignore[assignment]  # a file holds names alone
     higher_is_better: bool | None = hyper(None, example="True, False or None")
     weights: Mapping[str, Tensor] | str | os.PathLike[str] | None = hyper(
         None, example="{name: tensor} or a safetensors file"
@@ -149,7 +150,6 @@ class Experiment(Settings):
         super().__post_init__()
         self._link = arguments.link_of(self.compress)
         self._aggregation = arguments.aggregation_of(self.aggregation)
-        self._metrics = arguments.metrics_of(self.metrics, self.submodel is not None)
         self._on_round = arguments.functions(self.on_round, "on_round")
         self._on_evaluation = arguments.functions(self.on_evaluation, "on_evaluation")
         self._measures = arguments.measures_of(self.measures)
@@ -230,9 +230,9 @@ class Experiment(Settings):
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
         self._trackers = trackers_of(self.tracker)
-        net, given = self.net(), self._metrics
+        net = self.net()
         data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
-        metrics = default_metrics(self.loss_at_clients, data) if given is None else given
+        metrics = by_name(self._metrics, self.loss_at_clients, data)
         there = {name: self._there(metric) for name, metric in metrics.items()}
         check_targets(self.data, self.objective is None)
         check_shapes(net, data, self.loss_at_clients, there)

@@ -11,7 +11,7 @@ import torch
 from ..core.hyper import NonNegativeInt, PositiveInt, check_settings, hyper, ranged
 from ..engines.base import Engine
 from ..federation.sampling import SAMPLINGS
-from .arguments import type_of
+from .arguments import metrics_of, type_of
 
 
 @ranged
@@ -59,6 +59,12 @@ class Settings:
         None, "of the model and the numbers sent", example="float32 or float64"
     )
     channels_last: bool | None = hyper(None, "memory format of images; none: if it is faster")
+    metrics: str | Sequence[str] | None = hyper(
+        None,
+        "names, the first is the headline: accuracy, perplexity; with torchmetrics auc, f1, "
+        "balanced_accuracy, mae, mse, rmse, r2 or one of its classes; none: by the data",
+        example="a list of names such as ['auc', 'f1']",
+    )
     resident_bytes: PositiveInt | None = hyper(
         None,
         "most bytes of client state that stay in memory, the rest is on disk (runs with a folder); "
@@ -68,3 +74,4 @@ class Settings:
     def __post_init__(self) -> None:
         check_settings(self)
         self._dtype = type_of(self.dtype)
+        self._metrics = metrics_of(self.metrics, getattr(self, "submodel", None) is not None)

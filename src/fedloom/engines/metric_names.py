@@ -1,0 +1,211 @@
+"""Metrics by name: fedloom's own, and those of torchmetrics for classes or numbers. Whether classes
+are two or many, and how many, follows from the run's data and the model's outputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data import FederatedData
+from ..errors import ConfigError, did_you_mean
+from ..objectives import Objective
+from ..objectives.base import by_class
+from .metrics import default_metrics
+
+_OWN = ("accuracy", "perplexity")
+# names that people use -> a class of torchmetrics, and what it is given
+_SHORT: dict[str, tuple[str, dict[str, Any]]] = {
+    "auc": ("AUROC", {}),
+    "f1": ("F1Score", {}),
+    "balanced_accuracy": ("Recall", {"task": "multiclass"}),  # the mean recall, of two classes too
+    "mae": ("MeanAbsoluteError", {}),
+    "mse": ("MeanSquaredError", {}),
+    "rmse": ("MeanSquaredError", {"squared": False}),
+    "r2": ("R2Score", {}),
+}
+# torchmetrics counts a class without positive or negative examples as 0 in their mean
+_RANKED = ("AUROC", "AveragePrecision")
+_AVERAGED = "macro"  # over the classes: "micro", the default of some, is the accuracy
+
+
+class _Kind(NamedTuple):
+    """A class of torchmetrics, what it is given, and whether it is for classes."""
+
+    name: str
+    make: Callable[..., Any]
+    options: dict[str, Any]
+    classes: bool
+
+
+def names_of(given: str) -> tuple[str, ...]:
+    """The names in a text with commas.
+
+    >>> names_of("auc, f1")
+    ('auc', 'f1')
+    """
+    return tuple(name.strip() for name in given.split(",") if name.strip())
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError for a name that is neither fedloom's nor torchmetrics'."""
+    if name not in _OWN:
+        _kind_of(name)
+
+
+def by_name(
+    metrics: Mapping[str, Any] | None, objective: Objective, data: FederatedData
+) -> dict[str, Any]:
+    """The same metrics with objects in place of names; None: those that follow from the data.
+    Raises ConfigError for a name that these data have no use for.
+    """
+    own = default_metrics(objective, data)
+    if metrics is None:
+        return dict(own)
+    return {
+        name: _one(metric, own, objective, data) if isinstance(metric, str) else metric
+        for name, metric in metrics.items()
+    }
+
+
+def _one(
+    name: str, own: Mapping[str, Any], objective: Objective, data: FederatedData
+) -> Callable[..., Any] | Named:
+    if name in own:
+        found: Callable[..., Any] = own[name]
+        return found
+    if name == "perplexity":
+        raise ConfigError("metrics: 'perplexity' is for texts, and the targets are no tokens")
+    kind, labels = _kind_of(name), data.classes is not None
+    columns = data.targets[:1].numel()
+    marks = not labels and bool(((data.targets == 0) | (data.targets == 1)).all())
+    if kind.classes and not (labels or marks):
+        raise ConfigError(f"metrics: '{name}' is for classes, and the targets are numbers")
+    if not kind.classes and labels:
+        raise ConfigError(f"metrics: '{name}' is for numbers, and the targets are classes")
+    several = columns if marks and columns > 1 else 0
+    return Named(name, kind, several, getattr(objective, "ignore", None))
+
+
+class Named:
+    """A metric of torchmetrics on a whole set. It is made at the first batch, which tells how many
+    outputs the model has: with two it is the metric of the second class.
+
+    several: labels of an example, 0 for one class. ignore: a target that is not counted.
+    """
+
+    def __init__(self, name: str, kind: _Kind, several: int, ignore: int | None) -> None:
+        self.name, self._kind, self._several, self._ignore = name, kind, several, ignore
+        try:
+            self.higher_is_better = self._made(2).higher_is_better
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"metrics: '{name}' cannot be made by its name alone ({error}); in Python give "
+                f"metrics={{'{name}': torchmetrics.{kind.name}(...)}}"
+            ) from None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._metric: Any = None
+        self._positive, self._count = torch.zeros(0), 0  # examples of every class, and in all
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add one batch: outputs (B, C), or (B,) and (B, 1) of two classes; targets as data have
+        them.
+        """
+        given, wanted, classes = self._prepared(outputs.detach(), targets)
+        if self._metric is None:
+            self._metric = self._made(classes)
+            self._positive = torch.zeros(max(classes, 1))
+        self._metric.update(given, wanted)
+        if self._kind.name in _RANKED:
+            self._count_classes(wanted)
+
+    def compute(self) -> float | Tensor:
+        """The value; NaN where no class has positive and negative examples."""
+        if self._metric is None:
+            return math.nan
+        with warnings.catch_warnings(action="ignore"):  # of classes without examples
+            value: Tensor = self._metric.compute()
+        if self._kind.name not in _RANKED:
+            return value
+        known = (self._positive > 0) & (self._positive < self._count)
+        return value.reshape(-1)[known].mean() if known.any() else math.nan
+
+    def _prepared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Predictions and targets as torchmetrics takes them, and the number of classes."""
+        if not self._kind.classes:
+            same = outputs.numel() == targets.numel()
+            return (outputs.reshape(targets.shape) if same else outputs), targets, 0
+        if self._several:
+            return outputs.sigmoid().reshape(targets.shape), targets.long(), self._several
+        if targets.is_floating_point() or outputs.numel() == targets.numel():
+            one = outputs.sigmoid().reshape(-1)
+            chances, targets = torch.stack([1 - one, one], 1), targets.long().reshape(-1)
+        else:
+            chances = by_class(outputs, targets).softmax(1)
+        two = chances.shape[1] == 2 and "task" not in self._kind.options
+        return (chances[:, 1], targets, 1) if two else (chances, targets, chances.shape[1])
+
+    def _made(self, classes: int) -> Any:
+        options, known = dict(self._kind.options), inspect.signature(self._kind.make).parameters
+        if self._kind.classes:
+            known = inspect.signature(self._kind.make.__new__).parameters
+            if self._several:
+                options |= {"task": "multilabel", "num_labels": self._several}
+            else:
+                options |= {"task": "binary" if classes == 1 else "multiclass"}
+                options |= {"num_classes": classes}
+            if "average" in known:
+                options["average"] = "none" if self._kind.name in _RANKED else _AVERAGED
+            if self._ignore is not None and "ignore_index" in known:
+                options["ignore_index"] = self._ignore
+        with warnings.catch_warnings(action="ignore"):  # of the memory that it will take
+            return self._kind.make(**options)
+
+    def _count_classes(self, wanted: Tensor) -> None:
+        classes = len(self._positive)
+        if self._several:
+            self._positive += wanted.reshape(-1, classes).sum(0)
+            self._count += wanted.reshape(-1, classes).shape[0]
+            return
+        counted = wanted if self._ignore is None else wanted[wanted != self._ignore]
+        if classes == 1:
+            self._positive += counted.sum()
+        else:
+            self._positive += torch.bincount(counted.reshape(-1), minlength=classes)
+        self._count += counted.numel()
+
+
+def _kind_of(name: str) -> _Kind:
+    """What a name stands for in torchmetrics. Raises ConfigError."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of its optional parts
+            found = importlib.import_module("torchmetrics")
+    except ImportError:
+        raise ConfigError(
+            f"metrics: '{name}' is none of fedloom's own ({', '.join(_OWN)}), and torchmetrics, "
+            "which may have it, is not installed; pip install fedloom[metrics]"
+        ) from None
+    classes = {n.lower(): n for n in found.__all__ if inspect.isclass(getattr(found, n, None))}
+    kinds = {n: getattr(found, n) for n in classes.values()}
+    usable = {n: k for n, k in kinds.items() if _field(k) in ("classification", "regression")}
+    short, options = _SHORT.get(name, (classes.get(name.replace("_", "").lower(), ""), {}))
+    if short not in usable:
+        hint = did_you_mean(name, [*_OWN, *_SHORT, *usable])
+        raise ConfigError(
+            f"metrics: neither fedloom nor torchmetrics has a metric '{name}'; {hint}"
+        )
+    return _Kind(short, usable[short], options, _field(usable[short]) == "classification")
+
+
+def _field(kind: type) -> str:
+    return kind.__module__.removeprefix("torchmetrics.").partition(".")[0]
