@@ -145,8 +145,9 @@ def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
             *trace(small(Ditto(), torch.float64, engine=engine, data=with_tests(torch.float64)), 3)
         ][-1]
         rows.append(loop.history[-1])
-        values, basis = loop.client_values(None)
-        assert basis == "own test sets, personal models"
+        found = loop.client_values(None)
+        values = found.values["accuracy"]
+        assert found.basis == "own test sets, personal models"
         tests = loop.fed.data.test_clients
         for i, row in loop.memory.get(range(7)).items():
             index = tests.of(i)

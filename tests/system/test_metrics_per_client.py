@@ -1,4 +1,4 @@
-"""Values per client: only what is known of single examples, and as the metric's own mean says."""
+"""Values per client: every metric, on each client's own rows, and as the metric's own mean says."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch.nn.functional as F
 
 from fedloom import Evaluation, FedAvg
 from fedloom.data import from_clients
+from fedloom.report import comparison, group_runs, load_run
+from fedloom.report.clients import client_cells
+from fedloom.report.tables import table_cells
 from fedloom.submodels import HeteroFL
 from tiny import small
 
@@ -34,22 +37,93 @@ def with_tests(sizes=(3, 5, 8, 4)):
     return from_clients([sample(n) for n in sizes], client_tests=[sample(2 * n) for n in sizes])
 
 
+def ranked(scores, positive):
+    """The area under the ROC curve: how often a positive example is above a negative one."""
+    one, other = scores[positive][:, None], scores[~positive]
+    return (one > other).double().mean()
+
+
+class Auc:
+    """Class 1 against the rest, on the whole set; not a number without both."""
+
+    higher_is_better = True
+
+    def reset(self):
+        self.seen = []
+
+    def update(self, outputs, targets):
+        self.seen.append((outputs[:, 1] - outputs[:, 0], targets == 1))
+
+    def compute(self):
+        return float(ranked(*map(torch.cat, zip(*self.seen, strict=True))))
+
+
+ALL = {"auc": Auc(), "batch": mean_accuracy, "each": lambda o, t: (o.argmax(1) == t).float()}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("own", [True, False])
-def test_a_mean_of_batches_has_no_value_per_client(engine, own, engine_of, tmp_path):
+def test_every_metric_is_measured_on_each_clients_own_rows(engine, engine_of, tmp_path):
     made = engine if engine.startswith("vec") else engine_of(engine)
-    parts = {"data": with_tests()} if own else {}
-    metrics = {"acc": mean_accuracy, "each": lambda o, t: (o.argmax(1) == t).float()}
-    result = small(FedAvg(), engine=made, metrics=metrics, **parts, **UPWARDS).run(tmp_path / "run")
+    data = with_tests()
+    result = small(FedAvg(), engine=made, metrics=ALL, data=data).run(tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert told["metrics"] == result.client_metrics and told["values"] == result.clients
+    assert told["basis"] == "own test sets" and [*told["metrics"]] == [*ALL]
+    for i in range(data.population):
+        index = data.test_clients.of(i)
+        with torch.no_grad():
+            z, y = result.model(data.test_inputs[index]), data.test_targets[index]
+        right = float((z.argmax(1) == y).double().mean())
+        assert told["metrics"]["each"][i] == pytest.approx(right)
+        assert told["metrics"]["batch"][i] == pytest.approx(right)
+        assert told["metrics"]["auc"][i] == pytest.approx(float(ranked(z[:, 1] - z[:, 0], y == 1)))
+    row, values = result.history[-1], told["metrics"]["auc"]
+    for where in (row, result.summary):
+        assert where["client_auc_worst"] == min(values)
+        assert where["client_auc_mean"] == pytest.approx(np.mean(values))
+        assert where["client_each_spread"] == pytest.approx(np.std(told["metrics"]["each"]))
+        assert where["client_batch_worst"] == min(told["metrics"]["batch"])
+    assert result.per_client()[0].keys() == {"client", "examples", *ALL}
+    assert result.per_client()[0]["auc"] == min(values)
+    group = group_runs([load_run(tmp_path / "run")])
+    heads, cells = table_cells(comparison(group))
+    assert cells[0][heads.index("worst client, each")] == f"{row['client_each_worst']:.4g}"
+    assert comparison(group)[0]["client_each_tenth"] == row["client_each_tenth"]
+
+
+def test_one_class_gives_no_auc_and_says_so(tmp_path):
+    draw = np.random.default_rng(1)
+    sample = lambda *labels: (draw.normal(size=(len(labels), 5)).astype("float32"), labels)
+    some = [sample(0, 1, 2), sample(1, 0), sample(2, 0, 1, 1)]
+    tests = [sample(1, 1, 1), sample(0, 1, 0), sample()]
+    some, tests = ([(x, np.array(y, dtype="int64")) for x, y in part] for part in (some, tests))
+    data = from_clients(some, client_tests=tests)
+    result = small(FedAvg(), metrics=ALL, data=data, cohort=2).run(tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert result.clients[0] is None and result.clients[1] in (0.0, 0.5, 1.0)
+    assert told["why_none"]["auc"] == {"its test rows have one class": [0], "no test rows": [2]}
+    assert told["why_none"]["each"] == {"no test rows": [2]}
+    assert told["metrics"]["each"][0] is not None and told["metrics"]["each"][2] is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_own_rows_a_metric_of_a_set_has_no_value_per_client(engine, engine_of, tmp_path):
+    made = engine if engine.startswith("vec") else engine_of(engine)
+    metrics = {name: ALL[name] for name in ("batch", "auc", "each")}
+    result = small(FedAvg(), engine=made, metrics=metrics, **UPWARDS).run(tmp_path / "run")
     assert result.last == pytest.approx(result.history[-1]["test_each"])
     assert result.clients == [None] * len(result.clients)
     told = json.loads((tmp_path / "run" / "clients.json").read_text())
-    assert told["basis"] == "not measured" and not any(told["values"])
-    assert not [k for k in [*result.history[-1], *result.summary] if k.startswith("client_")]
+    why = {"it needs test rows of the client's own: data.tests = matched": [*range(7)]}
+    assert told["why_none"]["batch"] == told["why_none"]["auc"] == why
+    assert all(v is not None for v in told["metrics"]["each"])
+    assert {k for k in result.summary if k.startswith("client_")} == {
+        f"client_each_{part}" for part in ("mean", "worst", "tenth", "spread")
+    }
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_some_batches_of_means_leave_no_value_per_client(engine, engine_of):
+def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(engine, engine_of):
     def mixed(outputs, targets):
         found = (outputs.argmax(1) == targets).float()
         return found if len(found) == 500 else found.mean()
@@ -57,7 +131,26 @@ def test_some_batches_of_means_leave_no_value_per_client(engine, engine_of):
     made = engine if engine.startswith("vec") else engine_of(engine)
     data = with_tests((3, 5, 8, 542))  # 1,116 examples are 500, 500 and 116
     result = small(FedAvg(), engine=made, metrics={"mixed": mixed}, data=data, **UPWARDS).run()
-    assert 0 < result.last < 1 and result.clients == [None] * 4
+    for i, found in enumerate(result.clients):
+        index = data.test_clients.of(i)
+        with torch.no_grad():
+            right = result.model(data.test_inputs[index]).argmax(1) == data.test_targets[index]
+        assert found == pytest.approx(float(right.double().mean()))
+
+
+def test_the_report_has_every_metric_of_clients_with_names(tmp_path):
+    draw = np.random.default_rng(4)
+    sample = lambda n: (draw.normal(size=(n, 5)).astype("float32"), np.arange(n) % 3)
+    names = ["north", "south", "west"]
+    data = from_clients({n: sample(9) for n in names}, client_tests={n: sample(6) for n in names})
+    metrics = {name: ALL[name] for name in ("auc", "each")}
+    result = small(FedAvg(), metrics=metrics, data=data, cohort=2).run(tmp_path / "run")
+    heads, lines, count = client_cells(group_runs([load_run(tmp_path / "run")]))
+    assert heads == ["client", "examples", "auc", "each"] and count == 3
+    for i, name in enumerate(names):
+        (line,) = [line for line in lines if line[0] == name]
+        assert line[2:] == [f"{result.client_metrics[k][i]:.4g}" for k in metrics]
+    assert result.summary["client_each_worst_name"] in names
 
 
 def test_sub_models_have_no_value_per_client_of_a_mean_of_batches():

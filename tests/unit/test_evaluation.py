@@ -90,10 +90,15 @@ def test_when_to_evaluate():
 def test_scores_add_up():
     import torch
 
-    one = Score(2, 1.0, {"a": 1.0}, {"a": 2.0}, torch.tensor([1.0, 0.0]), torch.ones(2))
-    two = Score(3, 0.5, {"a": 2.0}, {"a": 3.0}, torch.tensor([1.0, 1.0, 0.0]), torch.ones(3))
+    first, second = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0, 0.0])
+    sums = {"a": 1.0, "b": 4.0}, {"a": 2.0, "b": 2.0}
+    one = Score(2, 1.0, *sums, {"a": first, "b": first}, {"a": torch.ones(2), "b": torch.ones(2)})
+    sums = {"a": 2.0, "b": 5.0}, {"a": 3.0, "b": 3.0}
+    two = Score(3, 0.5, *sums, {"a": second}, {"a": torch.ones(3)})
     both = add([one, two])
-    assert both[:3] == (5, 1.5, {"a": 3.0}) and both.each.tolist() == [1, 0, 1, 1, 0]
+    assert both[:3] == (5, 1.5, {"a": 3.0, "b": 9.0})
+    assert both.each.keys() == both.share.keys() == {"a"}  # of b not all examples are known
+    assert both.each["a"].tolist() == [1, 0, 1, 1, 0] and both.share["a"].tolist() == [1] * 5
     assert add([]).examples == 0
 
 

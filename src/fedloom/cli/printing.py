@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # columns of the comparison, the first to be left out first
 _DROPPABLE = (
+    "worst client, .*",
     "EMA last",
     "last",
     "time per round",

@@ -34,7 +34,7 @@ from ..submodels.base import whole
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .downlink import Downlink
 from .message import Ask, Head, Refusal, Update, What, answer_to, one_line, sealed
-from .scores import refuse_metrics, score_in
+from .scores import score_in
 from .shapes import probe_of, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
@@ -113,13 +113,11 @@ class FederationEngine:
                 f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
                 "which does not have them: give data without test sets of the clients"
             )
-        if self._tests:
-            refuse_metrics(fed)
-            if plan.rule is not None:
-                raise CompositionError(
-                    f"evaluate = nodes measures the whole model, and with {plan.rule.name} every "
-                    "size is measured; take evaluate = server"
-                )
+        if self._tests and plan.rule is not None:
+            raise CompositionError(
+                f"evaluate = nodes measures the whole model, and with {plan.rule.name} every "
+                "size is measured; take evaluate = server"
+            )
         if plan.aggregation.private:
             self.attendance.redraws = 0
         keep_memory()
@@ -212,9 +210,9 @@ class FederationEngine:
             self._net.load_buffers(buffers)
             return scores_of(self._plan, self._fed, self._net, x, inputs, targets, first)
 
-    def measured(self, x: Vec, buffers: Vec, round: int) -> list[Score]:
+    def measured(self, x: Vec, buffers: Vec, round: int) -> dict[int, Score]:
         """The scores of a model on the test examples that nodes have; see engines.base.Remote."""
-        packet, found = pack(rec(msg=rec(x=x), buffers=buffers)), []
+        packet, found = pack(rec(msg=rec(x=x), buffers=buffers)), dict[int, Score]()
         heads = {
             i: Ask(run=self.run, what="evaluate", round=round, client=i, taken=-1, kept=0)
             for i, count in enumerate(self._tests)
@@ -224,7 +222,7 @@ class FederationEngine:
         answers = self._exchange(sent, self.deadline, len(sent)) if sent else {}
         for i, head in heads.items():
             try:
-                found.append(score_in(answers.get(i), head, self._tests[i], self._fed.metrics))
+                found[i] = score_in(answers.get(i), head, self._tests[i], self._fed.metrics)
             except WireError as error:
                 _log.warning("round %d: client %d: not measured: %s", round, i, error)
         return found

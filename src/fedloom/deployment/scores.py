@@ -6,35 +6,30 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from ..core.net import Net
 from ..core.vector import Rec
 from ..engines.evaluation import Score, add, scores_of
 from ..engines.metrics import is_whole
-from ..errors import ClientError, CompositionError, WireError
+from ..errors import ClientError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .message import Head, Measured, Refusal, answer_to
 
-
-def refuse_metrics(fed: Federation) -> None:
-    """Raise CompositionError for metrics that cannot be added up."""
-    for name, metric in fed.metrics.items():
-        if is_whole(metric):
-            raise CompositionError(
-                f"metric '{name}' is measured on a whole set, and evaluate = nodes adds up what "
-                "nodes measure; take evaluate = server, or a metric that is a function"
-            )
+_NOTHING = Score(0, 0.0, {}, {}, {}, {})
 
 
 def measured(plan: Plan, fed: Federation, net: Net, sent: Rec, about: Head) -> Measured:
-    """The sums of a model and its buffers over this node's test examples."""
-    data, none = fed.data, torch.empty(0)
-    found = Score(0, 0.0, {}, {}, none, none)
+    """The sums of a model and its buffers over this node's test examples. A metric of a whole set
+    counts as one of all its examples, and as one of none where it is not defined.
+    """
+    data, found = fed.data, _NOTHING
     if data.test_inputs is not None and data.test_targets is not None:
         net.load_buffers(sent.buffers)
         found = add(scores_of(plan, fed, net, sent.msg.x, data.test_inputs, data.test_targets))
+    for name in (k for k, metric in fed.metrics.items() if is_whole(metric) and found.examples):
+        count = float(found.examples) if math.isfinite(found.values[name]) else 0.0
+        found.values[name] = found.values[name] * count if count else 0.0
+        found.weights[name] = count
     if not all(map(math.isfinite, (found.loss, *found.values.values()))):
         raise ClientError("what it measured on its test examples is not finite")
     told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
@@ -55,8 +50,7 @@ def score_in(raw: bytes | None, about: Head, examples: int, metrics: Mapping[str
         raise WireError(f"it measured {head.examples} examples, and has {examples}")
     if head.values.keys() != metrics.keys() or head.weights.keys() != metrics.keys():
         raise WireError(f"it measured {', '.join(head.values)}, not {', '.join(metrics)}")
-    none = torch.empty(0)
-    found = Score(head.examples, head.loss, head.values, head.weights, none, none)
+    found = Score(head.examples, head.loss, head.values, head.weights, {}, {})
     try:
         for name, metric in metrics.items():
             found.mean(name, metric)

@@ -76,13 +76,15 @@ def refuse_settings(config: Config) -> None:
         )
 
 
-def experiment_of(config: Config, roll: Clients, data: FederatedData) -> Experiment:
-    """The run on what is known of the data at one place."""
+def experiment_of(
+    config: Config, roll: Clients, data: FederatedData, by_nodes: bool = False
+) -> Experiment:
+    """The run on what is known of the data at one place. by_nodes: they measure models."""
     made = config.experiment(data)
     capacities = roll.capacities()
     if capacities is not None:
         made.capacities = capacities
-    if made.evaluate.clients and data.test_clients is None:
+    if made.evaluate.clients and data.test_clients is None and not by_nodes:
         made.evaluate = dataclasses.replace(made.evaluate, clients=False)
     return made
 
@@ -104,7 +106,8 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     if any(entry.name for entry in roll.client):
         names = tuple(entry.name or f"client {i}" for i, entry in enumerate(roll.client))
         data = dataclasses.replace(data, client_names=names)
-    made = experiment_of(config, roll, data)
+    by_nodes = agreed is not None and fed.settings().evaluate == "nodes"
+    made = experiment_of(config, roll, data, by_nodes)
     _refuse_there(made.net(), made)
     return made
 

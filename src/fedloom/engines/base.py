@@ -80,9 +80,9 @@ class Remote(Protocol):
     def announced(self, packet: Mapping[str, bytes], round: int) -> None:
         """Hear the compressed fields of a round's broadcast, before its exchanges."""
 
-    def measured(self, x: Vec, buffers: Vec, round: int) -> list[Score]:
-        """The scores of a model after so many rounds on the test examples of the clients, which
-        they have; nothing if the server measures.
+    def measured(self, x: Vec, buffers: Vec, round: int) -> dict[int, Score]:
+        """{client: the score of a model after so many rounds on the test examples that it has};
+        nothing if the server measures.
         """
 
 

@@ -76,7 +76,7 @@ def evaluate_by_batches(
     parts = ((rows_of((inputs,), i)[0], rows_of((targets,), i)[0]) for i in batches)
     total = score_of(plan, fed, net, x, parts)
     back = torch.cat(batches).argsort()
-    each, share = (v[back] if len(v) else v for v in (total.each, total.share))
+    each, share = ({k: v[back] for k, v in of.items()} for of in (total.each, total.share))
     return total._replace(each=each, share=share)
 
 

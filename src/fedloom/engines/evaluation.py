@@ -26,17 +26,16 @@ EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence n
 
 
 class Score(NamedTuple):
-    """Sums over examples: the loss, and every metric with its weights. each, share: the first
-    metric and its weights per example; empty without a metric, if it needs the whole set, or if it
-    gives means of batches.
+    """Sums over examples: the loss, and every metric with its weights. each, share: the metrics and
+    their weights per example, but for those of a whole set and those that give means of batches.
     """
 
     examples: int
     loss: float
     values: dict[str, float]
     weights: dict[str, float]
-    each: Tensor
-    share: Tensor
+    each: dict[str, Tensor]
+    share: dict[str, Tensor]
 
     def mean(self, name: str, metric: Any) -> float:
         """The weighted mean of a metric, after the metric's own `final`."""
@@ -167,7 +166,7 @@ def evaluate_range(
     depends on the batch, not on who evaluates it. The caller has loaded the buffers.
     """
     functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
-    headline = next(iter(fed.metrics), "")
+    known = dict.fromkeys(functions)  # whose values are those of examples
     seed = key(fed.seed, "evaluate")
     rows: list[list[Tensor]] = []  # of a batch the losses, the metrics, their weights: (B,) each
     net.train(False)
@@ -190,21 +189,20 @@ def evaluate_range(
                 row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
                 shares = [weight_of(k, f, wanted) for k, f in functions.items()]
                 rows.append([per_example(loss, count, "the loss"), *row, *shares])
-            if headline in values and _per_batch(values[headline], count):
-                headline = ""
-    return _scores(rows, list(functions), headline) if rows else []
+            known = {k: None for k in known if not _per_batch(values[k], count)}
+    return _scores(rows, list(functions), list(known)) if rows else []
 
 
-def _scores(rows: list[list[Tensor]], names: list[str], headline: str) -> list[Score]:
+def _scores(rows: list[list[Tensor]], names: list[str], known: list[str]) -> list[Score]:
     """A Score per batch. All values go to the host together, and are added up there."""
     table = _on_host([torch.cat(column) for column in zip(*rows, strict=True)])
-    scores, none = [], torch.empty(0)
+    scores = []
     for part in torch.split(table, [len(row[0]) for row in rows], 1):
         each = dict(zip(names, part[1:], strict=False))
         share = dict(zip(names, part[1 + len(names) :], strict=True))
         sums = {k: float((v * share[k]).sum()) for k, v in each.items()}
         mass = {k: float(v.sum()) for k, v in share.items()}
-        shown = each.get(headline, none), share.get(headline, none)
+        shown = {k: each[k] for k in known}, {k: share[k] for k in known}
         scores.append(Score(part.shape[1], float(part[0].sum()), sums, mass, *shown))
     return scores
 
@@ -216,12 +214,12 @@ def add(scores: list[Score]) -> Score:
         return functools.reduce(lambda a, b: a + b, values, 0.0)
 
     names = scores[0].values if scores else {}
-    known = all(len(s.each) == s.examples for s in scores)  # of every example
-    rows = [(s.each, s.share) for s in scores if known] or [(torch.empty(0), torch.empty(0))]
+    known = [k for k in names if all(k in s.each for s in scores)]  # of every example
     return Score(
         sum(s.examples for s in scores),
         total(s.loss for s in scores),
         {k: total(s.values[k] for s in scores) for k in names},
         {k: total(s.weights[k] for s in scores) for k in names},
-        *(torch.cat(column) for column in zip(*rows, strict=True)),
+        {k: torch.cat([s.each[k] for s in scores]) for k in known},
+        {k: torch.cat([s.share[k] for s in scores]) for k in known},
     )

@@ -6,7 +6,7 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,14 @@ from ..core.curves import Value, tested
 from ..core.own_parts import short
 from ..core.vector import Rec, tree
 from ..engines import Ranks
+from ..engines.base import Remote
+from ..engines.evaluation import add
 from ..errors import CheckpointError, ConfigError, unknown
-from ..server.client_evaluation import spread_of
+from ..server.client_evaluation import PerClient
 from ..server.evaluation import Curve
 from ..server.ledger import Ledger
 from ..server.rounds import Loop
-from ..server.submodel_evaluation import text
+from ..server.submodel_evaluation import NOT_MEASURED, text
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import group_of
 from ..storage.rank_states import RankStates
@@ -40,9 +42,10 @@ class Result:
     """history: one row per round. model: the trained module, in evaluation mode. state: the
     server's record.
 
-    clients: the headline metric per client, None for a client without test samples. path: the run
-    directory, if there is one. client_names, examples: the clients' names, if they have some, and
-    how many training samples each has.
+    clients: the headline metric per client, None for a client without test samples;
+    client_metrics: every metric of the run so. path: the run directory, if there is one.
+    client_names, examples: the clients' names, if they have some, and how many training samples
+    each has.
     """
 
     history: list[dict[str, Any]]
@@ -54,6 +57,7 @@ class Result:
     path: Path | None = None
     client_names: tuple[str, ...] = ()
     examples: tuple[int, ...] = ()
+    client_metrics: Mapping[str, list[float | None]] = field(default_factory=dict)
 
     def curve(self, column: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a column of the history, where it was measured. Raises ConfigError
@@ -113,14 +117,17 @@ class Result:
         return notebook.page(self.summary, self.per_client(), self._curve(name))
 
     def per_client(self) -> list[dict[str, Any]]:
-        """A row per client, the worst first: client (its name or number), examples, and the
-        headline metric; those that were not measured come last.
+        """A row per client, the worst first: client (its name or number), examples, and every
+        metric, of which the headline decides; those that were not measured come last.
         """
         about = self.summary["metric"]
         names = self.client_names or range(len(self.clients))
         rows: list[dict[str, Any]] = [
             {"client": name, "examples": size, about["name"]: value}
-            for name, size, value in zip(names, self.examples, self.clients, strict=True)
+            | {metric: each[i] for metric, each in self.client_metrics.items()}
+            for i, (name, size, value) in enumerate(
+                zip(names, self.examples, self.clients, strict=True)
+            )
         ]
         sign = -1.0 if about["higher_is_better"] is False else 1.0
         known = [row for row in rows if row[about["name"]] is not None]
@@ -134,15 +141,17 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     names: the run's names in the summary; rounds: how many were planned.
     """
     names = {**names, "algorithm": short(names["algorithm"])}
-    clients, basis = _per_client(loop)
+    found = _per_client(loop)
+    clients = found.values[loop.headline]
     by_client, by_size = _by_size(loop)
     summary = _summary(loop, names, rounds, group_of(config)) | by_size
     names_of = loop.fed.data.client_names
-    summary |= spread_of(loop.headline, clients, loop.curve.higher_is_better, names_of)
+    summary |= found.columns(loop.fed.metrics, loop.curve.higher_is_better, names_of)
     module = loop.net.export(loop.model(), loop.buffers).cpu()
     folder = loop.folder
     if folder is not None:
-        about = {"round": loop.round, "metric": loop.headline, "basis": basis, "values": clients}
+        about = {"round": loop.round, "metric": loop.headline, "basis": found.basis}
+        about |= {"values": clients, "metrics": found.values, "why_none": found.why}
         about |= by_client | ({"names": list(names_of)} if names_of else {})
         try:
             write = functools.partial(_write, folder, module, loop.ledger.as_dict())
@@ -158,7 +167,7 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)
     sizes = tuple(loop.fed.data.sizes.tolist())
     parts = (loop.history, module, loop.ledger, summary, state, clients, path)
-    return Result(*parts, client_names=names_of, examples=sizes)
+    return Result(*parts, names_of, sizes, found.values)
 
 
 def _write(
@@ -256,16 +265,23 @@ def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
     return None if at is None else {"round": at[0], "value": at[1]}
 
 
-def _per_client(loop: Loop) -> tuple[list[float | None], str]:
-    """The headline metric per client, and a text that says on what; see client_values."""
+def _per_client(loop: Loop) -> PerClient:
+    """Every metric per client; see Loop.client_values."""
     data = loop.fed.data
-    none: list[float | None] = [None] * loop.fed.population
+    nobody: list[float | None] = [None] * loop.fed.population
+    none = PerClient(dict.fromkeys([*loop.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
+    if loop.evaluation.clients and loop.at_nodes:
+        return loop.client_values(add([*loop.at_nodes.values()]))
+    if loop.folder is not None and (loop.folder.path / "clients.json").is_file():
+        kept = loop.folder.read_object("clients.json")  # nodes are not asked again at the end
+        if isinstance(loop.engine, Remote) and kept.get("round") == loop.round:
+            return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
     if not loop.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
-        return none, "not measured"
+        return none
     assert data.test_targets is not None
     by_class = data.classes is not None and data.test_targets.ndim == 1
     if data.test_clients is None and not by_class:
-        return none, "not measured"
+        return none
     known = loop.size_scores().get(1.0)  # the whole model
     return loop.client_values(known or loop.tested())
 

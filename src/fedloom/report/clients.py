@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 
 from .runs import Group, Run
-from .tables import human_value
+from .tables import further, human_value, unit_of
 
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
 SHOWN = 100  # clients of a table; of more, the worst
 
 
 def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], int]:
-    """Headings, lines, and how many clients there are: the mean over the seeds of the metric of
+    """Headings, lines, and how many clients there are: the mean over the seeds of every metric of
     each client, the worst of the first group first; nothing for clients without names.
 
-    Groups whose clients are not those of the first one are left out.
+    The headline decides who is worst. Groups whose clients are not those of the first one are left
+    out.
     """
     found = [(group, values) for group in groups if (values := _values(group)) is not None]
     if not found:
@@ -28,14 +30,32 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
     sign = -1.0 if metric.higher_is_better is False else 1.0
     first = found[0][1]
     order = sorted(range(len(clients)), key=lambda i: (np.isnan(first[i]), sign * first[i]))
-    lines = []
+    lines, columns = [], _columns(found)
     for i in order[:SHOWN]:
         name, examples = clients[i]
-        cells = [None if np.isnan(values[i]) else float(values[i]) for _, values in found]
-        lines.append([name, f"{examples:,}", *(human_value(v, metric.unit) for v in cells)])
-    word = f"{metric.name.replace('_', ' ')}{' %' if metric.unit == 'share' else ''}"
-    heads = [f"{group.label}, {word}" if len(found) > 1 else word for group, _ in found]
-    return ["client", "examples", *heads], lines, len(clients)
+        cells = [_cell(values[i], unit) for _, values, unit in columns]
+        lines.append([name, f"{examples:,}", *cells])
+    return ["client", "examples", *(head for head, _, _ in columns)], lines, len(clients)
+
+
+def _columns(found: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats, str]]:
+    """(heading, value of every client, unit) of every metric of every group, the headlines
+    first.
+    """
+    shown = [(group, group.metric.name, group.metric.unit, values) for group, values in found]
+    for group, _ in found:
+        for name in further(group):
+            if (values := _values(group, name)) is not None:
+                shown.append((group, name, unit_of(name), values))
+    columns = []
+    for group, name, unit, values in shown:
+        word = f"{name.replace('_', ' ')}{' %' if unit == 'share' else ''}"
+        columns.append((f"{group.label}, {word}" if len(found) > 1 else word, values, unit))
+    return columns
+
+
+def _cell(value: float, unit: str) -> str:
+    return human_value(None if np.isnan(value) else float(value), unit)
 
 
 def prepared(groups: Sequence[Group]) -> list[str]:
@@ -53,17 +73,24 @@ def _clients(run: Run) -> list[tuple[str, int]]:
     return [(str(name), int(size)) for name, size in zip(names, sizes, strict=True)]
 
 
-def _values(group: Group) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """The mean of every client's metric over the seeds with the same clients; NaN where none."""
+def _values(group: Group, metric: str | None = None) -> _Floats | None:
+    """The mean of every client's metric over the seeds with the same clients; NaN where none. None:
+    the headline.
+    """
     if not group.counted or not (clients := _clients(group.counted[0])):
         return None
     rows = [
-        [np.nan if value is None else float(value) for value in run.clients["values"]]
+        [np.nan if value is None else float(value) for value in values]
         for run in group.counted
-        if run.clients.get("values") and _clients(run) == clients
+        if (values := _of(run, metric)) and _clients(run) == clients
     ]
     table = np.array([row for row in rows if len(row) == len(clients)])
     if not table.size or np.isnan(table).all():
         return None
-    means: np.ndarray[Any, np.dtype[np.float64]] = table.mean(axis=0)
+    means: _Floats = table.mean(axis=0)
     return means
+
+
+def _of(run: Run, metric: str | None) -> list[float | None]:
+    found = run.clients if metric is None else run.clients.get("metrics") or {}
+    return list(found.get("values" if metric is None else metric) or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from .tables import (
     human_seconds,
     human_target,
     human_value,
+    unit_of,
 )
 
 # what is tested, as a column's heading
@@ -31,6 +33,7 @@ TESTED_HEADS: Mapping[Value, str] = {
 }
 # of the metric beside what is tested: the name, the row's key
 _OTHERS = {"last": "last_mean", "best": "best_mean", "EMA last": "ema_mean"}
+_FURTHER = re.compile(r"client_(.+)_worst")  # the key of a further metric
 ON_REQUEST = ("difference", "p")  # the lines below a printed table have them
 
 
@@ -75,8 +78,18 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column(head, head, [_value(row, f"client_{name}") for row in rows])
         for name, head in CLIENTS.items()
     ]
-    made += [*_skews(rows), *_costs(rows), *_tests(rows)]
+    made += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
     return [column for column in made if any(cell != MISSING for cell in column.cells)]
+
+
+def _further(rows: Sequence[Row]) -> list[Column]:
+    """The worst client by each further metric that runs measured at their clients."""
+    found = {key: match[1] for key in rows[0] if (match := _FURTHER.fullmatch(key))}
+    return [
+        Column(head, head, [human_value(row[key], unit_of(name)) for row in rows])
+        for key, name in found.items()
+        for head in (f"worst client, {name}",)
+    ]
 
 
 def _costs(rows: Sequence[Row]) -> list[Column]:

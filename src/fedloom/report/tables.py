@@ -125,12 +125,25 @@ def comparison(
     over the seeds that reached it, None if none did; `reached` and `not_reached` say how many did
     and did not. `bytes` counts up and down, `seconds` leaves evaluation out; `simulated_seconds`
     and `simulated_to_target` are of the described devices, else None. `label_distance` and
-    `size_gini` say how unequal the clients' data are (report/skew.py).
+    `size_gini` say how unequal the clients' data are (report/skew.py). `client_worst`, `_tenth` and
+    `_spread` are of the headline at the clients, `client_METRIC_worst` and so on of a further one.
     """
-    return [_row(group, target, value) for group in groups]
+    others = dict.fromkeys(name for group in groups for name in further(group))
+    return [_row(group, target, value, [*others]) for group in groups]
 
 
-def _row(group: Group, target: float | None, value: Value) -> Row:
+def further(group: Group) -> list[str]:
+    """The metrics per client beside the headline."""
+    known = (name for run in group.counted for name in run.clients.get("metrics") or ())
+    return [name for name in dict.fromkeys(known) if name != group.metric.name]
+
+
+def unit_of(name: str) -> str:
+    """The unit of a metric that is not the headline, whose run says it."""
+    return "share" if name == "accuracy" else ""
+
+
+def _row(group: Group, target: float | None, value: Value, others: Sequence[str]) -> Row:
     runs, metric = group.counted, group.metric
     final = [last(run, metric.column) for run in runs]
     tested = [value_of(run, value) for run in runs]
@@ -162,6 +175,11 @@ def _row(group: Group, target: float | None, value: Value) -> Row:
         **{
             f"client_{name}": mean([r.summary.get(f"client_{metric.name}_{name}") for r in runs])
             for name in CLIENTS
+        },
+        **{
+            key: mean([r.summary.get(key) for r in runs])
+            for other in others
+            for key in (f"client_{other}_{name}" for name in CLIENTS)
         },
         "label_distance": mean_labels(unequal),
         "size_gini": mean_gini(unequal) if unequal else None,

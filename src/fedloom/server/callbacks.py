@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from ..engines.evaluation import Score
-from .client_evaluation import spread_of
 from .ledger import own_columns, put
 
 Row = dict[str, Any]
@@ -54,11 +53,11 @@ def columns(loop: Any, scores: Mapping[str, Score], last: bool) -> Row:
     row: Row = {}
     if loop.sizes and (loop.evaluation.sizes_due(loop.round) or last):
         row |= loop.sizes.columns(loop.size_scores(scores.get("test")))
-    tests = loop.fed.data.test_clients is not None and loop.evaluation.clients
-    if "test" in scores and tests and loop.sizes is None:
-        values, _ = loop.client_values(scores["test"])
+    tests = loop.fed.data.test_clients is not None or loop.at_nodes
+    if "test" in scores and tests and loop.evaluation.clients and loop.sizes is None:
+        found = loop.client_values(scores["test"])
         better, names = loop.curve.higher_is_better, loop.fed.data.client_names
-        row |= spread_of(loop.headline, values, better, names)
+        row |= found.columns(loop.fed.metrics, better, names)
     row |= own_columns(_measured(loop, last), loop.history[-1], "measures")
     for part, score in scores.items():
         put(row, part, score, loop.fed.metrics)

@@ -1,13 +1,15 @@
-"""How each client fares: its metric on its own test set, with the model that it uses itself."""
+"""How each client fares: every metric on its own test set, with the model that it uses itself."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec
@@ -19,9 +21,46 @@ from ..engines.evaluation import Score, score_of
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.client_state import ClientStates
-from .submodel_evaluation import client_values
+from .submodel_evaluation import NOT_MEASURED, client_values
 
 _AT_ONCE = 64  # clients whose states are read together
+
+
+class PerClient(NamedTuple):
+    """values: {metric: its value per client, None where there is none}. why: {metric: {reason: the
+    clients without a value}}. basis: on what the first one was measured.
+    """
+
+    values: dict[str, list[float | None]]
+    why: dict[str, dict[str, list[int]]]
+    basis: str
+
+    @classmethod
+    def of(cls, name: str, values: list[float | None], lacking: str, basis: str) -> PerClient:
+        """One metric; lacking: why a client has no value."""
+        none = [i for i, v in enumerate(values) if v is None]
+        return cls({name: values}, {name: {lacking: none}} if none else {}, basis)
+
+    def joined(self, other: PerClient) -> PerClient:
+        """The metrics of both."""
+        basis = self.basis if self.values and self.basis != NOT_MEASURED else other.basis
+        return PerClient(self.values | other.values, self.why | other.why, basis)
+
+    def ordered(self, names: Sequence[str]) -> PerClient:
+        """The same in this order of the metrics."""
+        return self._replace(values={name: self.values[name] for name in names})
+
+    def columns(
+        self, metrics: Mapping[str, Any], higher: bool | None, names: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """spread_of() of every metric. higher: whether a larger value of the first one is better;
+        names: the clients'.
+        """
+        row: dict[str, Any] = {}
+        for place, (name, values) in enumerate(self.values.items()):
+            better = higher_is_better(name, metrics.get(name)) if place else higher
+            row |= spread_of(name, values, better, names)
+        return row
 
 
 class ClientTests:
@@ -34,7 +73,6 @@ class ClientTests:
         self._how = how  # statistics of a batch norm that keeps none: see Evaluation.statistics
         self._normed = keeps_no_statistics(net.module)
         self._private = None if plan.private is None else plan.private.kept(net)
-        self.metric = next(iter(fed.metrics), "loss")
 
     def values(
         self,
@@ -43,42 +81,112 @@ class ClientTests:
         group: Group,
         told: Callable[[], tuple[Vec, Rec, Vec]],
         round: int,
-    ) -> tuple[list[float | None], str]:
-        """The headline metric per client, and a text that says on what. score: of the common model
-        on the test set; told: gives the server's model, the next message, and the buffers.
+        nodes: Mapping[int, Score],
+    ) -> PerClient:
+        """Every metric of the run per client. score: of the common model on the test set; told:
+        gives the server's model, the next message, and the buffers; nodes: what they measured.
         """
-        if self.plan.personalises and self.fed.data.test_clients is not None:
-            found = self._personal(memory, group, told(), round)
-            return found, "own test sets, personal models"
-        if self.metric not in self.fed.metrics:
-            return [None] * self.fed.population, "not measured"
-        return client_values(self.fed.data, self.fed.metrics[self.metric], score)
+        data, names = self.fed.data, [*self.fed.metrics] or ["loss"]
+        if nodes:
+            seen = {i: self._means(s) for i, s in nodes.items()}
+            return self._gathered(seen, names, "own test rows, at the nodes", "no answer")
+        if self.plan.personalises and data.test_clients is not None:
+            seen = self._each(memory, group, told(), round)
+            return self._gathered(seen, names, "own test sets, personal models")
+        found = PerClient({}, {}, NOT_MEASURED)
+        alone = [k for k in names if k in score.each]  # known of single examples
+        for name in alone:
+            values, basis = client_values(data, self.fed.metrics, score, name)
+            lacking = "no test rows" if data.test_clients is not None else "no test rows of a class"
+            found = found.joined(PerClient.of(name, values, lacking, basis))
+        rest = [k for k in names if k not in alone]
+        if rest and self.fed.metrics and data.test_clients is not None:
+            seen = self._each(None, group, told(), round)
+            return found.joined(self._gathered(seen, rest, "own test sets")).ordered(names)
+        for name in rest:
+            nobody = [None] * self.fed.population
+            why = "it needs test rows of the client's own: data.tests = matched"
+            found = found.joined(PerClient.of(name, nobody, why, NOT_MEASURED))
+        return found.ordered(names)
 
-    def _personal(
-        self, memory: ClientStates, group: Group, told: tuple[Vec, Rec, Vec], round: int
-    ) -> list[float | None]:
-        """The same of the clients' own models, None without test samples."""
+    def _gathered(
+        self,
+        seen: Mapping[int, Mapping[str, float]],
+        names: Sequence[str],
+        basis: str,
+        lacking: str = "no test rows",
+    ) -> PerClient:
+        """What was measured client by client; NaN is None, and why says so."""
+        found = PerClient({}, {}, basis)
+        for name in names:
+            values: list[float | None] = [None] * self.fed.population
+            why: dict[str, list[int]] = {}
+            for i in range(self.fed.population):
+                value = seen.get(i, {}).get(name)
+                if value is not None and math.isfinite(value):
+                    values[i] = value
+                else:
+                    reason = lacking if value is None else self._undefined(i)
+                    why.setdefault(reason, []).append(i)
+            found = found.joined(PerClient({name: values}, {name: why} if why else {}, basis))
+        return found
+
+    def _undefined(self, i: int) -> str:
+        """Why a metric is no number on a client's test rows."""
+        data = self.fed.data
+        if data.test_clients is not None and data.test_targets is not None:
+            mine = data.test_targets[data.test_clients.of(i).to(data.test_targets.device)]
+            if len(mine.unique(dim=0)) == 1:
+                return "its test rows have one class"
+        return "it is not defined on its test rows"
+
+    def _means(self, score: Score) -> dict[str, float]:
+        """Every metric of a score, NaN where nothing counts; the loss where there is none."""
+        if not self.fed.metrics:
+            return {"loss": score.loss / max(score.examples, 1)}
+        return {
+            k: score.mean(k, metric) if score.weights[k] else math.nan
+            for k, metric in self.fed.metrics.items()
+        }
+
+    def _each(
+        self, memory: ClientStates | None, group: Group, told: tuple[Vec, Rec, Vec], round: int
+    ) -> dict[int, dict[str, float]]:
+        """Every client that has test samples on these alone, with its own model, which its state
+        has; memory None: with the common one.
+        """
         assert self.fed.data.test_clients is not None
         some = [i for i in range(self.fed.population) if len(self.fed.data.test_clients.of(i))]
-        found: dict[int, float] = {}
+        found: dict[int, dict[str, float]] = {}
         for a in range(0, len(some), _AT_ONCE):
             chunk = some[a : a + _AT_ONCE]
-            rows, last = memory.get(chunk), memory.last(chunk)
-            new = [i for i in chunk if last[i] is None] if group.rank == 0 else []
-            todo = [i for i in chunk if i in rows or i in new]
+            if memory is None:
+                rows, todo = None, chunk[group.rank :: group.size]
+            else:
+                rows, last = memory.get(chunk), memory.last(chunk)
+                new = [i for i in chunk if last[i] is None] if group.rank == 0 else []
+                todo = [i for i in chunk if i in rows or i in new]
             work = functools.partial(self._some, todo, rows, told, round)
             mine, error = group.attempt(work)
             for part in group.gather(mine, error):
                 found |= part or {}
-        return [found.get(i) for i in range(self.fed.population)]
+        return found
 
     def _some(
-        self, todo: list[int], rows: dict[int, Rec], told: tuple[Vec, Rec, Vec], round: int
-    ) -> dict[int, float]:
-        return {i: self._value(i, rows.get(i), *told, round) for i in todo}
+        self,
+        todo: list[int],
+        rows: dict[int, Rec] | None,
+        told: tuple[Vec, Rec, Vec],
+        round: int,
+    ) -> dict[int, dict[str, float]]:
+        if rows is None:
+            return {i: self._means(self._score(i, told[0], told[2])) for i in todo}
+        return {i: self._values(i, rows.get(i), *told, round) for i in todo}
 
-    def _value(self, i: int, row: Rec, x: Vec, msg: Rec, buffers: Vec, round: int) -> float:
-        """One client's metric; row: its state, None before its first round."""
+    def _values(
+        self, i: int, row: Rec, x: Vec, msg: Rec, buffers: Vec, round: int
+    ) -> dict[str, float]:
+        """One client's metrics; row: its state, None before its first round."""
         if self._private is not None and row is not None:
             x = self._private.filled(x, row.own)
             msg = msg._replace(x=self._private.filled(msg.x, row.own))
@@ -87,10 +195,7 @@ class ClientTests:
             with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
                 own = None if row is None else row.alg
                 x = personal_model(self.plan.algorithm, self.net.init(), msg, own)
-        score = self._score(i, x, buffers)
-        if self.metric not in self.fed.metrics:
-            return score.loss / max(score.examples, 1)
-        return score.mean(self.metric, self.fed.metrics[self.metric])
+        return self._means(self._score(i, x, buffers))
 
     def _score(self, i: int, x: Vec, buffers: Vec) -> Score:
         data = self.fed.data

@@ -35,7 +35,7 @@ from .arrivals import as_json, chooser, restored
 from .billing import all_billed, simulated_seconds, together, wasted
 from .callbacks import columns, tell
 from .choosing import Chosen, Told, UnderWay
-from .client_evaluation import ClientTests, untested
+from .client_evaluation import ClientTests, PerClient, untested
 from .divergence import Watch
 from .durations import Durations
 from .evaluation import Curve, Evaluation, held_out
@@ -94,6 +94,7 @@ class Loop:
     buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
     under_way: UnderWay | None = None  # of an asynchronous clock
     saved: int = -1
+    at_nodes: dict[int, Score] = field(default_factory=dict)  # what nodes measured last
     _tested: tuple[Rec, Score] | None = None  # the server state that was tested last
 
     def __post_init__(self) -> None:
@@ -288,21 +289,22 @@ class Loop:
         with self._saved_after_an_error():
             self.group.first(lambda: tell(evaluated, self.on_round, row, model))
 
-    def client_values(self, score: Score) -> tuple[list[float | None], str]:
-        """The headline metric per client, with the model that it would use itself, and a text that
-        says on what. score: of the common model on the test set.
+    def client_values(self, score: Score) -> PerClient:
+        """Every metric per client, with the model that it would use itself. score: of the common
+        model on the test set.
         """
         told = lambda: (self.model(), self._asked("broadcast", self.srv), self.buffers)
-        return self._clients.values(score, self.memory, self.group, told, self.round)
+        found = self.memory, self.group, told, self.round, self.at_nodes
+        return self._clients.values(score, *found)
 
     def scores(self) -> dict[str, Score]:
         """The current model on the test set and on the validation split."""
         data = self.fed.data
         out = {} if self._held_out is None else {"validation": self.score(*self._held_out)}
         if isinstance(self.engine, Remote):
-            found = self.engine.measured(self.model(), self.buffers, self.round)
-            if found:
-                return {"test": add(found), **out}
+            self.at_nodes = self.engine.measured(self.model(), self.buffers, self.round)
+            if self.at_nodes:
+                return {"test": add([*self.at_nodes.values()]), **out}
         return out if data.test_inputs is None else {"test": self.tested(), **out}
 
     def tested(self) -> Score:

@@ -24,6 +24,8 @@ from ..submodels.base import Rule, View
 from ..submodels.slicing.layers import unscaled
 from .evaluation import Evaluation
 
+NOT_MEASURED = "not measured"
+
 
 def text(capacity: float) -> str:
     """A capacity as text, for columns and tables.
@@ -65,26 +67,29 @@ def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
     return held
 
 
-def client_values(data: FederatedData, metric: Any, score: Score) -> tuple[list[float | None], str]:
+def client_values(
+    data: FederatedData, metrics: Mapping[str, Any], score: Score, name: str
+) -> tuple[list[float | None], str]:
     """{client: metric} from one pass over the common test set, and a text that says on what.
 
     Clients with test sets of their own are measured on these. Otherwise a client's value is the
     test set's value per class, weighted by the client's label shares: what a test set with its own
     label distribution would give on average. Means of batches tell nothing of clients.
     """
-    if not len(score.each):  # nothing is known of single examples
-        return [None] * data.population, "not measured"
-    rows = torch.stack([score.each * score.share, score.share], 1)
+    if name not in score.each:  # nothing is known of single examples
+        return [None] * data.population, NOT_MEASURED
+    share = score.share[name]
+    rows = torch.stack([score.each[name] * share, share], 1)
     targets, basis = data.test_targets, "own test sets"
     if data.test_clients is not None:
         index, owners = data.test_clients.indices, data.test_clients.owners()
         sums = torch.zeros(data.population, 2, dtype=rows.dtype).index_add_(0, owners, rows[index])
     elif data.classes is None or targets is None or targets.ndim != 1:
-        return [None] * data.population, "not measured"
+        return [None] * data.population, NOT_MEASURED
     else:
         sums = _by_class(data, targets.cpu(), rows)
         basis = "test set weighted by the client's labels"
-    return [final(metric, v / w) if w else None for v, w in sums.tolist()], basis
+    return [final(metrics[name], v / w) if w else None for v, w in sums.tolist()], basis
 
 
 def _by_class(data: FederatedData, labels: Tensor, rows: Tensor) -> Tensor:
@@ -272,9 +277,9 @@ class Sizes:
     def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
         """The metric per client, each with a sub-model of its size, and a text: on what."""
         if self.metric not in self.fed.metrics or not scores:
-            return [None] * self.fed.population, "not measured"
-        metric = self.fed.metrics[self.metric]
-        found = {c: client_values(self.fed.data, metric, s) for c, s in scores.items()}
+            return [None] * self.fed.population, NOT_MEASURED
+        about = self.fed.data, self.fed.metrics
+        found = {c: client_values(*about, s, self.metric) for c, s in scores.items()}
         own = [found[c][0][i] for i, c in enumerate(self.fed.capacities)]
         return own, next(iter(found.values()))[1]
 
@@ -315,8 +320,8 @@ class Sizes:
             score = known.get(capacity) or self.tested(engine, x, buffers, capacity, round)
             values: list[float | None] = []
             if self.metric in self.fed.metrics:
-                metric = self.fed.metrics[self.metric]
-                values, _ = client_values(self.fed.data, metric, score)
+                about = self.fed.data, self.fed.metrics
+                values, _ = client_values(*about, score, self.metric)
             rows.append(
                 {
                     "capacity": capacity,
