@@ -87,6 +87,51 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
     ]
 
 
+def test_nodes_measure_every_metric_on_their_own_rows(tmp_path):
+    """A metric of a whole set too, whose common value is the mean over the sites' rows."""
+    pytest.importorskip("torchmetrics")
+    base = ["model=logistic", "model.inputs=3", "model.classes=3", "rounds=2", "cohort=4"]
+    config = resolve("digits", [*base, "local.epochs=2", "local.batch=8", "metrics=auc,accuracy"])
+    fed = folder(tmp_path, config, (None,) * 4, evaluate="nodes", standardise=True)
+    files = []
+    for i, rows in enumerate((20, 35, 50, 40)):
+        train = table(tmp_path / f"{i}.csv", rows, seed=i)
+        test = table(tmp_path / f"{i}t.csv", 30 + i, seed=10 + i) if i else None
+        if i == 3:  # the first of its rows, all of one class
+            lines = test.read_text().splitlines()
+            test.write_text("\n".join([lines[0], *(x for x in lines if x[-2:] == ",1")]) + "\n")
+        files.append(site_file(tmp_path / f"{i}.toml", train, test))
+    here = Here(fed, files)
+    result = serve(fed, lambda roll: here)
+    told = json.loads((fed.run / "clients.json").read_text())
+    count = [0, 31, 32, len(here.places[3]._node.fed.data.test_targets)]
+    for i in (1, 2, 3):
+        data = here.places[i]._node.fed.data
+        with torch.no_grad():
+            z, y = result.model.eval()(data.test_inputs), data.test_targets
+        right = (z.argmax(1) == y).double().mean()
+        assert told["metrics"]["accuracy"][i] == pytest.approx(float(right))
+        p, each = z.softmax(1), []
+        for c in set(y.tolist()) if i < 3 else ():
+            a, b = p[y == c, c], p[y != c, c]
+            each.append(float((a[:, None] > b).double().mean()))
+        if each:
+            assert told["values"][i] == pytest.approx(sum(each) / len(each), abs=1e-6)
+    assert told["basis"] == "own test rows, at the nodes"
+    assert told["why_none"]["auc"] == {
+        "no answer, or no test rows": [0],
+        "it is not defined on its test rows, as an AUC of one class is not": [3],
+    }
+    row, auc = result.history[-1], told["values"]
+    assert row["test_auc"] == pytest.approx((31 * auc[1] + 32 * auc[2]) / 63)
+    assert row["client_auc_worst"] == min(auc[1], auc[2]) == result.summary["client_auc_worst"]
+    hits = sum(n * (v or 0) for n, v in zip(count, told["metrics"]["accuracy"], strict=True))
+    assert row["test_accuracy"] == pytest.approx(hits / sum(count))
+    again = Here(fed, files)  # nothing is asked, and nothing is lost
+    assert serve(fed, lambda roll: again).clients == result.clients and not again.asked
+    assert json.loads((fed.run / "clients.json").read_text()) == told
+
+
 def test_a_server_with_tests_of_its_own_equals_the_simulation(tmp_path):
     config = resolve("digits", [*SMALL, "algorithm=scaffold"])
     sizes = [int(n) for n in config.data().sizes]

@@ -89,7 +89,9 @@ class ClientTests:
         data, names = self.fed.data, [*self.fed.metrics] or ["loss"]
         if nodes:
             seen = {i: self._means(s) for i, s in nodes.items()}
-            return self._gathered(seen, names, "own test rows, at the nodes", "no answer")
+            return self._gathered(
+                seen, names, "own test rows, at the nodes", "no answer, or no test rows"
+            )
         if self.plan.personalises and data.test_clients is not None:
             seen = self._each(memory, group, told(), round)
             return self._gathered(seen, names, "own test sets, personal models")
@@ -138,7 +140,7 @@ class ClientTests:
             mine = data.test_targets[data.test_clients.of(i).to(data.test_targets.device)]
             if len(mine.unique(dim=0)) == 1:
                 return "its test rows have one class"
-        return "it is not defined on its test rows"
+        return "it is not defined on its test rows, as an AUC of one class is not"
 
     def _means(self, score: Score) -> dict[str, float]:
         """Every metric of a score, NaN where nothing counts; the loss where there is none."""
