@@ -295,8 +295,8 @@ class VmapRound:
             lambda x: self._full(lambda g: g(x), zeros(x), who, obj, place),
             lambda x: self._full(lambda g: g.loss(x), x.new_zeros(()), who, obj, place),
         )
-        functions = {"full": full, "kept": self.kept, "around": self.around}
-        return Job(**numbers, lr=lr, step=step, **functions, draws=Draws(who.draws, self.msg.x))
+        job = Job(**numbers, lr=lr, step=step, full=full, kept=self.kept, around=self.around)
+        return job._replace(draws=Draws(who.draws, self.msg.x))
 
     def _start(self, who: _Clients, obj: Rec, lr: Tensor) -> Any:
         job = self._job(who, obj, lr, 0)

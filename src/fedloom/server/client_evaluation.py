@@ -106,7 +106,7 @@ class ClientTests:
             seen = self._each(None, group, told(), round)
             return found.joined(self._gathered(seen, rest, "own test sets")).ordered(names)
         for name in rest:
-            nobody = [None] * self.fed.population
+            nobody: list[float | None] = [None] * self.fed.population
             why = "it needs test rows of the client's own: data.tests = matched"
             found = found.joined(PerClient.of(name, nobody, why, NOT_MEASURED))
         return found.ordered(names)
@@ -138,7 +138,7 @@ class ClientTests:
         data = self.fed.data
         if data.test_clients is not None and data.test_targets is not None:
             mine = data.test_targets[data.test_clients.of(i).to(data.test_targets.device)]
-            if len(mine.unique(dim=0)) == 1:
+            if bool((mine == mine[:1]).all()):
                 return "its test rows have one class"
         return "it is not defined on its test rows, as an AUC of one class is not"
 
