@@ -272,7 +272,7 @@ def fitted(
     whole = kept = chosen(columns([dict(row) for row in rows]), names)
     for name in _DROPPABLE if names is None else ():
         if min(_width(kept[:1]), _NAME) + 2 + _width(kept[1:]) > space:
-            kept = [column for column in kept if column.name != name]
+            kept = [column for column in kept if not re.fullmatch(name, column.name)]
     if not kept:
         return ""
     first, *others = kept
