@@ -1,11 +1,12 @@
 """What engine = "auto" loses to the best manual choice, on three problems.
 
-    python benchmarks/auto.py [--repeats 7] [--only LEAF]
+    python benchmarks/auto.py [--repeats 7] [--only LEAF] [--settle 40]
 
 Logistic regression (784-10, 1,000 clients x 60, cohort 100, batch 20), FAFED's Fashion-MNIST CNN
 (20 clients x 3,000, 10 steps of batch 50) and LEAF's FEMNIST CNN (6.6 million parameters, 10
-clients x 40, batch 10). Every candidate's rounds alternate; the last column is auto's choice
-against the best of all, by medians.
+clients x 40, batch 10). Every engine's rounds alternate; the last column is auto against the
+best of all, by medians. In a first part `auto` runs alone until its processes have started and it
+has decided.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import FederatedData, from_arrays, iid
-from fedloom.engines import choose, make_engine
+from fedloom.engines import Auto, make_engine
 from fedloom.engines.client_results import Asked
 from fedloom.models import cnn_fafed_fashion, cnn_femnist, logistic
 from fedloom.server.rounds import Loop
@@ -55,14 +56,26 @@ def problems() -> dict[str, tuple[Callable[[], nn.Module], FederatedData, Any, L
     }
 
 
+def settle(loop: Loop, limit: float) -> None:
+    """Run rounds of `auto` for so many seconds, in which it decides."""
+    began, t = time.perf_counter(), 0
+    while time.perf_counter() - began < limit:
+        _round(loop, t)
+        t += 1
+
+
+def _round(loop: Loop, t: int) -> None:
+    message = loop.plan.algorithm.broadcast(loop.srv)
+    loop.engine.round(Asked(message, loop.buffers, {}, loop.cohorts.of(t), t))
+
+
 def seconds(loops: dict[str, Loop], repeats: int) -> dict[str, float]:
     """Medians of a round, candidates in turn."""
     times: dict[str, list[float]] = {name: [] for name in loops}
     for t in range(repeats + 1):
         for name, loop in loops.items():
-            message = loop.plan.algorithm.broadcast(loop.srv)
-            cohort, started = loop.cohorts.of(t), time.perf_counter()
-            loop.engine.round(Asked(message, loop.buffers, {}, cohort, t))
+            started = time.perf_counter()
+            _round(loop, 10**5 + t)  # after those of settle()
             times[name].append(time.perf_counter() - started)
     return {name: statistics.median(found[1:]) for name, found in times.items()}
 
@@ -72,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", default="", help="a word of a problem's name")
+    parser.add_argument("--settle", type=float, default=40.0, help="seconds")
     options = parser.parse_args()
     repeats = options.repeats
     torch.manual_seed(0)
@@ -80,26 +94,25 @@ def main() -> None:
             continue
         parts = {"model": model, "data": data, "cohort": cohort, "local": local, "metrics": {}}
         make = functools.partial(Experiment, algorithm=FedAvg(), rounds=10**6, **parts)
-        first = make().build()
-        members = first.cohorts.of(0)
-        began = time.perf_counter()
-        choice = choose(first.plan, first.fed, first.net, members, 10**6)
-        took = time.perf_counter() - began
-        names = {*(c.format(-(-len(members) // 4)) for c in CANDIDATES), choice.engine}
-        loops = {}
-        for name in sorted(names):
-            loop = make().build()
-            loop.engine = make_engine(name)
+        loops = {"auto": make(engine="auto").build()}
+        auto = loops["auto"].engine
+        assert isinstance(auto, Auto)
+        clients = len(loops["auto"].cohorts.of(0))
+        for name in (c.format(-(-clients // 2)) for c in CANDIDATES):
+            loops[name] = make().build()
+            loops[name].engine = make_engine(name)
+        for name, loop in loops.items():
             loop.engine.open(loop.plan, loop.fed, loop.net)
             loop.begin()
-            loops[name] = loop
+            if name == "auto":
+                settle(loop, options.settle)
         found = seconds(loops, repeats)
         for loop in loops.values():
             loop.engine.close()
         best = min(found.values())
-        print(f"{problem}: auto took {took:.1f} s: {choice}")
+        print(f"{problem}: {auto.text}, in {auto.way}")
         for name, value in sorted(found.items(), key=lambda item: item[1]):
-            mark = f"   auto, {value / best:.2f} of the best" if name == choice.engine else ""
+            mark = f"   auto, {value / best:.2f} of the best" if name == "auto" else ""
             print(f"    {name:26} {1e3 * value:9.1f} ms{mark}")
 
 

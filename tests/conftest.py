@@ -59,7 +59,7 @@ def _interruptible() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_remembered() -> Iterator[None]:
-    """No test, and no process that it starts, uses what engine=auto measured in another one."""
+    """No test, and no process that it starts, uses what was measured or told in another one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOOM_CACHE", "")
         yield

@@ -1,9 +1,12 @@
-"""engine = "auto": what is measured, what is chosen, and that a run keeps to it."""
+"""engine = "auto": the rule that chooses a family of bits, and the run that measures itself."""
 
 from __future__ import annotations
 
-import datetime
-import json
+import itertools
+import os
+import random
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,219 +15,475 @@ from torch import nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.compare import unequal
+from fedloom.cli.dry_run import estimate
+from fedloom.config import resolve
+from fedloom.core.jobs import Jobs
 from fedloom.core.net import Net
 from fedloom.data import from_clients
-from fedloom.engines import Serial, Vectorised, Workers, auto, bits_of, vmap_range
-from fedloom.engines.auto import choose
+from fedloom.engines import (
+    Auto,
+    Serial,
+    Vectorised,
+    Workers,
+    auto,
+    bits_of,
+    make_engine,
+    vmap_range,
+)
+from fedloom.engines.family import Choice, family_of
 from fedloom.engines.vmap_range import default_chunk
 from fedloom.engines.vmap_round import VmapRound
-from fedloom.errors import ClientError, ConfigError
-from tiny import small, timeless
+from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
+from fedloom.experiment import processes
+from fedloom.storage.seal import resealed
+from tiny import clusters, mlp, small, timeless
+
+MANY = clusters(sizes=[3, 8, 5, 12] * 6)  # 24 clients
+EQUAL = clusters(sizes=[8] * 6)  # rounds of one length
 
 
-def choice(monkeypatch, times, rounds=10**6, algorithm=None, **parts):
-    """What choose() makes of these times per engine; the engines themselves are not run."""
-    monkeypatch.setattr(auto, "processors", lambda: 2)
-    monkeypatch.setattr(Workers, "open", lambda *a: None)
-    monkeypatch.setattr(auto._Trial, "_measure", lambda self, engine: times[engine.text])
-    monkeypatch.setattr(auto._Trial, "_round", lambda self, engine, members: times[engine.text])
-    loop = small(algorithm or FedAvg(), **parts).build()
-    return choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), rounds)
+# -------------------------------------------------------------------------------------- the rule
+def family(model, clients=100, shares=1, algorithm=None):
+    parts = {"model": model, "data": MANY, "rounds": 1}
+    loop = Experiment(algorithm=algorithm or FedAvg(), **parts).build()
+    return family_of(loop.plan, loop.fed, loop.net, clients, shares)
 
 
-TIMES = {"serial": 8.0, "vectorised:5": 2.0, "workers:2+vectorised:2": 1.0}
+class Sized(nn.Module):
+    """Three scores of five values, with so many parameters."""
+
+    def __init__(self, parameters):
+        super().__init__()
+        self.layer, self.rest = nn.Linear(5, 3), nn.Parameter(torch.zeros(parameters - 18))
+
+    def forward(self, inputs):
+        return self.layer(inputs) + self.rest.sum()
+
+
+class Convolving(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(1, 1, 3)
+
+    def forward(self, inputs):
+        return self.layer(inputs[:, None])[:, 0]
+
+
+class Branching(FedAvg):
+    """A direction that depends on a value: not for many clients at once."""
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        return (grad(x) if x.sum() > 0 else -grad(x)), loc
 
 
 @pytest.mark.parametrize(
-    ("best", "times"),
+    ("model", "clients", "shares", "wanted", "why"),
     [
-        ("serial", {"serial": 0.5, "vectorised:5": 2.0, "workers:2": 5.0}),
-        ("workers:2", {"serial": 1.0, "vectorised:5": 2.0, "workers:2": 0.5}),
-        ("vectorised:5", TIMES | {"vectorised:5": 0.5}),
-        ("workers:2+vectorised:2", TIMES | {"workers:2+vectorised:2": 0.5}),
+        (mlp(), 100, 1, "vectorised:50", "cohorts of 100"),
+        (mlp(), 20, 1, "vectorised:20", "cohorts of 20"),
+        (mlp(), 19, 1, "serial", "of a cohort are too few"),
+        (mlp(), 1, 1, "serial", "of a cohort are too few"),
+        (mlp(), 40, 2, "vectorised:20", "cohorts of 40"),
+        (mlp(), 40, 3, "serial", "of a cohort are too few"),
+        (Sized(1 << 17), 50, 1, "vectorised:50", "cohorts of 50"),
+        (Sized((1 << 17) + 1), 50, 1, "serial", "131,073 parameters"),
+        (Convolving(), 100, 1, "serial", "convolutions"),
     ],
 )
-def test_the_fastest_is_chosen(monkeypatch, best, times):
-    """Processes compute their clients as the best engine of one process does."""
-    found = choice(monkeypatch, times, cohort=5)
-    assert found.engine == best
-    assert found.seconds == times
-    assert f"engine = {best}, 500 ms a round" in str(found)
+def test_the_table_of_the_rule(model, clients, shares, wanted, why):
+    found = family(model, clients, shares)
+    assert found.family == wanted and why in found.why and wanted in str(found)
 
 
-@pytest.mark.parametrize(
-    ("best", "times"),
-    [
-        ("serial+onednn", {"workers:2+onednn": 0.7, "serial+onednn": 0.6}),
-        ("workers:2+onednn", {"workers:2+onednn": 0.5, "serial+onednn": 0.8}),
-        ("workers:2", {"workers:2": 0.5, "serial+onednn": 1.1}),
-    ],
-)
-def test_products_in_onednn_are_measured_where_they_are_large(monkeypatch, best, times):
-    monkeypatch.setattr(auto, "gains", lambda module, batch: batch == 4)
-    times = {"serial": 1.0, "vectorised:5": 2.0} | times
-    found = choice(monkeypatch, times, cohort=5, local=Local(epochs=1, batch=4))
-    assert found.engine == best and found.seconds == times
-    found = choice(monkeypatch, times | {"workers:2": 0.9}, cohort=5, local=Local(batch=3))
-    assert "serial+onednn" not in found.seconds
+def test_large_linear_layers_are_computed_in_onednn(monkeypatch):
+    """On a CPU, of float32, in full precision."""
+    monkeypatch.setattr("fedloom.engines.family.gains", lambda module, batch: batch == 8)
+
+    def found(batch=8, dtype=torch.float32, precision="full"):
+        local = Local(batch=batch, precision=precision)
+        parts = {"model": mlp(dtype), "data": clusters(dtype), "local": local}
+        loop = Experiment(algorithm=FedAvg(), rounds=1, **parts).build()
+        return family_of(loop.plan, loop.fed, loop.net, 5).family
+
+    assert found() == "serial+onednn"
+    assert {found(7), found(dtype=torch.float64), found(precision="bf16")} == {"serial"}
 
 
-def test_what_is_hardly_faster_does_not_displace_what_asks_less(monkeypatch):
-    times = {"serial": 1.0, "vectorised:5": 0.99, "workers:2": 0.99}
-    assert choice(monkeypatch, times, cohort=5).engine == "serial"
-
-
-def test_processes_are_not_started_for_a_short_run(monkeypatch):
-    found = choice(monkeypatch, TIMES, rounds=9, cohort=5)
-    assert found.engine == "vectorised:5"
-    assert "18 s" in found.left_out["workers:2"]
-    assert choice(monkeypatch, TIMES, rounds=11, cohort=5).engine == "workers:2+vectorised:2"
-
-
-@pytest.mark.parametrize("rounds", [1, 20, 100, 10**4])
-def test_measuring_takes_two_seconds_or_a_hundredth_of_the_run(monkeypatch, rounds):
-    """A step of 1 s, five clients of one step each. Five engines share the time."""
-    asked = []
-    monkeypatch.setattr(auto, "processors", lambda: 1)
-    monkeypatch.setattr(auto._Trial, "_round", lambda self, engine, members: 1.0)
-    monkeypatch.setattr(
-        auto._Trial, "_measure", lambda self, engine: asked.append(self._budget) or 1.0
-    )
-    loop = small(FedAvg(), cohort=5, local=Local(steps=1)).build()
-    equal = [loop.fed.cost(i) for i in loop.cohorts.of(0)]
-    choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), rounds)
-    one_round = sum(equal) / equal[0]  # s
-    assert asked == [pytest.approx(max(2.0, 0.01 * rounds * one_round) / 5)] * 2
-    assert (asked[0] > 0.5) == (rounds > 20)
-
-
-@pytest.mark.parametrize(("times", "once"), [(9.0, True), (1.4, False)])
-def test_an_engine_that_is_far_behind_gets_one_round(monkeypatch, times, once):
-    """Rounds of 1 s with serial, `times` as much with vectorised, and 1 s for each."""
-    asked: list[str] = []
-
-    def round(self, engine, members):
-        asked.append(engine.text)
-        share = sum(map(self._fed.cost, members)) / self.whole
-        return share * (times if engine.name == "vectorised" else 1.0)
-
-    monkeypatch.setattr(auto, "processors", lambda: 1)
-    monkeypatch.setattr(auto._Trial, "_round", round)
-    loop = small(FedAvg(), cohort=5).build()
-    found = choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), 10)
-    assert (asked.count("vectorised:5") == 1) == once
-    assert found.seconds == pytest.approx({"serial": 1.0, "vectorised:5": times})
-
-
-def test_one_engine_is_open_at_a_time(monkeypatch):
-    opened = []
-    for engine in (Serial, Vectorised):
-        real, end = engine.open, engine.close
-
-        def open(self, *parts, real=real):
-            assert opened in ([], [self])
-            opened[:] = [self]
-            real(self, *parts)
-
-        def close(self, end=end):
-            opened.clear()
-            end(self)
-
-        monkeypatch.setattr(engine, "open", open)
-        monkeypatch.setattr(engine, "close", close)
-    monkeypatch.setattr(auto, "processors", lambda: 1)
-    monkeypatch.setattr(auto, "LEAST", 0.1)
-    loop = small(FedAvg(), cohort=5).build()
-    opened.clear()
-    found = choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), 1)
-    assert set(found.seconds) == {"serial", "vectorised:5"} and not found.left_out and not opened
-    assert torch.equal(small(FedAvg(), cohort=5).build().net.init(), loop.net.init())
-
-
-def test_what_was_measured_is_remembered(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
-    first = choice(monkeypatch, TIMES, rounds=9, cohort=5)
-    assert first.measured == "" and "workers:2" in first.left_out
-
-    # all but what is not known yet: serial only gives the time of a step
-    rest = {"serial": 5.0, "workers:2+vectorised:2": 1.0}
-    again = choice(monkeypatch, rest, rounds=11, cohort=5)
-    assert again.engine == "workers:2+vectorised:2" and again.seconds == TIMES
-    today = datetime.date.today().isoformat()
-    assert again.measured == today and f"measured on {today}" in str(again)
-    # another amount of work, and what is older than a month, are measured anew
-    slow = {name.replace("5", "4"): 3.0 for name in TIMES} | {"workers:2": 3.0}
-    assert choice(monkeypatch, slow, cohort=4).seconds["serial"] == 3.0
-    file = tmp_path / "cache" / "engines.json"
-    file.write_text(file.read_text().replace(today, "2020-02-29"))
-    assert choice(monkeypatch, TIMES | {"serial": 9.0}, cohort=5).seconds["serial"] == 9.0
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "\x00"])
-def test_a_broken_memory_is_none(monkeypatch, tmp_path, text):
-    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path))
-    choice(monkeypatch, TIMES, cohort=5)
-    file = tmp_path / "engines.json"
-    kind = next(iter(json.loads(file.read_text())))
-    for broken in (text, json.dumps({kind: text}), json.dumps({kind: {"day": text, "seconds": 1}})):
-        file.write_text(broken)
-        assert choice(monkeypatch, TIMES | {"serial": 7.0}, cohort=5).seconds["serial"] == 7.0
-    file.unlink()
-    file.mkdir()  # where nothing can be written, nothing is said either
-    assert choice(monkeypatch, TIMES, cohort=5).seconds == TIMES
+@pytest.mark.parametrize("clients", range(20, 400, 7))
+def test_chunks_are_equal_and_there_are_as_many_as_fifties(clients):
+    chunk = int(family(mlp(), clients).family.partition(":")[2])
+    assert chunk < 100 and -(-clients // chunk) == max(1, clients // 50)
 
 
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.rnn, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+        self.rnn, self.out = nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 3)
 
     def forward(self, inputs):
-        return self.out(self.rnn(inputs)[0][:, -1])
+        return self.out(self.rnn(inputs[:, None])[0][:, -1])
 
 
-def test_an_engine_that_refuses_the_model_is_left_out_with_its_reason():
-    data = from_clients([(torch.randn(6, 5, 3), torch.arange(6) % 2)] * 3)
-    loop = Experiment(algorithm=FedAvg(), model=Recurrent, data=data, rounds=2).build()
-    found = choose(loop.plan, loop.fed, loop.net, [0, 1, 2], rounds=2)
-    assert found.engine == "serial" and found.seconds["serial"] > 0
-    assert "LSTM" in found.left_out["vectorised:3"] and "LSTM" in str(found)
+def test_what_cannot_be_computed_for_many_at_once_is_serial_with_the_reason():
+    assert family(Recurrent()).family == "serial" and "LSTM" in family(Recurrent()).why
+    refused = family(mlp(), algorithm=Branching())
+    assert refused.family == "serial" and "Branching" in refused.why
 
 
-def test_real_times_of_an_algorithm_with_a_first_exchange():
-    loop = small(FAFED(), cohort=4).build()
-    found = choose(loop.plan, loop.fed, loop.net, loop.cohorts.of(0), rounds=1)
-    assert set(found.seconds) == {"serial", "vectorised:4"}
-    assert all(0 < s < 5 for s in found.seconds.values())
+def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
+    for name in ("perf_counter", "monotonic", "process_time"):
+        monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock"))
+    for name in ("sched_getaffinity", "cpu_count"):
+        monkeypatch.setattr(os, name, lambda *a: pytest.fail("the processors"), raising=False)
+    loop = Experiment(algorithm=FAFED(), model=mlp(), data=MANY, rounds=1).build()
+    state = torch.get_rng_state()
+    # whether a thread fetches batches, which changes no bit, is all that asks for processors
+    monkeypatch.setattr("fedloom.engines.vectorised.processors", lambda: 1)
+    assert family_of(loop.plan, loop.fed, loop.net, 24).family == "vectorised:24"
+    assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_run_goes_on_with_what_was_chosen(tmp_path, monkeypatch):
+# ----------------------------------------------------------------------- the run measures itself
+class Ways:
+    """Workers of tests, which share processes, and rounds that seem to take as long as is said."""
+
+    def __init__(self, monkeypatch, engine_of=None, alone=1.0, many=1.0, ready=1):
+        self.alone, self.many, self.polls, self.ready = alone, many, 0, ready
+        self.opened, self.closed, self.ways = 0, 0, []
+        self.now = 0.0
+        ways = self
+
+        def made(number, chunk=None, onednn=False):
+            if engine_of is None:  # which gives the numbers of one process
+                inner = Vectorised(chunk) if chunk else Serial(onednn)
+            else:
+                more = f"+vectorised:{chunk}" if chunk else "+onednn" * onednn
+                inner = engine_of(f"workers:{number}{more}")
+            real_open, real_close, real_round = inner.open, inner.close, inner.round
+
+            def opened(*parts):
+                ways.opened, ways.polls = ways.opened + 1, 0
+                real_open(*parts)
+
+            def closed():
+                ways.closed += 1
+                real_close()
+
+            inner.open, inner.close, inner.round = opened, closed, ways.timed("many", real_round)
+            inner.fit, inner.wake, inner.ready = lambda n: None, lambda: None, ways.polled
+            return inner
+
+        monkeypatch.setattr(auto, "Workers", made)
+        monkeypatch.setattr(auto, "processors", lambda: 2)
+        monkeypatch.setattr(auto.time, "perf_counter", lambda: self.now)
+        real = Auto.open
+
+        def open(engine, *parts):
+            real(engine, *parts)
+            engine.here.round = ways.timed("alone", engine.here.round)
+
+        monkeypatch.setattr(Auto, "open", open)
+
+    def timed(self, way, round):
+        def run(asked):
+            self.ways.append(way)
+            took = getattr(self, way)
+            self.now += (took(asked.round) if callable(took) else took) * len(asked.cohort)
+            return round(asked)
+
+        return run
+
+    def polled(self):
+        self.polls += 1
+        return self.polls >= self.ready
+
+
+def run(rounds, algorithm=None, **changes):
+    parts = {"data": EQUAL, "engine": "auto"} | changes
+    return small(algorithm or FedAvg(), rounds=rounds, **parts).run()
+
+
+def plain(rounds):
+    return timeless(small(FedAvg(), data=EQUAL, rounds=rounds).run().history)
+
+
+def test_a_run_begins_alone_and_keeps_the_processes_that_are_faster(monkeypatch):
+    ways = Ways(monkeypatch, alone=0.4, many=0.2, ready=3)
+    found = run(20)
+    # two rounds say what one takes, three pass until the processes are ready
+    assert ways.ways == ["alone"] * 5 + ["many"] * 15
+    assert ways.opened == ways.closed == 1
+    assert timeless(found.history) == plain(20)
+
+
+@pytest.mark.parametrize(("many", "kept"), [(0.37, "many"), (0.39, "alone"), (0.8, "alone")])
+def test_processes_that_do_not_gain_enough_are_ended(monkeypatch, many, kept):
+    ways = Ways(monkeypatch, alone=0.4, many=many)
+    run(16)
+    assert ways.ways == ["alone"] * 3 + ["many"] * 4 + [kept] * 9
+    assert ways.opened == ways.closed == 1
+
+
+def test_the_first_round_after_a_change_does_not_count(monkeypatch):
+    first = {0: 0.45, 3: 50.0}
+    ways = Ways(monkeypatch, alone=lambda r: first.get(r, 0.4), many=lambda r: first.get(r, 0.2))
+    run(12)
+    assert ways.ways == ["alone"] * 3 + ["many"] * 9
+
+
+@pytest.mark.parametrize(("each", "rounds", "starts"), [(0.4, 7, False), (0.4, 8, True)])
+def test_processes_start_only_if_what_is_left_is_worth_it(monkeypatch, each, rounds, starts):
+    """Rounds of 1.6 s: two are done when it is asked, and 8 s are worth it."""
+    ways = Ways(monkeypatch, alone=each, many=each / 2)
+    run(rounds)
+    assert (ways.opened == 1) == starts
+
+
+def test_a_long_first_round_says_enough(monkeypatch):
+    ways = Ways(monkeypatch, alone=4.0, many=1.0)
+    run(6)
+    assert ways.ways[:3] == ["alone", "alone", "many"]
+
+
+def test_rounds_that_become_slower_by_half_ask_again_each_time_later(monkeypatch):
+    """Processes win at first, and lose from round 30 on, as on a machine that became busy."""
+    ways = Ways(monkeypatch, alone=1.0, many=lambda r: 0.5 if r < 30 else 4.0)
+    run(70)
+    assert ways.ways[3:30] == ["many"] * 27
+    after = ways.ways[30:]
+    assert after[:3] == ["many"] * 3  # the median of the last five rounds has to see it
+    assert after[3:] == ["alone"] * 37 and ways.opened == 1  # it is no slower than decided since
+
+    slow = Ways(monkeypatch, alone=lambda r: 2.0 ** (r // 10), many=lambda r: 2.0 ** (r // 10))
+    run(130)
+    trials = [t for t in range(1, 130) if (slow.ways[t - 1], slow.ways[t]) == ("alone", "many")]
+    gaps = [b - a for a, b in itertools.pairwise(trials)]
+    assert len(gaps) >= 2 and gaps[0] >= 20 and gaps[1] >= 40 and slow.opened == len(trials)
+
+
+@pytest.mark.parametrize("name", ["serial", "vectorised:2"])
+@pytest.mark.parametrize("method", [FedAvg, Scaffold, FAFED])
+def test_switches_at_any_round_change_no_bit(monkeypatch, engine_of, name, method):
+    monkeypatch.setattr(processes, "family_of", lambda *given: Choice(name, "a test"))
+    draw, alone = random.Random(name + method.__name__), set()
+    Ways(monkeypatch, engine_of)
+
+    def between(engine, round):
+        if engine._workers is None:
+            engine._start()
+        engine._now = draw.choice([engine.here, engine._workers])
+        alone.add(engine._now is engine.here)
+
+    monkeypatch.setattr(Auto, "_between", between)
+    found = run(10, method(), data=MANY, cohort=7)
+    whole = small(method(), engine=name, rounds=10, data=MANY, cohort=7).run()
+    assert alone == {True, False}
+    assert not unequal(found.state, whole.state)
+    assert timeless(found.history) == timeless(whole.history)
+
+
+@pytest.mark.slow
+def test_real_processes_start_beside_the_run_and_take_over(monkeypatch):
+    for name, value in (("WORTH", 0.0), ("LONG", 0.0), ("FASTER", 1e9)):
+        monkeypatch.setattr(auto, name, value)
+    monkeypatch.setattr(auto, "processors", lambda: 2)
+    engines: list[Auto] = []
+    real = Auto.open
     monkeypatch.setattr(
-        auto._Trial, "_measure", lambda self, engine: 1.0 if engine.text == "vectorised:4" else 2.0
+        Auto, "open", lambda self, *parts: (engines.append(self), real(self, *parts))
     )
+    ways: list[str] = []
+
+    def watch(row):
+        (engine,) = engines
+        ways.append(engine._now.name)
+        until = time.monotonic() + 60
+        while row["round"] == 4 and not engine._workers.ready() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    found = run(8, on_round=watch)
+    assert ways == ["serial"] * 4 + ["workers"] * 4
+    assert engines[0]._workers is None  # they have ended
+    assert timeless(found.history) == plain(8)
+
+
+@pytest.mark.parametrize("when", ["round", "scores"])
+def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
+    monkeypatch, caplog, when
+):
+    ways = Ways(monkeypatch, alone=1.0, many=0.1)
+    made = auto.Workers
+
+    def dying(*given):
+        workers, count = made(*given), []
+        real = getattr(workers, when)
+
+        def fails(*asked):
+            count.append(1)
+            if len(count) == 3:
+                raise WorkerError("workers died 3 times in the same round")
+            return real(*asked)
+
+        setattr(workers, when, fails)
+        return workers
+
+    monkeypatch.setattr(auto, "Workers", dying)
+    found = run(30)
+    assert caplog.text.count("died 3 times in the same round; the run goes on in one process") == 1
+    assert ways.ways[-20:] == ["alone"] * 20 and ways.opened == ways.closed == 1
+    assert timeless(found.history) == plain(30)
+
+
+@pytest.mark.parametrize("error", [ConfigError("'loss' cannot be sent"), OSError(28, "no space")])
+def test_what_cannot_be_sent_stays_in_one_process_and_the_log_says_so_once(
+    monkeypatch, caplog, error
+):
+    ways = Ways(monkeypatch)
+    made = auto.Workers
+
+    def refusing(*given):
+        workers = made(*given)
+
+        def open(*parts):
+            raise error
+
+        workers.open = open
+        return workers
+
+    monkeypatch.setattr(auto, "Workers", refusing)
+    run(30)
+    assert ways.ways == ["alone"] * 30 and ways.closed == 1
+    assert caplog.text.count("the run stays in one process: ") == 1
+
+
+def test_processes_that_never_get_ready_are_given_up(monkeypatch, caplog):
+    ways = Ways(monkeypatch, ready=10**9)
+    monkeypatch.setattr(auto, "STARTING", -1.0)
+    run(12)
+    assert ways.ways == ["alone"] * 12 and ways.closed == 1
+    assert caplog.text.count("no worker process was ready") == 1
+
+
+def test_where_no_process_could_help_none_is_started(monkeypatch):
+    one = Ways(monkeypatch, many=0.1)
+    run(20, cohort=1)  # one client has one process's work
+    monkeypatch.setattr(processes, "family_of", lambda *given: Choice("vectorised:4", ""))
+    run(20, cohort=4)  # and one chunk too
+    monkeypatch.undo()
+    two = Ways(monkeypatch, many=0.1)
+    monkeypatch.setattr(auto, "processors", lambda: 1)
+    run(20)
+    monkeypatch.undo()
+    assert (one.opened, two.opened) == (0, 0)
+    monkeypatch.undo()
+    loop = small(FedAvg(), engine="auto", rounds=20).build()
+    monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(Serial, "open", lambda *parts: None)
+    monkeypatch.setattr(auto, "processors", lambda: 2)
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    assert loop.engine._most == 1  # processes cannot share a GPU
+
+
+# ------------------------------------------------------------------------------------ in a run
+def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path):
+    parts = {"data": MANY, "cohort": 22}
     out = tmp_path / "run"
-    first = small(FedAvg(), engine="auto", cohort=4, rounds=2)
+    first = small(FedAvg(), engine="auto", rounds=2, **parts)
     first.run(out)
-    assert first.engine == "vectorised:4" and first.choice.engine == "vectorised:4"
-    assert 'engine = "vectorised:4"' in (out / "config.toml").read_text()
-    monkeypatch.setattr(auto._Trial, "_measure", lambda *a: pytest.fail("measured again"))
-    again = small(FedAvg(), engine="auto", cohort=4, rounds=4)
-    resumed = again.resume(out)
-    assert again.engine == "vectorised:4"
-    whole = small(FedAvg(), engine="vectorised:4", cohort=4, rounds=4).run()
+    assert first.engine == "auto+vectorised:22" and first.choice.family == "vectorised:22"
+    assert 'engine = "auto+vectorised:22"' in (out / "config.toml").read_text()
+    whole = small(FedAvg(), engine="vectorised:22", rounds=6, **parts).run()
+    for rounds, engine in ((4, "auto"), (5, "auto+vectorised:22"), (6, "vectorised:22")):
+        again = small(FedAvg(), engine=engine, rounds=rounds, **parts)
+        resumed = again.resume(out)
     assert timeless(resumed.history) == timeless(whole.history)
 
 
-def test_measuring_leaves_the_run_as_it_would_have_been(tmp_path):
+def test_a_run_from_before_workers_had_their_familys_name_goes_on(tmp_path):
+    """Its fingerprint says "workers", and its configuration workers:2."""
+    out = tmp_path / "run"
+    small(FedAvg(), rounds=2).run(out)
+    for name, before, after in (
+        ("fingerprint.json", '"engine": "serial"', '"engine": "workers"'),
+        ("config.toml", 'engine = "serial"', 'engine = "workers:2"'),
+    ):
+        text = (out / name).read_text()
+        assert before in text
+        with resealed(out, name):
+            (out / name).write_text(text.replace(before, after))
+    resumed = small(FedAvg(), engine="auto+serial", rounds=4).resume(out)
+    assert timeless(resumed.history) == timeless(small(FedAvg(), rounds=4).run().history)
+    with pytest.raises(CheckpointError, match="engine differ"):
+        small(FedAvg(), engine="auto+vectorised:4", rounds=5).resume(out)
+
+
+def test_a_run_in_the_share_of_a_job_has_one_process(monkeypatch, tmp_path):
+    """Jobs of one processor each, as `fedloom paper --jobs` gives to its runs."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system binds no process to a processor")
+    made = Jobs(_most, 2)
+    if len(os.sched_getaffinity(0)) < 4:  # else a share is more than one
+        assert [found for _, found in made.run([0, 1], lambda n: None, print)] == [1, 1]
+
+
+def _most(piece, say):
+    loop = small(FedAvg(), engine="auto", rounds=20).build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    return loop.engine._most
+
+
+def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
+    group = SimpleNamespace(size=2, rank=0, locals=2, first=lambda f: f())
+    loop = small(FedAvg(), data=MANY).build()
+    for clients, wanted in ((22, "serial"), (40, "vectorised:20")):
+        found = processes.chosen(loop.plan, loop.fed, loop.net, clients, group)
+        assert found.family == wanted
+        for name in (f"auto+{wanted}", f"ranks+auto+{wanted}"):
+            engine = processes.engine_for(name, group, clients, 100)
+            assert engine.text == f"ranks+{wanted}" and not isinstance(engine.inner, Auto)
+    alone = small(FedAvg(), engine="ranks+auto", rounds=2)
+    alone.run()
+    assert alone.engine == "ranks+auto+serial"
+
+
+@pytest.mark.parametrize("given", ["auto", "auto+serial"])
+def test_a_dry_run_says_what_the_rule_took_and_why_and_starts_no_process(monkeypatch, given):
+    monkeypatch.setattr(auto, "Workers", lambda *parts: pytest.fail("processes"))
+    words = ["model=mlp", "model.hidden=[8]", "data.clients=5", "rounds=1000", f"engine={given}"]
+    said = estimate(resolve("digits", words), 1)
+    assert ("auto+serial" in said and "1 of a cohort are too few" in said) == (given == "auto")
+
+
+def test_callbacks_see_every_round_once(monkeypatch):
+    rows: list[int] = []
+    Ways(monkeypatch, many=0.5)
+    run(12, on_round=lambda row: rows.append(row["round"]))
+    assert rows == list(range(1, 13))
+
+
+def test_an_interrupted_run_ends_its_processes(monkeypatch):
+    ways = Ways(monkeypatch, many=0.5)
+
+    def stop(row):
+        if row["round"] == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(20, on_round=stop)
+    assert ways.ways[-1] == "many" and ways.opened == 1 <= ways.closed
+
+
+def test_choosing_leaves_the_run_as_it_would_have_been():
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    chosen = small(FedAvg(), engine="auto", cohort=4, rounds=2)
+    chosen = small(FAFED(), engine="auto", data=MANY, cohort=22, rounds=2)
     one = chosen.run()
     assert torch.equal(torch.get_rng_state(), state)
-    two = small(FedAvg(), engine=chosen.engine, cohort=4, rounds=2).run()
+    two = small(FAFED(), engine="vectorised:22", data=MANY, cohort=22, rounds=2).run()
     assert torch.equal(one.state.x, two.state.x)
 
 
+# ---------------------------------------------------------------------- clients at once, by memory
 def test_the_default_chunk_fits_into_its_budget():
     wide = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 40_000), nn.Linear(40_000, 2))
     data = from_clients([(torch.randn(4, 784), torch.arange(4) % 2)] * 3)
@@ -269,18 +528,25 @@ def test_a_gpu_takes_as_many_clients_as_fit_into_its_free_memory(monkeypatch):
         assert default_chunk(loop.plan, loop.fed, loop.net) == fits
 
 
+# --------------------------------------------------------------------------------------- names
 def test_names():
-    assert [e.text for e in (Serial(), Vectorised(), Vectorised(3), Workers(2), Workers(2, 3))] == [
+    made = [Serial(), Vectorised(), Vectorised(3), Workers(2), Workers(2, 3), Auto(Vectorised(3))]
+    assert [e.text for e in made] == [
         "serial",
         "vectorised",
         "vectorised:3",
         "workers:2",
         "workers:2+vectorised:3",
+        "auto+vectorised:3",
     ]
-    assert bits_of("workers:2") == "workers" and bits_of("vectorised:2") == "vectorised:2"
-    from fedloom.engines import make_engine
-
+    for name in ("auto+serial", "auto+vectorised:3"):
+        assert make_engine(name).text == name
+    assert bits_of("workers:2") == "serial" and bits_of("vectorised:2") == "vectorised:2"
+    assert make_engine("ranks+auto+vectorised:3").text == "ranks+vectorised:3"
     with pytest.raises(ConfigError, match="stands alone"):
         make_engine("auto:2")
+    for wrong in ("vectorised", "workers:2", "auto+serial", "ranks", "workers:2+vectorised:2"):
+        with pytest.raises(ConfigError, match=f"'auto.{wrong.replace('+', '.')}': behind auto"):
+            make_engine(f"auto+{wrong}")
     with pytest.raises(ConfigError, match="only workers and vectorised"):
         make_engine("vectorised:2+workers:2")

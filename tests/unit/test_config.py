@@ -449,9 +449,11 @@ def test_only_what_leaves_the_numbers_alone_may_change(run: Path) -> None:
         with pytest.raises(ConfigError, match="cannot change when a run goes on") as refusal:
             from_run(run, [change])
         assert change.partition("=")[0] in str(refusal.value)
-    for engine in ("serial", "vectorised:2"):
-        with pytest.raises(ConfigError, match=f"'{engine}' cannot replace 'workers:2'"):
+    for engine in ("serial+onednn", "vectorised:2"):
+        with pytest.raises(ConfigError, match=f"'{engine.replace('+', '.')}' cannot replace"):
             from_run(run, [f"engine={engine}"])
+    for engine in ("serial", "workers:4", "auto", "auto+serial", "ranks+serial"):  # the same bits
+        assert from_run(run, [f"engine={engine}"]).values["engine"] == engine
 
 
 def test_a_run_of_a_device_that_is_not_here_goes_on_where_there_is_one(run: Path) -> None:

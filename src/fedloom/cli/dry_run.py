@@ -87,7 +87,8 @@ def estimate(config: Config, seeds: int) -> str:
         beside = f"not started here: the times are one process's, shared among {cost.workers}"
         rows.insert(0, ["engine", f"{cost.workers} processes", beside])
     if experiment.choice is not None:
-        rows.insert(0, ["engine", experiment.choice.engine, f"auto: {experiment.choice}"])
+        why = f"{experiment.choice.why}; a long run tries processes with the same bits"
+        rows.insert(0, ["engine", f"auto+{experiment.choice.family}", why])
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
@@ -102,7 +103,6 @@ def measure(experiment: Experiment) -> Cost:
     """
     from fedloom.engines.base import processors
 
-    _choose(experiment)
     loop = experiment.build()
     workers = _alone(loop)
     loop.engine.open(loop.plan, loop.fed, loop.net)
@@ -122,18 +122,6 @@ def measure(experiment: Experiment) -> Cost:
         loop.engine.close()
     shared = max(1, min(workers, processors()))
     return _cost(experiment, loop, results, training / shared, evaluation / shared, workers)
-
-
-def _choose(experiment: Experiment) -> None:
-    """Let "auto" choose among the engines of this process."""
-    from fedloom.engines import choose
-
-    if experiment.engine == "auto":
-        experiment.engine = "serial"
-        loop = experiment.build()
-        cohort, rounds = loop.cohorts.example, experiment.rounds
-        experiment.choice = choose(loop.plan, loop.fed, loop.net, cohort, rounds, processes=False)
-        experiment.engine = experiment.choice.engine
 
 
 def _alone(loop: Loop) -> int:

@@ -18,7 +18,7 @@ from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import explained, is_own, short
 from ..data import SOURCES, FederatedData, with_client_tests
-from ..engines import Workers, make_engine, on_processes
+from ..engines import Workers, is_auto, make_engine, on_processes
 from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
 from ..experiment.experiment import Experiment
 from ..experiment.settings import Settings
@@ -235,7 +235,7 @@ def from_run(
         if other == ["engine"]:
             raise ConfigError(
                 f"command line: engine = '{engines[1]}' cannot replace '{engines[0]}' when a "
-                "run goes on; only the number of workers can change"
+                "run goes on; only one with the same bits can, such as another number of workers"
             )
         raise ConfigError(
             f"command line: {other[0]} cannot change when a run goes on; only {CHANGEABLE} can: "
@@ -279,7 +279,7 @@ def _complete(
     except ConfigError as error:
         raise ConfigError(f"{origin.of('device')}: {error}") from None
     try:
-        engine = None if values["engine"] == "auto" else make_engine(values["engine"])
+        engine = None if is_auto(values["engine"]) else make_engine(values["engine"])
         if here and isinstance(engine, Workers):  # an existing run may come from another machine
             engine.fit(0)
     except ConfigError as error:

@@ -6,9 +6,10 @@ from ..core.onednn import has_onednn
 from ..core.registry import Registry
 from ..errors import ConfigError
 from ..storage.identity import bits_of
-from .auto import Auto, Choice, choose
+from .auto import Auto
 from .base import Engine
 from .evaluation import Score
+from .family import Choice, family_of
 from .ranks import Ranks
 from .serial import Serial
 from .vectorised import Vectorised
@@ -25,7 +26,8 @@ __all__ = [
     "Vectorised",
     "Workers",
     "bits_of",
-    "choose",
+    "family_of",
+    "is_auto",
     "make_engine",
     "on_processes",
 ]
@@ -45,14 +47,17 @@ ENGINES: Registry[type] = Registry(
 def make_engine(text: str) -> Engine:
     """An engine by its name: "serial", "workers" (one per processor), "workers:4", "vectorised",
     "vectorised:20" (clients at once), or "workers:2+vectorised:20", both; "serial+onednn" and
-    "workers:4+onednn" with large products in oneDNN; "ranks+" and one of them, as torchrun chooses
-    by itself.
+    "workers:4+onednn" with large products in oneDNN; "auto+serial", "auto+vectorised:25": that or
+    workers with the same bits; "ranks+" and one of them, as torchrun chooses by itself.
 
     Raises ConfigError for anything else.
     """
     first, plus, second = text.partition("+")
     if first == "ranks" and not second.startswith("ranks"):
-        return Ranks(make_engine(second) if plus else Serial())
+        inner = make_engine(second) if plus else Serial()
+        return Ranks(inner.here if isinstance(inner, Auto) else inner)
+    if first == "auto" and plus:
+        return _auto(second, text)
     name, number = _parsed(first, text)
     if second == "onednn":
         return _in_onednn(name, number, text)
@@ -67,6 +72,25 @@ def make_engine(text: str) -> Engine:
     if name == "serial":
         return Serial()
     return Vectorised(number) if name == "vectorised" else Workers(number)
+
+
+def is_auto(engine: str | Engine) -> bool:
+    """Say whether an engine is still to be chosen by the rule, see family.py.
+
+    >>> is_auto("auto"), is_auto("ranks+auto"), is_auto("auto+serial")
+    (True, True, False)
+    """
+    return engine in ("auto", "ranks+auto")
+
+
+def _auto(family: str, text: str) -> Engine:
+    here = None if family.partition("+")[0] in ("auto", "ranks") else make_engine(family)
+    if type(here) is Serial or (type(here) is Vectorised and ":" in family):
+        return Auto(here)
+    raise ConfigError(
+        f"engine '{text}': behind auto+ stands what a rule has chosen, serial, serial+onednn or "
+        "vectorised:N, as in 'auto+vectorised:25'; write 'auto' to let it choose"
+    )
 
 
 def _in_onednn(name: str, number: int | None, text: str) -> Engine:
@@ -97,8 +121,8 @@ def _parsed(part: str, text: str) -> tuple[str, int | None]:
     ENGINES.known(name)
     if name == "auto":
         raise ConfigError(
-            f"engine '{text}': 'auto' stands alone, and is replaced by another engine's name when "
-            "a run begins"
+            f"engine '{text}': 'auto' stands alone, or behind 'ranks+'; when a run begins, what a "
+            "rule has chosen is written behind it, as in 'auto+vectorised:25'"
         )
     if name == "ranks":
         raise ConfigError(f"engine '{text}': ranks stands first and alone, as in 'ranks+serial'")

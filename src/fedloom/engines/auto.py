@@ -1,217 +1,218 @@
-"""engine = "auto": measure the engines on the very model and data, and take the fastest."""
+"""The engine `auto`: the run begins at once in one process, and its own rounds are the measurement.
+
+Worker processes start beside a run that is long enough, and take over between two rounds when they
+are ready. That changes no bit, because they compute the same family (see family.py). The faster way
+stays. When rounds become slower by half, the other way is tried again, each time after twice as
+many rounds.
+"""
 
 from __future__ import annotations
 
-import functools
-import statistics
+import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import Tensor
 
 from ..core.net import Net
-from ..core.onednn import gains
-from ..core.vector import Rec, tree
-from ..errors import FedloomError
+from ..core.vector import Vec
+from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .author_checks import at_server
-from .base import Engine, processors
+from .base import processors
 from .client_results import Asked
-from .questions import answered
+from .client_round import RangeResult
+from .evaluation import Score
+from .pace import Pace
 from .serial import Serial
-from .summation import root
-from .timing_cache import Measured
 from .vectorised import Vectorised
-from .vmap_range import default_chunk
-from .vmap_refusals import refuse_model
 from .workers import Workers
 
-LEAST, SHARE = 2.0, 0.01  # seconds, and share of the run's time, that measuring takes at most
-ENGINES = 5  # that are measured: the time is shared out among them
-WORTH = 20.0  # seconds that a run must last before processes are started to see how fast they are
-ONEDNN = "+onednn"
-WIDEST = 128  # clients at once that are tried
-HOPELESS = 1.5  # times the best: a long first round that is slower is the last
-MARGIN = 0.97  # a later candidate must be this much faster, because it needs more of the machine
+T = TypeVar("T")
+WORTH = 8.0  # seconds that what is left of a run must last before processes are started for it
+LONG = 2.0  # seconds of a first round that says enough
+TRIAL = 3  # rounds that count, by which two ways are compared
+FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
+SLOWER = 1.5  # times as long as when it was decided: then the other way is tried again
+STARTING = 300.0  # seconds that processes may take to start
+PATIENCE = 20  # rounds before the other way is tried again, the first time
 
-
-@dataclass(frozen=True)
-class Choice:
-    """The engine, the seconds a round would take with each candidate, and why others were not
-    tried. measured: the day, where that was an earlier run's.
-    """
-
-    engine: str
-    seconds: Mapping[str, float]
-    left_out: Mapping[str, str]
-    measured: str = ""
-
-    def __str__(self) -> str:
-        others = [f"{k} {_shown(v)}" for k, v in self.seconds.items() if k != self.engine]
-        others += [f"not {k}: {why}" for k, why in self.left_out.items()]
-        others += [f"measured on {self.measured}"] if self.measured else []
-        said = f"engine = {self.engine}"
-        if self.engine in self.seconds:
-            said += f", {_shown(self.seconds[self.engine])} a round"
-        return said + (f" ({'; '.join(others)})" if others else "")
+_log = logging.getLogger(__name__)
 
 
 class Auto:
-    """Measure serial, vectorised and workers on the real model and data, for at most 2 s or a
-    hundredth of the run, and choose the fastest. Its name goes into the run's configuration.
+    """One process, or worker processes that compute the same bits: whichever takes less time.
+
+    here: the engine of one process, with the number of clients at once given.
     """
 
+    name = "auto"
 
-def _shown(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    def __init__(self, here: Serial | Vectorised) -> None:
+        self.here = here
+        self._now: Serial | Vectorised | Workers = here
+        self._workers: Workers | None = None  # starting, or at work
+        self._started = 0.0
+        self._clients = self._rounds = self._most = 0
+        self._pace, self._round = Pace(), -1
+        self._other: float | None = None  # the pace of the other way, while both are compared
+        self._decided = 0.0  # the pace when it was decided
+        self._again, self._patience = 0, PATIENCE
 
+    @property
+    def text(self) -> str:
+        """The engine as a configuration writes it."""
+        return f"auto+{self.here.text}"
 
-def choose(
-    plan: Plan,
-    fed: Federation,
-    net: Net,
-    cohort: list[int],
-    rounds: int,
-    processes: bool = True,
-) -> Choice:
-    """Measure the candidates on a typical cohort; rounds: how long the run will be.
+    @property
+    def chunk(self) -> int:
+        """How many clients are computed at once."""
+        return int(getattr(self.here, "chunk", 1))
 
-    One engine is open at a time. A candidate that cannot run the method is left out with its
-    reason. Processes are started only for a run that is long enough to pay for them, and not at all
-    without `processes`; each computes its clients as the best engine of one process does. What was
-    measured is remembered, see measured.py.
-    """
-    before = Measured.of(plan, fed, net, cohort)
-    trial = _Trial(plan, fed, net, cohort, rounds, before.seconds)
-    trial.take("serial", Serial)
-    batch = fed.local.batch or len(fed.data.clients.of(cohort[0]))
-    if net.device.type == "cpu" and fed.local.precision == "full" and gains(net.module, batch):
-        trial.take(f"serial{ONEDNN}", functools.partial(Serial, onednn=True))
-    fits = min(default_chunk(plan, fed, net, WIDEST), len(cohort))
-    for chunk in sorted({min(fits, 32), fits}):
-        trial.take(f"vectorised:{chunk}", functools.partial(Vectorised, chunk))
-    many = min(processors(), len(cohort))
-    if many > 1 and net.device.type == "cpu":
-        name, lasts = f"workers:{many}", rounds * min(trial.seconds.values(), default=0.0)
-        best = trial.best()
-        several = best.startswith("vectorised")
-        chunks = min(fits, -(-len(cohort) // (2 * many))) if several else None
-        engine = Workers(many, chunks, best.endswith(ONEDNN))
-        if lasts < WORTH:
-            trial.left_out[name] = f"the run lasts about {_shown(lasts)}, too short to start them"
-        elif not processes:
-            trial.left_out[name] = "a dry run starts no processes; the run itself measures them"
-        else:
-            trial.take(engine.text, lambda: engine)
-    before.keep(trial.seconds)
-    return Choice(trial.best(), trial.seconds, trial.left_out, before.day)
+    @property
+    def way(self) -> str:
+        """The engine that computes now, such as "workers:2"."""
+        return self._now.text
 
+    def fit(self, clients: int, rounds: int) -> None:
+        """Know the size of the largest cohort, and the length of the run."""
+        self._clients, self._rounds = clients, rounds
 
-def _at_once(engine: Engine) -> int:
-    """How many clients an engine runs at the same time."""
-    chunk: int = getattr(engine, "chunk", None) or 1
-    return chunk * getattr(engine, "workers", 1)
+    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
+        """Prepare the run, in this process."""
+        self._plan, self._fed, self._net = plan, fed, net
+        self.here.open(plan, fed, net)
+        busy = -(-self._clients // self.chunk)  # more processes would have nothing to do
+        self._most = min(processors(), busy) if net.device.type == "cpu" else 1
 
+    # ------------------------------------------------------------------------------------ the work
+    def round(self, asked: Asked) -> RangeResult:
+        """Train a cohort, or a range of one."""
+        work = sum(map(self._fed.cost, asked.cohort))
+        return self._timed(asked.round, work, lambda: self._now.round(asked))
 
-class _Trial:
-    """Measures engines, all on the same clients and steps. known: what was measured before."""
+    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+        """Ask a cohort before its local steps."""
+        return self._timed(asked.round, 0.0, lambda: self._now.ask(asked, losses))
 
-    def __init__(
-        self,
-        plan: Plan,
-        fed: Federation,
-        net: Net,
-        cohort: list[int],
-        rounds: int,
-        known: Mapping[str, float],
-    ) -> None:
-        self.plan, self.net, self.cohort, self.rounds = plan, net, cohort, rounds
-        self.whole = sum(map(fed.cost, cohort))
-        self.seconds: dict[str, float] = {}
-        self.left_out: dict[str, str] = {}
-        self._full, self._fed, self._known = fed, fed, known
-        self._msg: Rec = None
-        self._budget = 0.0  # seconds for a candidate
+    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+        """Ask clients once before round 1."""
+        return self._safely(lambda: self._now.probe(x, buffers, clients, first))
 
-    def best(self) -> str:
-        """The fastest until now; of those that are close, the one that asks least."""
-        best = next(iter(self.seconds), "serial")
-        for name, seconds in self.seconds.items():
-            if seconds < MARGIN * self.seconds[best]:
-                best = name
-        return best
+    def scores(
+        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
+    ) -> list[Score]:
+        """The loss and the metrics of a model on data."""
+        return self._safely(lambda: self._now.scores(x, buffers, inputs, targets, first))
 
-    def take(self, name: str, make: Callable[[], Engine]) -> None:
-        """Measure a candidate, or note why it cannot run."""
+    def _timed(self, round: int, work: float, do: Callable[[], T]) -> T:
+        if round > self._round:
+            self._pace.end()
+            self._between(round)
+            self._round = round
+        began, way = time.perf_counter(), self._now
+        found = self._safely(do)
+        if way is self._now:  # else it is a round that was repeated
+            self._pace.add(time.perf_counter() - began, work)
+        return found
+
+    def _safely(self, do: Callable[[], T]) -> T:
+        """What `do` gives; if processes keep dying or hanging, what it gives in this one."""
         try:
-            engine = make()
-            if isinstance(engine, Vectorised):
-                refuse_model(self.plan, self._full, self.net)
-            if name in self._known:
-                self.seconds[name] = self._known[name]
-                return
-            if self._msg is None:
-                self._prepare()
-            try:
-                engine.open(self.plan, self._fed, self.net)
-                self.seconds[name] = self._measure(engine)
-            finally:
-                engine.close()
-        except FedloomError as error:
-            self.left_out[name] = str(error)
+            return do()
+        except WorkerError as error:
+            if self._now is self.here:
+                raise
+            _log.warning("engine = auto: %s; the run goes on in one process", error)
+        self._end()
+        self._most = 1
+        return do()
 
-    def _prepare(self) -> None:
-        """A message to train on; fewer steps where a client takes long."""
-        engine, x = Serial(), self.net.init()
-        engine.open(self.plan, self._full, self.net)
-        up: Any = None
-        if self.plan.algorithm.probes:
-            total = root(engine.probe(x, self.net.init_buffers(), self.cohort[:1]).nodes)
-            up = tree(lambda v: v / total.n, total.up)
-        alg, seed = self.plan.algorithm, self._full.seed
-        srv = at_server(alg, seed, "server_init", 0, x, up)
-        self._msg = at_server(alg, seed, "broadcast", 0, srv)
-        one = replace(self._full, local=replace(self._full.local, epochs=None, steps=1))
-        engine.open(self.plan, one, self.net)
-        self._round(engine, self.cohort[:1])
-        step = self._round(engine, self.cohort[:1])
-        engine.close()
-        each = step / one.cost(self.cohort[0])
-        self._budget = max(LEAST, SHARE * self.rounds * each * self.whole) / ENGINES
-        steps, most = int(self._budget / 2 / step), max(map(self._full.steps, self.cohort))
-        if steps < most:
-            local = replace(self._full.local, epochs=None, steps=max(steps, 1))
-            self._fed = replace(self._full, local=local)
+    # -------------------------------------------------------------------------- between two rounds
+    def _between(self, round: int) -> None:
+        """Before a round: start processes, change the way, or decide for one."""
+        if self._most < 2 or not self._pace.first:
+            return
+        if self._other is not None:
+            if self._pace.rounds >= TRIAL:
+                self._decide(round)
+        elif self._workers is not None and self._now is self.here:
+            self._await()
+        elif round >= self._again and self._asks(round):
+            if self._workers is None:
+                self._start()
+            else:
+                self._change(self.here)
 
-    def _measure(self, engine: Engine) -> float:
-        """Seconds of a whole round, from as many clients as the engine runs at once, and more as
-        time allows.
-        """
-        budget, at_once = self._budget, _at_once(engine)
-        members = self.cohort[:at_once]
-        # the first time costs what no other does
-        times, whole = [self._round(engine, members)], self._as_whole(members)
-        if times[0] > budget / 2 and times[0] * whole > HOPELESS * self._least():
-            return times[0] * whole
-        times = [self._round(engine, members)]
-        count = int(budget / 3 / times[0] * len(members))  # see what a whole cohort takes
-        if count > at_once and len(members) < len(self.cohort):
-            members, times = self.cohort[:count], []
-        while not times or (sum(times) < budget and len(times) < 20):
-            times.append(self._round(engine, members))
-        usual = statistics.median(times) if len(times) > 2 else min(times)
-        return usual * self._as_whole(members)
+    def _asks(self, round: int) -> bool:
+        """True if the other way may be worth a trial."""
+        pace = self._pace
+        if not pace.rounds and pace.first < LONG:
+            return False
+        slower = not self._decided or pace.usual > SLOWER * self._decided
+        return slower and pace.a_round * (self._rounds - round) > WORTH
 
-    def _as_whole(self, members: list[int]) -> float:
-        """How many times as much work as these clients' a round is."""
-        return self.whole / sum(map(self._fed.cost, members))
+    def _start(self) -> None:
+        """Start processes beside the run."""
+        chunk = self.here.chunk if isinstance(self.here, Vectorised) else None
+        onednn = isinstance(self.here, Serial) and self.here.onednn
+        self._workers = Workers(self._most, chunk, onednn)
+        self._workers.fit(self._clients)
+        try:
+            self._workers.open(self._plan, self._fed, self._net)
+            self._workers.wake()
+        except (ConfigError, OSError) as error:
+            _log.warning("engine = auto: the run stays in one process: %s", error)
+            self._end()
+            self._most = 1
+        self._started = time.monotonic()
 
-    def _least(self) -> float:
-        return min(self.seconds.values(), default=float("inf"))
+    def _await(self) -> None:
+        """Let the processes take over if they are ready."""
+        assert self._workers is not None
+        if self._workers.ready():
+            self._change(self._workers)
+        elif time.monotonic() - self._started > STARTING:
+            _log.warning(
+                "engine = auto: no worker process was ready after %.0f s; the run stays in one "
+                "process",
+                STARTING,
+            )
+            self._end()
+            self._most = 1
 
-    def _round(self, engine: Engine, members: list[int]) -> float:
-        started = time.perf_counter()
-        asked = Asked(self._msg, self.net.init_buffers(), {}, members, 0)
-        engine.round(answered(engine.ask, self.plan.algorithm, asked)[0])
-        return time.perf_counter() - started
+    def _change(self, way: Serial | Vectorised | Workers) -> None:
+        """Compute in another way from now on, and compare."""
+        self._other, self._now, self._pace = self._pace.usual, way, Pace()
+
+    def _decide(self, round: int) -> None:
+        """Keep the faster way; processes that lose are ended."""
+        assert self._other is not None
+        usual, other, self._other = self._pace.usual, self._other, None
+        alone, many = (usual, other) if self._now is self.here else (other, usual)
+        gain = many < FASTER * alone
+        _log.info(
+            "engine = auto: %d processes take %.2f of the time of one; the run goes on in %s",
+            *(self._most, many / alone, "them" if gain else "one"),
+        )
+        if not gain:
+            self._end()
+        elif self._now is not self._workers:
+            assert self._workers is not None
+            self._now, self._pace = self._workers, Pace()
+        self._decided = min(usual, other)
+        self._again, self._patience = round + self._patience, 2 * self._patience
+
+    def _end(self) -> None:
+        """Go on in this process, and end the others."""
+        workers, self._workers, self._other = self._workers, None, None
+        if self._now is not self.here:
+            self._now, self._pace = self.here, Pace()
+        if workers is not None:
+            workers.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._end()
+        self.here.close()

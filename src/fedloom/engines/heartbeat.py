@@ -113,6 +113,10 @@ class Watch:
             return Hung(None, 0, self._idle)
         return hung
 
+    def ready(self) -> bool:
+        """True if every worker has loaded the run: it beats once then."""
+        return sum(beats > 0 for beats, _, _ in self._pulses().values()) >= self.workers
+
     def limit(self, longer: bool) -> float:
         """How many seconds of silence are allowed."""
         seconds = max(SILENCE, TIMES * self.slowest)

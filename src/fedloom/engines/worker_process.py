@@ -52,6 +52,7 @@ def begin(post: str, parent: int) -> None:
     client = Client(plan, fed, net) if chunk is None else VmapRange(plan, fed, net, chunk)
     _HERE.update(plan=plan, fed=fed, net=net, client=client, loaded={}, settled=False)
     _HERE["folder"] = Path(post).parent
+    pulse.beat()  # it is ready: see heartbeat.Watch.ready
 
 
 def _settle() -> None:

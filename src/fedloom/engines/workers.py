@@ -132,6 +132,14 @@ class Workers:
         if self._executor is None:
             self._start()
 
+    def wake(self) -> None:
+        """Let the processes begin to load the run now, and not at the first round."""
+        self._executor.submit(int)
+
+    def ready(self) -> bool:
+        """Say whether all processes have loaded the run; nothing waits for them."""
+        return self._watch.ready()
+
     def _start(self) -> None:
         assert self._board is not None
         self._watch.begin(anew=True)

@@ -25,7 +25,7 @@ from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
 from ..core.rng import key
 from ..data import FederatedData
-from ..engines import Choice
+from ..engines import Choice, is_auto
 from ..engines.base import Engine
 from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
@@ -275,12 +275,13 @@ class Experiment(Settings):
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
-        """The engine; "auto" is measured once, and is that engine's name from then on."""
-        group, cohorts = self._group, self._cohorts
-        if self.engine == "auto":
-            self.choice = processes.measured(plan, fed, net, cohorts.example, self.rounds, group)
-            self.engine = self.choice.engine
-        engine = processes.engine_for(self.engine, group, largest(self.clock, cohorts))
+        """The engine; what the rule of "auto" chooses is written behind it from then on."""
+        group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
+        if is_auto(self.engine):
+            usual = min(clients, round(cohorts.expected))
+            self.choice = processes.chosen(plan, fed, net, usual, group)
+            self.engine = f"{self.engine}+{self.choice.family}"
+        engine = processes.engine_for(self.engine, group, clients, self.rounds)
         check_simulated(self.clock, cohorts, engine)
         return engine
 
@@ -341,7 +342,7 @@ class Experiment(Settings):
         return loop
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
-        if self.engine == "auto":  # what the run began with
+        if is_auto(self.engine):  # what the run began with
             self.engine = str(folder.read_config().get("engine", "serial"))
         loop = self.build()
         self._group.first(lambda: check_same(folder, configuration(self, loop), self.data, loop))

@@ -18,7 +18,7 @@ from ..core.interrupts import stoppable
 from ..core.net import Net
 from ..core.ranks import Group
 from ..data import FederatedData
-from ..engines import Choice, Ranks, Workers, choose, make_engine, on_processes
+from ..engines import Auto, Choice, Ranks, Workers, family_of, make_engine, on_processes
 from ..engines.base import Engine
 from ..errors import ConfigError
 from ..federation.federation import Federation
@@ -33,21 +33,19 @@ from .provenance import fingerprint, unmarked
 _log = logging.getLogger(__name__)
 
 
-def measured(
-    plan: Plan, fed: Federation, net: Net, cohort: list[int], rounds: int, group: Group
-) -> Choice:
-    """What "auto" is. Of several ranks the first one measures it, with its part of a cohort and
-    without processes, for the other ranks have the processors.
-    """
-    part, alone = cohort[: -(-len(cohort) // group.size)], group.size == 1
-    return group.first(lambda: choose(plan, fed, net, part, rounds, alone))
+def chosen(plan: Plan, fed: Federation, net: Net, clients: int, group: Group) -> Choice:
+    """What the rule of "auto" takes for rounds of so many clients: the same at all ranks."""
+    return group.first(lambda: family_of(plan, fed, net, clients, group.size))
 
 
-def engine_for(given: str | Engine, group: Group, largest: int) -> Engine:
+def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> Engine:
     """The engine of a run. Several ranks share the clients out among them, and run this engine
-    inside. largest: how many clients a cohort has at most. Raises ConfigError.
+    inside, each in one process. largest: how many clients a cohort has at most. Raises ConfigError.
     """
     engine = make_engine(given) if isinstance(given, str) else given
+    if isinstance(engine, Auto):
+        engine.fit(largest, rounds)
+        engine = engine if group.size == 1 else engine.here
     if isinstance(engine, Ranks) and group.size == 1:
         _log.warning("engine = %s: torchrun started no other rank of this run", engine.text)
         engine = engine.inner

@@ -30,6 +30,7 @@ from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.heterogeneity import by_client
 from ..data.raw_inputs import recipe
+from ..engines import is_auto
 from ..engines.base import processors
 from ..engines.metrics import told
 from ..errors import CheckpointError
@@ -150,9 +151,8 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
 def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
     """The complete configuration: from file and command line, or from Python objects."""
     if exp.config is not None:
-        # "auto" is no engine: what it chose is what the run goes on with
-        chosen = {"engine": exp.engine} if exp.config.get("engine") == "auto" else {}
-        return dict(plain({**exp.config, **chosen}))
+        chosen = {"engine": exp.engine} if is_auto(str(exp.config.get("engine"))) else {}
+        return dict(plain({**exp.config, **chosen}))  # it goes on with what a rule chose
     model = exp.model if isinstance(exp.model, nn.Module) else loop.net.module
     return in_words(
         exp,
@@ -199,6 +199,7 @@ def check_same(
     """
     known = folder.read_object("fingerprint.json")
     own = fingerprint(config, data, loop, known.get("version", "1"))
+    known["engine"] = bits_of(str(known.get("engine")))  # once workers had a name of their own
     other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
     if other and deployed(folder.path) and "engine" in other:
         raise CheckpointError(

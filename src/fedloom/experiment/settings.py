@@ -51,7 +51,7 @@ class Settings:
         "serial",
         "serial, workers:N (processes, at most 4 per processor), vectorised:N (N clients at once), "
         "workers:2+vectorised:50, +onednn behind serial or workers (products in oneDNN), or auto, "
-        "which measures them first",
+        "which chooses by a rule, and by the run's own rounds how many processes",
         example="a name such as 'workers:2' (in Python also an Engine)",
     )
     device: str = hyper("auto", "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps")

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from ..config import Config, resolve
 from ..engines.base import one_thread, processors
-from ..engines.timing_cache import Measured
 from ..errors import FedloomError
 from ..models import make_model
 from .arithmetic import SETS, TOKENS, work
 from .entry import Entry, Protocol, Row
 from .plan import changes_of
+from .step_times import key_of, remember, remembered
 
 # gradients and passes of a local step, FedAvg's: 1
 FACTORS = {
@@ -146,12 +146,12 @@ def _per_sample(
     if not timed or name in MACS:
         flop = 2 * (MACS.get(name) or macs(config, shape))
         return 3 * flop / SPEED, flop / SPEED, False
-    known = Measured.named("step", model, shape, min(batch, _EXAMPLES))
-    found = known.seconds
-    if "train" not in found:
-        found = dict(zip(("train", "test"), _timed(config, shape, batch), strict=True))
-        known.keep(found)
-    return found["train"], found["test"], True
+    key = key_of(model, shape, min(batch, _EXAMPLES))
+    found = remembered(key)
+    if found is None:
+        found = _timed(config, shape, batch)
+        remember(key, found)
+    return *found, True
 
 
 def _inputs(config: Config, shape: tuple[int, ...], count: int) -> Tensor:

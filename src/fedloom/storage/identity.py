@@ -17,9 +17,9 @@ from ..core.own_parts import is_own, short
 
 Table = Mapping[str, Any]
 
-# How a run is called, and where it is computed and kept: no number depends on it. Of an engine's
-# name all but the number of workers decides how numbers are rounded, so that a run cannot go on in
-# another one; but two runs in two engines are runs of one method.
+# How a run is called, and where it is computed and kept: no number depends on it. The family
+# of an engine (bits_of) decides how numbers are rounded, so that a run cannot go on in another one;
+# but two runs in two engines are runs of one method.
 FREE = (
     "name",
     "label",
@@ -109,7 +109,8 @@ def differing(kept: Table, asked: Table) -> list[str]:
     one, other = flatten(called(kept)), flatten(called(asked))
     keys = [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]
     engine = str(asked.get("engine", "serial"))
-    same = engine == "auto" or bits_of(engine) == bits_of(str(kept.get("engine", "serial")))
+    took = str(kept.get("engine", "serial"))
+    same = bits_of(engine) in ("auto", bits_of(took))  # auto takes what the run has
     return [k for k in keys if not (same if k == "engine" else may_change(k))]
 
 
@@ -179,16 +180,19 @@ def in_new_names(config: Table) -> dict[str, Any]:
 
 
 def bits_of(engine: str) -> str:
-    """The part of an engine's name that decides its bits: all but the number of workers, and
-    whether ranks share the clients.
+    """The part of an engine's name that decides its bits: how a client's round is computed, and not
+    how many processes or ranks share the clients.
 
-    >>> bits_of("workers:2+vectorised:20"), bits_of("ranks+vectorised:10")
-    ('workers+vectorised:20', 'vectorised:10')
+    >>> [bits_of(f"{first}vectorised:20") for first in ("", "workers:2+", "auto+", "ranks+")]
+    ['vectorised:20', 'vectorised:20', 'vectorised:20', 'vectorised:20']
+    >>> [bits_of(name) for name in ("workers:2", "workers+onednn", "auto+serial", "ranks", "auto")]
+    ['serial', 'serial+onednn', 'serial', 'serial', 'auto']
     """
-    engine = "serial" if engine == "ranks" else engine.removeprefix("ranks+")
+    engine = "serial" if engine == "ranks" else engine.removeprefix("ranks+").removeprefix("auto+")
     first, plus, rest = engine.partition("+")
-    name = first.partition(":")[0]
-    return name + plus + rest if name == "workers" else engine
+    if first.partition(":")[0] != "workers":
+        return engine
+    return rest if rest.startswith("vectorised") else f"serial{plus}{rest}"
 
 
 def digest(value: Any) -> str:

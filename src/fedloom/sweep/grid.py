@@ -16,6 +16,7 @@ from ..config.overrides import canonical
 from ..core.arithmetic import average
 from ..core.curves import last_tenth
 from ..core.parsing import parse_json
+from ..engines import is_auto
 from ..errors import CheckpointError, ClientError, ConfigError, FedloomError
 from ..report.curve_data import measured
 from ..report.runs import Run, load_run
@@ -193,7 +194,7 @@ def check_all(trials: Sequence[Trial]) -> None:
         seen.add(key)
         try:
             experiment = trial.config.experiment()
-            experiment.engine = "serial" if experiment.engine == "auto" else experiment.engine
+            experiment.engine = "serial" if is_auto(experiment.engine) else experiment.engine
             experiment.build()
         except FedloomError as error:
             words = " ".join(f"{k}={v}" for k, v in trial.choice.items())

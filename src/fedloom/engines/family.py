@@ -1,0 +1,137 @@
+"""Which family of bits `engine = auto` takes: by a rule from the configuration, never by a clock.
+
+A family is a way to compute a client's round that gives the same bits in one process and in many:
+"serial", "serial+onednn" or "vectorised:N". The rule looks at the device's kind, the model's layers
+and length, the data type and the size of a round. It looks at no time, no free memory and no number
+of processors, so that a configuration means the same bits on every machine of one kind.
+
+Evidence: docs/performance.md (FAFED's network; oneDNN without AVX-512), and processor time of one
+thread, rounds in turn on a busy AMD EPYC with AVX-512, torch 2.13. The ratio is that of a round to
+one in `serial`; clients at once: 16; 25; 50; 100.
+
+| model, batch | engine | ratio |
+|:--|:--|:--|
+| logistic regression, 7,850 parameters, 10 | vectorised | 1.07; 0.75; 0.44; 0.33 |
+| the same, 50 | vectorised | 1.02; 0.75; 0.57; 0.46 |
+| network of 2,410 parameters, 10 | vectorised | 0.64; 0.45; 0.22; 0.17 |
+| network of 25,450 parameters, 20 | vectorised | 0.89; 0.66; 0.49; 0.39 |
+| network of 101,770 parameters, 10 | vectorised | 1.09; 0.91; 0.75; 0.65 |
+| network of 199,210 parameters, 10; 50; 100 | vectorised, 32 at once | 1.14; 1.03; 0.96 |
+| networks of 407,050 and 814,090 parameters, 10 | vectorised, 32 at once | 1.39; 1.33 |
+| FAFED's convolutional network, 50 | vectorised, 20 at once | 1.1 |
+| LEAF's network, 10; 20; 50 | serial+onednn | 0.72; 0.72; 0.72 |
+| LEAF's network, 20, without AVX-512 | serial+onednn | 1.01 to 1.08 |
+
+Not measured: GPUs, and recurrent networks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.net import Net
+from ..core.onednn import gains
+from ..core.vector import tree
+from ..errors import FedloomError
+from ..federation.federation import Federation
+from ..plan import Plan
+from .author_checks import at_server
+from .client_results import Asked
+from .questions import answered
+from .serial import Serial
+from .summation import root
+from .vectorised import Vectorised
+from .vmap_refusals import refuse_model
+
+PARAMETERS = 1 << 17  # of a longer model one client keeps a processor busy
+FEWEST = 20  # clients at once, below which the batched functions cost more than they save
+CHUNK = 50  # clients at once, at least, where a cohort is cut for worker processes to share it
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A family of bits, and why."""
+
+    family: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"engine = auto takes {self.family}: {self.why}"
+
+
+def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
+    """The family of a run whose rounds have this many clients. shares: ranks that share them.
+
+    Whether the model and the method can be computed for many clients at once is tried on one step
+    of two clients.
+    """
+    chunk, why_not = chunk_of(clients, shares), one_by_one(net, clients, shares)
+    if not why_not:
+        try:
+            _try_step(plan, fed, net)
+            return Choice(f"vectorised:{chunk}", f"a small model, and cohorts of {clients}")
+        except FedloomError as error:
+            why_not = f"many clients at once are refused: {error}"
+    batch = fed.local.batch or len(fed.data.clients.of(0))
+    full = net.dtype == torch.float32 and fed.local.precision == "full"
+    if net.device.type == "cpu" and full and gains(net.module, batch):
+        return Choice("serial+onednn", f"{why_not}; it has large linear layers")
+    return Choice("serial", why_not)
+
+
+def one_by_one(net: Net, clients: int, shares: int = 1) -> str:
+    """Why clients are computed one after another, by layers, parameters and clients; "" if they are
+    not.
+
+    >>> one_by_one(Net(nn.Linear(784, 10)), 20), one_by_one(Net(nn.Linear(784, 10)), 19)
+    ('', '19 of a cohort are too few for 20 at once')
+    >>> one_by_one(Net(nn.Linear(784, 200)), 100)
+    'a model of 157,000 parameters is work enough alone'
+    >>> one_by_one(Net(nn.Conv2d(1, 1, 3)), 100)
+    'a model with convolutions gains nothing from many at once'
+    """
+    if any(isinstance(part, nn.modules.conv._ConvNd) for part in net.module.modules()):
+        return "a model with convolutions gains nothing from many at once"
+    if net.layout.d > PARAMETERS:
+        return f"a model of {net.layout.d:,} parameters is work enough alone"
+    if chunk_of(clients, shares) < FEWEST:
+        return f"{clients // shares} of a cohort are too few for {FEWEST} at once"
+    return ""
+
+
+def chunk_of(clients: int, shares: int = 1) -> int:
+    """How many clients of a cohort are computed at once: equal parts of 50 to 99, whose number
+    every machine shares; fewer if there are fewer, or the ranks need them.
+
+    >>> chunk_of(20), chunk_of(99), chunk_of(100), chunk_of(1000), chunk_of(100, shares=3)
+    (20, 99, 50, 50, 33)
+    """
+    return min(-(-clients // max(1, clients // CHUNK)), clients // shares)
+
+
+def _try_step(plan: Plan, fed: Federation, net: Net) -> None:
+    """Compute one step of two clients at once. Raises FedloomError where that cannot be."""
+    refuse_model(plan, fed, net)
+    fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
+    x, alg, members = net.init(), plan.algorithm, [0, 1]
+    up: Any = None
+    if alg.probes:
+        one = Serial()
+        one.open(plan, fed, net)
+        total = root(one.probe(x, net.init_buffers(), members[:1]).nodes)
+        up = tree(lambda v: v / total.n, total.up)
+    msg = at_server(
+        alg, fed.seed, "broadcast", 0, at_server(alg, fed.seed, "server_init", 0, x, up)
+    )
+    engine = Vectorised(len(members))
+    try:
+        engine.open(plan, fed, net)
+        asked = Asked(msg, net.init_buffers(), {}, members, 0)
+        engine.round(answered(engine.ask, alg, asked)[0])
+    finally:
+        engine.close()
+        net.load_buffers(net.init_buffers())
