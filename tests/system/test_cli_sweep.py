@@ -27,7 +27,10 @@ def table(output: str) -> str:
     return "\n".join(line for line in output.splitlines() if not line.startswith("warning: "))
 
 
-def test_a_sweep_runs_everything_once_and_chooses(fedloom: Fedloom) -> None:
+def test_a_sweep_runs_everything_once_and_chooses(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # its headings on one line
     text = table(fedloom(*SWEEP, "--quiet").output)
     heads = text.splitlines()[0]
     assert "validation accuracy, last tenth" in heads and "test accuracy, last tenth" in heads
