@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from test_deployment import agree as deployed_agrees
 
 from fedloom import FedAvg
 from fedloom.checks import check
 from fedloom.core.rng import key
 from fedloom.core.vector import rec
-from test_deployment import agree as deployed_agrees
 from tiny import small, trace
 
 M64 = (1 << 64) - 1
