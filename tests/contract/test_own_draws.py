@@ -101,7 +101,7 @@ def test_a_deployed_node_draws_the_same(tmp_path):
 
 
 def test_fedloom_check_accepts_a_method_that_draws():
-    report = check(Noisy)
+    report = check(Noisy, ["vectorised:3"])
     assert report.passed, report
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm, Oracle, Trait
+from ..core.rng import Draws
 from ..core.vector import Rec, Vec, fields, tree
 from ..errors import AuthorError
 from .compare import unequal
@@ -42,8 +43,9 @@ def rates_are_declared(part: Algorithm, notes: Notes) -> str | None:
     if _READS_RATES & part.traits:
         return "its traits say that it reads job.lr_sum"
     (*arguments, job), (up, _) = notes.calls["finish"][-1]
-    job = _unasked(job, arguments[0], 1.0)
-    other = job._replace(lr_sum=2.0 * job.lr_sum)
+    job, other = (
+        _unasked(job, arguments[0], 1.0)._replace(lr_sum=by * job.lr_sum) for by in (1.0, 2.0)
+    )
     found = unequal(*(part.finish(*[*arguments, told]) for told in (job, other)))
     method = "finish()" if found else "uniform()"
     if found or unequal(part.uniform(up, job), part.uniform(up, other)):
@@ -94,8 +96,9 @@ def _longer(v: Any, like: Vec, factor: float) -> Any:
 
 def _unasked(job: Any, x: Vec, factor: float) -> Any:
     """A job whose gradients and losses over all data cost no pass; the gradients are as long as
-    factor says, the losses are equal.
+    factor says, the losses are equal. Its random numbers are the same in every one.
     """
+    job = job._replace(draws=Draws(0, x))
     if job.full is None:
         return job
     full = Oracle(lambda y: torch.full_like(y, factor), lambda y: x.new_ones(()))
