@@ -1,5 +1,5 @@
 """Make docs/algorithms/, compatibility.md, settings.md and old-names.md in docs: `make docs`, or
-`python docs/pages.py [FOLDER]`. git ignores them.
+`python docs/pages.py [FOLDER]`. git ignores them. It makes docs/parts.md too, which is committed.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
 run it and its relatives, and the tests that prove it, found by their names and cases. Nothing but
@@ -20,6 +20,7 @@ from fedloom._old_names import FUNCTIONS, MOVED
 from fedloom._old_names import SUBMODELS as NAMES
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
+from fedloom.cli.list_and_show import registry_of
 from fedloom.cli.method_costs import costs
 from fedloom.config import settings_page as settings
 from fedloom.config.help_texts import shown
@@ -31,6 +32,26 @@ WORDS = {"naive_adaptive": ("naive", "naive_adaptive")}  # what tests call a met
 # what the digits need to be learnt with a method, where its name is not enough
 RUN = {
     "fafed": "algorithm=fafed weighting=uniform local.lr=0.01",
+}
+
+# the chapters of docs/parts.md: a topic of `fedloom list`, and its heading
+PARTS = {
+    "algorithms": "Methods",
+    "servers": "Server optimisers",
+    "objectives": "Objectives",
+    "codecs": "Codecs",
+    "partitions": "Partitions",
+    "submodels": "Sub-models",
+    "private": "Private layers",
+    "aggregations": "Aggregations",
+    "attacks": "Attacks",
+    "choices": "Choices of clients",
+    "clocks": "Clocks",
+    "devices": "Device profiles",
+    "models": "Models",
+    "data": "Data sets",
+    "schedules": "Learning rates by round",
+    "measures": "Measures",
 }
 
 # relatives of a method, as `fedloom run` takes them; a test resolves every line
@@ -387,8 +408,19 @@ def old_names() -> str:
     return "\n".join(["# Old names and new ones", "", words, "", *grid(["old", "new"], rows), ""])
 
 
+def parts() -> str:
+    """docs/parts.md: every name of a registry with its first line."""
+    out = ["<!-- Made by `make docs`: `python docs/pages.py`. -->", "", "# All parts", ""]
+    out += ["`fedloom list` prints the same. `fedloom show NAME` has a name's options.", ""]
+    for topic, heading in PARTS.items():
+        known = registry_of(topic)
+        rows = [[f"`{name}`", known.first_line(name)] for name in known]
+        out += [f"## {heading}", "", *grid(["name", "what it is"], rows), ""]
+    return "\n".join(out)
+
+
 def pages() -> dict[str, str]:
-    """{path below docs: text} of everything that is made."""
+    """{path below docs: text} of everything that is made and not committed."""
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS}
     out |= {"algorithms/README.md": index(), "compatibility.md": as_markdown()}
     return out | {"settings.md": settings.as_markdown(), "old-names.md": old_names()}
@@ -396,7 +428,7 @@ def pages() -> dict[str, str]:
 
 def write(folder: Path) -> None:
     """Write all pages, and remove those of methods that are gone."""
-    made = pages()
+    made = pages() | {"parts.md": parts()}
     for path, text in made.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from fedloom.algorithms.registry import ALGORITHMS, options
+from fedloom.compression.codecs import CODECS
 from fedloom.config import resolve
+from fedloom.data.partition import PARTITIONS
 
 ROOT = Path(__file__).parents[2]
 # words of which other pages are made, from where their links lead
@@ -49,6 +51,13 @@ def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
         there |= {str(parent) for file in there for parent in Path(file).parents}
         for link in LINK.findall(text):
             assert os.path.normpath(Path(page).parent / link) in there, f"{page}: {link}"
+
+
+def test_the_committed_list_of_parts_is_what_the_registries_say() -> None:
+    page = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
+    assert page == PAGES.parts(), "make it again: make docs"
+    for name in (*ALGORITHMS, *CODECS, *PARTITIONS):
+        assert f"\n| `{name}` | " in page
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -1,0 +1,59 @@
+"""The pages that are written by hand are plain: short cells, and no private words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# made from code or records: their words are tested where they are made
+MADE = {"compatibility.md", "old-names.md", "settings.md", "parts.md"}
+PAGES = [
+    page
+    for page in sorted((ROOT / "docs").glob("**/*.md"))
+    if page.name not in MADE and not {"results", "algorithms"} & set(page.parts)
+]
+MOST_WORDS = 25
+PRIVATE = re.compile(
+    r"\b(the|a|its own|own) roll\b(?!\.toml)|\brolls\b|\bkeepers?\b|\bdoors?\b|"
+    r"\b(first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth) "
+    r"records?\b|goals that were missed",
+    re.IGNORECASE,
+)
+
+
+def prose(text: str) -> str:
+    """A page without its blocks of code and output."""
+    return re.sub(r"^\s*```.*?^\s*```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def cells(text: str) -> list[str]:
+    """The cells of all tables of a page."""
+    rows = [line.strip().strip("|") for line in prose(text).splitlines() if line.startswith("|")]
+    return [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+
+
+def name(page: Path) -> str:
+    """A page as a test calls it."""
+    return str(page.relative_to(ROOT / "docs"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_table_s_cell_is_short(page: Path) -> None:
+    long = [c.strip() for c in cells(page.read_text("utf-8")) if len(c.split()) > MOST_WORDS]
+    assert not long, f"more than {MOST_WORDS} words: split the row, or write it below the table"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_has_no_private_words(page: Path) -> None:
+    words = re.sub(r"`[^`\n]*`", "", prose(page.read_text("utf-8")))  # what fedloom prints stays
+    assert not [found[0] for found in PRIVATE.finditer(words)]
+
+
+def test_both_rules_find_what_they_are_about() -> None:
+    text = "| a | " + "word " * 26 + "|\n```\n| " + "word " * 30 + "|\n```\n"
+    assert [len(cell.split()) for cell in cells(text)] == [1, 26]
+    assert PRIVATE.search("keys are in the roll") and PRIVATE.search("(Twelfth record)")
+    assert not PRIVATE.search("a line of the roll.toml file, and a record of vectors")
