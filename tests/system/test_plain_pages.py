@@ -52,6 +52,12 @@ def test_a_page_has_no_private_words(page: Path) -> None:
     assert not [found[0] for found in PRIVATE.finditer(words)]
 
 
+def test_a_first_page_s_picture_is_small_and_shown() -> None:
+    for page in ("quickstart", "tutorial"):
+        assert f"](pictures/{page}.png)" in (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+        assert (ROOT / "docs" / "pictures" / f"{page}.png").stat().st_size < 60_000
+
+
 def test_both_rules_find_what_they_are_about() -> None:
     text = "| a | " + "word " * 26 + "|\n```\n| " + "word " * 30 + "|\n```\n"
     assert [len(cell.split()) for cell in cells(text)] == [1, 26]
