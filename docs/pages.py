@@ -414,7 +414,7 @@ def parts() -> str:
     out += ["`fedloom list` prints the same. `fedloom show NAME` has a name's options.", ""]
     for topic, heading in PARTS.items():
         known = registry_of(topic)
-        rows = [[f"`{name}`", known.first_line(name)] for name in known]
+        rows = [[f"`{name}`", known.first_line(name).replace("<", "&lt;")] for name in known]
         out += [f"## {heading}", "", *grid(["name", "what it is"], rows), ""]
     return "\n".join(out)
 
