@@ -60,8 +60,10 @@ def test_static_statistics_are_of_all_training_samples_and_of_the_size(rule):
         module = with_statistics(sub_model(loop, rule, capacity), samples(loop.fed))
         right = (module(data.test_inputs).argmax(1) == data.test_targets).double()
         score = loop.size_scores()[capacity]
-        assert torch.equal(score.each, right)
-    assert torch.equal(loop.scores()["test"].each, loop.size_scores()[1.0].each)
+        assert torch.equal(next(iter(score.each.values())), right)
+    of_all, of_whole = loop.scores()["test"].each, loop.size_scores()[1.0].each
+    assert of_all.keys() == of_whole.keys()
+    assert all(torch.equal(of_all[name], of_whole[name]) for name in of_all)
 
 
 @pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FIARSE()], ids=repr)
@@ -80,9 +82,11 @@ def test_by_batches_are_those_of_one_client_as_large_as_in_training(rule):
                 targets = data.test_targets[index]
                 loss += float(nn.functional.cross_entropy(out, targets, reduction="sum"))
         score = loop.size_scores()[capacity]
-        assert torch.equal(score.each, want)
+        assert torch.equal(next(iter(score.each.values())), want)
         assert score.loss == pytest.approx(loss, rel=1e-12)
-    assert torch.equal(loop.scores()["test"].each, loop.size_scores()[1.0].each)
+    of_all, of_whole = loop.scores()["test"].each, loop.size_scores()[1.0].each
+    assert of_all.keys() == of_whole.keys()
+    assert all(torch.equal(of_all[name], of_whole[name]) for name in of_all)
 
 
 @pytest.mark.parametrize("statistics", ["static", "batch"])

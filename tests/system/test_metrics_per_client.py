@@ -14,7 +14,7 @@ from fedloom import Evaluation, FedAvg
 from fedloom.data import from_clients
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import client_cells
-from fedloom.report.tables import table_cells
+from fedloom.report.table_text import table_cells
 from fedloom.submodels import HeteroFL
 from tiny import small
 

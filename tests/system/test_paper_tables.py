@@ -35,6 +35,12 @@ RUNS = [e for e in ENTRIES.values() if not e.fact]
 SMALL = ("fedsmoo:8", "--scale", "smoke", "--quiet")
 
 
+@pytest.fixture(autouse=True)
+def as_wide_as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are made without COLUMNS, which pytest-xdist sets."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all tables, so that each set of settings is run once."""

@@ -434,8 +434,6 @@ def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
 def dry(monkeypatch):
     """A configuration of digits, on a machine where no worker may start."""
     monkeypatch.setattr(Workers, "_start", lambda self: pytest.fail("started"))
-    monkeypatch.setattr(auto, "LEAST", 0.2)  # seconds for all candidates
-    monkeypatch.setattr(auto, "SHARE", 0.0)
     for module in (auto, workers):
         monkeypatch.setattr(module, "processors", lambda: 2)
     return lambda *changes: resolve("digits", ["local.epochs=1", *changes])
@@ -445,7 +443,7 @@ def test_a_dry_run_starts_no_processes(dry):
     text = estimate(dry("engine=workers:2"), 1)
     assert "2 processes" in text and "not started here" in text
     text = estimate(dry("engine=auto", "rounds=100000"), 1)
-    assert "not workers:2: a dry run starts no processes" in text
+    assert "auto+serial" in text and "of a cohort are too few" in text
 
 
 def test_the_estimate_for_workers_is_of_what_they_compute(dry):

@@ -35,9 +35,9 @@ def test_an_engine_by_its_name_and_what_it_is_without_torchrun(caplog):
     engine = make_engine("ranks+vectorised:3")
     assert isinstance(engine, Ranks) and engine.text == "ranks+vectorised:3" and engine.chunk == 3
     assert make_engine("ranks").text == "ranks+serial"
-    assert isinstance(engine_for("ranks+vectorised:3", ALONE, 4), Vectorised)
+    assert isinstance(engine_for("ranks+vectorised:3", ALONE, 4, 10), Vectorised)
     assert "torchrun started no other rank" in caplog.text
-    assert engine_for("serial", Many(2), 4).text == "ranks+serial"
+    assert engine_for("serial", Many(2), 4, 10).text == "ranks+serial"
     for wrong in ("ranks+ranks", "workers:2+ranks", "ranks+auto", "ranks:3"):
         with pytest.raises(ConfigError, match="engine"):
             make_engine(wrong)
@@ -45,8 +45,8 @@ def test_an_engine_by_its_name_and_what_it_is_without_torchrun(caplog):
 
 def test_more_ranks_than_clients_are_refused():
     with pytest.raises(ConfigError, match=r"8 ranks, and the largest cohort has 4 clients"):
-        engine_for("serial", Many(8), 4)
-    engine = engine_for("vectorised:3", Many(2), 3)
+        engine_for("serial", Many(8), 4, 10)
+    engine = engine_for("vectorised:3", Many(2), 3, 10)
     loop = small(FedAvg()).build()
     with pytest.raises(ConfigError, match=r"of 3, is 1 chunk of 3 clients.*vectorised:2"):
         engine.open(loop.plan, loop.fed, loop.net)
@@ -55,7 +55,7 @@ def test_more_ranks_than_clients_are_refused():
 def test_workers_share_the_processors_of_a_machine():
     group = Many(2)
     group.locals = 1000
-    engine = engine_for("workers", group, 4)
+    engine = engine_for("workers", group, 4, 10)
     assert engine.text == "ranks+workers:1"
     loop = small(FedAvg()).build()
     engine.open(loop.plan, loop.fed, loop.net)

@@ -145,10 +145,9 @@ class VmapRound:
         sums = {w: total(r) for w, r in rates.items()}
         self.rates = [rates[w] for w in works]
         seeds = [key(self.fed.seed, "step", round, i) for i in group]
-        self.seeds = substreams(seeds, K).to(device)
-        self.draws = torch.tensor([key(self.fed.seed, "author", round, i) for i in group]).to(
-            device
-        )
+        drawn = torch.tensor([key(self.fed.seed, "author", round, i) for i in group])
+        both = torch.cat([substreams(seeds, K), drawn[:, None]], 1).to(device)  # in one transfer
+        self.seeds, self.draws = both[:, :K], both[:, K]
         wide = {w: r + r[-1:] * (K - len(r)) for w, r in rates.items()}
         self.lr = torch.tensor([wide[w] for w in works], dtype=dtype, device=device)
         self.table = [  # of every client, see _NUMBERS

@@ -272,9 +272,10 @@ def _per_client(loop: Loop) -> PerClient:
     none = PerClient(dict.fromkeys([*loop.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
     if loop.evaluation.clients and loop.at_nodes:
         return loop.client_values(add([*loop.at_nodes.values()]))
-    if loop.folder is not None and (loop.folder.path / "clients.json").is_file():
-        kept = loop.folder.read_object("clients.json")  # nodes are not asked again at the end
-        if isinstance(loop.engine, Remote) and kept.get("round") == loop.round:
+    folder = loop.folder if isinstance(loop.engine, Remote) else None
+    if folder is not None and (folder.path / "clients.json").is_file():
+        kept = folder.read_object("clients.json")  # nodes are not asked again at the end
+        if kept.get("round") == loop.round:
             return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
     if not loop.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
         return none
