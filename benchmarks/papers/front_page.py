@@ -50,7 +50,7 @@ def measured_and_published() -> Picture:
         for protocol in one.found.entry.protocols
         if (numbers := accuracies(one.found, protocol))
     ]
-    made, axes = panels(len(places), width=2.9, height=2.9, across=3)
+    made, axes = panels(len(places), width=4.2, height=2.7, across=2)
     for axis, (name, numbers) in zip(axes, places, strict=True):
         for place, number in enumerate(numbers):
             factor = 100.0 if "fraction" in number.wanted.metric else 1.0

@@ -320,6 +320,31 @@ def test_sentences_on_compression() -> None:
     assert "0.01 to 0.30 points" in text
 
 
+def test_sentences_on_fedacgs_table_4() -> None:
+    """The last five of 50 evaluations count."""
+    front, readme = words("results"), words("README")
+    text = (RESULTS / "papers" / "lines.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    own = [line for line in lines if line["recipe"] == "fedacg_cifar10_500"]
+
+    def late(*changes: str) -> dict[int, float]:
+        parts = ("algorithm", "server")
+        found = [x for x in own if {*changes} == {c for c in x["changes"] if c.startswith(parts)}]
+        curves = {line["seed"]: line["curves"]["curve"] for line in found}
+        return {seed: tenth([a for _, a in curve]) for seed, curve in sorted(curves.items())}
+
+    momentum = late("algorithm=fedavgm", "algorithm.beta=0.4")
+    ahead = late("algorithm=fedavg", "server=lookahead", "server.lam=0.85")
+    whole = late("algorithm=fedacg", "algorithm.lam=0.85", "algorithm.beta=0.01")
+    gaps = [ahead[s] - momentum[s] for s in momentum], [whole[s] - ahead[s] for s in whole]
+    assert [len(gap) for gap in gaps] == [3, 3]
+    first, second = (100 * fmean(gap) for gap in gaps)
+    assert f"{first:.2f} points above server momentum (p {p_of(gaps[0]):.3f})" in front
+    assert f"| {first:.1f} points, CIFAR-10" in readme and f"clear, p {p_of(gaps[0]):.3f}" in readme
+    assert f"{-second:.2f} below, undecided" in front and p_of(gaps[1]) > 0.05
+    assert f"{-second:.1f} points below without it" in readme
+
+
 # -------------------------------------------------------------------------------------- sub-models
 def test_sentences_on_sub_models() -> None:
     text, front, readme = words("submodels"), words("results"), words("README")
