@@ -24,6 +24,8 @@ CPU_SIZE = "about 0.2 GB to fetch, 0.8 GB on disk"
 CUDA_SIZE = "about 2.7 GB to fetch, 4.7 GB on disk"  # 2.13.0 with its libraries
 KINDS = ("auto", "cpu", "cuda")
 NO_CPU_BUILD = 3
+# what pip says of a build that is not there; the second where constraints bound the versions
+ABSENT = ("No matching distribution", "ResolutionImpossible")
 OLDEST = (3, 11)
 
 
@@ -59,7 +61,7 @@ def install(*arguments: str) -> bool:
     SystemExit with pip's words if something else went wrong.
     """
     code, said = pip("install", "--quiet", "--no-compile", "--no-deps", *arguments)
-    if code and "No matching distribution" not in said:
+    if code and not any(word in said for word in ABSENT):
         raise SystemExit(said)
     return code == 0
 

@@ -116,6 +116,7 @@ class Pip:
 
     def __init__(self, *builds: str, listed: str = "") -> None:
         self.builds, self.listed = builds, listed
+        self.absent = "No matching distribution found for torch"
         self.asked: list[str] = []
 
     def __call__(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -126,7 +127,7 @@ class Pip:
         wanted = Requirement(command[-1])
         self.asked.append(str(wanted))
         there = any(wanted.specifier.contains(b, prereleases=True) for b in self.builds)
-        said = "" if there else "ERROR: No matching distribution found for torch"
+        said = "" if there else f"ERROR: {self.absent}"
         return subprocess.CompletedProcess(command, int(not there), said)
 
 
@@ -157,8 +158,10 @@ def test_without_cuda_where_there_is_such_a_build(get: Any, capsys: Any) -> None
         )
 
 
-def test_cpu_only_fetches_nothing_else(get: Any, capsys: Any) -> None:
+@pytest.mark.parametrize("absent", TORCH.ABSENT)
+def test_cpu_only_fetches_nothing_else(absent: str, get: Any, capsys: Any) -> None:
     index = Pip("2.13.0")
+    index.absent = f"{absent}: torch"
     assert get("cpu", None, index) == TORCH.NO_CPU_BUILD
     assert index.asked == ["torch==2.13.0+cpu"]
     said = capsys.readouterr().err
