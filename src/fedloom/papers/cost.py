@@ -39,7 +39,7 @@ FACTORS = {
     "fjord": 0.33,
 }
 MACS = {"roberta_base": 5.4e9}  # of a forward pass of 64 tokens: its weights are a download
-SPEED = 4e10  # FLOP a second of one processor, for estimates without a measurement
+SPEED = 6e10  # FLOP a second of one processor, for estimates without a measurement
 # Beside the arithmetic, of one processor, as the committed lines took (tests/unit/test_papers.py):
 SAMPLE = 2e-5  # seconds of a sample: it is prepared, and small layers wait for memory
 CALL = 1e-4  # seconds of a local step, for each tensor of weights
