@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .aggregation import Aggregation, Mean
-from .aggregation.rules import Beside, drifts, misfit
+from .aggregation.rules import Beside, drifts, misfit, unforgeable
 from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
 from .algorithms.registry import name_of
 from .compression.error_feedback import EF21
@@ -37,6 +37,7 @@ class Setting(NamedTuple):
     forgets: bool = False  # clients that come back have lost their state, see Turnover.forget
     unequal: bool = False  # aggregation weights differ from client to client
     staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
+    forger: str = ""  # the name of an attack that makes its updates of all honest ones
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,9 @@ def wrapper_and_method(plan: Plan) -> str | None:
 
 
 def aggregation(plan: Plan) -> str | None:
-    """An aggregation must leave the method what its server needs."""
-    return misfit(plan.aggregation, _beside(plan))
+    """An aggregation, and an attack before it, must leave the method what its server needs."""
+    beside = _beside(plan)
+    return misfit(plan.aggregation, beside) or unforgeable(plan.setting.forger, beside)
 
 
 def _beside(plan: Plan) -> Beside:
@@ -367,10 +369,11 @@ def two_means(plan: Plan) -> str | None:
             "weights that differ from client to client: two means are two objectives; take "
             "weighting=uniform, or multiply by job.relative_weight in uniform()"
         )
-    if plan.averaged and not rule.sums:
+    forger = plan.setting.forger
+    if plan.averaged and (forger or not rule.sums):
         return (
-            f"{alg.method} and {rule.name}: {' and '.join(plan.averaged)} would be weighted sums, "
-            "which the rule does not make, and clients have different weights; take "
+            f"{alg.method} and {forger or rule.name}: {' and '.join(plan.averaged)} would be "
+            "weighted sums, which it does not make, and clients have different weights; take "
             "weighting=uniform"
         )
     return None

@@ -25,12 +25,13 @@ from fedloom.algorithms import Scaffold
 from fedloom.checks import check
 from fedloom.checks.compare import unequal, unlike
 from fedloom.checks.tiny_federation import Trial, experiment, finish, run
-from fedloom.compression.codecs import QSGD
-from fedloom.compression.error_feedback import Residual
+from fedloom.compression.codecs import QSGD, TopK
+from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Link, Via
 from fedloom.core.vector import rec
+from fedloom.deployment.shapes import refuse
 from fedloom.errors import CompositionError
-from fedloom.federation.attacks import ATTACKS, Alie, LabelFlip, SignFlip
+from fedloom.federation.attacks import ATTACKS, Alie, InnerProduct, LabelFlip, SignFlip
 from fedloom.storage.checkpoint import Checkpoint
 from fedloom.submodels import HeteroFL
 from tiny import clusters, quadratics, small, trace
@@ -166,3 +167,24 @@ def test_the_contract_of_a_user_s_own_rule_is_checked() -> None:
     ):
         report = check(broken, engines=())
         assert words in report.failures[0].why, str(report)
+
+
+@pytest.mark.parametrize("attack", [Alie(share=0.3), InnerProduct(share=0.3)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compress": Link(Via(TopK(ratio=0.1), EF21())), "algorithm": FedAvg()},
+        {"submodel": HeteroFL(), "capacities": (0.5, 1.0), "algorithm": FedAvg()},
+    ],
+    ids=["EF21", "HeteroFL"],
+)
+def test_a_refusal_of_forged_updates_names_the_attack(attack: Any, changes: Any) -> None:
+    with pytest.raises(CompositionError) as told:
+        experiment(torch.float32, attack=attack, **changes).plan()
+    assert str(told.value).startswith(f"{type(attack).__name__} and ")
+    assert "norm_bound" not in str(told.value)
+
+
+def test_a_deployment_refuses_an_attack_for_what_it_is() -> None:
+    """The mean of forged updates is a sum like another one; the attack is of a simulation."""
+    refuse(experiment(torch.float32, attack=Alie(share=0.3), algorithm=FedAvg()).plan())

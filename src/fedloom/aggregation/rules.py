@@ -119,6 +119,21 @@ def misfit(rule: Aggregation, beside: Beside) -> str | None:
     return None
 
 
+def unforgeable(attack: str, beside: Beside) -> str | None:
+    """Why an attack of this name cannot make its updates of the honest ones; None if it can."""
+    if attack and beside.submodel:
+        return (
+            f"{attack} and {beside.submodel}: its updates are made of whole honest ones, and a "
+            "client of a part has no value at the other coordinates; take another attack"
+        )
+    if attack and beside.ef21:
+        return (
+            f"{attack} and EF21: the server keeps the mean of what all clients remember, and no "
+            "client remembers a forged update; use Residual"
+        )
+    return None
+
+
 def drifts(rule: Aggregation, algorithm: Algorithm) -> str | None:
     """Say if clients add to their own state what the server adds otherwise."""
     own = [name for name, how in algorithm.sent.items() if how in (ACCUMULATED, CHANGE)]

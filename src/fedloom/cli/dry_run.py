@@ -202,8 +202,8 @@ def _cost(
 
 
 def _updates(loop: Loop) -> int:
-    """Bytes of a cohort's updates, if the aggregation needs each of them."""
-    if loop.plan.aggregation.sums:
+    """Bytes of a cohort's updates, if the aggregation, or an attack, needs each of them."""
+    if loop.plan.aggregation.sums and not loop.fed.forges:
         return 0
     vectors = 1 + len(loop.plan.averaged)
     return loop.cohorts.largest * (vectors * loop.net.init().nbytes + loop.buffers.nbytes)

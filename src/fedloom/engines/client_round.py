@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..aggregation.rows import row
 from ..algorithm import Grad, Job, LocalSGD, Trait
 from ..core.arithmetic import average, total
 from ..core.dropout import seeded
@@ -194,7 +195,9 @@ class Client:
         uniform = numbers(uniform_of(self.plan.algorithm, up, job))
         # new memory, which the sums may write into; the delta of a plain update is new already
         mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
-        plain = self._rule is None  # what else an aggregation makes of a part, it makes at the end
+        rows = self.fed.forges  # each update goes up as it is
+        # what else an aggregation makes of a part, it makes at the end
+        plain = self._rule is None and not rows
         part = rec(
             n=1.0,
             mass=weight,
@@ -212,6 +215,8 @@ class Client:
             if self.fed.unequal:
                 part = rec(**part._asdict(), relative=job.relative_weight * held)
         part, rule = spread(part, share.wire), self._rule
+        if rows:
+            return row(part, i)
         return part if rule is None else rule.leaf(part, share.msg, self.fed.seed, round, i)
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:

@@ -181,7 +181,8 @@ class Ranks:
         heads = self.group.gather((seen, nodes, mine.stats, seconds), error)
         self._agree([head[0] for head in heads], what)
         started = time.perf_counter()
-        add = self._sum if self._plan.aggregation.sums else self._join
+        sums = self._plan.aggregation.sums and not self._fed.forges
+        add = self._sum if sums else self._join
         total = add([head[1] for head in heads], [t for _, _, t in mine.nodes])
         taken = [head[3] for head in heads]
         self.rounds += 1

@@ -150,4 +150,5 @@ def setting_of(exp: Any) -> Setting:
         forgets=exp.turnover is not None and exp.turnover.forget,
         unequal=isinstance(weights, list | tuple) and len(set(weights)) > 1,
         staleness=getattr(exp.clock, "staleness", None),
+        forger=exp.attack.name if exp.attack is not None and exp.attack.omniscient else "",
     )

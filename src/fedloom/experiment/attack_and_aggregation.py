@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 
 from ..aggregation import AGGREGATIONS, Aggregation, Krum, Mean, TrimmedMean
-from ..aggregation.omniscient import Omniscient
 from ..core.net import Net
 from ..data import FederatedData
 from ..errors import CompositionError, ConfigError
@@ -14,15 +13,6 @@ from ..federation.attacks import ATTACKS, Attack
 from ..federation.sampling import Cohorts
 
 _log = logging.getLogger(__name__)
-
-
-def aggregation_under(
-    attack: Attack | None, rule: Aggregation, population: int, seed: int
-) -> Aggregation:
-    """The aggregation, behind hostile clients that forge their updates if the attack does so."""
-    if attack is None or not attack.omniscient:
-        return rule
-    return Omniscient(inner=rule, forge=attack.forged, hostile=attack.hostile(population, seed))
 
 
 def words_for(rule: Aggregation, attack: Attack | None) -> list[str]:
@@ -50,12 +40,11 @@ def check_aggregation(
             "GroupNorm, or batch norm with track_running_stats=False"
         )
     listed = isinstance(cohorts.size, Sequence)
-    inner = rule.inner if isinstance(rule, Omniscient) else rule
     drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
     count = len(cohorts.example) if listed else drawn
-    if isinstance(inner, Krum):
-        inner.check(count)
-    if isinstance(inner, TrimmedMean) and (said := inner.idle(count)):
+    if isinstance(rule, Krum):
+        rule.check(count)
+    if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
         _log.warning(said)
     if rule.private and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling

@@ -51,7 +51,7 @@ from ..submodels.base import Rule
 from ..submodels.private import Private
 from ..trackers import Trackers
 from . import arguments, processes
-from .attack_and_aggregation import aggregation_under, flipped, words_for
+from .attack_and_aggregation import flipped, words_for
 from .clocks import check_clock, check_simulated, devices_for, largest
 from .preflight import (
     check_evaluation,
@@ -202,7 +202,7 @@ class Experiment(Settings):
             self.net().layout.d,
             arguments.setting_of(self),
             self.private,
-            aggregation_under(self.attack, self._aggregation, self.data.population, self.seed),
+            self._aggregation,
         )
 
     def _capacities(self, rule: Rule | None) -> tuple[float, ...]:

@@ -30,6 +30,11 @@ class Attack(Part):
     omniscient: ClassVar[bool] = False
     share: PositiveShare = hyper(0.2, "of all clients that are hostile")
 
+    @property
+    def name(self) -> str:
+        """The name in errors."""
+        return type(self).__name__
+
     def hostile(self, population: int, seed: int) -> frozenset[int]:
         """The hostile clients of so many.
 

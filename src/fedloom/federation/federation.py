@@ -114,6 +114,11 @@ class Federation:
             return frozenset()
         return self.attack.hostile(self.population, self.seed)
 
+    @property
+    def forges(self) -> bool:
+        """True if hostile updates are made of the honest ones of their round."""
+        return self.attack is not None and self.attack.omniscient and bool(self.hostile)
+
     def sent(self, up: Rec, client: int, round: int) -> Rec:
         """A trained update as its client sends it."""
         if self.attack is None or client not in self.hostile:

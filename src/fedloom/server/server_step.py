@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..aggregation.base import contents
+from ..aggregation.forging import behind, forged
 from ..algorithm import Round
 from ..core.arithmetic import total
 from ..core.net import Net
@@ -115,7 +116,8 @@ class Step:
         if added is None:
             return now
         last = self._last_rate(t, [] if rule.private else results.stats)
-        up, buffers, gathered = rule.root(added, now.gathered, self.fed.seed, t)
+        seen = self._read(added, now.gathered, t)
+        up, buffers, gathered = rule.root(seen, now.gathered, self.fed.seed, t)
         share, answered = added.mass / self.fed.all_weights, added.n / self.fed.population
         up, link = self.plan.link.arrive(up, now.link, share, answered)
         added = added._replace(n=rule.answered(added, now.gathered))
@@ -124,6 +126,14 @@ class Step:
         rnd = Round(t, part, last, relative_weight(added, self.fed))
         srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
         return Learnt(rested(srv, now.srv, added), link, buffers, gathered)
+
+    def _read(self, added: Rec, gathered: Rec, t: int) -> Rec:
+        """What the aggregation reads of the sum: behind an attack that forges, of its rows."""
+        attack, rule = self.fed.attack, self.plan.aggregation
+        if attack is None or not attack.omniscient or "rows" not in added._fields:
+            return added
+        rows = forged(added, attack.forged, self.fed.hostile)
+        return behind(rule, rows, rule.tell(rec(), gathered), self.fed.seed, t)
 
     def _last_rate(self, t: int, stats: Sequence[Stats]) -> float:
         """The local rate of a round's last step: of the clients with as many, of the one with the
