@@ -58,6 +58,7 @@ def quadratics(algorithm: Algorithm, copies: Sequence[int] = (1, 1, 1, 1), **cha
         "rounds": 1,
         "objective": Function(f=_parabola),
         "local": Local(steps=5, lr=0.1, batch=1),
+        "engine": "serial",
         "device": "cpu",
     }
     return Experiment(algorithm=algorithm, **(settings | changes))
@@ -116,6 +117,7 @@ def small(algorithm: Algorithm, dtype: torch.dtype = torch.float32, **changes: A
         "cohort": 4,
         "local": local,
         "seed": 11,
+        "engine": "serial",
         "device": "cpu",
     }
     return Experiment(algorithm=algorithm, **(settings | changes))

@@ -282,7 +282,7 @@ def test_a_model_that_changes_a_buffer_is_refused_before_the_run_and_auto_goes_b
         assert bits(loop.net.buffers()) == bits(loop.net.init_buffers())
     found = on_texts(module, engine="auto", **given)
     found.run()
-    assert found.engine == "auto+serial"
+    assert found.taken == "auto+serial"
     loop = on_texts(module, engine="serial", **given).build()
     family = family_of(loop.plan, loop.fed, loop.net, 20)
     assert family.family == "serial" and "changes its buffer" in family.why

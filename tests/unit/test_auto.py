@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import random
@@ -16,7 +17,7 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.compare import unequal
 from fedloom.cli.dry_run import estimate
-from fedloom.config import resolve
+from fedloom.config import from_run, resolve
 from fedloom.core.jobs import Jobs
 from fedloom.core.net import Net
 from fedloom.data import from_clients
@@ -35,6 +36,7 @@ from fedloom.engines.vmap_range import default_chunk
 from fedloom.engines.vmap_round import VmapRound
 from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
+from fedloom.recipes import RECIPES
 from fedloom.storage.seal import resealed
 from tiny import clusters, mlp, small, timeless
 
@@ -44,7 +46,7 @@ EQUAL = clusters(sizes=[8] * 6)  # rounds of one length
 
 # -------------------------------------------------------------------------------------- the rule
 def family(model, clients=100, shares=1, algorithm=None):
-    parts = {"model": model, "data": MANY, "rounds": 1}
+    parts = {"model": model, "data": MANY, "rounds": 1, "engine": "serial"}
     loop = Experiment(algorithm=algorithm or FedAvg(), **parts).build()
     return family_of(loop.plan, loop.fed, loop.net, clients, shares)
 
@@ -135,7 +137,7 @@ def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
         monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock"))
     for name in ("sched_getaffinity", "cpu_count"):
         monkeypatch.setattr(os, name, lambda *a: pytest.fail("the processors"), raising=False)
-    loop = Experiment(algorithm=FAFED(), model=mlp(), data=MANY, rounds=1).build()
+    loop = Experiment(algorithm=FAFED(), model=mlp(), data=MANY, rounds=1, engine="serial").build()
     state = torch.get_rng_state()
     # whether a thread fetches batches, which changes no bit, is all that asks for processors
     monkeypatch.setattr("fedloom.engines.vectorised.processors", lambda: 1)
@@ -385,12 +387,61 @@ def test_where_no_process_could_help_none_is_started(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------ in a run
+def test_nobody_has_to_choose_an_engine(tmp_path):
+    """In Python, in every recipe, in a file of a user's, and where a method is tried."""
+    parts = {"algorithm": FedAvg(), "model": mlp(), "data": MANY, "rounds": 1}
+    exp = Experiment(**parts, device="cpu")
+    exp.build()
+    assert exp.taken == "auto+vectorised:24"
+    assert {resolve(name).values["engine"] for name in RECIPES} == {"auto"}
+    file = tmp_path / "mine.toml"
+    data = '[data]\nname = "digits"\npartition = {name = "iid", clients = 5}\n'
+    file.write_text(f'rounds = 1\nalgorithm = "fedavg"\nmodel = "mlp"\n{data}')
+    assert resolve(file).values["engine"] == "auto"
+
+
+def test_a_changed_copy_of_an_experiment_that_ran_chooses_anew():
+    one = Experiment(algorithm=FedAvg(), model=mlp(), data=MANY, rounds=1, cohort=5, device="cpu")
+    assert one.build().engine.text == "auto+serial"
+    more = dataclasses.replace(one, cohort=1.0)
+    assert more.build().engine.text == "auto+vectorised:24"
+
+
+def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
+    """One object, which resumes runs of two families one after the other, and then begins anew."""
+    for name in ("serial", "vectorised:4"):
+        small(FedAvg(), engine=name, rounds=2).run(tmp_path / name)
+    both = small(FedAvg(), engine="auto", rounds=4)
+    for name in ("serial", "vectorised:4"):
+        both.resume(tmp_path / name)
+        assert both.taken == name
+    both.run(tmp_path / "new")
+    assert both.taken == "auto+serial"
+
+
+def test_a_run_whose_configuration_has_no_engine_was_serial(tmp_path):
+    out = tmp_path / "run"
+    config = resolve("digits", ["model.hidden=[8]", "rounds=1", "engine=serial", "cohort=30"])
+    config.experiment().run(out)
+    text = (out / "config.toml").read_text()
+    assert 'engine = "serial"' in text
+    with resealed(out, "config.toml"):
+        (out / "config.toml").write_text(text.replace('engine = "serial"\n', ""))
+    assert from_run(out).values["engine"] == "serial"
+    asked = resolve("digits", ["model.hidden=[8]", "rounds=2", "cohort=30"]).experiment()
+    asked.resume(out)
+    assert asked.taken == "serial"
+    from_run(out, ["engine=workers:2"])
+    with pytest.raises(ConfigError, match="cannot replace 'serial'"):
+        from_run(out, ["engine=vectorised:2"])
+
+
 def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path):
     parts = {"data": MANY, "cohort": 22}
     out = tmp_path / "run"
     first = small(FedAvg(), engine="auto", rounds=2, **parts)
     first.run(out)
-    assert first.engine == "auto+vectorised:22" and first.choice.family == "vectorised:22"
+    assert first.taken == "auto+vectorised:22" and first.choice.family == "vectorised:22"
     assert 'engine = "auto+vectorised:22"' in (out / "config.toml").read_text()
     whole = small(FedAvg(), engine="vectorised:22", rounds=6, **parts).run()
     for rounds, engine in ((4, "auto"), (5, "auto+vectorised:22"), (6, "vectorised:22")):
@@ -443,7 +494,7 @@ def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
             assert engine.text == f"ranks+{wanted}" and not isinstance(engine.inner, Auto)
     alone = small(FedAvg(), engine="ranks+auto", rounds=2)
     alone.run()
-    assert alone.engine == "ranks+auto+serial"
+    assert alone.taken == "ranks+auto+serial"
 
 
 @pytest.mark.parametrize("given", ["auto", "auto+serial"])

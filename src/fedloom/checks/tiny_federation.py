@@ -131,6 +131,7 @@ def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
         "cohort": 4,
         "local": local_for(changes.get("objective")),
         "seed": 7,
+        "engine": "serial",
         "device": "cpu",
         "dtype": dtype,
     }

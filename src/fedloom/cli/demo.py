@@ -141,7 +141,8 @@ def _fits(folder: Path, config: Config) -> bool:
     if not folder.is_dir() or not any(folder.iterdir()):
         return folder.is_dir()
     try:
-        return dict(from_run(folder).values) == dict(config.values)
+        kept = from_run(folder).values  # in whatever engine auto took
+        return {**kept, "engine": config.values["engine"]} == dict(config.values)
     except FedloomError:
         return False
 

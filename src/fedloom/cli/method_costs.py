@@ -50,6 +50,7 @@ def costs(algorithm: Algorithm) -> Costs:
         data=from_clients(clients),
         rounds=1,
         local=Local(steps=_STEPS, batch=2, lr=0.01),
+        engine="serial",
         device="cpu",
         clock=Asynchronous(buffer=1) if Trait.BUFFERED in algorithm.traits else None,
     )

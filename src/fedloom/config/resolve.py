@@ -18,13 +18,12 @@ from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import explained, is_own, short
 from ..data import SOURCES, FederatedData, with_client_tests
-from ..engines import Workers, is_auto, make_engine, on_processes
+from ..engines import Workers, is_auto, make_engine
 from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
 from ..experiment.experiment import Experiment
 from ..experiment.settings import Settings
 from ..federation.capacities import levels_of
 from ..models import make_model
-from ..recipes import RECIPES
 from ..storage.identity import CHANGEABLE, differing
 from ..storage.seal import Seal
 from ..submodels import Rule
@@ -191,13 +190,7 @@ def resolve(source: str | Path, overrides: Sequence[str] = (), own: bool = True)
     raw.pop(CODE, None)  # of a run's file: what its own parts were then
     if own:
         load_named(raw, said)
-    config = _complete({"name": name, **raw}, said, overrides, here=True)
-    if str(source) not in RECIPES or "engine" in config.origin.typed:
-        return config
-    elsewhere = device_of(config.values["device"]).type != "cpu"
-    if on_processes(config.values["engine"]) and elsewhere:  # processes cannot share a GPU
-        return Config({**config.values, "engine": "auto"}, config.origin)
-    return config
+    return _complete({"name": name, **raw}, said, overrides, here=True)
 
 
 def from_run(
@@ -223,6 +216,7 @@ def from_run(
             f"Experiment(...).resume('{run}'), with the arguments it had"
         )
     refuse_more_rounds(overrides, raw.get("rounds"))
+    raw.setdefault("engine", "serial")  # what it was for a run that does not name it
     code = raw.pop(CODE, {})
     if own:
         load_again(raw, code, Path(run), changed)

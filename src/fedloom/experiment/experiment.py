@@ -32,7 +32,7 @@ from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
 from ..federation.attacks import Attack
 from ..federation.availability import Availability
-from ..federation.capacities import Capacities, assign_capacities
+from ..federation.capacities import Capacities
 from ..federation.choice import ClientChoice
 from ..federation.clock import Clock
 from ..federation.devices import Devices
@@ -57,13 +57,12 @@ from .preflight import (
     check_evaluation,
     check_fit,
     check_parts,
-    check_rows,
     check_shapes,
+    checked_capacities,
     direction,
     levels_for,
     on_device,
     takes_channels_last,
-    try_capacity,
     warn_of,
     weights_of,
 )
@@ -160,6 +159,7 @@ class Experiment(Settings):
         self._net: Net | None = None
         self._group: Group = ALONE
         self.choice: Choice | None = None
+        self._kept, self.taken = "", self.engine  # of the run that goes on, if auto is asked for
         drawn = self.data.population, self.seed, self.sampling, self.turnover, self.availability
         self._cohorts = Cohorts(self.cohort, *drawn)
         self.devices = devices_for(self.clock, self.devices)
@@ -188,7 +188,7 @@ class Experiment(Settings):
         return part if device.type == "cpu" else moved(part, device)
 
     def _device(self) -> torch.device:
-        return processes.device_for(self.device, self.engine, self._group)
+        return processes.device_for(self.device, self._kept or self.engine, self._group)
 
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
@@ -204,15 +204,6 @@ class Experiment(Settings):
             self.private,
             self._aggregation,
         )
-
-    def _capacities(self, rule: Rule | None) -> tuple[float, ...]:
-        """One capacity per client."""
-        if rule is None or self.capacities is None:
-            return ()
-        for level in levels_for(self.capacities, self.submodel):
-            try_capacity(rule, level, self.net())
-        check_rows(rule, self.net(), self.data)
-        return assign_capacities(self.capacities, self.data.population, self.seed)
 
     def net(self) -> Net:
         """The model, checked on one small batch. Raises DataError if the data do not fit."""
@@ -244,7 +235,7 @@ class Experiment(Settings):
             self.weighting,
             there,
             takes_channels_last(net, self.data, self.channels_last),
-            self._capacities(plan.rule),
+            checked_capacities(plan.rule, self.capacities, net, self.data, self.seed),
             self.devices,
             self.attack,
         )
@@ -275,13 +266,14 @@ class Experiment(Settings):
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
-        """The engine; what the rule of "auto" chooses is written behind it from then on."""
+        """The engine; what the rule of "auto" chooses is written behind it."""
         group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
-        if is_auto(self.engine):
+        self.taken = self._kept or self.engine
+        if is_auto(self.taken):
             usual = min(clients, round(cohorts.expected))
             self.choice = processes.chosen(plan, fed, net, usual, group)
-            self.engine = f"{self.engine}+{self.choice.family}"
-        engine = processes.engine_for(self.engine, group, clients, self.rounds)
+            self.taken = f"{self.taken}+{self.choice.family}"
+        engine = processes.engine_for(self.taken, group, clients, self.rounds)
         check_simulated(self.clock, cohorts, engine)
         return engine
 
@@ -342,8 +334,8 @@ class Experiment(Settings):
         return loop
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
-        if is_auto(self.engine):  # what the run began with
-            self.engine = str(folder.read_config().get("engine", "serial"))
+        began = str(folder.read_config().get("engine", "serial"))
+        self._kept = began if is_auto(self.engine) else ""
         loop = self.build()
         self._group.first(lambda: check_same(folder, configuration(self, loop), self.data, loop))
         self._attach(loop, folder)
@@ -360,7 +352,7 @@ class Experiment(Settings):
         return self._go(loop, progress, restore)
 
     def _joined(self) -> AbstractContextManager[None]:
-        self._group = join(self.ranks.timeout)
+        self._group, self._kept = join(self.ranks.timeout), ""
         return processes.as_one(self._group)
 
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:

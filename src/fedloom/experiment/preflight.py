@@ -20,7 +20,7 @@ from ..engines.base import Remote
 from ..engines.evaluation import evaluation_batch
 from ..engines.metrics import accuracy, is_whole
 from ..errors import CompositionError, ConfigError, DataError
-from ..federation.capacities import Capacities, levels_of
+from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts
@@ -231,7 +231,19 @@ def direction(target: float | None, name: str, metric: Any, said: bool | None) -
     return None
 
 
-def try_capacity(rule: Rule, level: float, net: Net) -> None:
+def checked_capacities(
+    rule: Rule | None, given: Capacities | None, net: Net, data: FederatedData, seed: int
+) -> tuple[float, ...]:
+    """One capacity per client; none without a scheme. Raises CompositionError."""
+    if rule is None or given is None:
+        return ()
+    for level in levels_for(given, rule):
+        _try_capacity(rule, level, net)
+    _check_rows(rule, net, data)
+    return assign_capacities(given, data.population, seed)
+
+
+def _try_capacity(rule: Rule, level: float, net: Net) -> None:
     """Make one view, so that a model that cannot be sliced is refused before the run. The scheme's
     remarks become warnings.
     """
@@ -247,7 +259,7 @@ def try_capacity(rule: Rule, level: float, net: Net) -> None:
         _log.warning("%s", remark)
 
 
-def check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
+def _check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
     """Raise CompositionError for a scheme that needs to know which clients have a class, if the
     labels are no classes or the model has no row for each.
     """

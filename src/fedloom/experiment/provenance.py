@@ -151,7 +151,7 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
 def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
     """The complete configuration: from file and command line, or from Python objects."""
     if exp.config is not None:
-        chosen = {"engine": exp.engine} if is_auto(str(exp.config.get("engine"))) else {}
+        chosen = {"engine": exp.taken} if is_auto(str(exp.config.get("engine"))) else {}
         return dict(plain({**exp.config, **chosen}))  # it goes on with what a rule chose
     model = exp.model if isinstance(exp.model, nn.Module) else loop.net.module
     return in_words(

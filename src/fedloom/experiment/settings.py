@@ -48,10 +48,10 @@ class Settings:
         choices=("stop", "skip"),
     )
     engine: str | Engine = hyper(
-        "serial",
+        "auto",
+        "auto: by a rule, and by the run's own rounds how many processes; or, to choose yourself, "
         "serial, workers:N (processes, at most 4 per processor), vectorised:N (N clients at once), "
-        "workers:2+vectorised:50, +onednn behind serial or workers (products in oneDNN), or auto, "
-        "which chooses by a rule, and by the run's own rounds how many processes",
+        "workers:2+vectorised:50, +onednn behind serial or workers (products in oneDNN)",
         example="a name such as 'workers:2' (in Python also an Engine)",
     )
     device: str = hyper("auto", "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps")

@@ -48,7 +48,6 @@ def _cfedavg(data: str, model: str, clients: int, rounds: int, target: float) ->
     return {
         "rounds": rounds,
         "cohort": 1.0,
-        "engine": "workers",
         "weighting": "uniform",
         "algorithm": {"name": "cfedavg"},
         "model": {"name": model},

@@ -47,7 +47,6 @@ def fafed_fashion() -> dict[str, Any]:
     return {
         "rounds": 150,
         "cohort": 1.0,
-        "engine": "workers",
         "algorithm": {"name": "fafed"},
         "model": {"name": "cnn_fafed_fashion"},
         "data": {
@@ -68,7 +67,6 @@ def fedacg_protocol(rounds: int, epochs: int) -> dict[str, Any]:
     return {
         "rounds": rounds,
         "cohort": 0.05,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "cnn_fafed_fashion"},
         "data": {

@@ -70,7 +70,6 @@ def _images(
     return {
         "rounds": 1000,
         "cohort": 0.05 if clients == 100 else 0.02,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "resnet18", "classes": classes},
         "data": {"name": data, "partition": partition} | pixels | augmented,
@@ -124,7 +123,6 @@ def _leaf(data: str, model: str, target: float) -> dict[str, Any]:
     return {
         "rounds": 500,
         "cohort": 5,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": model},
         "data": {"name": data, "partition": {"name": "natural", "clients": 2000}},

@@ -36,7 +36,6 @@ def _cifar(
     return {
         "rounds": 800,
         "cohort": 0.1,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "resnet18_fedsmoo", "classes": classes},
         "data": {"name": data, "partition": partition} | pixels | augmented,

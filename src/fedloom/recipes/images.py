@@ -26,7 +26,6 @@ def _cifar(name: str, classes: int, epochs: int, target: float) -> dict[str, Any
     return {
         "rounds": 10,
         "cohort": 0.1,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "cnn_fafed_cifar", "classes": classes},
         "data": {
@@ -55,7 +54,6 @@ def femnist() -> dict[str, Any]:
     return {
         "rounds": 10,
         "cohort": 5,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "cnn_femnist"},
         "data": {"name": "femnist", "partition": {"name": "natural", "min_size": 20}},

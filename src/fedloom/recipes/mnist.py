@@ -32,7 +32,6 @@ def million_clients() -> dict[str, Any]:
         "algorithm": {"name": "fedavg"},
         "rounds": 50,
         "cohort": 1000,
-        "engine": "vectorised",
         "model": {"name": "logistic", "inputs": 64},
         "data": {
             "name": "digits",
@@ -68,7 +67,6 @@ def _mnist(partition: dict[str, Any]) -> dict[str, Any]:
     return {
         "rounds": 100,
         "cohort": 0.1,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "cnn_cfedavg"},
         "data": {"name": "mnist", "partition": partition},

@@ -33,7 +33,6 @@ def fiarse_fashion() -> dict[str, Any]:
         "rounds": 200,
         "cohort": 10,
         "weighting": "uniform",
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "submodel": {"name": "fiarse", "capacities": SIZES},
         "model": {"name": "cnn_fafed_fashion", "widen": 2},
@@ -90,7 +89,6 @@ def fiarse_agnews() -> dict[str, Any]:
         "rounds": 100,
         "cohort": 20,
         "weighting": "uniform",
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "submodel": {
             "name": "fiarse",

@@ -13,7 +13,6 @@ def shakespeare() -> dict[str, Any]:
     return {
         "rounds": 10,
         "cohort": 5,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "lstm_shakespeare"},
         "data": {
@@ -36,7 +35,6 @@ def wikitext2() -> dict[str, Any]:
     return {
         "rounds": 10,
         "cohort": 4,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {
             "name": "lstm_language_model",
@@ -64,7 +62,6 @@ def ag_news() -> dict[str, Any]:
     return {
         "rounds": 10,
         "cohort": 0.2,
-        "engine": "workers",
         "algorithm": {"name": "fedavg"},
         "model": {"name": "transformer_text", "length": 64, "width": 64},
         "data": {
