@@ -1,4 +1,4 @@
-"""Your own arrays, one pair per client, your own module, loss and metric; two worker processes."""
+"""Your own arrays, one pair per client; your own module, loss and metric."""
 
 import numpy as np
 from torch import nn
@@ -27,7 +27,6 @@ result = Experiment(
     local=Local(steps=5, batch=10, lr=0.05),
     objective=lambda outputs, targets: nn.functional.huber_loss(outputs, targets),
     metrics={"mae": lambda outputs, targets: (outputs - targets).abs()},
-    engine="workers:2",
 ).run()
 off = np.abs(result.model.get_parameter("weight").detach().numpy()[0] - truth).max()
 print(f"mean absolute error {result.last:.3f}, largest error of a coefficient {off:.3f}")

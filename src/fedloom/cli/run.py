@@ -58,7 +58,7 @@ def run_command(
     \b
     fedloom run digits algorithm=fedacg algorithm.lam=0.9
     fedloom run digits data.alpha=0.1 local.decay=0.99 rounds=50 --seeds 3
-    fedloom run my.toml engine=workers:2 --dry-run
+    fedloom run my.toml device=cpu --dry-run
 
     torchrun --standalone --nproc-per-node 8 -m fedloom run digits    on 8 processors or GPUs
 
