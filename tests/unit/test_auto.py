@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import os
 import random
+import re
+import shutil
 import time
 from types import SimpleNamespace
 
@@ -546,27 +548,45 @@ def test_the_default_chunk_fits_into_its_budget():
     assert default_chunk(loop.plan, loop.fed, loop.net, most=7) == 7
 
 
-def test_clients_that_do_not_fit_into_the_memory_together_are_fewer(monkeypatch, caplog):
+def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
+    monkeypatch, tmp_path
+):
     class Small(VmapRound):
         """A device that has room for so many."""
 
-        room, tried = 2, []
+        room = 9
 
         def run(self):
-            self.tried.append(len(self.group))
             if len(self.group) > self.room:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
             return super().run()
 
-    want = small(Scaffold(), engine="vectorised:2", rounds=2).run().state
     monkeypatch.setattr(vmap_range, "VmapRound", Small)
-    run = small(Scaffold(), engine="vectorised:5", rounds=2)
-    assert not unequal(run.run().state, want)
-    assert Small.tried[:2] == [4, 2] and Small.tried.count(4) == 1  # which is remembered
-    assert "4 clients at once do not fit into the memory of cpu; from here on 2" in caplog.text
+    parts = {"data": MANY, "cohort": 23, "rounds": 3}
+    whole = small(Scaffold(), engine="vectorised:8", **parts).run()
+    Small.room = 5
+
+    def fail(engine):
+        with pytest.raises(ClientError) as caught:
+            small(Scaffold(), engine=engine, **parts).run(tmp_path / "run", go_on=True)
+        return str(caught.value)
+
+    for engine, clients, fits in (
+        ("vectorised:23", 23, 5),
+        ("auto", 23, 5),
+        ("vectorised:6", 6, 3),
+    ):
+        said = fail(engine)
+        assert said == (
+            f"round 1: {clients} clients at once do not fit into the memory of cpu, and {fits} do; "
+            f"start anew with engine = vectorised:{fits}, or serial (how many are computed at once "
+            "belongs to the bits, so that a run never changes it)"
+        )
+        shutil.rmtree(tmp_path / "run")
     Small.room = 0
-    with pytest.raises(ClientError, match=r"client \d, round 1: a client takes .* GiB or more"):
-        small(Scaffold(), engine="vectorised:5", rounds=2).run()
+    assert re.match(r"client \d+, round 1: a client takes .* GiB or more", fail("vectorised:5"))
+    Small.room = 8
+    assert not unequal(small(Scaffold(), engine="vectorised:8", **parts).run().state, whole.state)
 
 
 def test_a_gpu_takes_as_many_clients_as_fit_into_its_free_memory(monkeypatch):

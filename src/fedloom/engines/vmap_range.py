@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from typing import Any
 
@@ -31,8 +30,6 @@ LARGEST = 100  # clients at once on a CPU, unless the configuration says otherwi
 BUDGET = 1 << 30  # bytes that a chunk may take by default on a CPU
 FREE = 0.5  # of a GPU's free memory: what that a chunk may take; the rest is for states and data
 VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
-
-_log = logging.getLogger(__name__)
 
 
 class TooManyError(FedloomError):
@@ -83,9 +80,9 @@ class VmapRange:
             }
             try:
                 self._run_chunk(out, shares, start, asked, first + at)
-                at += len(members)
             except TooManyError:
-                self._halve(members, round)
+                raise self._too_many(shares, start, asked) from None
+            at += len(members)
         return out
 
     def _run_chunk(
@@ -126,24 +123,31 @@ class VmapRange:
                 share = shares[self.fed.capacity(i)]
                 client.take_in(out, done.pop(i), share, place, i, round)
 
-    def _halve(self, members: list[int], round: int) -> None:
-        """Take half as many clients at once from now on. Raises ClientError if it was one."""
-        device = self.net.device
-        if len(members) == 1:
-            need = _bytes_of_client(self.client) / 2**30
-            raise ClientError(
-                f"client {members[0]}, round {round + 1}: a client takes {need:.3g} GiB or more, "
-                f"which {device} does not have free; lower local.batch, take a smaller model, or "
-                "give device = cpu"
-            ) from None
-        self.chunk = len(members) // 2
-        _log.warning(
-            "engine vectorised: %d clients at once do not fit into the memory of %s; from here on "
-            "%d at a time",
-            *(len(members), device, self.chunk),
+    def _too_many(
+        self, shares: dict[float, Share], start: dict[int, Rec], asked: Asked
+    ) -> ClientError:
+        """What stops the run, with how many of these clients do fit: as many as half of them, or a
+        quarter, are tried. Fewer would change the bits of a run that goes on.
+        """
+        device, members, fits = self.net.device, list(start), len(start)
+        while fits := fits // 2:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            few = {i: start[i] for i in members[:fits]}
+            with contextlib.suppress(TooManyError):
+                self._run_chunk(RangeResult([], {}, []), shares, few, asked, asked.first)
+                return ClientError(
+                    f"round {asked.round + 1}: {len(members)} clients at once do not fit into the "
+                    f"memory of {device}, and {fits} do; start anew with engine = vectorised:{fits}"
+                    ", or serial (how many are computed at once belongs to the bits, so that a "
+                    "run never changes it)"
+                )
+        need = _bytes_of_client(self.client) / 2**30
+        return ClientError(
+            f"client {members[0]}, round {asked.round + 1}: a client takes {need:.3g} GiB or more, "
+            f"which {device} does not have free; lower local.batch, take a smaller model, or "
+            "give device = cpu"
         )
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _together(
         self, share: Share, start: dict[int, Rec], group: list[int], round: int
