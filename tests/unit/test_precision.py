@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import types
 
 import pytest
 import torch
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.algorithms import Scaffold
+from fedloom.algorithms import FAFED, Scaffold
+from fedloom.checks.compare import unequal
+from fedloom.cli import dry_run
 from fedloom.core import bfloat16
 from fedloom.data import from_clients
+from fedloom.engines import Serial, bfloat16_gain, one_step
 from fedloom.errors import ConfigError
+from fedloom.experiment import processes
 from fedloom.objectives import MOON
 from fedloom.storage import identity
 from fedloom.submodels import HeteroFL
@@ -138,3 +143,83 @@ def test_a_gpus_products_are_full_and_afterwards_as_they_were():
         with one_thread(precision):
             assert [kind.allow_tf32 for kind in cuda] == [precision == "tf32"] * 2
         assert [kind.allow_tf32 for kind in cuda] == before
+
+
+# ------------------------------------------------------------------- what it would save, in a line
+@pytest.fixture
+def timed(monkeypatch):
+    """A clock by which a step takes 2 s, and 0.5 s in bfloat16; the first of each, 100 s more."""
+    state = types.SimpleNamespace(now=0.0, steps=0)
+    real = Serial._train
+
+    def train(self, asked):
+        first = not vars(self).setdefault("begun", False)
+        state.now += (0.5 if self._net.bf16 else 2.0) + 100.0 * first
+        state.steps, self.begun = state.steps + 1, True
+        return real(self, asked)
+
+    clock = types.SimpleNamespace(perf_counter=lambda: state.now)
+    monkeypatch.setattr(one_step, "time", clock)
+    monkeypatch.setattr(one_step, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(Serial, "_train", train)
+    return state
+
+
+def built(data, algorithm=None, **changes):
+    local = Local(steps=3, batch=6, lr=0.1, precision=changes.pop("precision", "full"))
+    parts = {"model": network, "data": data, "rounds": 2, "local": local, "engine": "serial"}
+    parts = {"device": "cpu", "algorithm": algorithm or FedAvg()} | parts
+    return Experiment(**(parts | changes))
+
+
+def test_the_time_in_bfloat16_is_that_of_the_second_of_two_steps(timed, data):
+    loop = built(data).build()
+    assert bfloat16_gain(loop.plan, loop.fed, loop.net) == 0.25
+    assert timed.steps == 4
+    cost = dry_run.measure(built(data))
+    assert cost.bf16 == 0.25
+
+
+@pytest.mark.parametrize("why", ["precision", "dtype", "processor"])
+def test_bfloat16_is_not_measured_where_it_is_none_of_the_runs_business(
+    timed, monkeypatch, data, why
+):
+    if why == "processor":
+        monkeypatch.setattr(one_step, "has_bfloat16", lambda device: False)
+    given = {"precision": {"precision": "bf16"}, "dtype": {"dtype": "float64"}}.get(why, {})
+    loop = built(data, **given).build()
+    assert bfloat16_gain(loop.plan, loop.fed, loop.net) is None and timed.steps == 0
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FAFED()])
+def test_measuring_leaves_a_run_as_it_was(timed, data, algorithm):
+    def end(measured):
+        loop = built(data, algorithm, engine="serial+onednn").build()
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        loop.run(1)
+        if measured:
+            drawn = torch.get_rng_state()
+            assert bfloat16_gain(loop.plan, loop.fed, loop.net) == 0.25
+            assert torch.equal(torch.get_rng_state(), drawn)
+            assert loop.net.onednn and not loop.net.bf16
+        loop.run(2)
+        return loop.srv
+
+    assert not unequal(end(True), end(False))
+
+
+def test_the_end_of_a_long_run_says_it_once_and_others_say_nothing(
+    timed, monkeypatch, capsys, data
+):
+    built(data).run(progress=True)
+    assert "bf16" not in capsys.readouterr().err
+    monkeypatch.setattr(processes, "LONG", 0.0)
+    built(data).run(progress=False)
+    assert "bf16" not in capsys.readouterr().err
+    built(data).run(progress=True)
+    said = capsys.readouterr().err
+    assert said.count("with local.precision = bf16 a step takes 0.25 of the time here") == 1
+    monkeypatch.setattr(processes, "WORTH", 0.2)
+    built(data).run(progress=True)
+    assert "bf16" not in capsys.readouterr().err

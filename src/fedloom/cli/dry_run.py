@@ -40,6 +40,7 @@ class Cost:
     workers: int  # processes that the run starts beside its own
     updates: int  # bytes of a round's updates at the server, if it needs each of them
     privacy: tuple[float, float, int]  # epsilon, delta, rounds; 0 rounds: none is kept
+    bf16: float | None  # part of a step's time, see bfloat16_gain
 
 
 def estimate(config: Config, seeds: int) -> str:
@@ -89,6 +90,10 @@ def estimate(config: Config, seeds: int) -> str:
     if experiment.choice is not None:
         why = f"{experiment.choice.why}; a long run tries processes with the same bits"
         rows.insert(0, ["engine", f"auto+{experiment.choice.family}", why])
+    if cost.bf16 is not None:
+        rows.append(
+            ["bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"]
+        )
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
@@ -161,6 +166,7 @@ def _cost(
 ) -> Cost:
     from fedloom.compression import downlink
     from fedloom.core.vector import rec
+    from fedloom.engines import bfloat16_gain
     from fedloom.engines.author_checks import at_server
     from fedloom.federation.clock import Asynchronous
 
@@ -198,6 +204,7 @@ def _cost(
         workers=workers,
         updates=_updates(loop),
         privacy=_privacy(experiment, loop),
+        bf16=bfloat16_gain(loop.plan, loop.fed, loop.net),
     )
 
 

@@ -10,6 +10,7 @@ from .auto import Auto
 from .base import Engine
 from .evaluation import Score
 from .family import Choice, family_of
+from .one_step import bfloat16_gain
 from .ranks import Ranks
 from .serial import Serial
 from .vectorised import Vectorised
@@ -25,6 +26,7 @@ __all__ = [
     "Serial",
     "Vectorised",
     "Workers",
+    "bfloat16_gain",
     "bits_of",
     "family_of",
     "is_auto",

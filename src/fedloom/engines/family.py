@@ -27,23 +27,17 @@ Not measured: GPUs, and recurrent networks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ..core.net import Net
 from ..core.onednn import gains
-from ..core.vector import tree
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .author_checks import at_server
-from .client_results import Asked
-from .questions import answered
-from .serial import Serial
-from .summation import root
+from .one_step import try_step
 from .vectorised import Vectorised
 from .vmap_refusals import refuse_model
 
@@ -72,7 +66,8 @@ def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int =
     chunk, why_not = chunk_of(clients, shares), one_by_one(net, clients, shares)
     if not why_not:
         try:
-            _try_step(plan, fed, net)
+            refuse_model(plan, fed, net)
+            try_step(plan, fed, net, Vectorised(2), [0, 1])
             return Choice(f"vectorised:{chunk}", f"a small model, and cohorts of {clients}")
         except FedloomError as error:
             why_not = f"many clients at once are refused: {error}"
@@ -111,27 +106,3 @@ def chunk_of(clients: int, shares: int = 1) -> int:
     (20, 99, 50, 50, 33)
     """
     return min(-(-clients // max(1, clients // CHUNK)), clients // shares)
-
-
-def _try_step(plan: Plan, fed: Federation, net: Net) -> None:
-    """Compute one step of two clients at once. Raises FedloomError where that cannot be."""
-    refuse_model(plan, fed, net)
-    fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
-    x, alg, members = net.init(), plan.algorithm, [0, 1]
-    up: Any = None
-    if alg.probes:
-        one = Serial()
-        one.open(plan, fed, net)
-        total = root(one.probe(x, net.init_buffers(), members[:1]).nodes)
-        up = tree(lambda v: v / total.n, total.up)
-    msg = at_server(
-        alg, fed.seed, "broadcast", 0, at_server(alg, fed.seed, "server_init", 0, x, up)
-    )
-    engine = Vectorised(len(members))
-    try:
-        engine.open(plan, fed, net)
-        asked = Asked(msg, net.init_buffers(), {}, members, 0)
-        engine.round(answered(engine.ask, alg, asked)[0])
-    finally:
-        engine.close()
-        net.load_buffers(net.init_buffers())

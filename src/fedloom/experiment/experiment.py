@@ -380,7 +380,10 @@ class Experiment(Settings):
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
             rounds = loop.plan.aggregation.allowed(loop.gathered, self.rounds)
-            return told.ended(finish(loop, names, rounds, config))
+            result = told.ended(finish(loop, names, rounds, config))
+        if shown is not None and (advice := processes.faster_arithmetic(loop)):
+            say(f"{self.called}, seed {self.seed}: {advice}")
+        return result
 
     @property
     def called(self) -> str:
