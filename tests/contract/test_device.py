@@ -342,8 +342,6 @@ def test_a_recipe_takes_an_engine_that_suits_the_device(tmp_path):
     config.experiment().run(tmp_path / "run")
     chosen = from_run(tmp_path / "run").values["engine"]
     assert chosen == "auto+serial"  # two clients a round
-    assert resolve("fashion_dirichlet", ["device=cpu"]).values["engine"] == "workers"
-    assert resolve("digits", DIGITS).values["engine"] == "serial"
 
 
 def test_processes_that_were_asked_for_refuse_the_device_in_one_line(tmp_path):

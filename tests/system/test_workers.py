@@ -458,7 +458,7 @@ def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_w
     tmp_path, monkeypatch
 ):
     run = tmp_path / "run"
-    resolve("digits", ["rounds=2", "local.epochs=1"]).experiment().run(run)
+    resolve("digits", ["rounds=2", "local.epochs=1", "engine=serial"]).experiment().run(run)
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace('"serial"', '"workers:64"'))
     (run / "manifest.json").unlink()

@@ -294,8 +294,8 @@ class Experiment(Settings):
 
     def _run(self, folder: RunDirectory | None, progress: bool | None) -> Result:
         loop = self.build()
-        if wanted(progress) and self.choice is not None and self._group.rank == 0:
-            say(f"{self.called}, seed {self.seed}: {self.choice}")
+        if self.choice is not None:
+            _log.info("%s, seed %d: %s", self.called, self.seed, self.choice)
         if folder is None:
             return self._go(loop, progress, loop.begin)
         with folder.begun():
