@@ -4,7 +4,7 @@
 # make test-brief    the same with a minute of the fast tests
 # make test-pythons  make test with every Python at hand of those that pyproject.toml names
 # make test-lowest   make test-brief's tests with the lowest versions that it allows, on the oldest Python
-# make test-gpu      the contract of engines and methods on CUDA; FEDLOOM_TEST_DEVICE=cuda:1 is another one
+# make gpu           the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one
 # make test-trackers the tests of trackers and of searches by Optuna, with those libraries
 # make test-flower   a federation over TLS on this machine, with its failures (half an hour)
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
@@ -39,7 +39,7 @@ FLOWER = .venv-flower
 FLOWER_LOCK = requirements/flower.txt
 CODE = src tests examples benchmarks docs requirements site
 
-FEDLOOM_TEST_DEVICE ?= cuda
+DEVICE ?= cuda
 KILLS ?= 100
 MESSAGES ?= 1000000
 MUTANTS ?= 500
@@ -47,7 +47,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest test-gpu test-trackers test-flower soak mutants wheel site check format bench docs results evidence lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest gpu test-trackers test-flower soak mutants wheel site check format bench docs results evidence lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
@@ -126,8 +126,8 @@ test-lowest:
 	$(LOWEST)/bin/pip install --quiet -c $(LOWEST_LOCK) --no-build-isolation -e ".[dev]"
 	$(LOWEST)/bin/pytest -n 2 --dist worksteal -m "not slow" -W ignore::DeprecationWarning $(BRIEF)
 
-test-gpu: $(INSTALLED)
-	FEDLOOM_TEST_DEVICE=$(FEDLOOM_TEST_DEVICE) $(RUN)/pytest tests/contract/test_device.py tests/unit/test_hardware.py
+gpu: $(INSTALLED)
+	$(RUN)/python benchmarks/gpu.py --device $(DEVICE)
 
 # They bring their own versions of much, so that they have an environment of their own.
 test-trackers:

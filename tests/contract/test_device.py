@@ -1,7 +1,7 @@
 """The contract on another device than the CPU: the stand-in for a GPU, or a real one.
 
 On the stand-in everything has the CPU's bits, so that a tensor which somebody forgot to move fails,
-and so does a number that was drawn elsewhere. `make test-gpu` runs this file on CUDA, within the
+and so does a number that was drawn elsewhere. `make gpu` runs this file on CUDA, within the
 bound of support/device.py.
 """
 
@@ -45,7 +45,7 @@ from support.device import DEVICE, REAL, agree, lies_there, rows_agree
 from support.pretend_device import counted
 
 ENGINES = ["serial", "vectorised:3"]
-# make test runs a mix in one engine, make test-gpu in both
+# make test runs a mix in one engine, make gpu in both
 CUT = [
     pytest.param(
         dict(mix),

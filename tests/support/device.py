@@ -1,6 +1,6 @@
 """The device that the contract runs on besides the CPU: the stand-in, or a real one.
 
-FEDLOOM_TEST_DEVICE names another, such as cuda (`make test-gpu`).
+FEDLOOM_TEST_DEVICE names another, such as cuda (`make gpu`).
 """
 
 from __future__ import annotations
