@@ -156,7 +156,7 @@ mutants: $(INSTALLED)
 bench: $(INSTALLED)
 	$(RUN)/python benchmarks/overhead.py
 	$(RUN)/python benchmarks/rounds.py
-	$(RUN)/python benchmarks/auto.py
+	$(RUN)/python benchmarks/default.py
 	$(RUN)/python benchmarks/methods.py
 	$(RUN)/python benchmarks/codecs.py
 	$(RUN)/python benchmarks/submodels.py

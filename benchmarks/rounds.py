@@ -119,8 +119,8 @@ def memory(pid: int) -> float:
     return total / 2**20
 
 
-def measured(work: str, names: list[str], repeats: int) -> list[dict[str, Any]]:
-    """Rounds in turn -> a row per contender."""
+def measured(work: str, names: list[str], repeats: int, first: int = 2) -> list[dict[str, Any]]:
+    """Rounds in turn -> a row per contender. first: turns before those that count."""
     make = multiprocessing.get_context("spawn")
     pipes, processes, rows = {}, {}, {}
     for name in names:
@@ -129,7 +129,7 @@ def measured(work: str, names: list[str], repeats: int) -> list[dict[str, Any]]:
         processes[name].start()
         pipes[name] = ours
         rows[name] = {"work": work, "name": name, "said": ours.recv(), "s": [], "gb": 0.0}
-    for t in range(repeats + 2):
+    for t in range(repeats + first):
         for name, pipe in pipes.items():
             pipe.send(t)
             rows[name]["s"].append(pipe.recv())
@@ -138,7 +138,7 @@ def measured(work: str, names: list[str], repeats: int) -> list[dict[str, Any]]:
         pipe.send(None)
         processes[name].join()
     for row in rows.values():
-        row["s"] = row["s"][2:]  # the first rounds make what later ones find
+        row["s"] = row["s"][first:]  # the first rounds make what later ones find
     return list(rows.values())
 
 
