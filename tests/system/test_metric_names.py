@@ -121,7 +121,7 @@ def test_numbers_have_metrics_of_numbers():
     ("metrics", "words"),
     [
         (["aucc"], "metrics: neither fedloom nor torchmetrics has a metric 'aucc'; did you mean"),
-        (["auc", "auc"], "metrics: one of auc, auc is given twice"),
+        (["auc", "auc"], "metrics: two of auc, auc have one name"),
         (["mae"], "metrics: 'mae' is for numbers, and the targets are classes"),
         (["perplexity"], "metrics: 'perplexity' is for texts"),
         (

@@ -287,7 +287,7 @@ def test_a_metric_that_needs_more_examples_is_not_refused_before_the_run(recwarn
 
 # ------------------------------------------------------------------------------------- direction
 def test_an_unknown_direction_is_asked_for_where_it_is_needed():
-    says = r"'error_rate' is better.*higher_is_better=False"
+    says = r"'error_rate' is better.*error_rate.higher_is_better = True.*Experiment"
     with pytest.raises(ConfigError, match=says):
         small(FedAvg(), metrics=error_rate, evaluate=Evaluation(target=0.1)).build()
 

@@ -101,7 +101,8 @@ def show_command(name: str) -> None:
     folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
     were elsewhere.
     """
-    if "/" in name and Path(name, "config.toml").is_file():
+    is_run = Path(name, "config.toml").is_file()
+    if is_run and ("/" in name or name not in every_name()):
         click.echo(_run(Path(name)))
         return
     click.echo(_remembered(f"show {name}", lambda: _shown(name)))

@@ -7,16 +7,16 @@ import datetime
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..aggregation import AGGREGATIONS
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import MAKERS, named_codec, usual_feedback
-from ..core.own_parts import is_own, load, placed, split
+from ..core.own_parts import is_own, named_here
 from ..core.parsing import SizeError, parse_toml, shortened
 from ..core.registry import Registry
 from ..data import PARTITIONS, SOURCES
+from ..engines.metric_names import names_of
 from ..engines.ranks import RankSettings
 from ..errors import ConfigError
 from ..experiment.settings import Settings
@@ -71,6 +71,7 @@ PLAIN: Makers = {
     "availability": Availability,
     "ranks": RankSettings,
 }
+METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("turnover", "availability", "ranks")  # written out only if they are given
 RUN = model_of(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
@@ -251,16 +252,20 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     return frozenset(typed)
 
 
+def listed(value: Any) -> Any:
+    """Metrics in a text with commas, as a list; any other value as it is."""
+    return [*names_of(value)] if isinstance(value, str) and value != NOTHING else value
+
+
 def _found(path: str, value: Any) -> Any:
     """A value; of a name with a file, as seen from the working directory, the file is loaded."""
-    if not (is_own(value) and _is_name(path, value)):
-        return value
+    value = listed(value) if path == METRICS else value
     try:
-        name = placed(value, Path.cwd())
-        load(split(name)[0])
+        if path == METRICS and isinstance(value, list):
+            return [named_here(name) for name in value]
+        return named_here(value) if _is_name(path, value) else value
     except ConfigError as error:
         raise ConfigError(f"command line: {path}: {error}") from error
-    return name
 
 
 def named_table(place: Mapping[str, Any], key: str) -> dict[str, Any]:

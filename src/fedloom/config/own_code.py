@@ -12,7 +12,7 @@ from typing import Any
 from ..core.own_parts import files_of, hash_of, is_own, load, placed, short, split
 from ..errors import CheckpointError, ConfigError
 from ..storage.identity import CHANGED
-from .overrides import REGISTRIES
+from .overrides import METRICS, REGISTRIES, listed
 from .validation import Origin
 
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
@@ -20,18 +20,24 @@ _PLACES = {*REGISTRIES, "compress.up"}
 _log = logging.getLogger(__name__)
 
 
-def _own(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, str, str]]:
-    """(table, its key, the dotted path of a named table) wherever a user's own part is named."""
+def _own(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, Any, str]]:
+    """(table, its key, the dotted path of a named table) wherever a user's own part is named; of
+    metrics (their list, the place in it, "").
+    """
     for key, value in raw.items():
         path = f"{before}{key}"
         if isinstance(value, Mapping):
             yield from _own(value, f"{path}.")
+        elif path == METRICS and isinstance(value, list):
+            yield from ((value, at, "") for at, name in enumerate(value) if is_own(name))
         elif is_own(value) and path.removesuffix(".name") in _PLACES:
             yield raw, key, path.removesuffix(".name")
 
 
 def placed_in(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a file in this folder, own parts with the absolute paths of their files."""
+    if METRICS in raw:
+        raw[METRICS] = listed(raw[METRICS])
     for table, key, _ in list(_own(raw)):
         table[key] = placed(table[key], folder)
     return raw

@@ -259,8 +259,7 @@ def _complete(
     top.setdefault("label", method_label(parts))
     values = check(RUN, top, "", "the configuration", origin)
     with origin.blame(""):
-        named = Settings(**live(values))._metrics
-    values |= {} if named is None else {"metrics": [*named]}  # metrics=auc,f1 on the line
+        Settings(**live(values))  # its rules
     values["algorithm"] = parts["algorithm"]
     values["model"] = _named(raw, "model", origin)
     values["data"] = data_table(raw, values["seed"], _named, origin)

@@ -70,6 +70,17 @@ def short(name: str) -> str:
     return f"{Path(split(name)[0]).name}:{split(name)[1]}" if is_own(name) else name
 
 
+def named_here(name: Any) -> Any:
+    """The name of a part with the absolute path of its file, as seen from the working directory;
+    the file is loaded. Anything else as it is. Raises ConfigError.
+    """
+    if not is_own(name):
+        return name
+    full = placed(name, Path.cwd())
+    load(split(full)[0])
+    return full
+
+
 def _absolute(path: Path) -> str:
     return os.path.abspath(path)  # the place that was named: a link stays one
 
@@ -203,6 +214,12 @@ def files_of(name: str) -> Mapping[str, str]:
     """{path: hash} of the file of a part and of the neighbours that it imported, as loaded."""
     found = _LOADED.get(split(name)[0])
     return {} if found is None else found.files
+
+
+def line_of(error: BaseException) -> str:
+    """The last line of a user's files that an exception went through; empty if none is known."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _LOADED]
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ..algorithm import OPTIONAL, Algorithm, Job, Reaches, Round, Trait
+from ..core.own_parts import line_of
 from ..core.vector import Rec, Vec, fields, is_rec, leaves
 from ..errors import AuthorError, FedloomError
 
@@ -359,4 +360,5 @@ def in_words(error: Exception) -> str:
     if any(sign in text for sign in _BRANCHED):
         return str(branches(method or "it", text))
     advice = next((f"; {a}" for signs, a in _ADVICE if any(sign in text for sign in signs)), "")
-    return f"{place}{type(error).__name__}: {text}{advice}" if text else type(error).__name__
+    where = f" ({line})" if (line := line_of(error)) else ""
+    return f"{place}{type(error).__name__}{where}: {text}{advice}" if text else type(error).__name__

@@ -18,6 +18,7 @@ from ..core.vector import Vec, aligned
 from ..errors import ClientError, DataError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
+from .author_rules import in_words, noted
 from .gradient import seed_torch
 from .heartbeat import beat
 from .metrics import Whole, is_whole
@@ -137,7 +138,7 @@ def _told(plan: Plan) -> Iterator[None]:
     except FedloomError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
+        why = in_words(error)
         raise ClientError(f"evaluation of {plan.algorithm.method}: {why}") from error
 
 
@@ -183,11 +184,12 @@ def evaluate_range(
                 outputs, count = logits_of(net.evaluated(batch)), len(batch)
             with _told(plan):
                 loss = plan.objective.score(outputs, (batch, wanted))
-                values = {k: f(outputs, wanted) for k, f in functions.items()}
+                ours = functions.items()
+                values = {k: noted(f"metric '{k}'", f, outputs, wanted) for k, f in ours}
                 if whole is not None:
                     whole.update(outputs, wanted)
                 row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
-                shares = [weight_of(k, f, wanted) for k, f in functions.items()]
+                shares = [weight_of(k, f, wanted) for k, f in ours]
                 rows.append([per_example(loss, count, "the loss"), *row, *shares])
             known = {k: None for k in known if not _per_batch(values[k], count)}
     return _scores(rows, list(functions), list(known)) if rows else []

@@ -1,5 +1,6 @@
-"""Metrics by name: fedloom's own, and those of torchmetrics for classes or numbers. Whether classes
-are two or many, and how many, follows from the run's data and the model's outputs.
+"""Metrics by name: fedloom's own, a user's by their file, and those of torchmetrics for classes or
+numbers. Whether classes are two or many, and how many, follows from the run's data and the model's
+outputs.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.own_parts import explained, find, is_own, short, split
 from ..data import FederatedData
 from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
 from ..objectives.base import by_class
-from .metrics import default_metrics
+from .metrics import default_metrics, is_whole
 
 _OWN = ("accuracy", "perplexity")
 # names that people use -> a class of torchmetrics, and what it is given
@@ -54,10 +56,49 @@ def names_of(given: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in given.split(",") if name.strip())
 
 
+def column_of(name: str) -> str:
+    """What a metric's columns are called.
+
+    >>> column_of("auc"), column_of("/home/me/my_metrics.py:sensitivity")
+    ('auc', 'sensitivity')
+    """
+    return split(name)[1] if is_own(name) else name
+
+
 def check_name(name: str) -> None:
-    """Raise ConfigError for a name that is neither fedloom's nor torchmetrics'."""
-    if name not in _OWN:
+    """Raise ConfigError for a name that is neither fedloom's nor torchmetrics', and that names no
+    metric in a file that has been loaded.
+    """
+    if is_own(name):
+        _by_file(name)
+    elif name not in _OWN:
         _kind_of(name)
+
+
+def _by_file(name: str) -> Callable[..., Any]:
+    """A user's own metric: a function, an object, or one of a class that needs no arguments. Raises
+    ConfigError.
+    """
+    found = find(name)
+    if isinstance(found, type):
+        with explained(name):
+            found = found()
+    if not (callable(found) or is_whole(found)):
+        raise ConfigError(
+            f"metric '{short(name)}' is of the type {type(found).__name__}; give a function "
+            "f(outputs, targets), or a class with update(outputs, targets) and compute()"
+        )
+    try:
+        inspect.signature(found.update if is_whole(found) else found).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"metric '{short(name)}' is called with (outputs, targets), and cannot take them: "
+            f"{error}"
+        ) from None
+    except ValueError:
+        pass  # it has no signature that Python can read
+    made: Callable[..., Any] = found
+    return made
 
 
 def by_name(
@@ -78,6 +119,8 @@ def by_name(
 def _one(
     name: str, own: Mapping[str, Any], objective: Objective, data: FederatedData
 ) -> Callable[..., Any] | Named:
+    if is_own(name):
+        return _by_file(name)
     if name in own:
         found: Callable[..., Any] = own[name]
         return found

@@ -23,6 +23,7 @@ from ..data import FederatedData
 from ..errors import DataError
 from ..objectives import Objective, SquaredError
 from ..objectives.base import by_class, example_mean
+from .author_rules import noted
 
 
 def is_whole(metric: Any) -> bool:
@@ -41,12 +42,14 @@ class Whole:
 
     def update(self, outputs: Any, targets: Tensor) -> None:
         """Add one batch, on the CPU, because such objects keep what they gather."""
-        for metric in self._own.values():
-            metric.update(outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu())
+        given = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
+        for name, metric in self._own.items():
+            noted(f"metric '{name}'", metric.update, *given)
 
     def values(self) -> dict[str, float]:
         """{name: value}. Raises DataError for a value that is no number."""
-        return {name: _number(name, metric.compute()) for name, metric in self._own.items()}
+        called = {k: noted(f"metric '{k}'", metric.compute) for k, metric in self._own.items()}
+        return {name: _number(name, value) for name, value in called.items()}
 
 
 def _number(name: str, value: Any) -> float:

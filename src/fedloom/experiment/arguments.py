@@ -11,7 +11,8 @@ from torch import nn
 
 from ..aggregation import AGGREGATIONS, Aggregation, Mean
 from ..compression.link import Link, Via, via
-from ..engines.metric_names import check_name, names_of
+from ..core.own_parts import named_here, short
+from ..engines.metric_names import check_name, column_of, names_of
 from ..engines.metrics import is_whole
 from ..errors import ConfigError
 from ..plan import Setting
@@ -47,6 +48,16 @@ def measures_of(given: Any) -> list[Any]:
     return list(found)
 
 
+def metrics_here(given: Any) -> Any:
+    """Metrics, those with files as seen from the working directory; the files are loaded. Raises
+    ConfigError.
+    """
+    given = names_of(given) if isinstance(given, str) else given
+    if isinstance(given, Mapping):
+        return {key: named_here(name) for key, name in given.items()}
+    return [*map(named_here, given)] if isinstance(given, list | tuple) else given
+
+
 def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
     """Metrics by name; a single function has its own name, and one that was given by its name
     alone is that text (see metric_names.by_name). sized: sub-models are measured too. Raises
@@ -56,9 +67,10 @@ def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
         return None
     given = names_of(given) if isinstance(given, str) else given
     if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
-        if len(set(given)) < len(given):
-            raise ConfigError(f"metrics: one of {', '.join(given)} is given twice; name each once")
-        given = {name: name for name in given}
+        asked, given = given, {column_of(name): name for name in given}
+        if len(given) < len(asked):
+            shown = ", ".join(map(short, asked))
+            raise ConfigError(f"metrics: two of {shown} have one name; give every metric its own")
     if callable(given) or is_whole(given):
         given = {str(getattr(given, "__name__", type(given).__name__)): given}
     fit = lambda m: isinstance(m, str) or callable(m) or is_whole(m)
@@ -120,14 +132,14 @@ def link_of(given: Link | Via | str | None) -> Link:
     Raises ConfigError, CompositionError.
     """
     if isinstance(given, str):
-        given = via(given)
+        given = via(named_here(given))
     return Link(given) if isinstance(given, Via) else given or Link()
 
 
 def aggregation_of(given: Aggregation | str | None) -> Aggregation:
     """A name is that aggregation with its defaults; None is the mean. Raises ConfigError."""
     if isinstance(given, str):
-        made: Aggregation = AGGREGATIONS.make(given)
+        made: Aggregation = AGGREGATIONS.make(named_here(given))
         return made
     return given or Mean()
 

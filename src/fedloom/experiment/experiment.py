@@ -87,19 +87,18 @@ class Experiment(Settings):
     whose weights are the initial model, or a function that makes one, which is called under the
     seed. objective: an Objective, or any loss(outputs, targets); by default cross-entropy for
     labels and squared error for numbers. metrics: {name: f(outputs, targets)}, the first one is the
-    headline, one function, or names such as "auc"; f gives a value per example, or the batch's
-    mean, and is averaged over examples; an object with update() and compute() is measured on the
-    whole set.
-    higher_is_better: of the headline, if it is not known. submodel, capacities: which part of the
-    model a client holds: a scheme, and levels assigned in turn, one per client, {level: share of
-    the clients}, or a file with one per client; "1/4" may be written for 0.25. private: the layers
-    that each client keeps for itself. compress: the codecs of client updates and of broadcasts
-    (Link.down); "topk:0.01" is short. devices: how fast clients are. choose: a rule that chooses
-    each round's clients. clock: when the server steps, by default once per round. aggregation: what
-    the server makes of the updates, their mean by default. attack: what a share of the clients does
-    instead of its work. weights: the initial model, {name: tensor} or a safetensors file. on_round,
-    on_evaluation: called with the round's row; on_evaluation(row, model) with the model too.
-    tracker: who else sees every row. measures: of fedloom.measures, for its columns.
+    headline, one function, or names ("auc", "mine.py:f"); f gives a value per example or the
+    batch's mean, averaged over examples; an object with update() and compute() is measured on the
+    whole set. higher_is_better: of the headline, if it is not known. submodel, capacities: which
+    part of the model a client holds: a scheme, and levels assigned in turn, one per client, {level:
+    share of the clients}, or a file with one per client; "1/4" may be written for 0.25. private:
+    the layers that each client keeps for itself. compress: the codecs of client updates and of
+    broadcasts (Link.down); "topk:0.01" is short. devices: how fast clients are. choose: a rule that
+    chooses each round's clients. clock: when the server steps, by default once per round.
+    aggregation: what the server makes of the updates, their mean by default. attack: what a share
+    of the clients does instead of its work. weights: the initial model, {name: tensor} or a
+    safetensors file. on_round, on_evaluation: called with the round's row; on_evaluation(row,
+    model) with the model too. tracker: who sees every row. measures: of fedloom.measures.
 
     >>> from fedloom.data import digits, dirichlet
     >>> from fedloom.models import mlp
@@ -146,6 +145,8 @@ class Experiment(Settings):
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.config is None:  # of a file they are loaded
+            self.metrics = arguments.metrics_here(self.metrics)
         super().__post_init__()
         self._link = arguments.link_of(self.compress)
         self._aggregation = arguments.aggregation_of(self.aggregation)

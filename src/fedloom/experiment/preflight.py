@@ -222,11 +222,12 @@ def direction(target: float | None, name: str, metric: Any, said: bool | None) -
     if higher is not None:
         return higher
     text = (
-        f"nothing says whether the metric '{name}' is better higher or lower; give "
-        "higher_is_better=True or higher_is_better=False"
+        f"nothing says whether the metric '{name}' is better higher or lower; set "
+        f"{name}.higher_is_better = True or False beside the function, or in Python give "
+        "Experiment(higher_is_better=...)"
     )
     if target is not None:
-        raise ConfigError(f"evaluate.target = {target:g}: {text}")
+        raise ConfigError(f"evaluate.target = {target:g}: {text}; or evaluate.target = none")
     _log.warning("%s: until then no value is the best", text)
     return None
 

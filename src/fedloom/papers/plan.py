@@ -9,7 +9,7 @@ from typing import Any
 
 from ..algorithms.registry import ALGORITHMS
 from ..config import Config, resolve
-from ..core.own_parts import is_own, load, placed, short, split
+from ..core.own_parts import is_own, named_here, short, split
 from ..errors import ConfigError, FedloomError, did_you_mean
 from ..recipes import RECIPES
 from ..storage.identity import run_digest
@@ -115,10 +115,9 @@ def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
 
 
 def _own_row(name: str, taken: Sequence[str]) -> Row:
-    full = placed(name, Path.cwd())
+    full = named_here(name)
     if len(full.split()) > 1:
         raise ConfigError(f"'{full}' has a blank, which a row cannot have; move the file")
-    load(split(full)[0])
     ALGORITHMS.known(full)
     row = Row(method=split(name)[1], changes=f"algorithm={full}", own=True)
     return replace(row, label=f"{row.method} ({short(name)})") if row.key in taken else row

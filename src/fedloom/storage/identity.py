@@ -126,6 +126,8 @@ def called(config: Table) -> dict[str, Any]:
         out[key] = called(value) if isinstance(value, Mapping) else value
         if key == "name" and is_own(value):
             out[key] = short(value)
+        if isinstance(value, list):  # of metrics
+            out[key] = [short(entry) if is_own(entry) else entry for entry in value]
     if isinstance(files := config.get("code"), Mapping):
         told: dict[str, str] = {}
         for file, found in files.items():  # two files may have one name

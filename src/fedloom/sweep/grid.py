@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config, parse_override, resolve
-from ..config.overrides import canonical
+from ..config.overrides import METRICS, canonical
 from ..core.arithmetic import average
 from ..core.curves import last_tenth
 from ..core.parsing import parse_json
@@ -83,6 +83,16 @@ def split_values(text: str) -> list[str]:
     return [part.strip() for part in [*parts, text[start:]]]
 
 
+def values_of(word: str) -> list[str]:
+    """What is to be tried of a change key=value; metrics, which may be several, are one value.
+
+    >>> values_of("local.lr=0.1,0.3"), values_of("metrics=auc,f1")
+    (['0.1', '0.3'], ['auc,f1'])
+    """
+    key, _, text = (part.strip() for part in word.partition("="))
+    return [text] if key == METRICS else split_values(text)
+
+
 def split_grid(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     """-> the changes that all runs share, and {key: values} to try.
 
@@ -92,7 +102,7 @@ def split_grid(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     shared, axes = list[str](), dict[str, list[str]]()
     for word in canonical(words):
         key, _ = parse_override(word)
-        values = split_values(word.partition("=")[2])
+        values = values_of(word)
         if len(values) == 1:
             if re.fullmatch(r"[\d.eE+-]+\.\.[\d.eE+-]+(:log)?", values[0]):
                 raise ConfigError(f"'{word}' is a range, which a search tries: give --trials too")

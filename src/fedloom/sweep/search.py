@@ -15,7 +15,7 @@ from ..config.overrides import canonical
 from ..errors import ConfigError
 from ..storage.atomic import write_atomic
 from ..storage.identity import digest
-from .grid import PRUNED, Base, Trial, check_all, refuse_axis, results, run_trial, split_values
+from .grid import PRUNED, Base, Trial, check_all, refuse_axis, results, run_trial, values_of
 
 _FILE = "optuna.log"  # what was tried, in the sweep's folder
 _UNPRUNED = 4  # trials that are run to their end before any is pruned
@@ -55,7 +55,7 @@ def split_space(words: Sequence[str]) -> tuple[list[str], Space]:
     for word in canonical(words):
         key, _ = parse_override(word)
         text = word.partition("=")[2].strip()
-        values = split_values(text)
+        values = values_of(word)
         if len(values) == 1 and ".." not in text:
             shared.append(word)
             continue

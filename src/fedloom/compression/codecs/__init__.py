@@ -83,6 +83,8 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
     """
     if "|" in text or text.partition(":")[0] == ZSTD:
         return "chain", {"of": text}
+    if is_own(text):
+        return text, {}
     name, _, rest = text.partition(":")
     if name not in MAKERS:
         raise ConfigError(unknown(MAKERS.kind, name, [*MAKERS, ZSTD]))
