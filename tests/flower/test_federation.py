@@ -37,3 +37,36 @@ def test_a_run_equals_its_simulation(name, federation, tmp_path):
     for i in federation.clients:
         federation.end(f"node{i}")
     federation.connected(0)
+
+
+METHOD = """
+from fedloom import FedAvg
+
+
+class Mine(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x) + 0.3 * (x - msg.x), loc
+
+
+def right(outputs, targets):
+    return outputs.argmax(1) == targets
+"""
+
+
+def test_a_method_of_ones_own_runs_at_nodes_that_name_their_copies(federation, tmp_path):
+    (tmp_path / "mine.py").write_text(METHOD)
+    federation.set(
+        f"algorithm={tmp_path}/mine.py:Mine", f"metrics={tmp_path}/mine.py:right,accuracy"
+    )
+    for i in federation.clients:
+        (tmp_path / f"{i}").mkdir()
+        (tmp_path / f"{i}/mine.py").write_text(METHOD)
+        (tmp_path / f"{i}/mine.toml").write_text('parts = ["mine.py"]\n')
+        federation.node(i, site=tmp_path / f"{i}/mine.toml")
+    federation.connected()
+    assert federation.finished(federation.begin()) == "finished:completed"
+    assert not federation.missing()
+    federation.equals_simulation(tmp_path / "alone")
+    for i in federation.clients:
+        federation.end(f"node{i}")
+    federation.connected(0)

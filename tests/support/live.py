@@ -13,9 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedloom.config import resolve
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.new import make
+from fedloom.deployment.own_files import for_nodes
 from fedloom.deployment.programs import begin, nodes, runs, stop
 from fedloom.experiment.result import Result
 
@@ -50,9 +53,11 @@ class Live:
         self.start("server", "-m", "fedloom", "deploy", "server", self.fed.path)
         until(lambda: "Ctrl-C" in self.said("server"), "the server answers")
 
-    def node(self, client: int, before: Sequence[str] = ()) -> None:
+    def node(self, client: int, before: Sequence[str] = (), site: Path | None = None) -> None:
+        """Start a node. site: its own file."""
         words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
-        self.start(f"node{client}", *words, before=before)
+        own = () if site is None else ("--data", site)
+        self.start(f"node{client}", *words, *own, before=before)
 
     def connected(self, count: int = 3) -> None:
         """Wait for so many nodes."""
@@ -90,9 +95,10 @@ class Live:
     # ------------------------------------------------------------------------------------ runs
     def set(self, *changes: str) -> None:
         """Take other settings of the run, at every place, with nothing done yet. Nodes are down."""
-        text = resolve("digits", [*SMALL, *changes]).to_toml()
+        values = resolve("digits", [*SMALL, *changes]).values
         for place in (self.fed.path, *((self.fed.path / "nodes").iterdir())):
-            (place / "run.toml").write_text(text)
+            here = values if place == self.fed.path else for_nodes(values)
+            (place / "run.toml").write_text(tomli_w.dumps(dict(here)))
             shutil.rmtree(place / "states", ignore_errors=True)
         shutil.rmtree(self.fed.run, ignore_errors=True)
 

@@ -55,6 +55,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     """
     from fedloom.config import parse_override, resolve
     from fedloom.deployment.new import make
+    from fedloom.deployment.own_files import at_sites, named_files
 
     from .run import sorted_out
 
@@ -65,6 +66,12 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     fed = make(config, out, clients, given)
     where = quote(str(out))
     click.echo(f"federation '{fed.settings().run}' in {out}; now: fedloom deploy check {where}")
+    if files := at_sites(config.values):
+        named = ", ".join(f'"{name}"' for name in named_files(config.values))
+        click.echo(
+            f"  it runs {', '.join(files)}: give them to every site, whose mine.toml says "
+            f"parts = [{named}]"
+        )
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
 
 

@@ -20,14 +20,14 @@ _PLACES = {*REGISTRIES, "compress.up"}
 _log = logging.getLogger(__name__)
 
 
-def _own(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, Any, str]]:
+def own_in(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, Any, str]]:
     """(table, its key, the dotted path of a named table) wherever a user's own part is named; of
     metrics (their list, the place in it, "").
     """
     for key, value in raw.items():
         path = f"{before}{key}"
         if isinstance(value, Mapping):
-            yield from _own(value, f"{path}.")
+            yield from own_in(value, f"{path}.")
         elif path == METRICS and isinstance(value, list):
             yield from ((value, at, "") for at, name in enumerate(value) if is_own(name))
         elif is_own(value) and path.removesuffix(".name") in _PLACES:
@@ -38,14 +38,14 @@ def placed_in(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a file in this folder, own parts with the absolute paths of their files."""
     if METRICS in raw:
         raw[METRICS] = listed(raw[METRICS])
-    for table, key, _ in list(_own(raw)):
+    for table, key, _ in list(own_in(raw)):
         table[key] = placed(table[key], folder)
     return raw
 
 
 def load_named(raw: Mapping[str, Any], source: str) -> None:
     """Load the files of all own parts. Raises ConfigError."""
-    for table, key, path in _own(raw):
+    for table, key, path in own_in(raw):
         with Origin(source).blame(path):
             load(split(table[key])[0])
 
@@ -53,7 +53,7 @@ def load_named(raw: Mapping[str, Any], source: str) -> None:
 def files_in(values: Mapping[str, Any]) -> dict[str, str]:
     """{file: hash} of the own parts of a configuration, as they were loaded."""
     found: dict[str, str] = {}
-    for table, key, _ in _own(values):
+    for table, key, _ in own_in(values):
         found |= files_of(table[key])
     return dict(sorted(found.items()))
 
@@ -64,7 +64,7 @@ def load_again(raw: Mapping[str, Any], recorded: Mapping[str, Any], run: Path, n
 
     Raises CheckpointError for a file that has changed, ConfigError for one that cannot be loaded.
     """
-    named = {split(table[key])[0]: short(table[key]) for table, key, _ in _own(raw)}
+    named = {split(table[key])[0]: short(table[key]) for table, key, _ in own_in(raw)}
     if not new:
         for file in dict.fromkeys([*named, *recorded]):
             _refuse_changed(file, hash_of(file), recorded, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,16 +180,23 @@ class Config:
             return data
 
 
-def resolve(source: str | Path, overrides: Sequence[str] = (), own: bool = True) -> Config:
-    """The configuration of a recipe's name or a TOML file, with changes `key=value`. own: load the
-    files of a user's own parts that it names.
+def resolve(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    own: Callable[[dict[str, Any], Mapping[str, Any]], None] | None = None,
+) -> Config:
+    """The configuration of a recipe's name or a TOML file, with changes `key=value`. The files of a
+    user's own parts that it names are loaded; own: does so in its place, from the settings and the
+    hashes of their files.
 
     Raises ConfigError, on one line, for unknown names and wrong types.
     """
     raw, said, name = load(source)
-    raw.pop(CODE, None)  # of a run's file: what its own parts were then
-    if own:
+    code = raw.pop(CODE, {})  # of a run's file: what its own parts were then
+    if own is None:
         load_named(raw, said)
+    else:
+        own(raw, code)
     return _complete({"name": name, **raw}, said, overrides, here=True)
 
 

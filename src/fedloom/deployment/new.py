@@ -18,6 +18,7 @@ from ..storage.atomic import reason
 from .certificates import check_library, make_authority, make_node_key
 from .columns import with_rules
 from .folder import Deployment, Folder, deployment_of, write
+from .own_files import for_nodes
 from .roll import Clients, Entry
 from .sites import refuse_settings
 from .templates import APP, RUNBOOK, SERVICE
@@ -71,14 +72,14 @@ def _known(config: Config, clients: int | None) -> tuple[list[int | None], int |
 def write_folder(fed: Folder, config: Config, settings: Deployment, roll: Clients) -> None:
     """Write what is no secret."""
     common = {
-        "run.toml": config.to_toml(),
         "federation.toml": tomli_w.dumps(dataclasses.asdict(settings)),
         "roll.toml": roll.to_toml(),
     }
     program = Path(sys.executable).with_name("fedloom")
     nodes = [fed.node_to_be(i) for i in range(roll.population)]
     for place in (fed, *nodes):
-        for name, text in common.items():
+        here = config.values if place is fed else for_nodes(config.values)
+        for name, text in {**common, "run.toml": tomli_w.dumps(dict(here))}.items():
             write(place.path / name, text)
     for i, place in enumerate(nodes):
         place.certificate("ca").parent.mkdir(exist_ok=True)

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..config.overrides import is_divided, named_table
+from ..config.own_code import load_named
 from ..config.resolve import Config, resolve
 from ..config.sources import read
 from ..config.validation import Origin, check, live, model_of
 from ..core.net import Net
+from ..core.own_parts import hash_of, is_own, short
 from ..data import SOURCES, FederatedData, iid
 from ..data.client_indices import Ragged
 from ..data.federated import Roll
@@ -35,16 +38,19 @@ from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagree
 from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
 from .node import Node
+from .own_files import OwnFiles
 from .roll import Clients, read_roll
 
 _log = logging.getLogger(__name__)
 
 
-def settings_of(fed: Folder) -> Config:
-    """The settings of the run, which every place computes in the same way. Raises ConfigError."""
+def settings_of(fed: Folder, parts: Sequence[Path] = (), site: Path | None = None) -> Config:
+    """The settings of the run, which every place computes in the same way. parts: the files of own
+    parts that a node's site file `site` names. Raises ConfigError.
+    """
     if not fed.run_file.is_file():
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
-    config = resolve(fed.run_file, ["engine=serial"], own=False)
+    config = resolve(fed.run_file, ["engine=serial"], OwnFiles(fed, parts, site))
     refuse_settings(config)
     return config
 
@@ -63,11 +69,6 @@ def run_of(fed: Folder, config: Config) -> str:
 def refuse_settings(config: Config) -> None:
     """Raise CompositionError for settings that need all data in one place."""
     refuse_unagreed(config.values["data"])
-    if files := config.values.get("code"):
-        raise CompositionError(
-            f"parts of your own ({', '.join(files)}) cannot be deployed: a node loads no file "
-            "because a server's settings name it; take parts that fedloom has"
-        )
     share = config.values["evaluate"]["validation"]
     if share:
         raise CompositionError(
@@ -129,14 +130,16 @@ def _refuse_there(net: Net, made: Experiment) -> None:
 
 # ------------------------------------------------------------------------------------- at a client
 class Place:
-    """A client's place: its data, and as soon as all have agreed its node. data: a file that says
-    where its data are; None: its part of the data of the settings, to try a federation. Raises
-    ConfigError, DataError, CompositionError.
+    """A client's place: its data, and as soon as all have agreed its node. data: the site's file,
+    which says where its data are and names its own parts; without data it has its part of the data
+    of the settings, to try a federation. Raises ConfigError, DataError, CompositionError.
     """
 
     def __init__(self, fed: Folder, data: Path | None = None) -> None:
         assert fed.client is not None
-        self._fed, self._config, self._roll = fed, settings_of(fed), read_roll(fed.roll_file)
+        parts, table = ([], None) if data is None else read_site(data)
+        self._config = settings_of(fed, parts, data)
+        self._fed, self._roll = fed, read_roll(fed.roll_file)
         self.client, self.settings = fed.client, fed.settings()
         self._run = run_of(fed, self._config)
         if self.client >= self._roll.population:
@@ -144,10 +147,10 @@ class Place:
                 f"there is no client {self.client}: the roll has clients 0 to "
                 f"{self._roll.population - 1}"
             )
-        if data is None:
+        if data is None or table is None:
             self._own = alone(self._config.data(), self.client)
         else:
-            found = own_data(data, self._config.values["data"])
+            found = own_data(table, data, self._config.values["data"])
             self._own = found.astype(getattr(torch, self._config.values["dtype"]))
         agreed, self._node = read_agreement(fed.agreed_file), None
         if agreed is not None:
@@ -243,22 +246,48 @@ def alone(data: FederatedData, client: int) -> FederatedData:
     return dataclasses.replace(found, clients=everything, roll=None)
 
 
-def own_data(file: Path, run: Mapping[str, Any]) -> FederatedData:
-    """The data of a site's file, a TOML file with a table [data] as in the settings of a run, as
-    data of one client. run: the run's own table, whose rules of columns hold at all sites. Raises
-    ConfigError, DataError.
+def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None]:
+    """A site's file, a TOML file with a table [data] as in the settings of a run, and parts: the
+    files of own parts that this site lets run, and that table. Raises ConfigError.
     """
-    given, origin = read(file), Origin(f"file '{file}'")
-    for key in given.keys() - {"data"}:
-        raise ConfigError(f"file '{file}': unknown key '{key}'; a site's file has the table [data]")
-    table = as_agreed(given.get("data", {}), run, file)
+    given = read(file)
+    for key in given.keys() - {"data", "parts"}:
+        raise ConfigError(
+            f"file '{file}': unknown key '{key}'; a site's file has the table [data], and parts"
+        )
+    parts, table = given.get("parts", []), given.get("data")
+    if not isinstance(parts, list) or not all(str(name).endswith(".py") for name in parts):
+        raise ConfigError(
+            f"file '{file}': parts must be a list of Python files, as [\"my_method.py\"], got "
+            f"{parts!r}"
+        )
+    if "data" in given:
+        table = named_table(given, "data")
+        load_named({"data": table}, f"file '{file}'")  # a function of the site's own
+    files = [(file.parent / Path(name).expanduser()).absolute() for name in parts]
+    with Origin(f"file '{file}'").blame(""):
+        for path in files:
+            hash_of(str(path))  # it is there
+    return files, table
+
+
+def own_data(given: Mapping[str, Any], file: Path, run: Mapping[str, Any]) -> FederatedData:
+    """The data of the table of a site's file, as data of one client. run: the run's own table,
+    whose rules of columns hold at all sites. Raises ConfigError, DataError.
+    """
+    origin, table = Origin(f"file '{file}'"), as_agreed(given, run, file)
     name = str(table.pop("name", ""))
-    if name not in SOURCES:
+    if name not in SOURCES and not is_own(name):
         raise ConfigError(f"file '{file}': {unknown('data', name, SOURCES)}")
+    with origin.blame("data"):
+        make = SOURCES[name]
     skip = frozenset({"partition", "seed"})
-    values = check(model_of(SOURCES[name], skip), table, "data", f"data '{name}'", origin)
+    values = check(model_of(make, skip), table, "data", f"data '{short(name)}'", origin)
+    whole = {} if is_divided(make) else {"partition": iid(clients=1)}
     with origin.blame("data", values):
-        found = SOURCES[name](partition=iid(clients=1), **live(values))
+        found: FederatedData = SOURCES.make(name, **whole, **live(values))
+        if found.population != 1:
+            raise DataError(f"'{short(name)}' gives {found.population} clients; a site is one")
     refuse_own_words(found, name, file)
     return found
 

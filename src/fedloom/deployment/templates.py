@@ -74,7 +74,9 @@ keep run/ here too, and give away its model: checkpoints tell who took part.
 
 ## At each client, such as 3
 1. Give its site the folder nodes/3 over a channel that nobody else can read, then delete it here.
-2. There: the same fedloom with its extra flower, and a file mine.toml with a table [data].
+2. There: the same fedloom with its extra flower, and a file mine.toml with a table [data], and
+   with parts = ["my_method.py"] where run.toml names a file (my_method.py:Mine): a node runs its
+   own copy of it, which its people have read, and only if it is the server's.
 3. fedloom deploy node 3 --client 3 --data mine.toml     stays; or systemd: the .service file
 
 Back up secret/, states/ and agreed.json there.
