@@ -55,9 +55,8 @@ def right(outputs, targets):
 
 def test_a_method_of_ones_own_runs_at_nodes_that_name_their_copies(federation, tmp_path):
     (tmp_path / "mine.py").write_text(METHOD)
-    federation.set(
-        f"algorithm={tmp_path}/mine.py:Mine", f"metrics={tmp_path}/mine.py:right,accuracy"
-    )
+    mine = tmp_path / "mine.py"
+    federation.set(f"algorithm={mine}:Mine", f"metrics=accuracy,{mine}:right")
     for i in federation.clients:
         (tmp_path / f"{i}").mkdir()
         (tmp_path / f"{i}/mine.py").write_text(METHOD)

@@ -386,7 +386,7 @@ def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom: Fedloo
     from_python("a", data=data, metrics=own)
     text = fedloom("export", "a").output
     assert "not exported: the transform Halved, your own code; call it in prepare()" in text
-    assert "not exported: the metric 'mine', your own code" in text
+    assert "not exported: the metric 'mine', code that is not fedloom's" in text
     assert "# 'Halved', which made the run's inputs, is Python code" in text
 
 

@@ -235,3 +235,17 @@ def test_an_error_inside_names_the_metric_and_the_line(here: Fedloom) -> None:
     line = METRICS[: METRICS.index('"row"')].count("\n") + 1
     output = here("run", "digits", "metrics=my_metrics.py:fails", *QUIET, code=1).output
     assert f"metric 'fails': KeyError (my_metrics.py, line {line}): 'row'" in output
+
+
+def test_an_export_says_that_it_lacks_the_metric(here: Fedloom) -> None:
+    here("run", "digits", "metrics=my_metrics.py:Share,accuracy", *QUIET, "--out", "one")
+    output = here("export", "one", "--out", "model").output
+    assert "not exported: the metric 'Share', code that is not fedloom's: no --check" in output
+
+
+def test_fedloom_check_says_how_a_metric_is_tried(here: Fedloom) -> None:
+    said = here("check", "my_metrics.py:tenth", code=2).output
+    assert "'tenth' is none of an Algorithm" in said and "has no part" not in said
+    assert "--dry-run" in said and "--dry-run" in here("check", "my_metrics.py", code=2).output
+    said = here("run", "digits", "metrics=my_metrics.py:few", *SMALL, "--dry-run", code=2).output
+    assert "metric 'few' gave shape [2] for a batch of 3" in said

@@ -372,6 +372,31 @@ def test_a_mistake_is_one_line(here: Fedloom, words: list[str], said: str) -> No
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "digits", "algorithm=my_method"], "your own is FILE.py:NAME, algorithm=my_file.p"),
+        (
+            ["run", "digits", "my_method.py:Mine"],
+            "expected key=value, as in algorithm=my_method.py",
+        ),
+        (
+            ["run", "my_method.py:Mine"],
+            "give a recipe or a TOML file too, as in digits algorithm=my",
+        ),
+        (
+            ["show", "my_method.py:Mine"],
+            "show runs no file; `fedloom check my_method.py:Mine` tries",
+        ),
+    ],
+)
+def test_a_name_in_the_wrong_place_says_the_right_one(
+    here: Fedloom, words: list[str], said: str
+) -> None:
+    output = here(*words, code=2).output
+    assert said in output and len(output.splitlines()) == 1
+
+
 # ------------------------------------------------------------------------------- papers and pages
 def test_the_commands_of_the_page_about_algorithms(fedloom: Fedloom) -> None:
     page = Path(__file__).parents[2].joinpath("docs/write-an-algorithm.md").read_text("utf-8")

@@ -25,6 +25,10 @@ KINDS: dict[str, type] = {
     "aggregation": Aggregation,
 }
 _WHAT = "an Algorithm, an Objective, a Rule, a Codec or an Aggregation"
+_TRIED = (
+    ", which are checked here; a model, data, a metric and a loss that is a function are tried "
+    "before round 1: `fedloom run digits metrics=FILE.py:NAME --dry-run`"
+)
 
 
 def kind_of(part: Any) -> str:
@@ -86,14 +90,16 @@ def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
     every = {k: v for k, v in vars(module).items() if not k.startswith("_") and _is_part(v, module)}
     if name:
         found = getattr(module, name, None)
-        if found is None or not _is_kind(found):
+        if found is not None and not _is_kind(found):
+            raise ConfigError(f"'{module.__file__}': '{name}' is none of {_WHAT}{_TRIED}")
+        if found is None:
             hint = did_you_mean(name, every) if every else f"it defines no part: {_WHAT}"
             raise ConfigError(f"'{module.__file__}' has no part '{name}'; {hint}")
         return {name: found}
     if not every:
         raise ConfigError(
             f"'{module.__file__}' defines nothing that can be checked: no class or instance of "
-            f"{_WHAT}"
+            f"{_WHAT}{_TRIED}"
         )
     made = {type(v) for v in every.values() if not isinstance(v, type)}
     return {k: v for k, v in every.items() if v not in made}

@@ -52,7 +52,10 @@ class Told:
         if kind == "subwords":
             lines.append("the script reads the tokeniser with the package transformers")
         if self.use.metric is None:
-            lines.append(f"not exported: the metric '{self.use.name}', your own code: no --check")
+            name = self.use.name
+            lines.append(
+                f"not exported: the metric '{name}', code that is not fedloom's: no --check"
+            )
         return lines
 
 
@@ -74,7 +77,7 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
             data, recipe, told = _from_config(run)
             if inputs is None or _lacks_rules(inputs):  # of an older run
                 inputs = recipe
-            metric = metric or told
+            metric = told if "metric" not in found.partition else metric
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
     inputs = inputs if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}

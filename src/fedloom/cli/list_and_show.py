@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.core.own_parts import is_own
 from fedloom.errors import ConfigError, unknown
 
 from .completing import names
@@ -112,6 +113,11 @@ def _shown(name: str) -> str:
     """The page of a name; of several things of one name, all of them. Raises ConfigError."""
     found = [(topic, known) for topic in _WHERE if name in (known := registry_of(topic))]
     if not found:
+        if is_own(name):
+            raise ConfigError(
+                f"show runs no file; `fedloom check {name}` tries a part, and `fedloom run digits "
+                f"KEY={name} --dry-run` prints its settings"
+            )
         kind = next((topic for topic in TOPICS if topic in (name, f"{name}s")), None)
         if kind is not None:
             raise ConfigError(f"'{name}' is a kind of names; `fedloom list {kind}` has the names")

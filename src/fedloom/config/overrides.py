@@ -177,7 +177,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     path, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not path or not all(path.split(".")) or path.count(".") > _DOTS:
-        raise ConfigError(f"expected key=value, as in local.lr=0.05, got '{shortened(text)}'")
+        like = f"algorithm={text}" if is_own(text) else "local.lr=0.05"
+        raise ConfigError(f"expected key=value, as in {like}, got '{shortened(text)}'")
     try:
         parsed = parse_toml(f"v = {value}")
     except SizeError as error:

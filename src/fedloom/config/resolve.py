@@ -381,7 +381,9 @@ def _named(
         raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
     name = ALIASES.get((path, name), name)
     if name not in registry and not (registry.own and is_own(name)):
-        raise ConfigError(f"{origin.of(f'{path}.name')}: {unknown(path, short(name), registry)}")
+        own = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if registry.own else ""
+        said = f"{unknown(path, short(name), registry)}{own}"
+        raise ConfigError(f"{origin.of(f'{path}.name')}: {said}")
     inner = NESTED.get(path, ())
     table = {k: v for k, v in table.items() if k not in inner}
     with origin.blame(path), explained(name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..core.own_parts import is_own
 from ..core.parsing import SizeError, decoded, is_file, parse_toml
 from ..errors import ConfigError, unknown
 from ..recipes import RECIPES
@@ -30,6 +31,11 @@ def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
                 "data; run that code again, or write a file from `fedloom show digits`"
             )
         return raw, f"file '{path}'", path.stem
+    if is_own(text):
+        raise ConfigError(
+            f"'{text}' is a part, and not what it runs on; give a recipe or a TOML file too, "
+            f"as in digits algorithm={text}"
+        )
     raise ConfigError(unknown(RECIPES.kind, text, RECIPES))
 
 

@@ -90,7 +90,7 @@ def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
         if whose := _taken(name, first, sized):
             raise ConfigError(
                 f"metric '{name}': the column test_{name} is that of {whose}; give the metric "
-                f"another name, as in metrics={{'my_{name}': f}}"
+                f"another name: rename the function, or metrics={{'my_{name}': f}} in Python"
             )
     return found
 
