@@ -6,6 +6,7 @@ import copy
 import datetime
 import inspect
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ from .validation import NOTHING, known, model_of
 Makers = Mapping[str, Callable[..., Any]]
 _log = logging.getLogger(__name__)
 
+_BARE = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")  # .1 and 1., which TOML has not
 _DOTS = 8  # of a key: the longest one has three
 
 # tables that have a name, and options that depend on it
@@ -184,7 +186,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     except SizeError as error:
         raise ConfigError(f"command line: the value of {path[:60]} is too large: {error}") from None
     except ValueError:
-        return path, value
+        return path, float(value) if _BARE.fullmatch(value) else value
     dates = (datetime.date, datetime.time)
     if set(parsed) != {"v"} or isinstance(parsed["v"], dates):
         return path, value
