@@ -29,9 +29,11 @@ from fedloom.papers.plan import Plan, changes_of, plan
 from fedloom.papers.table import table
 from fedloom.papers.tune import choose, grid_plans, halved
 from fedloom.report.statistics import p_text
+from support import latex
 from tiny import Fedloom
 
 RUNS = [e for e in ENTRIES.values() if not e.fact]
+COMMITTED = str(SCRIPTS.parents[1] / "docs/results/papers")
 SMALL = ("fedsmoo:8", "--scale", "smoke", "--quiet")
 
 
@@ -191,8 +193,7 @@ def test_the_list_names_everything_once(fedloom: Fedloom) -> None:
     assert "costs are arithmetic" in text
     assert text.count("smoke:4") == 1, "of Table 8 all; others share some of its runs"
     assert "did you mean 'fedacg'" in fedloom("papers", "fedacgs", code=2).output
-    committed = str(SCRIPTS.parents[1] / "docs/results/papers")
-    done = fedloom("papers", "fafed", "--no-measure", "--out", committed).output
+    done = fedloom("papers", "fafed", "--no-measure", "--out", COMMITTED).output
     assert re.search(r"fafed:2a .* cpu:18\n", done), "at other points and on another engine"
     assert len(PAPERS) == sum(line.endswith(")") and "20" in line for line in text.splitlines())
 
@@ -209,6 +210,53 @@ def test_a_table_as_latex(fedloom: Fedloom) -> None:
     text = fedloom("paper", *SMALL[:-1], "--latex").stdout
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
     assert r"81.58" in text and "FedSMOO &" in text
+
+
+LAST = ("acc_ema_pct", "round=1000")
+
+
+def test_latex_has_the_best_bold_and_p_against_it(fedloom: Fedloom) -> None:
+    """FedACG's Table 4 from the committed lines; p by SciPy and Holm's rule."""
+    words = ("paper", "fedacg:4", "--protocols", "c10-500-dir0.3", "--latex", "--out", COMMITTED)
+    text = fedloom(*words).stdout
+    heads, *rows = latex.cells(text[text.index(r"\begin") :])
+    assert heads == ["method", "paper", r"\shortstack[r]{last\\tenth}", "p (Holm)"]
+    found = table(
+        plan(ENTRIES["fedacg:4"], "cpu", Path(COMMITTED), seeds=3), read(Path(COMMITTED) / NAME)
+    )
+    last = [n for n in found.numbers if (n.wanted.metric, n.wanted.at) == LAST]
+    own = {n.wanted.row.name: n for n in last if n.tested}
+    means = {name: fmean(n.tested.values()) for name, n in own.items()}
+    best = max(means, key=lambda name: means[name])
+    raw = {
+        name: ttest_1samp([n.tested[s] - own[best].tested[s] for s in n.tested], 0).pvalue
+        for name, n in own.items()
+        if name != best
+    }
+    least, p = 0.0, {best: None}
+    for rank, name in enumerate(sorted(raw, key=lambda name: raw[name])):
+        least = p[name] = max(least, min(1.0, (len(raw) - rank) * raw[name]))
+    for name, _, late, said in rows:
+        assert said == p_text(p[name]), name
+        assert late.startswith(r"$\mathbf") == (name == best)
+        assert late.endswith(r"\rlap{$^\dagger$}") == (name != best and p[name] > 0.05)
+        assert f"{means[name]:.2f}" in late
+    assert "% p: of the difference from the best, by Holm" in text
+    assert latex.width(text[text.index(r"\begin") :]) <= latex.COLUMN
+    words = ("fedacg:1b", "--rows", "fedavg,fedacg", *words[2:])
+    asked = fedloom("paper", *words, "--columns", "p,rounds to 73 % here,diff").stdout
+    heads, fedavg, fedacg = latex.cells(asked[asked.index(r"\begin") :])
+    assert len(heads) == 4 and heads[1] == "p (Holm)" and heads[3] == "diff"
+    assert fedacg[2] == r"$\mathbf{144\pm31}$"
+    assert fedavg[2] == r"200+\rlap{$^\dagger$}", "57 more with a spread of 31: p 0.09"
+
+
+def test_columns_of_latex_that_are_not_there(fedloom: Fedloom) -> None:
+    words = ("paper", *SMALL, "--columns")
+    assert "--columns p goes with --latex" in fedloom(*words, "p", code=2).output
+    said = fedloom(*words, "hree", "--latex", code=2).output
+    assert "--columns has 'hree'" in said and "did you mean 'here'" in said
+    assert not Path("runs").exists(), "nothing was run before"
 
 
 def test_grids_are_run_at_one_seed_and_the_best_point_at_all(fedloom: Fedloom) -> None:

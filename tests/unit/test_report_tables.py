@@ -20,13 +20,14 @@ from fedloom.report import runs as load
 from fedloom.report import style, table_files, tables
 from fedloom.report import style as support
 from fedloom.report.differences import columns as beside_of
-from fedloom.report.differences import differences
+from fedloom.report.differences import differences, like_best
 from fedloom.report.runs import Group, group_runs, load_run
 from fedloom.report.setting_differences import setting_cells, setting_columns
 from fedloom.report.skew import common
 from fedloom.report.table_files import as_csv, as_json, as_latex
 from fedloom.report.table_text import as_markdown, as_text, table_cells
 from fedloom.report.tables import comparison, fixed, human_bytes, human_seconds
+from support import latex
 
 BOTH = BYTES_DOWN + BYTES_UP
 CURVES = [[0.5, 0.9, 0.8], [0.4, 0.6, 0.7], [0.3, 0.4, 0.6]]
@@ -178,20 +179,12 @@ def test_latex_is_a_tabular_whatever_the_label(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "a", [0.5], label="50% & $x_1$ {~}^\\")
     text = as_latex(comparison(group_runs([load_run(path)])))
     begin, top, head, _, line, _, end, last = text.split("\n")
-    assert begin == rf"\begin{{tabular}}{{@{{}}l{'r' * (head.count('&'))}@{{}}}}" and not last
+    gaps = rf"*{{{head.count('&')}}}{{@{{\hspace{{6pt}}}}r}}"
+    assert begin == rf"\begin{{tabular}}{{@{{}}l{gaps}@{{}}}}" and not last
     assert (top, end) == (r"\toprule", r"\end{tabular}")
     assert line.replace(r"\&", "").count("&") == head.count("&") and line.endswith(r" \\")
-    assert r"50\% \& \$x\_1\$ \{\textasciitilde{}\}\textasciicircum{}\textbackslash{}" in line
-    assert r"$80.00\pm" not in text and r"50.00 \%" in line
-
-
-def latex_cells(text: str) -> list[list[str]]:
-    """The cells of a tabular, after a look that each line has as many as it has columns."""
-    lines = text.splitlines()
-    columns = lines[0].removeprefix(r"\begin{tabular}{@{}").removesuffix("@{}}")
-    cells = [line.removesuffix(r" \\").split(" & ") for line in lines if line.endswith(r" \\")]
-    assert {len(line) for line in cells} == {len(columns)}
-    return cells
+    assert r"50\% \& \$x\_1\$\\\{\textasciitilde{}\}\textasciicircum{}\textbackslash{}" in line
+    assert r"$80.00\pm" not in text and " & 50.00 & " in line and r"accuracy\\(\%)," in head
 
 
 def test_latex_has_the_columns_that_are_asked_for_and_the_best_is_bold(tmp_path: Path) -> None:
@@ -204,20 +197,57 @@ def test_latex_has_the_columns_that_are_asked_for_and_the_best_is_bold(tmp_path:
     groups = group_runs(map(load_run, paths))
     beside = differences(groups)
     rows = [row | beside_of(row["label"], beside) for row in comparison(groups, 0.65)]
-    heads, first, second = latex_cells(as_latex(rows))
+    heads, first, second = latex.cells(as_latex(rows))
     assert len(heads) <= 5 and heads[0] == "algorithm" and heads[-1] == "p (Holm)"
-    assert heads[1] == r"\shortstack[r]{accuracy,\\last tenth}"
-    assert first[1] == r"$70.00 \pm 1.00 \%$" and second[1] == r"$\mathbf{90.00 \pm 1.00 \%}$"
-    assert (first[-1], second[-1]) == ("-", "< 0.001")  # no noise in the differences
+    assert heads[1] == r"\shortstack[r]{accuracy\\(\%), last\\tenth}"
+    assert first[1] == r"$70.00 \pm 1.00$" and second[1] == r"$\mathbf{90.00 \pm 1.00}$"
+    assert (first[-1], second[-1]) == ("-", r"\textless{} 0.001")  # no noise in the differences
     assert (first[2], second[2]) == ("3", r"\textbf{1}")
-    asked = latex_cells(
+    asked = latex.cells(
         as_latex(rows, ["p", "bytes", "rounds to 65 %", "best", "bytes", "difference"])
     )
-    assert len(asked[0]) == 6 and asked[0][1:3] == ["p (Holm)", "bytes"]
+    assert len(asked[0]) == 6 and asked[0][1:3] == [heads[-1], "bytes"]
     assert asked[1][2] == asked[2][2] == "14.6 KiB", "none is bold where all are as good"
     assert asked[2][-1].startswith("+20.00 (")
     with pytest.raises(ConfigError, match=r"--columns has 'acuracy'.*did you mean 'accuracy'"):
         as_latex(rows, ["acuracy"])
+
+
+def test_latex_marks_what_no_test_tells_from_the_best_and_fits_a_column(tmp_path: Path) -> None:
+    """Of the best, 0.8 with a spread of 0.01, "near" is less (0.01, 0, 0): t = 1, p 0.42 with two
+    degrees of freedom; "far" less (0.2, 0.21, 0.19), p 0.0003; "once" misses the target twice.
+    """
+    same, once = (0.0, 0.0, 0.0), (0.1, 0.7, 0.7)
+    same, once = (0.0, 0.0, 0.0), (0.1, 0.7, 0.7)
+    spread = {"best": same, "near": (0.01, 0.0, 0.0), "far": (0.2, 0.21, 0.19), "once": once}
+    long = {"far": "FedAvgM (momentum 0.95, lr 0.001, 2 more)"}
+    paths = [
+        fake_run(
+            tmp_path / f"{name}{seed}",
+            [0.3, 0.79 + 0.01 * seed - less],
+            algorithm=name,
+            label=long.get(name, name),
+            seed=seed,
+            target=0.55,
+        )
+        for name, gaps in spread.items()
+        for seed, less in enumerate(gaps)
+    ]
+    groups = group_runs(map(load_run, paths))
+    alike = like_best(groups)
+    assert alike == {"near", "once"}
+    beside = differences(groups)
+    rows = [
+        row | beside_of(row["label"], beside) | {"like_best": row["label"] in alike}
+        for row in comparison(groups)
+    ]
+    text = as_latex(rows)
+    marked = {line[0]: line[1].endswith(r"\rlap{$^\dagger$}") for line in latex.cells(text)[1:]}
+    assert [name for name, mark in marked.items() if mark] == ["near", "once"]
+    assert r"FedAvgM\\(momentum\\0.95, lr\\0.001, 2 more)" in "".join(marked)
+    assert "% bold: best; dagger: not told from the best" in text
+    assert "% p: of the difference from best, by Holm" in text
+    assert latex.width(text) <= latex.COLUMN
 
 
 def test_settings_that_differ_are_named_all_of_them(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def compare_command(
     value of the table, --value. The table fits the page (COLUMNS, the terminal, else 80 columns).
     """
     from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
-    from fedloom.report.differences import as_lines, differences
+    from fedloom.report.differences import as_lines, differences, like_best
     from fedloom.report.skew import common
 
     from .printing import expand, fitted, folded, page_width
@@ -68,7 +68,7 @@ def compare_command(
     groups = group_runs(loaded)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     beside = differences(groups, against, value)
-    rows = _whole(comparison(groups, target, value), groups, beside)
+    rows = _whole(comparison(groups, target, value), groups, beside, like_best(groups, value))
     if _write(rows, names, {"csv": csv, "json": json, "latex": latex}):
         return
     if markdown or wide:
@@ -87,14 +87,19 @@ def compare_command(
             click.echo(f"warning: {run.path}: {said}", err=True)
 
 
-def _whole(rows: Rows, groups: Sequence[Group], beside: Sequence[Difference]) -> Rows:
-    """The rows with the numbers of their difference and the settings that differ."""
+def _whole(
+    rows: Rows, groups: Sequence[Group], beside: Sequence[Difference], alike: set[str]
+) -> Rows:
+    """The rows with the numbers of their difference, whether no test tells them from the best, and
+    the settings that differ.
+    """
     from fedloom.report.differences import columns
     from fedloom.report.setting_differences import setting_columns
 
     settings = setting_columns(groups)
     return [
-        row | columns(row["label"], beside) | own for row, own in zip(rows, settings, strict=True)
+        row | columns(row["label"], beside) | {"like_best": row["label"] in alike} | own
+        for row, own in zip(rows, settings, strict=True)
     ]
 
 

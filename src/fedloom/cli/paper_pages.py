@@ -1,10 +1,9 @@
-"""What `fedloom papers` and `fedloom paper` print: the list, the plan, the table, CSV and LaTeX."""
+"""What `fedloom papers` and `fedloom paper` print: the list, the plan, the table, CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,12 +17,13 @@ from fedloom.papers.facts import Fact, facts
 from fedloom.papers.measure import LOWER, title
 from fedloom.papers.plan import Plan
 from fedloom.papers.run import missing
-from fedloom.papers.table import Number, Table
+from fedloom.papers.table import Table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
-from fedloom.report.table_files import tex
-from fedloom.report.tables import MISSING, fixed
+from fedloom.report.table_files import tabular
+from fedloom.report.table_text import Column
 
+from .paper_columns import measured, measures_of, rows_of
 from .printing import page_width
 from .printing import table as aligned
 
@@ -118,7 +118,7 @@ def page(found: Table, changes: Sequence[str]) -> str:
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
             said += ["", f"{protocol.dataset}, {_words(protocol)}"]
             empty = all(n.wanted.cell is None and not n.values for n in own)
-            said += ["  no run has a line yet"] if empty else _blocks(found, protocol, own)
+            said += ["  no run has a line yet"] if empty else _blocks(found, protocol)
             said += _left_out(found, protocol)
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
@@ -149,19 +149,12 @@ def _words(protocol: Protocol) -> str:
     return " ".join(protocol.setting.replace("=", " ").replace("|", ", ").split(";")).strip()
 
 
-def _blocks(found: Table, protocol: Protocol, numbers: Sequence[Number]) -> list[str]:
+def _blocks(found: Table, protocol: Protocol) -> list[str]:
     """Published, measured and difference of each measure, and what claims test of it; as many
     measures side by side as fit.
     """
-    measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in numbers))
-    cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in numbers}
-    known = [row for row in found.plan.rows if any(key[0] == row.key for key in cells)]
-    groups = []
-    for measure in measures:
-        own = [cells.get((row.key, *measure)) for row in known]
-        name = title(*measure, found.round_of(measure[1], protocol))
-        groups.append(_group(name, measure, own, measure in found.judged(protocol)))
-    names = [["", *(row.name for row in known)]]
+    names = [["", *(row.name for row in rows_of(found, protocol))]]
+    groups = [_group(found, protocol, measure) for measure in measures_of(found, protocol)]
     out: list[str] = []
     while groups:
         taken = 1
@@ -175,19 +168,12 @@ def _blocks(found: Table, protocol: Protocol, numbers: Sequence[Number]) -> list
 Group = tuple[str, list[list[str]]]
 
 
-def _group(
-    name: str, measure: tuple[str, str], numbers: Sequence[Number | None], judged: bool
-) -> Group:
-    """A measure's columns: those that have anything in them. judged: with what claims test of it,
-    if that is not the number itself.
-    """
-    printed = ["paper", *(_published(n) for n in numbers)]
-    here = ["here", *(_measured(n) for n in numbers)]
-    gap = ["diff", *(_difference(n) for n in numbers)]
-    late = ["last tenth", *(_late(n) for n in numbers)]
-    judged = judged and any(n is not None and n.tested != n.values for n in numbers)
-    kept = [c for c in (printed, here, gap) if c is here or any(v != MISSING for v in c[1:])]
-    return name + (" (lower is better)" if measure[0] in LOWER else ""), kept + [late] * judged
+def _group(found: Table, protocol: Protocol, measure: tuple[str, str]) -> Group:
+    """A measure's title and its columns."""
+    name = title(*measure, found.round_of(measure[1], protocol))
+    made = measured(found, protocol, measure)
+    lower = " (lower is better)" if measure[0] in LOWER else ""
+    return name + lower, [[column.head, *column.cells] for column in made]
 
 
 def _flat(groups: Sequence[Group]) -> list[list[str]]:
@@ -217,46 +203,6 @@ def _lines(shown: Sequence[Sequence[str]]) -> str:
         cells = [v.rjust(w) for v, w in zip(rest, widths[1:], strict=True)]
         out.append("  " + "  ".join([first.ljust(widths[0]), *cells]).rstrip())
     return "\n".join(out)
-
-
-def _number(value: float, metric: str) -> str:
-    if metric.startswith("rounds_to"):
-        return f"{value:.0f}"
-    if metric.endswith(("_pct", "_s")) or "speedup" in metric or "roughness" in metric:
-        return fixed(value, 2)
-    return fixed(value, 4) if metric.endswith("_fraction") else f"{value:.4g}"
-
-
-def _published(number: Number | None) -> str:
-    if number is None or number.wanted.cell is None:
-        return MISSING
-    cell = number.wanted.cell
-    if cell.value is None:
-        return cell.text or MISSING
-    spread = "" if cell.std is None else f"±{cell.std:g}"
-    return _number(cell.value, cell.metric) + spread
-
-
-def _measured(number: Number | None) -> str:
-    if number is None or (middle := number.mean) is None:
-        return MISSING
-    if math.isinf(middle):
-        return f"{number.rounds}+" if number.wanted.metric.startswith("rounds") else "never"
-    spread = number.sd
-    said = _number(middle, number.wanted.metric)
-    return said if spread is None else f"{said}±{_number(spread, number.wanted.metric)}"
-
-
-def _late(number: Number | None) -> str:
-    """What claims test of a number."""
-    return MISSING if number is None else _measured(replace(number, values=number.tested))
-
-
-def _difference(number: Number | None) -> str:
-    if number is None or (gap := number.difference) is None:
-        return MISSING
-    said = _number(gap, number.wanted.metric)
-    return said if said.startswith("-") else f"+{said}"
 
 
 def _claims(found: Table) -> str:
@@ -310,41 +256,6 @@ def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def as_latex(found: Table) -> str:
-    """A booktabs tabular per protocol."""
-    out = [f"% {found.entry.id}, scale {found.plan.scale}, {len(found.plan.seeds)} seeds"]
-    for protocol in found.entry.protocols:
-        own = [n for n in found.numbers if n.wanted.protocol is protocol]
-        if not own or (found.plan.scale == "cpu" and protocol.cpu is None):
-            continue
-        measures = list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
-        cells = {(n.wanted.row.key, n.wanted.metric, n.wanted.at): n for n in own}
-        rows = [r for r in found.plan.rows if any(k[0] == r.key for k in cells)]
-        judged = [m in found.judged(protocol) for m in measures]
-        names = [tex(title(*m, found.round_of(m[1], protocol))) for m in measures]
-        heads = "".join(
-            rf" & \multicolumn{{{2 + late}}}{{c}}{{{name}}}"
-            for late, name in zip(judged, names, strict=True)
-        )
-        kinds = "".join(" & paper & here" + " & last tenth" * late for late in judged)
-        out += [
-            rf"\begin{{tabular}}{{l{'r' * kinds.count('&')}}}",
-            r"\toprule",
-            rf"{tex(protocol.dataset)}{heads} \\",
-            rf"method{kinds} \\",
-            r"\midrule",
-        ]
-        for row in rows:
-            numbers = [cells.get((row.key, *m)) for m in measures]
-            said = "".join(
-                f" & {tex(_published(n))} & {tex(_measured(n))}" + f" & {tex(_late(n))}" * late
-                for n, late in zip(numbers, judged, strict=True)
-            )
-            out.append(rf"{tex(row.name)}{said} \\")
-        out += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(out) + "\n"
-
-
 # -------------------------------------------------------------------------------------- the facts
 def facts_page(entry: Entry, style: str | None) -> str:
     """A comparison without runs."""
@@ -356,8 +267,10 @@ def facts_page(entry: Entry, style: str | None) -> str:
         writer.writerows([f.what, f.published, f.here, _agrees(f)] for f in found)
         return file.getvalue().rstrip("\n")
     if style == "latex":
-        rows = [rf"{tex(f.what)} & {tex(f.published)} & {tex(f.here)} \\" for f in found]
-        return "\n".join([r"\begin{tabular}{lll}", *rows, r"\end{tabular}"])
+        cells = [(f.what, f.published, f.here) for f in found]
+        heads = ("what", "paper", "here")
+        made = [Column(h, h, [*c]) for h, c in zip(heads, zip(*cells, strict=True), strict=True)]
+        return tabular(made).rstrip()
     shown = [["", "paper", "here", ""]]
     shown += [[f.what, f.published, f.here, _agrees(f)] for f in found]
     said = [f"{entry.id}: {entry.title}", aligned(shown, columns())]

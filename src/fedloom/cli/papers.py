@@ -111,6 +111,7 @@ def papers_list_command(paper: str | None, scale: str | None, out: str, measure:
 )
 @click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
 @click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
+@click.option("--columns", help="Of --latex: these alone, as paper,here,p.")
 @figure_options("Draw the table or figure into this folder.")
 @click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
 @click.option(
@@ -128,6 +129,7 @@ def paper_command(
     tune: bool,
     halving: bool,
     style: str | None,
+    columns: str | None,
     figures: str | None,
     kinds: str | None,
     column: float | None,
@@ -152,6 +154,10 @@ def paper_command(
 
     names = [word for word in words if "=" not in word]
     changes = [word for word in words if "=" in word]
+    if columns is not None and style != "latex":
+        raise ConfigError(
+            f"--columns {columns} goes with --latex; the printed table has all columns"
+        )
     if len(names) != 1:
         raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
     refuse_repeats(changes)
@@ -169,6 +175,12 @@ def paper_command(
     count = seeds or _SEEDS.get(scale, 3)
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes)
+    if columns is not None:
+        from fedloom.papers.table import table
+
+        from .paper_columns import check_names
+
+        check_names(table(made, ()), _names(columns))
     if dry_run:
         from .paper_pages import planned
 
@@ -178,7 +190,7 @@ def paper_command(
         found = _tuned(made, folder, jobs, silent, changes, halving)
         made = plan(found, scale, folder, chosen, count, changes)
     outcome = _run(made, folder, jobs, silent)
-    _tell(made, outcome, folder, style, changes)
+    _tell(made, outcome, folder, style, changes, columns)
     if asked is not None:
         _draw(made, folder, asked)
 
@@ -235,20 +247,26 @@ def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:
 
 
 def _tell(
-    made: Plan, outcome: Outcome, out: Path, style: str | None, changes: Sequence[str]
+    made: Plan,
+    outcome: Outcome,
+    out: Path,
+    style: str | None,
+    changes: Sequence[str],
+    columns: str | None,
 ) -> None:
     """Print the table, and what must be known of it."""
     from fedloom.papers.lines import NAME, others, read
     from fedloom.papers.table import table
 
-    from .paper_pages import as_csv, as_latex, page
+    from .paper_columns import as_latex
+    from .paper_pages import as_csv, page
 
     lines = read(out / NAME)
     found: Table = table(made, lines)
     if style == "csv":
         click.echo(as_csv(found), nl=False)
     elif style == "latex":
-        click.echo(as_latex(found), nl=False)
+        click.echo(as_latex(found, None if columns is None else _names(columns)), nl=False)
     else:
         click.echo(page(found, changes))
     for name, why in outcome.no_data.items():

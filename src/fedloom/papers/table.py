@@ -194,7 +194,7 @@ def _judge(
             for pair in pairs
             for row in pair
         }
-        known = _gaps(pairs, {key: _finite(n) for key, n in rows.items()})
+        known = _gaps(pairs, {key: compared(n) for key, n in rows.items()})
         count += len(known)
         verdict, said = _together(known, len(pairs), rows)
         verdicts.append(verdict)
@@ -230,7 +230,7 @@ def _gaps(pairs: Sequence[tuple[Row, Row]], rows: Mapping[str, Values]) -> Gaps:
     return corrected({key: gap for key, gap in found.items() if gap is not None})
 
 
-def _finite(number: Number) -> dict[int, float]:
+def compared(number: Number) -> dict[int, float]:
     """What is compared. A target that was not reached counts as one round more than the run had,
     the least that it can be; seconds and traffic until then are not compared.
     """
@@ -267,7 +267,7 @@ def _together(gaps: Gaps, wanted: int, rows: Mapping[str, Number]) -> tuple[Verd
     if len(gaps) < wanted:
         said += f", {wanted - len(gaps)} not measured"
     p = f"{gap.p_words}, {gap.n} seeds" if gap.p_words else "one seed, no test"
-    ours, theirs = (mean(list(_finite(rows[key]).values())) for key in (one, other))
+    ours, theirs = (mean(list(compared(rows[key]).values())) for key in (one, other))
     both = f"{one} {ours:.4g} less {other} {theirs:.4g}"
     lower = " (lower is better)" if sign < 0 else ""
     return verdict, f"{said}; hardest: {both} is {gap.mean:+.4g}{lower}, {p}"

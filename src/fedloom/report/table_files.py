@@ -9,10 +9,11 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from .table_text import Column, chosen, columns
-from .tables import Row
+from .tables import MISSING, Row
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -41,8 +42,7 @@ def _finite(value: Any) -> Any:
 
 
 def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
-    """Write the table as a tabular of the package booktabs, the best cell of a column bold unless
-    all are as good; empty for no rows.
+    """Write the table as `tabular` does; empty for no rows.
 
     names: the columns that are wanted, see table_text.chosen; by default at most five, which fit a
     column of 3.4 inches at \\footnotesize: what is tested, rounds and bytes to the target (else the
@@ -52,11 +52,37 @@ def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
     if not made:
         return ""
     kept = chosen(made, _narrow(made) if names is None else names)
-    body = zip(*(_bold(column, rows) for column in kept), strict=True)
-    lines = [" & ".join(line) + r" \\" for line in [[_head(c.head) for c in kept], *body]]
-    start = rf"\begin{{tabular}}{{@{{}}l{'r' * (len(kept) - 1)}@{{}}}}"
+    base = next((row["against"] for row in rows if row.get("against")), "")
+    return tabular(kept, base)
+
+
+def tabular(kept: Sequence[Column], base: str = "") -> str:
+    """Write columns as a tabular of the package booktabs, narrow enough for a column of a paper.
+
+    The best cell of a column is bold unless all are printed alike; a dagger marks those that no
+    test tells from the best. Comments below it say so, and which row p is against (base).
+    """
+    kept = [_without_sign(column) for column in kept]
+    body = zip(
+        *([_folded(c, "l", _NAME) for c in kept[0].cells], *map(_marked, kept[1:])), strict=True
+    )
+    heads = [_folded(column.head, "r", _HEAD) for column in kept]
+    gaps = rf"*{{{len(kept) - 1}}}{{@{{\hspace{{6pt}}}}r}}"
+    start = rf"\begin{{tabular}}{{@{{}}l{gaps}@{{}}}}"
+    lines = [" & ".join(line) + r" \\" for line in [heads, *body]]
     out = [start, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*out, r"\end{tabular}"]) + "\n"
+    return "\n".join([*out, r"\end{tabular}", *_notes(kept, base)]) + "\n"
+
+
+def _notes(kept: Sequence[Column], base: str) -> list[str]:
+    """What a caption should say, as comments."""
+    said = []
+    if any(any(column.like_best) for column in kept):
+        test = "Student's t on differences of the same seed, 5 %, by Holm"
+        said.append(f"% bold: best; dagger: not told from the best ({test})")
+    if base and any(column.name.split()[-1] == "p" for column in kept):
+        said.append(f"% p: of the difference from {' '.join(base.split())}, by Holm")
+    return said
 
 
 def _narrow(made: Sequence[Column]) -> list[str]:
@@ -67,31 +93,47 @@ def _narrow(made: Sequence[Column]) -> list[str]:
     return [tested, *(name for name in ("rounds to target", cost, "p") if name in there)]
 
 
-def _bold(column: Column, rows: Sequence[Row]) -> list[str]:
+def _without_sign(column: Column) -> Column:
+    """A column of shares has its per cent in the heading alone."""
+    known = [cell for cell in column.cells if cell != MISSING]
+    if not known or not all(cell.endswith(" %") for cell in known):
+        return column
+    name, comma, rest = column.head.partition(",")
+    cells = [cell.removesuffix(" %") for cell in column.cells]
+    return replace(column, head=f"{name} (%){comma}{rest}", cells=cells)
+
+
+def _marked(column: Column) -> list[str]:
     """The cells for LaTeX, the best bold; what is printed alike is as good."""
-    whole = [not (column.name.endswith("to target") and row["not_reached"]) for row in rows]
-    found = [
-        row[column.key] if column.key and fair else None
-        for row, fair in zip(rows, whole, strict=True)
-    ]
-    known = [v for v in found if v is not None and math.isfinite(v)]
-    cells = [tex(cell) for cell in column.cells]
-    if not known or len(set(cells)) == 1:
-        return cells
-    first = column.cells[found.index(min(known) if column.low else max(known))]
+    known = [v for v in column.values if v is not None and math.isfinite(v)]
+    if not known or len(set(column.cells)) == 1:
+        return [tex(cell) for cell in column.cells]
+    best = column.cells[column.values.index(min(known) if column.low else max(known))]
+    alike = column.like_best or [False] * len(column.cells)
     return [
-        tex(cell, bold=True) if cell == first else plain
-        for cell, plain in zip(column.cells, cells, strict=True)
+        tex(cell, bold=cell == best) + _DAGGER * (like and cell != best)
+        for cell, like in zip(column.cells, alike, strict=True)
     ]
 
 
-def _head(text: str) -> str:
-    """A heading on as many lines as keep it narrow."""
-    lines = r"\\".join(map(tex, textwrap.wrap(text, 10, break_long_words=False)))
-    return rf"\shortstack[r]{{{lines}}}" if r"\\" in lines else lines
+_HEAD, _NAME = 9, 14  # letters in a line of a heading, and of a row's name
+_DAGGER = r"\rlap{$^\dagger$}"  # beside its column, so that the digits stay below each other
 
 
-_SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+def _folded(text: str, side: str, width: int) -> str:
+    """A heading or a name on as many lines as keep it narrow."""
+    lines = r"\\".join(map(tex, textwrap.wrap(text, width, break_long_words=False)))
+    return rf"\shortstack[{side}]{{{lines}}}" if r"\\" in lines else lines
+
+
+_SIGNS = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",  # as they are, LaTeX's own font prints other signs for these
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
 
 
 def tex(text: str, bold: bool = False) -> str:
@@ -101,7 +143,7 @@ def tex(text: str, bold: bool = False) -> str:
     ('$80.1\\\\pm0.2$', 'rounds to 81 \\\\%', 'a\\\\textasciicircum{}b', '$\\\\mathbf{8\\\\pm1}$')
     """
     line = " ".join(text.split())
-    escaped = re.sub(r"[%&_#${}\\~^]", lambda sign: _SIGNS.get(sign[0], "\\" + sign[0]), line)
+    escaped = re.sub(r"[%&_#${}\\~^<>|]", lambda sign: _SIGNS.get(sign[0], "\\" + sign[0]), line)
     if "±" not in escaped:
         return rf"\textbf{{{escaped}}}" if bold else escaped
     math_mode = escaped.replace("±", r"\pm")

@@ -41,14 +41,16 @@ ON_REQUEST = ("difference", "p")  # the lines below a printed table have them
 class Column:
     """name: how one asks for it; head: what stands above it; cells: a text for each row.
 
-    key: the number of a row that says which is best, empty if none does; low: whether low is good.
+    values: the numbers that say which row is best, None for a row that cannot be; empty if no row
+    is best. low: whether low is good. like_best: whether no test tells a row from the best.
     """
 
     name: str
     head: str
     cells: list[str]
-    key: str = ""
+    values: Sequence[float | None] = ()
     low: bool = True
+    like_best: Sequence[bool] = ()
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
@@ -63,7 +65,9 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
     def measured(name: str, head: str, key: str, spread: str | None = None) -> Column:
         cells = [_value(row, key, spread) for row in rows]
-        return Column(name, head, cells, "" if high is None else key, not high)
+        values = [] if high is None else [row[key] for row in rows]
+        alike = [bool(row.get("like_best")) for row in rows] if key == "value_mean" else []
+        return Column(name, head, cells, values, not high, alike)
 
     made = [
         Column("algorithm", "algorithm", [_named(row) for row in rows]),
@@ -97,7 +101,7 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
     goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
     goal = goals.pop() if len(goals) == 1 else "target"
     return [
-        Column(name, f"{name.removesuffix('target')}{goal}", cells, key)
+        Column(name, f"{name.removesuffix('target')}{goal}", cells, _reached(rows, key))
         for name, key, cells in (
             ("rounds to target", "rounds_to_target", [_rounds_text(row) for row in rows]),
             ("bytes to target", "bytes_to_target", _each(rows, "bytes_to_target", human_bytes)),
@@ -105,9 +109,9 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
             ("device time to target", "simulated_to_target", _each(rows, "simulated_to_target")),
         )
     ] + [
-        Column("bytes", "bytes", _each(rows, "bytes", human_bytes), "bytes"),
+        Column("bytes", "bytes", _each(rows, "bytes", human_bytes), [row["bytes"] for row in rows]),
         *(
-            Column(name, name, _each(rows, key), key)
+            Column(name, name, _each(rows, key), [row[key] for row in rows])
             for name, key in (
                 ("time per round", "seconds_per_round"),
                 ("time", "seconds"),
@@ -121,6 +125,11 @@ def _each(
     rows: Sequence[Row], key: str, said: Callable[[float | None], str] = human_seconds
 ) -> list[str]:
     return [said(row[key]) for row in rows]
+
+
+def _reached(rows: Sequence[Row], key: str) -> list[float | None]:
+    """What rows took to the target; a row of which a seed missed it is never the best."""
+    return [None if row["not_reached"] else row[key] for row in rows]
 
 
 def _tests(rows: Sequence[Row]) -> list[Column]:
