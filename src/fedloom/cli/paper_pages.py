@@ -88,7 +88,7 @@ def planned(
             * halving
         )
         said.append(f"  before: {runs}, at one seed")
-    said += [f"  not run: {p}, {row}: {why}" for (p, row), why in plan.refused.items()]
+    said += [wrapped(f"not run: {p}, {row}: {why}") for (p, row), why in plan.refused.items()]
     return "\n".join(said)
 
 

@@ -82,7 +82,7 @@ def _left(items: Sequence[Item], out: Path) -> str:
     from fedloom.papers.run import missing
     from fedloom.papers.schedule import entry_at
 
-    from .printing import table
+    from .printing import page_width, table
 
     shown = [["table", "runs", "left", "hours", "rows and protocols"]]
     for item in items:
@@ -94,7 +94,7 @@ def _left(items: Sequence[Item], out: Path) -> str:
         shown.append(
             [f"{item.id} {item.scale}", str(len(made.runs)), str(left), f"{item.hours:g}", part]
         )
-    return table(shown)
+    return table(shown, page_width())
 
 
 def _run(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: float | None) -> bool:

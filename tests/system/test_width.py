@@ -1,0 +1,45 @@
+"""No line that a command prints is wider than the page, in a terminal and in a pipe; but a command
+to be copied stays on its line.
+"""
+
+from __future__ import annotations
+
+import pytest
+from results_lines import SCRIPTS
+
+from fedloom.cli.paper_pages import columns
+from tiny import Fedloom
+
+SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")
+ROOT = SCRIPTS.parents[1] / "docs/results"
+LINES = str(ROOT / "papers")
+RUNS = ("digits", *SMALL, "algorithm=fedacg", "model.hidden=[64,64]")
+COMMANDS = {
+    "demo": ("demo", "--rounds", "1", "--seeds", "2"),
+    "run": ("run", *RUNS, "--seeds", "2"),
+    "sweep": ("sweep", *RUNS, "local.lr=0.1,0.3", "local.momentum=0.5,0.9"),
+    "paper": ("paper", "fedacg:1b", "--rows", "fedavg,fedavgm,fedacg", "--out", LINES),
+    "dry run": ("paper", "fedacg:1b", "--dry-run", "--no-measure"),
+    "list": ("papers", "run", "--dry-run", "--plan", str(ROOT / "plan.toml"), "--out", LINES),
+}
+
+
+@pytest.fixture(params=["80", "120", ""])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """COLUMNS of a terminal; 0 where there is none, in a pipe."""
+    if request.param:
+        monkeypatch.setenv("COLUMNS", request.param)
+    else:
+        monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
+    return int(request.param or 0)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_line_is_wider_than_the_page(
+    name: str, width: int, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedloom.cli.demo._illustrate", lambda out, names: None)
+    found = fedloom(*COMMANDS[name])
+    page = width or (columns() if name in ("paper", "dry run") else 80)
+    lines = found.stdout.splitlines()
+    assert lines and [line for line in lines if len(line) > page and "fedloom " not in line] == []
