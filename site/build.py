@@ -118,7 +118,7 @@ def listing(folder: Path, texts: list[Path]) -> str:
 
 def gallery() -> str:
     """The examples with their first lines, and the pictures of the results with their captions."""
-    out = ["# Gallery", "", "## Examples", ""]
+    out = ["# Examples and pictures of the results", "", "## Examples", ""]
     for file in sorted((ROOT / "examples").glob("*.py")):
         about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         out += [f"- [{file.stem}](examples/{file.name}.md): {about.splitlines()[0]}"]
