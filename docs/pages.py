@@ -408,13 +408,27 @@ def old_names() -> str:
     return "\n".join(["# Old names and new ones", "", words, "", *grid(["old", "new"], rows), ""])
 
 
+def brief(text: str, most: int = 25) -> str:
+    """A cell of at most so many words, which ends where a part of the sentence does.
+
+    >>> brief("one two, three four", most=3), brief("one two", most=3)
+    ('one two …', 'one two')
+    """
+    words = text.split()
+    if len(words) <= most:
+        return text
+    kept = words[: most - 1]  # the mark is a word
+    ends = [i for i, word in enumerate(kept) if word[-1] in ".,;:"]
+    return f"{' '.join(kept[: ends[-1] + 1] if ends else kept).rstrip('.,;:')} …"
+
+
 def parts() -> str:
     """docs/parts.md: every name of a registry with its first line."""
     out = ["<!-- Made by `make docs`: `python docs/pages.py`. -->", "", "# All parts", ""]
-    out += ["`fedloom list` prints the same. `fedloom show NAME` has a name's options.", ""]
+    out += ["`fedloom list` prints the same, uncut. `fedloom show NAME` has a name's options.", ""]
     for topic, heading in PARTS.items():
         known = registry_of(topic)
-        rows = [[f"`{name}`", known.first_line(name).replace("<", "&lt;")] for name in known]
+        rows = [[f"`{name}`", brief(known.first_line(name)).replace("<", "&lt;")] for name in known]
         out += [f"## {heading}", "", *grid(["name", "what it is"], rows), ""]
     return "\n".join(out)
 

@@ -211,11 +211,28 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line]) -> Shown | None:
     return Shown(table(made, lines), choices, (done, count), short)
 
 
+def is_table(one: Shown) -> bool:
+    """Whether at least half of a table's rows have all seeds: others share lines with one that has,
+    and would be nearly empty.
+    """
+    rows = {n.wanted.row.key for n in one.found.numbers}
+    whole = {n.wanted.row.key for n in one.found.numbers if len(n.values) >= SEEDS}
+    return 2 * len(whole) >= len(rows)
+
+
 def text(
-    tables: Sequence[Shown], drawn: Sequence[Sequence[Picture]], lines: Sequence[Line] = ()
+    tables: Sequence[Shown],
+    drawn: Sequence[Sequence[Picture]],
+    lines: Sequence[Line] = (),
+    others: Sequence[Shown] = (),
 ) -> str:
-    """The page. drawn: the pictures of each table; lines: those of its runs."""
+    """The page. drawn: the pictures of each table; lines: those of its runs; others: what has lines
+    and is not yet a table.
+    """
     out = [HEAD]
+    if others:
+        names = ", ".join(f"{one.found.entry.id} ({one.plan.scale})" for one in others)
+        out.append(f"With lines, not yet a table (fewer than half of the rows are run): {names}.\n")
     for one, own in zip(tables, drawn, strict=True):
         entry, made = one.found.entry, one.plan
         out.append(f"## {entry.id}, scale {made.scale}\n")
@@ -245,12 +262,13 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     lines = read(options.lines / NAME)
-    tables = list(shown(lines))
+    found = list(shown(lines))
+    tables, others = [t for t in found if is_table(t)], [t for t in found if not is_table(t)]
     drawn = [pictures(one.found, lines) for one in tables]
     for own in drawn:
         save_pictures(own, options.out / "pictures", ["png"])
     file = options.out / "tables.md"
-    file.write_text(text(tables, drawn, lines), encoding="utf-8")
+    file.write_text(text(tables, drawn, lines, others), encoding="utf-8")
     print(file)
 
 

@@ -149,15 +149,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) ->
 
 
 def claims_table(claims: Sequence[Claim], one_seed: bool = False) -> str:
-    """The claims, where they stand, whether they were seen, and the numbers that say so. one_seed:
-    the verdicts say what single runs did, and nothing was tested.
+    """The claims, where they stand and whether they were seen, and below a list of the numbers that
+    say so. one_seed: the verdicts say what single runs did, and nothing was tested.
     """
-    rows = []
+    rows, numbers = [], []
     for claim in claims:
-        cells = [f"{c.of}: {c.numbers}" if c.of else c.numbers for c in claim.cases if c.numbers]
-        rows.append([claim.says, claim.source, claim.verdict, "; ".join(cells) or MISSING])
+        rows.append([claim.says, claim.source, claim.verdict])
+        known = [f"{c.of}: {c.numbers}" if c.of else c.numbers for c in claim.cases if c.numbers]
+        numbers += [f"- *{claim.says}*: {'; '.join(known)}."] if known else []
     seen = "seen in one run each" if one_seed else "seen here"
-    return table(["claim", "where", seen, "numbers"], rows, texts=4)
+    return "\n".join([table(["claim", "where", seen], rows, texts=3), "", *numbers])
 
 
 def per_cent(value: float | None) -> str:

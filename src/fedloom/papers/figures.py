@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +31,6 @@ from .table import Number, Table
 
 _HISTOGRAM = "client_acc_pct"
 _BINS = 20
-_LABEL = 36  # letters below an axis, in a column of 3.4 inches too
 Own = dict[str, list[Line]]  # {row: its finished lines, one per seed}
 
 
@@ -183,7 +181,7 @@ def _numbers(found: Table, metric: str, at: str) -> Picture | None:
     for place, numbers in zip(axes, by_protocol.values(), strict=True):
         handles |= _dots(place, numbers)
         here = found.round_of(at, numbers[0].wanted.protocol)
-        plain(place, textwrap.fill(title(metric, at, here), _LABEL), "")
+        plain(place, title(metric, at, here), "")
         named(place, _words(found, numbers[0].wanted.protocol))
     legend_below(made, [*handles.values()], [*handles])
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,8 @@ def plain(axes: Axes, x: str, y: str) -> None:
     """Label the axes, with whole numbers at the ticks (no "+9.1e1" aside), and remove unnecessary
     lines.
     """
-    axes.set_xlabel(shorten(x, 80), color=_INK)
+    # on two lines where a column of 3.4 inches would cut it
+    axes.set_xlabel("\n".join(textwrap.wrap(shorten(x, 80), 44)), color=_INK)
     axes.set_ylabel(shorten(y, 40), color=_INK)
     axes.tick_params(labelsize=_SMALL, colors=_INK)
     axes.spines[["top", "right"]].set_visible(False)
