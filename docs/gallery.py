@@ -78,8 +78,8 @@ fedloom report runs/one --figures measures --format png""",
     ),
     Section(
         "A paper's table",
-        """fedloom paper fedacg:4 --protocols c10-500-dir0.3 --out docs/results/papers \\
-    --figures papers --format png""",
+        "fedloom paper fedacg:4 --protocols c10-500-dir0.3 --out docs/results/papers "
+        "--figures papers --format png",
         {
             "papers/fedacg-4-average.png": "FedACG's Table 4 at a CPU's scale: moving average",
             "papers/fedacg-4-acc_ema_pct-round1000.png": "Published beside measured",
@@ -100,7 +100,7 @@ pictures of runs on one page, with its tables. [Results](results/README.md) has 
 
 def words(commands: str) -> list[list[str]]:
     """The commands, each as its words."""
-    return [shlex.split(line) for line in commands.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in commands.splitlines()]
 
 
 def copied(file: str) -> Path:

@@ -53,7 +53,17 @@ FLAGS = {
     "partition": {"--plot", "--save"},
     "papers": set(),  # of the list: --scale, --out, --measure; of run: its own
     "paper": {
-        *("--scale", "--rows", "--seeds", "--out", "--dry-run", "--tune", "--csv", "--latex"),
+        *(
+            "--scale",
+            "--rows",
+            "--seeds",
+            "--out",
+            "--dry-run",
+            "--tune",
+            "--csv",
+            "--latex",
+            "--columns",
+        ),
         *("--quiet", "--measure", "--halving", "--protocols"),
         "--jobs",
         "--figures",

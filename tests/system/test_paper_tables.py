@@ -257,6 +257,10 @@ def test_columns_of_latex_that_are_not_there(fedloom: Fedloom) -> None:
     said = fedloom(*words, "hree", "--latex", code=2).output
     assert "--columns has 'hree'" in said and "did you mean 'here'" in said
     assert not Path("runs").exists(), "nothing was run before"
+    fact = fedloom("paper", "fafed:3", "--latex", "--columns", "here").stdout
+    assert latex.cells(fact)[0] == ["what", "here"]
+    said = fedloom("paper", "fafed:3", "--latex", "--columns", "p", code=2).output
+    assert "did you mean 'paper'" in said
 
 
 def test_grids_are_run_at_one_seed_and_the_best_point_at_all(fedloom: Fedloom) -> None:

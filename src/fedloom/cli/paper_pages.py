@@ -21,7 +21,7 @@ from fedloom.papers.table import Table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.table_files import tabular
-from fedloom.report.table_text import Column
+from fedloom.report.table_text import Column, chosen
 
 from .paper_columns import measured, measures_of, rows_of
 from .printing import page_width
@@ -257,8 +257,8 @@ def _plain(value: float | None) -> str:
 
 
 # -------------------------------------------------------------------------------------- the facts
-def facts_page(entry: Entry, style: str | None) -> str:
-    """A comparison without runs."""
+def facts_page(entry: Entry, style: str | None, names: Sequence[str] | None = None) -> str:
+    """A comparison without runs. names: of LaTeX's columns, paper and here by default."""
     found = facts(entry)
     if style == "csv":
         file = io.StringIO()
@@ -268,9 +268,11 @@ def facts_page(entry: Entry, style: str | None) -> str:
         return file.getvalue().rstrip("\n")
     if style == "latex":
         cells = [(f.what, f.published, f.here) for f in found]
-        heads = ("what", "paper", "here")
-        made = [Column(h, h, [*c]) for h, c in zip(heads, zip(*cells, strict=True), strict=True)]
-        return tabular(made).rstrip()
+        heads = {"algorithm": "what", "paper": "paper", "here": "here"}
+        made = [
+            Column(*h, [*c]) for h, c in zip(heads.items(), zip(*cells, strict=True), strict=True)
+        ]
+        return tabular(chosen(made, names)).rstrip()
     shown = [["", "paper", "here", ""]]
     shown += [[f.what, f.published, f.here, _agrees(f)] for f in found]
     said = [f"{entry.id}: {entry.title}", aligned(shown, columns())]

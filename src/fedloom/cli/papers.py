@@ -154,33 +154,24 @@ def paper_command(
 
     names = [word for word in words if "=" not in word]
     changes = [word for word in words if "=" in word]
-    if columns is not None and style != "latex":
-        raise ConfigError(
-            f"--columns {columns} goes with --latex; the printed table has all columns"
-        )
     if len(names) != 1:
         raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
     refuse_repeats(changes)
-    asked = wanted(figures, kinds, column)
+    asked, shown = wanted(figures, kinds, column), _columns(columns, style)
     if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
         raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
     found = entry(names[0])
     if found.fact:
         from .paper_pages import facts_page
 
-        click.echo(facts_page(found, style))
+        click.echo(facts_page(found, style, shown))
         return
     found = with_protocols(found, _names(protocols))
     found, chosen = with_own(found, _names(rows))
     count = seeds or _SEEDS.get(scale, 3)
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes)
-    if columns is not None:
-        from fedloom.papers.table import table
-
-        from .paper_columns import check_names
-
-        check_names(table(made, ()), _names(columns))
+    _check_columns(made, shown)
     if dry_run:
         from .paper_pages import planned
 
@@ -190,9 +181,26 @@ def paper_command(
         found = _tuned(made, folder, jobs, silent, changes, halving)
         made = plan(found, scale, folder, chosen, count, changes)
     outcome = _run(made, folder, jobs, silent)
-    _tell(made, outcome, folder, style, changes, columns)
+    _tell(made, outcome, folder, style, changes, shown)
     if asked is not None:
         _draw(made, folder, asked)
+
+
+def _columns(words: str | None, style: str | None) -> list[str] | None:
+    """The names in --columns."""
+    if words is not None and style != "latex":
+        raise ConfigError(f"--columns {words} goes with --latex; the printed table has all columns")
+    return None if words is None else _names(words)
+
+
+def _check_columns(made: Plan, names: Sequence[str] | None) -> None:
+    """Refuse a column that the table has not, before anything is run."""
+    from fedloom.papers.table import table
+
+    from .paper_columns import check_names
+
+    if names is not None:
+        check_names(table(made, ()), names)
 
 
 def _names(words: str | None) -> list[str]:
@@ -252,7 +260,7 @@ def _tell(
     out: Path,
     style: str | None,
     changes: Sequence[str],
-    columns: str | None,
+    columns: Sequence[str] | None,
 ) -> None:
     """Print the table, and what must be known of it."""
     from fedloom.papers.lines import NAME, others, read
@@ -266,7 +274,7 @@ def _tell(
     if style == "csv":
         click.echo(as_csv(found), nl=False)
     elif style == "latex":
-        click.echo(as_latex(found, None if columns is None else _names(columns)), nl=False)
+        click.echo(as_latex(found, columns), nl=False)
     else:
         click.echo(page(found, changes))
     for name, why in outcome.no_data.items():
