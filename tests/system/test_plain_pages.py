@@ -73,3 +73,10 @@ def test_both_rules_find_what_they_are_about() -> None:
     assert [len(cell.split()) for cell in cells(text)] == [1, 26]
     assert PRIVATE.search("keys are in the roll") and PRIVATE.search("(Twelfth record)")
     assert not PRIVATE.search("a line of the roll.toml file, and a record of vectors")
+
+
+def test_a_released_section_of_the_changelog_has_at_most_30_lines() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    released = re.split(r"^## ", text, flags=re.MULTILINE)[2:]
+    assert [s.splitlines()[0] for s in released if len(re.findall(r"\S.*\n", s)) > 30] == []
+    assert len(released) >= 2
