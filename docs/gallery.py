@@ -91,7 +91,7 @@ HEAD = """<!-- Made by `python docs/gallery.py`. -->
 
 # Gallery of pictures
 
-Every picture that fedloom draws, below the commands that made it. The runs are on scikit-learn's
+Pictures that fedloom draws, below the commands that made them. The runs are on scikit-learn's
 digits, which need no download; the paper's table is drawn from the committed lines of its runs, in
 a checkout. `--format pdf,svg` makes files for a paper. `fedloom report RUN...` alone puts all
 pictures of runs on one page, with its tables. [Results](results/README.md) has more pictures.

@@ -25,18 +25,25 @@ def federation(tmp_path_factory):
         yield found
 
 
+def runs_as_its_simulation(federation, tmp_path):
+    """With the nodes that were started, which are ended after it."""
+    try:
+        federation.connected()
+        assert federation.finished(federation.begin()) == "finished:completed"
+        assert not federation.missing()
+        federation.equals_simulation(tmp_path / "alone")
+    finally:  # else the next case would meet nodes with other settings
+        for i in federation.clients:
+            federation.end(f"node{i}")
+    federation.connected(0)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_equals_its_simulation(name, federation, tmp_path):
     federation.set(*METHODS[name])
     for i in federation.clients:
         federation.node(i)
-    federation.connected()
-    assert federation.finished(federation.begin()) == "finished:completed"
-    assert not federation.missing()
-    federation.equals_simulation(tmp_path / "alone")
-    for i in federation.clients:
-        federation.end(f"node{i}")
-    federation.connected(0)
+    runs_as_its_simulation(federation, tmp_path)
 
 
 METHOD = """
@@ -62,10 +69,4 @@ def test_a_method_of_ones_own_runs_at_nodes_that_name_their_copies(federation, t
         (tmp_path / f"{i}/mine.py").write_text(METHOD)
         (tmp_path / f"{i}/mine.toml").write_text('parts = ["mine.py"]\n')
         federation.node(i, site=tmp_path / f"{i}/mine.toml")
-    federation.connected()
-    assert federation.finished(federation.begin()) == "finished:completed"
-    assert not federation.missing()
-    federation.equals_simulation(tmp_path / "alone")
-    for i in federation.clients:
-        federation.end(f"node{i}")
-    federation.connected(0)
+    runs_as_its_simulation(federation, tmp_path)

@@ -38,6 +38,7 @@ from fedloom.engines.vmap_range import default_chunk
 from fedloom.engines.vmap_round import VmapRound
 from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
+from fedloom.federation.clock import Asynchronous
 from fedloom.recipes import RECIPES
 from fedloom.storage.seal import resealed
 from tiny import clusters, mlp, small, timeless
@@ -400,6 +401,16 @@ def test_nobody_has_to_choose_an_engine(tmp_path):
     data = '[data]\nname = "digits"\npartition = {name = "iid", clients = 5}\n'
     file.write_text(f'rounds = 1\nalgorithm = "fedavg"\nmodel = "mlp"\n{data}')
     assert resolve(file).values["engine"] == "auto"
+
+
+@pytest.mark.parametrize(("buffer", "family"), [(3, "serial"), (24, "vectorised:24")])
+def test_under_an_asynchronous_clock_a_run_has_the_bits_of_its_family(buffer, family):
+    parts = {"algorithm": FedAvg(), "model": mlp(), "data": MANY, "rounds": 3, "cohort": 1.0}
+    parts |= {"clock": Asynchronous(buffer=buffer), "device": "cpu"}
+    exp, alone = Experiment(**parts), Experiment(**parts, engine=family)
+    ran, other = exp.run(progress=False), alone.run(progress=False)
+    assert timeless(ran.history) == timeless(other.history)
+    assert exp.taken == f"auto+{family}"
 
 
 def test_a_changed_copy_of_an_experiment_that_ran_chooses_anew():
