@@ -60,10 +60,10 @@ def key(fed):
 
 
 class Asked:
-    """A gate in this process. seen: what Flower's server is asked, which answers 200."""
+    """A gate in this process. seen: what Flower's server is asked, which answers 200 and `says`."""
 
     def __init__(self, node, seen):
-        self.node, self.seen = node, seen
+        self.node, self.seen, self.says = node, seen, b"m" * 100
 
     def __call__(self, name, headers, body=b"", **more):
         return self.node.post(FLEET + name, headers=headers, content=body, **more)
@@ -75,12 +75,31 @@ def asked(fed, monkeypatch):
 
     def link(request):
         seen.append(request)
-        return httpx.Response(200, content=b"m" * 100)
+        return httpx.Response(200, content=found.says)
 
     client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(link))
     monkeypatch.setattr(gate_module.httpx, "AsyncClient", client)
     with TestClient(gate_module.gate(fed)) as node:
-        yield Asked(node, seen)
+        found = Asked(node, seen)
+        yield found
+
+
+class Waiting:
+    """A request for messages in another thread, whose connection stays until `gone` is set."""
+
+    def __init__(self, asked, key):
+        self.gone, self._body = threading.Event(), iter([b"", None])
+        self.ends = asked.node.portal.start_task_soon(
+            functools.partial(answered, asked, "pull-messages", signed(key), self._receive)
+        )
+        until(lambda: asked.seen, "Flower was asked")
+
+    async def _receive(self):
+        if next(self._body, None) is not None:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while not self.gone.is_set():
+            await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
 
 
 class Unread:
@@ -99,6 +118,12 @@ class Unread:
 
 def raw(asked, name, headers, body, method="POST"):
     """One request to the application itself -> status, headers of the answer."""
+    sent = asked.node.portal.call(answered, asked, name, headers, body, method)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+async def answered(asked, name, headers, body, method="POST"):
+    """What the application sends."""
     sent = []
 
     async def send(message):
@@ -115,8 +140,8 @@ def raw(asked, name, headers, body, method="POST"):
         "client": ("198.18.0.9", 5),
         "state": dict(asked.node.app_state),
     }
-    asked.node.portal.call(asked.node.app, scope, body, send)
-    return sent[0]["status"], dict(sent[0]["headers"])
+    await asked.node.app(scope, body, send)
+    return sent
 
 
 def other(headers, **changes):
@@ -280,6 +305,46 @@ def test_a_node_that_goes_away_in_mid_body_leaves_nothing(asked, key, caplog):
     with pytest.raises(IndexError):  # no answer
         raw(asked, "push-object", signed(key), gone)
     assert not asked.seen and not caplog.records
+
+
+def news(fed):
+    """Tell the gate that messages were sent, as the server's process does."""
+    with open(fed.news, "ab") as file:
+        file.write(b".")
+    time.sleep(0.5)
+
+
+def test_a_node_that_waits_for_messages_gets_those_that_come(fed, asked, key):
+    asked.says = b""
+    node = Waiting(asked, key)
+    news(fed)
+    assert len(asked.seen) == 2 and not node.ends.done()
+    asked.says = b"m" * 100
+    news(fed)
+    assert node.ends.result(5)[1]["body"] == b"m" * 100 and len(asked.seen) == 3
+
+
+def test_no_message_is_fetched_for_a_node_that_is_gone(fed, asked, key):
+    """It would be lost: Flower gives each once, and the node that comes again would not get it."""
+    asked.says = b""
+    node = Waiting(asked, key)
+    node.gone.set()
+    assert node.ends.result(5)
+    asked.says = b"m" * 100
+    news(fed)
+    assert len(asked.seen) == 1
+
+
+@pytest.mark.parametrize("name", ["activate-node", "pull-messages"])
+def test_no_message_is_fetched_for_what_a_node_asked_before_it_began_anew(fed, asked, key, name):
+    """A network that fails does not say that the connection is gone."""
+    asked.says = b""
+    before = Waiting(asked, key)
+    asked.says = b"m" * 100
+    assert asked(name, signed(key)).content == asked.says
+    assert before.ends.result(5)[1].get("body", b"") == b""
+    news(fed)
+    assert len(asked.seen) == 2
 
 
 def test_refusals_are_a_line_each_and_not_many(asked, caplog):

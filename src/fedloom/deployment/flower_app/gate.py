@@ -5,7 +5,7 @@ Flower 1.41 serves nodes, commands and the server's own process at one port, and
 gives commands. So that port is for the server's machine only, and this process passes on the
 requests of nodes, by name, once their headers are checked (admission.py). A node that asks for
 messages when there are none gets its answer when there may be some; by itself it would ask every
-three seconds.
+three seconds. Of a node that ended, or began anew, nothing is asked for any more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
@@ -84,7 +85,7 @@ def gate(fed: Folder, refusals: Refusals | None = None) -> Router:
         ) as link:
             news = News(fed.news)
             watching = asyncio.create_task(news.watch())
-            yield {"link": link, "news": news}
+            yield {"link": link, "news": news, "waiting": {}}
             watching.cancel()
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,22 +125,56 @@ async def _body(request: Request, longest: int) -> bytes:
 
 
 async def _answer(request: Request, content: bytes) -> Response:
-    """Pass a request on. One for messages is asked again when there may be some."""
-    link: httpx.AsyncClient = request.state.link
+    """Pass a request on. One for messages is asked again when there may be some, while its node
+    waits: Flower gives a message once, and what is fetched for a node that is gone is lost.
+    """
+    path, node = request.scope["path"], request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER]
+    waiting: dict[str, asyncio.Task[None]] = request.state.waiting
+    if path.endswith(("/pull-messages", "/activate-node")) and node in waiting:
+        waiting.pop(node).cancel()  # its node has begun anew, and nobody reads the old answer
+    if not path.endswith("/pull-messages"):
+        return await _passed(request, content)
+    gone = waiting[node] = asyncio.create_task(_gone(request))
+    try:
+        return await _messages(request, content, gone)
+    finally:
+        gone.cancel()
+        if waiting.get(node) is gone:
+            del waiting[node]
+
+
+async def _messages(request: Request, content: bytes, gone: asyncio.Task[None]) -> Response:
+    """The answer to a request for messages. gone: done when nobody waits for it any more."""
     news: News = request.state.news
-    path, end = request.scope["path"], time.monotonic() + _HOLD
+    end = time.monotonic() + _HOLD
     while True:
         coming = news.next
-        try:
-            answer = await link.post(path, headers=_kept(request.headers), content=content)
-        except httpx.TransportError:
-            return Response(status_code=503)
+        answer = await _passed(request, content)
         left = end - time.monotonic()
-        empty = answer.status_code == 200 and len(answer.content) < _NOTHING
-        if not path.endswith("/pull-messages") or not empty or left <= 0:
-            return Response(answer.content, answer.status_code, dict(_kept(answer.headers)))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(coming.wait(), left)
+        if answer.status_code != 200 or len(answer.body) >= _NOTHING or left <= 0:
+            return answer
+        told = asyncio.create_task(coming.wait())
+        await asyncio.wait({told, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if gone.done():
+            return answer
+
+
+async def _gone(request: Request) -> None:
+    """Return when the connection of a request is closed, whose body was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _passed(request: Request, content: bytes) -> Response:
+    """What Flower's server answers."""
+    link: httpx.AsyncClient = request.state.link
+    headers = _kept(request.headers)
+    try:
+        answer = await link.post(request.scope["path"], headers=headers, content=content)
+    except httpx.TransportError:
+        return Response(status_code=503)
+    return Response(answer.content, answer.status_code, dict(_kept(answer.headers)))
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
