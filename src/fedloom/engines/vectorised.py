@@ -7,6 +7,8 @@ draws would belong to no client.
 
 from __future__ import annotations
 
+import torch
+
 from ..core.net import Net
 from ..federation.federation import Federation
 from ..plan import Plan
@@ -15,6 +17,7 @@ from .client_results import Asked
 from .client_round import RangeResult
 from .prefetch import Prefetcher
 from .serial import InProcess
+from .threads import Threads
 from .vmap_range import VmapRange, default_chunk
 from .vmap_refusals import refuse_model
 
@@ -45,6 +48,8 @@ class Vectorised(InProcess):
         self._chunks = VmapRange(plan, fed, net, self.chunk)
         self._client = self._chunks.client
         self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
+        if net.device.type == "cpu":
+            self._chunks.threads = Threads(min(torch.get_num_threads(), processors()))
 
     def _train(self, asked: Asked) -> RangeResult:
         return self._chunks.run_range(asked)

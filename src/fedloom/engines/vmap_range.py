@@ -23,6 +23,7 @@ from .client_results import Asked
 from .client_round import Client, Done, RangeResult, Share, Stats
 from .prefetch import Prefetcher
 from .summation import finite, push_rows
+from .threads import Threads
 from .vmap_refusals import refuse_changes
 from .vmap_round import NeedsFullError, Trained, VmapRound
 
@@ -43,6 +44,7 @@ class VmapRange:
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = Client(plan, fed, net)
         self.ahead: Prefetcher | None = None  # if there is a second processor
+        self.threads = Threads(1)
         self._whole = self._depends()
 
     def _depends(self) -> bool:
@@ -156,7 +158,7 @@ class VmapRange:
         padded.
         """
         try:
-            more = (self._whole, self.ahead)
+            more = (self._whole, self.ahead, self.threads)
             return VmapRound(self.client, share, start, group, round, *more).run()
         except NeedsFullError:
             return None

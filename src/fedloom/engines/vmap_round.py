@@ -22,6 +22,7 @@ from .heartbeat import beat
 from .padded_batches import Batches
 from .prefetch import Prefetcher
 from .summation import uniform_of
+from .threads import Threads
 
 # the fields of a job that each client has; the others belong to a step, or are functions
 _NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight")
@@ -125,6 +126,7 @@ class VmapRound:
         round: int,
         whole: bool,
         ahead: Prefetcher | None = None,
+        threads: Threads | None = None,
     ) -> None:
         msg = share.msg
         self.plan, self.fed, self.net, self.view = client.plan, client.fed, share.net, share.view
@@ -136,7 +138,7 @@ class VmapRound:
         # gradients and losses by place, see _gradient
         self.calls: Counter[tuple[int, int]] = Counter()
         self.values: Counter[tuple[int, int]] = Counter()
-        self.whole = whole
+        self.whole, self.threads = whole, threads or Threads(1)
         dtype, device = msg.x.dtype, msg.x.device
         self.batches = Batches(self.fed, group, round, msg.x, whole, ahead)
         self.steps, K = self.batches.steps, max(self.batches.steps)
@@ -214,7 +216,10 @@ class VmapRound:
             each = (*who, *now)
             dims = (None if shared else 0, *[0] * len(each))
             step = vmap(lambda x, *each, k=k: self._step(k, x, each), in_dims=dims)
-            x, loc, obj, loss = step(self.msg.x if shared else x, *each)
+            masked, rows = k >= min(self.steps), self.all.weight.shape if self.all else ()
+            shape = (shared, masked, *data[0].shape), x.shape, rows
+            given = (self.msg.x if shared else x, *each)
+            x, loc, obj, loss = self.threads.step(shape, step, given, self._forgets())
             if self.calls[k, -1]:
                 losses[k] = loss
         up, uniform, own = vmap(self._finish)(x, loc, who, obj, self.lr[:, -1])
@@ -224,6 +229,15 @@ class VmapRound:
             ended = lambda x, obj, who: finish(view.seen(x), self._ref(who), obj)
             obj = vmap(ended)(x, obj, who)
         return Trained(self, x, up, uniform, own, obj, losses)
+
+    def _forgets(self) -> Callable[[], None]:
+        """A function that forgets the gradients and losses counted from now on."""
+        before = self.calls.copy(), self.values.copy()
+
+        def forget() -> None:
+            self.calls, self.values = before
+
+        return forget
 
     # ------------------------------------------------------------------------------ under vmap
     def _msg(self, who: _Clients) -> Rec:
