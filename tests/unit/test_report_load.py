@@ -181,6 +181,7 @@ def test_a_target_is_first_reached_on_the_ema_curve(tmp_path: Path) -> None:
     hit = first_hit(run, 0.5)
     assert hit is not None
     assert (hit.round, hit.bytes, hit.seconds) == (2, 2 * (BYTES_DOWN + BYTES_UP), 2 * SECONDS)
+    assert hit.gradients == 2 * 50
     assert first_hit(run, 0.95) is None
 
 

@@ -96,6 +96,8 @@ def test_rounds_to_a_target_written_or_found_anew(
         assert row["rounds_to_target"] == average
         assert row["bytes_to_target"] == pytest.approx(average * BOTH)
         assert row["seconds_to_target"] == pytest.approx(average * SECONDS)
+        (_, gradients) = table_cells(rows, ["gradients to target"])[1][0]
+        assert gradients == f"{50 * average:,.0f}"
     else:
         assert row["bytes_to_target"] is None and row["rounds_to_target"] is None
 

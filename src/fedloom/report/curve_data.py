@@ -20,10 +20,11 @@ Axis = Literal["round", "bytes", "seconds", "simulated"]
 
 @dataclass(frozen=True)
 class Hit:
-    """Where a run reached a target: the round from 1, cumulative bytes and seconds then."""
+    """Where a run reached a target: the round from 1; bytes, gradients, seconds until then."""
 
     round: int
     bytes: float
+    gradients: float
     seconds: float
 
 
@@ -98,7 +99,8 @@ def first_hit(run: Run, target: float) -> Hit | None:
     place = crossing(curve, target, metric.higher_is_better is True)
     assert place is not None
     row = int(np.searchsorted(run.rounds, whole_round(place)))
-    return Hit(int(run.rounds[row]), float(run.bytes[row]), float(run.seconds[row]))
+    spent = (float(costs[row]) for costs in (run.bytes, run.gradients, run.seconds))
+    return Hit(int(run.rounds[row]), *spent)
 
 
 def mean(values: Sequence[float | None]) -> float | None:

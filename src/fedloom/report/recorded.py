@@ -46,11 +46,11 @@ def clients(run: Run) -> Found:
 
 
 def targets(run: Run, target: Sequence[float] = ()) -> Found:
-    """Rounds, bytes and seconds until the moving average reached a target, or several.
+    """Rounds, bytes, gradients and seconds until the moving average reached a target, or several.
 
     target: in the metric's unit (0.9 is 90 %); none: the run's own. None stands for not reached.
-    Bytes count both directions and all clients. Source: FedACG, Tables 1 to 3; FedSMOO, Tables 3
-    and 6.
+    Bytes count both directions and all clients; gradients are of a batch. Source: FedACG, Tables 1
+    to 3; FedSMOO, Tables 3 and 6.
     """
     wanted = list(target) or ([] if run.target is None else [run.target])
     if not wanted:
@@ -58,10 +58,11 @@ def targets(run: Run, target: Sequence[float] = ()) -> Found:
     rows = []
     for value in wanted:
         hit = first_hit(run, value)
-        found = (hit.round, int(hit.bytes), hit.seconds or None) if hit else (None, None, None)
-        rows.append(
-            {"target": value, **dict(zip(("round", "bytes", "seconds"), found, strict=True))}
-        )
+        spent: Found = dict.fromkeys(("round", "bytes", "gradients", "seconds"))
+        if hit is not None:
+            spent = {"round": hit.round, "bytes": int(hit.bytes)}
+            spent |= {"gradients": int(hit.gradients) or None, "seconds": hit.seconds or None}
+        rows.append({"target": value, **spent})
     return {"round": len(run.rounds), "metric": run.metric.name, "targets": rows}
 
 

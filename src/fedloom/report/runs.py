@@ -93,6 +93,11 @@ class Run:
         return np.cumsum(both.astype(np.int64))
 
     @cached_property
+    def gradients(self) -> Ints:
+        """Gradients of a batch computed until each round's end, all clients together (T)."""
+        return np.cumsum(self._or_zero("gradients").astype(np.int64))
+
+    @cached_property
     def seconds(self) -> Floats:
         """Wall time until each round's end, evaluation excluded (T); zeros where it is a secret."""
         return np.cumsum(self._or_zero("seconds"))

@@ -34,7 +34,8 @@ TESTED_HEADS: Mapping[Value, str] = {
 # of the metric beside what is tested: the name, the row's key
 _OTHERS = {"last": "last_mean", "best": "best_mean", "EMA last": "ema_mean"}
 _FURTHER = re.compile(r"client_(.+)_worst")  # the key of a further metric
-ON_REQUEST = ("difference", "p")  # the lines below a printed table have them
+# the lines below a printed table have the first two
+ON_REQUEST = ("difference", "p", "gradients to target")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
         for name, key, cells in (
             ("rounds to target", "rounds_to_target", [_rounds_text(row) for row in rows]),
             ("bytes to target", "bytes_to_target", _each(rows, "bytes_to_target", human_bytes)),
+            (
+                "gradients to target",
+                "gradients_to_target",
+                _each(rows, "gradients_to_target", _count),
+            ),
             ("time to target", "seconds_to_target", _each(rows, "seconds_to_target")),
             ("device time to target", "simulated_to_target", _each(rows, "simulated_to_target")),
         )
@@ -125,6 +131,10 @@ def _each(
     rows: Sequence[Row], key: str, said: Callable[[float | None], str] = human_seconds
 ) -> list[str]:
     return [said(row[key]) for row in rows]
+
+
+def _count(n: float | None) -> str:
+    return MISSING if n is None else f"{n:,.0f}"
 
 
 def _reached(rows: Sequence[Row], key: str) -> list[float | None]:

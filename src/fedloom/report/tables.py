@@ -121,12 +121,13 @@ def comparison(
     (divided by n - 1; None for one seed) what it is. These, `last_mean`, `last_sd`, `best_mean` (of
     each seed's best round) and `ema_mean` are in the metric's own unit. Columns to the target
     (`target`, in the same unit, or each run's own) are found on the EMA curve, on straight lines
-    between evaluations. `rounds_to_target`, `bytes_to_target` and `seconds_to_target` are means
-    over the seeds that reached it, None if none did; `reached` and `not_reached` say how many did
-    and did not. `bytes` counts up and down, `seconds` leaves evaluation out; `simulated_seconds`
-    and `simulated_to_target` are of the described devices, else None. `label_distance` and
-    `size_gini` say how unequal the clients' data are (report/skew.py). `client_worst`, `_tenth` and
-    `_spread` are of the headline at the clients, `client_METRIC_worst` and so on of a further one.
+    between evaluations. `rounds_to_target`, `bytes_to_target`, `gradients_to_target` (of a batch,
+    all clients together) and `seconds_to_target` are means over the seeds that reached it, None if
+    none did; `reached` and `not_reached` say how many did and did not. `bytes` counts up and down,
+    `seconds` leaves evaluation out; `simulated_seconds` and `simulated_to_target` are of the
+    described devices, else None. `label_distance` and `size_gini` say how unequal the clients' data
+    are (report/skew.py). `client_worst`, `_tenth` and `_spread` are of the headline at the clients,
+    `client_METRIC_worst` and so on of a further one.
     """
     others = dict.fromkeys(name for group in groups for name in further(group))
     return [_row(group, target, value, [*others]) for group in groups]
@@ -188,6 +189,7 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
         "not_reached": None if goal is None else len(runs) - len(reached),
         "rounds_to_target": mean([float(hit.round) for hit in reached]),
         "bytes_to_target": mean([hit.bytes for hit in reached]),
+        "gradients_to_target": mean([hit.gradients or None for hit in reached]),
         "seconds_to_target": mean([hit.seconds or None for hit in reached]),
         "bytes": mean([float(run.bytes[-1]) if run.rounds.size else None for run in runs]),
         "seconds_per_round": mean(
