@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..algorithm import MEAN, Grad, Job, LocalSGD, Round, Trait
 from ..core.hyper import Decay, NonNegative, Positive, Share, hyper
 from ..core.vector import Rec, Vec, rec, zeros
@@ -13,6 +15,8 @@ class FAFED(LocalSGD):
 
     server: x, m (momentum), v (second moment), lr (rate of the last step), first (1 before round 1)
     client: prev (own last but one point)        up: delta, m, v
+    matrix: v holds the squares of each coordinate; "global" and "norm" have one number for all, a
+    mean of ||g||^2 that forgets (beta), or its sum as AdaGrad-Norm's, and send two thirds.
     Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
     Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
     last local move is the server's, so that it uses the new A (lines 10-12): a client sends its
@@ -39,13 +43,20 @@ class FAFED(LocalSGD):
     beta: Decay = hyper(0.9, "decay of the second moment", "experiments: {0.1, 0.9}")
     rho: Positive = hyper(0.01, "added to the root of the second moment", "experiments: 0.01")
     c: NonNegative | None = hyper(None, "alpha = c eta^2 instead", "Theorem 2; None: constant")
+    matrix: Literal["coordinate", "global", "norm"] = hyper(
+        "coordinate", "what A is made of", "below Algorithm 2: a global rate, AdaGrad-Norm"
+    )
     ext: Share = hyper(1.0, "factor of the old gradient", "1: the paper; 0.95: its authors' code")
     precondition_first_step: bool = hyper(False, "divide line 3 by A too", "as printed: no")
     a_lag: bool = hyper(False, "the server steps by the old A", "line 10: False; the code: True")
 
     def probe(self, x: Vec, grad: Grad) -> Rec:
         g = grad(x)
-        return rec(m=g, v=g * g)
+        return rec(m=g, v=self._squares(g))
+
+    def _squares(self, g: Vec, by: float = 1.0) -> Vec:
+        """by g^2 (d,), or by ||g||^2 (0-d) where A is a number times I."""
+        return by * g * g if self.matrix == "coordinate" else by * g.dot(g)
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
         return rec(x=x, m=up.m, v=up.v, lr=x.new_zeros(()), first=x.new_ones(()))
@@ -65,7 +76,8 @@ class FAFED(LocalSGD):
         alpha = self.alpha if self.c is None else (self.c * loc.lr * loc.lr).clamp_max(1.0)
         g, g_old = grad(x), grad(loc.prev)  # the same minibatch at two points
         m = g + (1 - alpha) * (loc.m - self.ext * g_old)  # line 7
-        v = self.beta * loc.v + (1 - self.beta) * g * g  # line 8
+        kept, new = (1.0, 1.0) if self.matrix == "norm" else (self.beta, 1 - self.beta)
+        v = kept * loc.v + self._squares(g, new)  # line 8
         d = m / (msg.v.sqrt() + self.rho)  # lines 14, 15: A stays as it was received
         return d, rec(prev=x, m=m, v=v, lr=zeros(loc.lr) + job.lr)
 
@@ -77,7 +89,7 @@ class FAFED(LocalSGD):
         return rec(m=job.relative_weight * up.m, v=job.relative_weight * up.v)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        m, v = up.m / rnd.relative_weight, up.v / rnd.relative_weight
+        m, v = up.m / rnd.relative_weight, zeros(srv.v) + up.v / rnd.relative_weight
         A = (srv.v if self.a_lag else v).sqrt() + self.rho  # lines 10-12: the new A
         x = srv.x + up.delta - rnd.lr * m / A
         return rec(x=x, m=m, v=v, lr=zeros(srv.lr) + rnd.lr, first=zeros(srv.first))
