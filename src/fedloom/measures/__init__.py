@@ -1,4 +1,4 @@
-"""Measures of a model and of a run: curvature, loss surfaces, divergence and CKA of local models.
+"""Measures of a model and of a run: curvature, gradients, surfaces, divergence, CKA of local models.
 
 Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
 `fedloom measure` takes on a run's folder. The functions below them work on any model and data.
@@ -12,6 +12,7 @@ from ..core.registry import Registry
 from .base import Measure
 from .cka import Cka, linear_cka
 from .divergence import Divergence
+from .gradient_norm import GradientNorm
 from .hessian import Hessian, hessian
 from .mean_loss import MeanLoss
 from .plane import Plane
@@ -21,6 +22,7 @@ MEASURES: Registry[Callable[..., Measure]] = Registry(
     "measure",
     {
         "hessian": Hessian,
+        "gradient_norm": GradientNorm,
         "surface": Surface,
         "plane": Plane,
         "divergence": Divergence,
@@ -32,6 +34,7 @@ __all__ = [
     "MEASURES",
     "Cka",
     "Divergence",
+    "GradientNorm",
     "Hessian",
     "MeanLoss",
     "Measure",
