@@ -1,4 +1,4 @@
-"""Measures of a model and of a run: curvature, gradients, surfaces, divergence, CKA of local models.
+"""Measures of a model and a run: curvature, gradients, surfaces, divergence, CKA of local models.
 
 Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
 `fedloom measure` takes on a run's folder. The functions below them work on any model and data.
