@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from ..errors import ConfigError, did_you_mean
-from . import cfedavg, fafed, fedacg, fedsmoo, fiarse
 from .entry import SCALES, Claim, Entry, Protocol, Row, Wanted
 from .published_tables import PAPERS, Cell, published, value_of
+from .reading import Reading
 
 __all__ = [
     "ENTRIES",
@@ -27,16 +27,9 @@ __all__ = [
     "value_of",
 ]
 
-TITLES = {
-    "fedacg": "FedACG (Kim, Kim and Han, CVPR 2024)",
-    "fiarse": "FIARSE (Wu et al., NeurIPS 2024)",
-    "fafed": "FAFED (Wu et al., AAAI 2023)",
-    "cfedavg": "CFedAvg (Yang, Liu and Bentley, WiOpt 2021)",
-    "fedsmoo": "FedSMOO (Sun et al., ICML 2023)",
-}
-ENTRIES: dict[str, Entry] = {
-    e.id: e for paper in (fedacg, fiarse, fafed, cfedavg, fedsmoo) for e in paper.ENTRIES
-}
+_READ = [Reading(paper) for paper in PAPERS]
+TITLES = {paper: read.title for paper, read in zip(PAPERS, _READ, strict=True)}
+ENTRIES: dict[str, Entry] = {entry.id: entry for read in _READ for entry in read.entries()}
 
 
 def entries_of(paper: str) -> list[Entry]:

@@ -64,7 +64,6 @@ class Row:
     on: Mapping[str, str] = field(default_factory=dict)
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     label: str = ""
-    note: str = ""
     own: bool = False
 
     @property
@@ -184,43 +183,3 @@ class Entry:
         found = [(w.metric, w.at) for w in self.wanted() if w.protocol is protocol]
         own = [pair for pair in found if pair[0] == found[0][0]]
         return next((pair for pair in own if pair[1] == "size=mean"), own[-1])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """What the tables and figures of a paper have in common. opens: their first notes; notes,
-    measures: of those that name none.
-    """
-
-    name: str
-    cpu: str
-    raw: bool = False
-    opens: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
-
-    def entry(
-        self,
-        name: str,
-        title: str,
-        rows: tuple[Row, ...],
-        protocols: tuple[Protocol, ...],
-        *claims: Claim,
-        tables: tuple[str, ...] = (),
-        measures: tuple[str, ...] | None = None,
-        notes: tuple[str, ...] | None = None,
-    ) -> Entry:
-        """A table or figure with runs."""
-        return Entry(
-            paper=self.name,
-            name=name,
-            title=title,
-            rows=rows,
-            protocols=protocols,
-            tables=tables,
-            measures=self.measures if measures is None else measures,
-            claims=claims,
-            raw=self.raw,
-            cpu=self.cpu,
-            notes=self.opens + (self.notes if notes is None else notes),
-        )

@@ -15,8 +15,8 @@ from ..core.vector import fields, rec
 from ..data import SOURCES, dirichlet_recycled, iid, pathological
 from ..errors import DataError
 from ..models import MODELS
-from . import fedsmoo, fiarse
-from .entry import Entry, Row
+from . import ENTRIES, entries_of
+from .entry import Entry
 from .plan import changes_of
 from .published_tables import Cell
 
@@ -124,24 +124,23 @@ def _as_set(text: str) -> set[float]:
 
 
 def _fiarse_grid(entry: Entry) -> Iterator[Fact]:
-    protocols = {p.dataset: p for e in fiarse.ENTRIES for p in reversed(e.protocols)}
-    row = next(r for e in fiarse.ENTRIES for r in e.rows if r.method == "FIARSE")
+    protocols = {p.dataset: p for e in entries_of("fiarse") for p in reversed(e.protocols)}
+    row = next(r for e in entries_of("fiarse") for r in e.rows if r.method == "FIARSE")
     for cell in entry.cells():
         protocol = protocols[cell.dataset]
         # the transformer of RoBERTa's size needs a download: the settings do not
         values = resolve(protocol.recipe, changes_of(protocol, row, "paper")).values
         local = values["local"]
-        text = cell.dataset == "AGNews"
-        rates = fiarse.TEXT_RATES if text else fiarse.RATES
+        grid, text = {**row.grid, **protocol.grid}, cell.dataset == "AGNews"
         here = {
             "local_epochs": f"{local['epochs']:g}",
             "batch_size": str(local["batch"]),
             "rounds": str(values["rounds"]),
             "optimizer": {"sgd": "SGD", "adamw": "AdamW"}[local["optimiser"]],
-            "learning_rate_log10": "{" + ", ".join(f"{_log10(r)}" for r in rates) + "}",
+            "learning_rate_log10": "{" + ", ".join(f"{_log10(r)}" for r in grid["local.lr"]) + "}",
             "momentum_or_betas": f"{{(0.9, {local.get('beta2')})}}"
             if text
-            else "{" + ", ".join(map(str, fiarse.MOMENTA)) + "}",
+            else "{" + ", ".join(map(str, grid["local.momentum"])) + "}",
         }[cell.metric]
         printed = _printed(cell)
         yield Fact(
@@ -153,43 +152,43 @@ def _log10(rate: float) -> int:
     return round(torch.tensor(rate, dtype=torch.float64).log10().item())
 
 
-# option: which row shows the best value, in which setting
-_BEST = {
-    ("SGD-type", "lr_local"): ("FedAvg", "local.lr"),
-    ("SGD-type", "lr_global"): ("FedAvg", "algorithm.server_lr"),
-    ("SGD-type", "sam_radius"): ("FedSAM", "algorithm.rho"),
-    ("SGD-type", "lr_decay"): ("FedAvg", "local.schedule.decay"),
-    ("SGD-type", "alpha"): ("FedCM", "algorithm.alpha"),
-    ("proxy-type", "lr_local"): ("FedSMOO", "local.lr"),
-    ("proxy-type", "sam_radius"): ("FedSMOO", "algorithm.rho"),
-    ("proxy-type", "lr_decay"): ("FedSMOO", "local.schedule.decay"),
-    ("proxy-type", "beta"): ("FedSMOO", "algorithm.beta"),
+# of each option the setting, and of each kind of method the row that shows grid and best value
+_OPTIONS = {
+    "lr_local": "local.lr",
+    "lr_global": "algorithm.server_lr",
+    "sam_radius": "algorithm.rho",
+    "lr_decay": "local.schedule.decay",
+    "alpha": "algorithm.alpha",
+    "beta": "algorithm.beta",
 }
+_SHOWN = {"sam_radius": "fedsam", "alpha": "fedcm"}
 
 
 def _fedsmoo_grid(entry: Entry) -> Iterator[Fact]:
-    table = next(e for e in fedsmoo.ENTRIES if e.name == "1")
-    rows: dict[str, Row] = {row.method: row for row in table.rows}
+    table = ENTRIES["fedsmoo:1"]
+    rows = {row.key: row for row in table.rows}
     for cell in entry.cells():
         option, printed = cell.setting["option"], _printed(cell)
         what = f"{cell.method}, {option.replace('_', ' ')}, {cell.metric.replace('_', ' ')}"
+        plain, setting = cell.method == "SGD-type", _OPTIONS[option]
+        row = rows[_SHOWN.get(option, "fedavg") if plain else "fedsmoo"]
         if printed == "-":
             yield Fact(what, printed, "not a setting of these methods", None)
+        elif cell.metric == "search_grid" and option == "lr_global":
+            yield Fact(what, printed, "not searched here: 1, the paper's best", None)
         elif cell.metric == "search_grid":
-            grid = fedsmoo.GRIDS[cell.method].get(option, ())
+            grid = row.grid.get(setting, ())
             here = f"[{','.join(f'{v:g}' for v in grid)}]"
             yield Fact(what, printed, here, set(grid) == _as_set(printed))
+        elif option == "lr_global" and not plain:
+            yield Fact(what, printed, "1, by definition", float(printed) == 1)
         else:
-            row, setting = _BEST.get((cell.method, option), ("", ""))
-            if not row:
-                yield Fact(what, printed, "1, by definition", float(printed) == 1)
-                continue
-            words = changes_of(table.protocols[0], rows[row], "paper")
+            words = changes_of(table.protocols[0], row, "paper")
             value: object = resolve(table.protocols[0].recipe, words).values
             for key in setting.split("."):
                 assert isinstance(value, dict)
                 value = value[key]
-            yield Fact(what, printed, f"{value:g} ({row})", value == float(printed))
+            yield Fact(what, printed, f"{value:g} ({row.name})", value == float(printed))
 
 
 # --------------------------------------------------------------------------------------------- data

@@ -187,8 +187,8 @@ def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:
 
 def _same_place(line: Line, run: PaperRun) -> bool:
     """True for a line that this row of this protocol once made, before a setting changed."""
-    place = (line.get("recipe"), line.get("scale"), line["seed"], line.get("changes"))
-    return place == (run.recipe, run.scale, run.seed, list(run.typed))
+    place = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))
+    return place == (run.recipe, run.scale, run.seed, sorted(run.typed))
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
