@@ -25,8 +25,8 @@ from fedloom.core.curves import at, at_equal
 from fedloom.papers import ENTRIES, Entry
 from fedloom.papers.figures import pictures
 from fedloom.papers.lines import NAME, Line, latest, read
-from fedloom.papers.measure import points
 from fedloom.papers.plan import Plan, plan
+from fedloom.papers.series import points
 from fedloom.papers.table import Table, table
 from fedloom.papers.tune import ETA, RUNGS, Choice, choose, grid_plans, halved, tuned
 from fedloom.report.curve_data import mean

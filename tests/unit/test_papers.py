@@ -19,9 +19,10 @@ from fedloom.papers.cost import FACTORS, cost, macs, seconds
 from fedloom.papers.entry import Claim, Row
 from fedloom.papers.facts import class_total_sd, facts
 from fedloom.papers.lines import NAME, others, read, settings_of
-from fedloom.papers.measure import LOWER, Context, goals, measure, smoothed
+from fedloom.papers.measure import LOWER, METRICS, Context, goals, measure
 from fedloom.papers.plan import changes_of, digest_of, paper_rounds, plan
 from fedloom.papers.published_tables import tables_of, value_of
+from fedloom.papers.series import smoothed
 from fedloom.papers.table import _pairs, overall, table
 
 PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9}
@@ -51,6 +52,7 @@ def test_every_printed_cell_has_one_row_and_one_protocol(found: Entry) -> None:
     assert found.cells() or found.measures
     keys, names = {row.key for row in found.rows}, {p.name for p in found.protocols}
     wanted = {(w.metric, w.at) for w in found.wanted()}
+    assert {metric for metric, _ in wanted} <= {*METRICS}
     for claim in found.claims:
         assert {*claim.better, *claim.than} <= keys
         assert {*claim.protocols} <= names

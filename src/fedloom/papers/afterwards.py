@@ -8,7 +8,7 @@ from typing import Any
 from ..data import FederatedData
 from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from .entry import Entry
-from .measure import AFTERWARDS
+from .measure import METRICS
 from .plan import PaperRun
 
 _SMALL: dict[type[Measure], dict[str, int]] = {  # at scale smoke
@@ -31,7 +31,7 @@ _COLUMNS: dict[str, tuple[Callable[..., Measure], str]] = {
 
 def needed(entry: Entry) -> tuple[str, ...]:
     """The metrics of a table that are measured on finished runs."""
-    return tuple(dict.fromkeys(w.metric for w in entry.wanted() if w.metric in AFTERWARDS))
+    return tuple(dict.fromkeys(w.metric for w in entry.wanted() if METRICS[w.metric].after))
 
 
 def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> dict[str, float]:

@@ -24,9 +24,9 @@ from ..report.style import (
 )
 from .entry import Protocol, Row, Wanted
 from .lines import Line, latest
-from .measure import title
+from .measure import METRICS, title
 from .published_tables import settings_of
-from .series import Series, series
+from .series import Series
 from .table import Number, Table
 
 _HISTOGRAM = "client_acc_pct"
@@ -54,7 +54,7 @@ def pictures(found: Table, lines: Iterable[Line]) -> list[Picture]:
     wanted = [n.wanted for n in found.numbers]
     drawn = [
         _curves(found, one, _panels(found, one, wanted, owns), look)
-        for one in dict.fromkeys(series(w.metric) for w in wanted)
+        for one in dict.fromkeys(METRICS[w.metric].series for w in wanted)
         if one is not None
     ]
     if any(w.metric == _HISTOGRAM for w in wanted):
@@ -81,7 +81,7 @@ def _panels(
     out: dict[tuple[str, str], _Panel] = {}
     for w in wanted:
         size = settings_of(w.at).get("size", "")
-        if series(w.metric) == one and owns[w.protocol.name]:
+        if METRICS[w.metric].series == one and owns[w.protocol.name]:
             name = f"{_words(found, w.protocol)}{f', size {size}' if size else ''}"
             out.setdefault((w.protocol.name, size), _Panel(name, owns[w.protocol.name]))
     order = [protocol.name for protocol in found.entry.protocols]
@@ -120,7 +120,9 @@ def _curves(
         named(place, name)
     _legend(made, found.plan.rows, handles)
     alt = f"{one.words} by round: {len(filled)} panel(s), {len(handles)} row(s)."
-    return Picture(_file(found, one.name), f"{found.entry.id}: {one.words}", alt, made)
+    return Picture(
+        _file(found, one.name or one.column), f"{found.entry.id}: {one.words}", alt, made
+    )
 
 
 # -------------------------------------------------------------------------------------- the clients
@@ -161,7 +163,7 @@ def _scalars(found: Table) -> list[tuple[str, str]]:
     out = dict.fromkeys(
         (n.wanted.metric, n.wanted.at)
         for n in found.numbers
-        if n.values and (n.published is not None or series(n.wanted.metric) is None)
+        if n.values and (n.published is not None or METRICS[n.wanted.metric].series is None)
     )
     return [pair for pair in out if pair[0] != _HISTOGRAM]
 

@@ -10,76 +10,14 @@ from dataclasses import dataclass
 from ..core.curves import at as between
 from ..core.curves import crossing, last_tenth, whole_round
 from ..report.curve_data import mean
-from ..server.evaluation import Curve
 from .entry import Entry, Protocol, Row, Wanted
 from .lines import Line
 from .plan import paper_rounds
 from .published_tables import published, settings_of, tables_of
+from .series import Series, points, share_of, smoothed
 
-EMA = 0.9  # of FedACG, per round
 BASE = "FedAvg"
 Seen = Mapping[str, Line]  # of one protocol and seed: {row: its line}
-
-# lower is better; all others: higher is
-LOWER = (
-    "rounds_to_acc",
-    "comm_cost_in_V",
-    "uplink_models",
-    "sec_per_round",
-    "total_time_s",
-    "train_loss",
-    "test_loss",
-    "train_perplexity",
-    "accuracy_roughness",
-    "client_divergence",
-    "local_loss",
-    "local_distance",
-    "hessian_top_eigenvalue",
-    "hessian_trace",
-    "loss_sharpness",
-)
-AFTERWARDS = (  # measured on a finished run, not in its rounds
-    "client_divergence",
-    "local_cka",
-    "local_loss",
-    "local_distance",
-    "hessian_top_eigenvalue",
-    "hessian_trace",
-    "loss_sharpness",
-)
-WORDS = {
-    "acc_ema_pct": "accuracy, moving average",
-    "test_acc_pct": "test accuracy",
-    "test_acc_fraction": "test accuracy",
-    "rounds_to_acc": "rounds to",
-    "local_acc_pct": "accuracy at the clients",
-    "global_acc_pct": "accuracy",
-    "client_acc_pct": "accuracy of clients",
-    "train_loss": "training loss",
-    "test_loss": "test loss",
-    "train_perplexity": "training perplexity",
-    "rounds_speedup_vs_fedavg": "speed-up in rounds to",
-    "comm_cost_in_V": "traffic (FedAvg's: 1) to",
-    "uplink_models": "models sent per client to",
-    "sec_per_round": "seconds a round",
-    "fedsmoo_sec_per_round_over_this": "FedSMOO's seconds a round over these",
-    "total_time_s": "seconds to",
-    "total_time_speedup_vs_fedavg": "speed-up in seconds to",
-    "client_divergence": "divergence of clients",
-    "hessian_top_eigenvalue": "largest eigenvalue of the Hessian",
-    "hessian_trace": "trace of the Hessian",
-    "accuracy_roughness": "roughness of the curve",
-    "residual_over_delta": "||e||^2 / ||update||^2",
-    "delta_square": "||update||^2",
-    "residual_square": "||e||^2",
-    "explored_pct": "coordinates explored",
-    "replaced_pct": "of the mask replaced",
-    "untrained_pct": "never trained",
-    "local_cka": "CKA of local models",
-    "local_loss": "loss of local models",
-    "local_distance": "distance between local models",
-    "loss_sharpness": "rise of the loss around the model",
-}
 
 
 def title(metric: str, at: str, here: int | None = None) -> str:
@@ -90,7 +28,7 @@ def title(metric: str, at: str, here: int | None = None) -> str:
     >>> title("train_loss", "round=500", 150)
     'training loss, round 150 (500 in the paper)'
     """
-    words, where = WORDS.get(metric, metric), settings_of(at)
+    words, where = METRICS[metric].words, settings_of(at)
     if "acc" in where:
         return f"{words} {where.pop('acc')} %"
     if here is not None and str(here) != where.get("round", str(here)):
@@ -123,21 +61,35 @@ def round_here(printed: float, rounds: int, protocol: Protocol) -> int:
 Measure = Callable[[Line, dict[str, str], Context], float | None]
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A measure of the papers. words: its name on pages; of: from a line to a number; lower: lower
+    is better; series: the curve that pictures of it show; after: it is measured on a finished run,
+    not in its rounds.
+    """
+
+    words: str
+    of: Measure
+    lower: bool = False
+    series: Series | None = None
+    after: bool = False
+
+
 def measure(wanted: Wanted, context: Context) -> float | None:
     """A number of a row in a protocol at one seed; None where it was not measured, infinite for a
     target that was not reached.
     """
     line = context.seen.get(wanted.row.key)
-    if line is None or line["state"] != "finished" or wanted.metric not in _METRICS:
+    if line is None or line["state"] != "finished":
         return None
-    return _METRICS[wanted.metric](line, settings_of(wanted.at), context)
+    return METRICS[wanted.metric].of(line, settings_of(wanted.at), context)
 
 
 def tested(wanted: Wanted, context: Context) -> float | None:
     """What a verdict on such a number is on: of a point of a curve the mean of the last tenth of
     the evaluations until then, not of the moving average; of all else the number itself.
     """
-    found, line = _METRICS.get(wanted.metric), context.seen.get(wanted.row.key)
+    found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
     if not isinstance(found, _Point) or line is None or line["state"] != "finished":
         return measure(wanted, context)
     late = found.lately(line, settings_of(wanted.at), context)
@@ -145,81 +97,42 @@ def tested(wanted: Wanted, context: Context) -> float | None:
 
 
 # ---------------------------------------------------------------------------------------- of curves
-def points(line: Line, name: str) -> dict[int, float]:
-    """A curve of a line, {round: value}; nothing where it has no such curve."""
-    return {int(t): float(v) for t, v in line["curves"].get(name, ())}
-
-
-def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
-    """FedACG's moving average, debiased; evaluations r rounds apart decay by 0.9^r."""
-    state = Curve(ema=EMA)
-    return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
-
-
 @dataclass(frozen=True)
 class _Point:
-    """A measure that is a point of a curve, {round: value} of a line and the size of a sub-model
-    ("" without one): at a printed round, between evaluations on a straight line, or the last.
+    """A measure that is a point of a curve: at a printed round, between evaluations on a straight
+    line, or the last. raw, shown: {round: value} of a line and the size of a sub-model ("" without
+    one), before and after averaging.
     """
 
-    curve: Callable[[Line, str], dict[int, float]]
-    average: bool = False
+    raw: Callable[[Line, str], dict[int, float]]
+    shown: Callable[[Line, str], dict[int, float]]
 
     def __call__(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
-        curve = self.curve(line, where.get("size", ""))
-        curve = smoothed(curve) if self.average else curve
+        curve = self.shown(line, where.get("size", ""))
         if not curve or "round" not in where:
             return curve[max(curve)] if curve else None
         return between(curve, min(context.round(float(where["round"]), line), max(curve)))
 
     def lately(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
         """The mean of the last tenth of the evaluations until then."""
-        curve = self.curve(line, where.get("size", ""))
+        curve = self.raw(line, where.get("size", ""))
         end = context.round(float(where["round"]), line) if "round" in where else math.inf
         return last_tenth([curve[t] for t in sorted(curve) if t <= end])
 
 
-def _of(
-    name: str,
-    scale: float = 1.0,
-    average: bool = False,
-    change: Callable[[float], float] | None = None,
-) -> _Point:
-    def curve(line: Line, size: str) -> dict[int, float]:
-        found = points(line, column_of(line, name, size) if size else name)
-        return {t: change(v) if change else scale * v for t, v in found.items()}
-
-    return _Point(curve, average)
+def _curve(words: str, series: Series, lower: bool = False) -> Metric:
+    return Metric(words, _Point(series.raw, series.of), lower, series)
 
 
-def column_of(line: Line, name: str, size: str) -> str:
-    """The curve of a size: test_accuracy@0.25 for 1/4; there may be none."""
-    wanted = name.replace("METRIC", line["metric"])
-    for column in line["curves"]:
-        start, _, end = column.rpartition("@")
-        if start == wanted and (end == size or (end != "mean" and _share(end) == _share(size))):
-            return str(column)
-    return f"{wanted}@{size}"
-
-
-def _share(size: str) -> float:
-    """A size as a number with the digits that columns have; not a number for "mean"."""
-    top, _, bottom = size.partition("/")
-    try:
-        return float(f"{float(top) / float(bottom or 1):.6g}")
-    except ValueError:
-        return math.nan
-
-
-_SIZED = _of("test_METRIC", 100)
+_GLOBAL = Series("test_METRIC", "test accuracy, %", 100, name="global")
 
 
 def _global_curve(line: Line, size: str) -> dict[int, float]:
     """The curve of a size, or the one value of a size that no client has."""
-    if found := _SIZED.curve(line, size):
+    if found := _GLOBAL.of(line, size):
         return found
     for row in (line["sizes"] or {}).get("unseen", ()):
-        if float(f"{row['capacity']:.6g}") == _share(size):
+        if float(f"{row['capacity']:.6g}") == share_of(size):
             return {int(line["rounds"]): 100 * float(row["global"])}
     return {}
 
@@ -313,42 +226,64 @@ def _quantile(line: Line, where: dict[str, str], context: Context) -> float | No
     return 100 * cuts[round(20 * float(where["quantile"])) - 1]
 
 
-def _after(name: str) -> Measure:
+def _after(name: str, words: str, lower: bool = True) -> Metric:
     def found(line: Line, where: dict[str, str], context: Context) -> float | None:
         value = line.get("afterwards", {}).get(name)
         return None if value is None else float(value)
 
-    return found
+    return Metric(words, found, lower, after=True)
 
 
-_AFTER: dict[str, Measure | _Point] = {name: _after(name) for name in AFTERWARDS}
-_METRICS: dict[str, Measure | _Point] = {
-    "acc_ema_pct": _of("curve", 100, average=True),
-    "test_acc_pct": _of("curve", 100),
-    "test_acc_fraction": _of("curve"),
-    "rounds_to_acc": _first,
-    "local_acc_pct": _of("local_METRIC", 100),
-    "global_acc_pct": _Point(_global_curve),
-    "client_acc_pct": _quantile,
-    "train_loss": _of("train_loss"),
-    "test_loss": _of("test_loss"),
-    "train_perplexity": _of("train_loss", change=_perplexity),
-    "rounds_speedup_vs_fedavg": _against(_first),
-    "comm_cost_in_V": _relative_traffic,
-    "uplink_models": _uplink,
-    "sec_per_round": _seconds,
-    "fedsmoo_sec_per_round_over_this": _slower,
-    "total_time_s": _total,
-    "total_time_speedup_vs_fedavg": _against(_total),
-    "accuracy_roughness": _roughness,
-    "residual_over_delta": _Point(_error_curve),
-    "delta_square": _of("delta_square"),
-    "residual_square": _of("residual_square"),
-    "explored_pct": _of("explored", 100),
-    "replaced_pct": _of("replaced", 100),
-    "untrained_pct": _of("untrained", 100),
-    **_AFTER,
+_ACCURACY = Series("curve", "test accuracy, %", 100, name="accuracy")
+_AVERAGE = Series("curve", "test accuracy, moving average, %", 100, average=True, name="average")
+_SHARES = _Point(Series("curve", "").raw, Series("curve", "").of)
+METRICS: dict[str, Metric] = {
+    "acc_ema_pct": _curve("accuracy, moving average", _AVERAGE),
+    "test_acc_pct": _curve("test accuracy", _ACCURACY),
+    "test_acc_fraction": Metric("test accuracy", _SHARES, series=_ACCURACY),
+    "rounds_to_acc": Metric("rounds to", _first, lower=True),
+    "local_acc_pct": _curve(
+        "accuracy at the clients",
+        Series("local_METRIC", "accuracy at the clients, %", 100, name="local"),
+    ),
+    "global_acc_pct": Metric("accuracy", _Point(_global_curve, _global_curve), series=_GLOBAL),
+    "client_acc_pct": Metric("accuracy of clients", _quantile),
+    "train_loss": _curve("training loss", Series("train_loss", "training loss"), lower=True),
+    "test_loss": _curve("test loss", Series("test_loss", "test loss"), lower=True),
+    "train_perplexity": _curve(
+        "training perplexity",
+        Series("train_loss", "training perplexity", change=_perplexity, name="perplexity"),
+        lower=True,
+    ),
+    "rounds_speedup_vs_fedavg": Metric("speed-up in rounds to", _against(_first)),
+    "comm_cost_in_V": Metric("traffic (FedAvg's: 1) to", _relative_traffic, lower=True),
+    "uplink_models": Metric("models sent per client to", _uplink, lower=True),
+    "sec_per_round": Metric("seconds a round", _seconds, lower=True),
+    "fedsmoo_sec_per_round_over_this": Metric("FedSMOO's seconds a round over these", _slower),
+    "total_time_s": Metric("seconds to", _total, lower=True),
+    "total_time_speedup_vs_fedavg": Metric("speed-up in seconds to", _against(_total)),
+    "accuracy_roughness": Metric(
+        "roughness of the curve", _roughness, lower=True, series=_ACCURACY
+    ),
+    "residual_over_delta": Metric("||e||^2 / ||update||^2", _Point(_error_curve, _error_curve)),
+    "delta_square": _curve("||update||^2", Series("delta_square", "||update||^2")),
+    "residual_square": _curve("||e||^2", Series("residual_square", "||e||^2")),
+    "explored_pct": _curve(
+        "coordinates explored", Series("explored", "coordinates explored, %", 100)
+    ),
+    "replaced_pct": _curve(
+        "of the mask replaced", Series("replaced", "of the mask replaced, %", 100)
+    ),
+    "untrained_pct": _curve("never trained", Series("untrained", "never trained, %", 100)),
+    "client_divergence": _after("client_divergence", "divergence of clients"),
+    "local_cka": _after("local_cka", "CKA of local models", lower=False),
+    "local_loss": _after("local_loss", "loss of local models"),
+    "local_distance": _after("local_distance", "distance between local models"),
+    "hessian_top_eigenvalue": _after("hessian_top_eigenvalue", "largest eigenvalue of the Hessian"),
+    "hessian_trace": _after("hessian_trace", "trace of the Hessian"),
+    "loss_sharpness": _after("loss_sharpness", "rise of the loss around the model"),
 }
+LOWER = tuple(name for name, metric in METRICS.items() if metric.lower)
 
 
 # -------------------------------------------------------------------------------------------- goals

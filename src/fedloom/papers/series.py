@@ -1,35 +1,70 @@
-"""Which curve of a line of evidence a measure is a point of."""
+"""The curves of a line of evidence: by name and size, smoothed, and of several seeds together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..server.evaluation import Curve
 from .lines import Line
-from .measure import column_of, points, smoothed
+
+EMA = 0.9  # of FedACG, per round
+
+
+def points(line: Line, name: str) -> dict[int, float]:
+    """A curve of a line, {round: value}; nothing where it has no such curve."""
+    return {int(t): float(v) for t, v in line["curves"].get(name, ())}
+
+
+def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
+    """FedACG's moving average, debiased; evaluations r rounds apart decay by 0.9^r."""
+    state = Curve(ema=EMA)
+    return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
+
+
+def share_of(size: str) -> float:
+    """A size as a number with the digits that columns have; not a number for "mean"."""
+    top, _, bottom = size.partition("/")
+    try:
+        return float(f"{float(top) / float(bottom or 1):.6g}")
+    except ValueError:
+        return math.nan
+
+
+def _column(line: Line, name: str, size: str) -> str:
+    """The curve of a size: test_accuracy@0.25 for 1/4; there may be none."""
+    wanted = name.replace("METRIC", line["metric"])
+    for column in line["curves"]:
+        start, _, end = column.rpartition("@")
+        if start == wanted and (end == size or (end != "mean" and share_of(end) == share_of(size))):
+            return str(column)
+    return f"{wanted}@{size}"
 
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of a line: its name, its column there, what is done with it, and words for an axis.
-    average: it is FedACG's moving average.
+    """A curve of a line: its column there, words for an axis, what is done with it, and the name of
+    its picture. average: it is FedACG's moving average.
     """
 
-    name: str
     column: str
     words: str
     scale: float = 1.0
     average: bool = False
     change: Callable[[float], float] | None = None
+    name: str = ""
+
+    def raw(self, line: Line, size: str = "") -> dict[int, float]:
+        """{round: value}, not averaged; nothing where a line has no such curve. size: of a
+        sub-model.
+        """
+        found = points(line, _column(line, self.column, size) if size else self.column)
+        return {t: self.change(v) if self.change else self.scale * v for t, v in found.items()}
 
     def of(self, line: Line, size: str = "") -> dict[int, float]:
-        """{round: value}; nothing where a line has no such curve. size: of a sub-model."""
-        found = points(line, column_of(line, self.column, size) if size else self.column)
-        found = smoothed(found) if self.average else found
-        if self.change is not None:
-            return {t: self.change(v) for t, v in found.items()}
-        return {t: self.scale * v for t, v in found.items()}
+        """{round: value}, as it is shown."""
+        return smoothed(self.raw(line, size)) if self.average else self.raw(line, size)
 
     def band(self, lines: Sequence[Line], size: str = "") -> list[tuple[int, float, float, float]]:
         """(round, mean, least, largest) over the seeds, at the rounds that all of them have."""
@@ -37,28 +72,3 @@ class Series:
         shared = sorted(set.intersection(*map(set, curves))) if curves else []
         values = [(t, [c[t] for c in curves]) for t in shared]
         return [(t, math.fsum(v) / len(v), min(v), max(v)) for t, v in values]
-
-
-_ACCURACY = Series("accuracy", "curve", "test accuracy, %", 100)
-_AVERAGE = Series("average", "curve", "test accuracy, moving average, %", 100, average=True)
-_SERIES = {
-    **dict.fromkeys(("test_acc_pct", "test_acc_fraction", "accuracy_roughness"), _ACCURACY),
-    "acc_ema_pct": _AVERAGE,
-    "local_acc_pct": Series("local", "local_METRIC", "accuracy at the clients, %", 100),
-    "global_acc_pct": Series("global", "test_METRIC", "test accuracy, %", 100),
-    "train_loss": Series("train_loss", "train_loss", "training loss"),
-    "test_loss": Series("test_loss", "test_loss", "test loss"),
-    "train_perplexity": Series(
-        "perplexity", "train_loss", "training perplexity", change=lambda v: math.exp(min(v, 700.0))
-    ),
-    "delta_square": Series("delta_square", "delta_square", "||update||^2"),
-    "residual_square": Series("residual_square", "residual_square", "||e||^2"),
-    "explored_pct": Series("explored", "explored", "coordinates explored, %", 100),
-    "replaced_pct": Series("replaced", "replaced", "of the mask replaced, %", 100),
-    "untrained_pct": Series("untrained", "untrained", "never trained, %", 100),
-}
-
-
-def series(metric: str) -> Series | None:
-    """The curve that a measure is a point of; None for one that is no point of a curve."""
-    return _SERIES.get(metric)
