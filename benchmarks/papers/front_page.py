@@ -14,9 +14,10 @@ import shutil
 from pathlib import Path
 
 from evidence.lines import RESULTS
-from tables import LINES, shown
+from tables import LINES
 
-from fedloom.papers import Protocol
+from fedloom.papers import ENTRIES, Protocol
+from fedloom.papers.board import shown
 from fedloom.papers.lines import NAME, read
 from fedloom.papers.table import Number, Table
 from fedloom.report.style import Picture, named, numbered, panels, plain
@@ -46,7 +47,7 @@ def measured_and_published() -> Picture:
     """A panel for each protocol of each table that is there."""
     places = [
         (f"{one.found.entry.id}: {protocol.name}", numbers)
-        for one in shown(read(LINES / NAME))
+        for one in shown(read(LINES / NAME), LINES, ENTRIES.values())
         for protocol in one.found.entry.protocols
         if (numbers := accuracies(one.found, protocol))
     ]

@@ -1,4 +1,4 @@
-"""docs/results/tables.md: the papers' tables as far as docs/results/papers/lines.jsonl has runs.
+"""docs/results/tables.md and board.md: the papers' tables as far as papers/lines.jsonl has runs.
 
     python benchmarks/papers/tables.py [--lines FOLDER] [--out FOLDER]
 
@@ -10,7 +10,7 @@ best points.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,21 +22,19 @@ from evidence.traffic import sent_by
 
 from fedloom.cli.paper_pages import page as printed
 from fedloom.core.curves import at, at_equal
-from fedloom.papers import ENTRIES, Entry
+from fedloom.papers import ENTRIES
+from fedloom.papers.board import HEADS, Shown, board, shown
 from fedloom.papers.figures import pictures
 from fedloom.papers.lines import NAME, Line, latest, read
-from fedloom.papers.plan import Plan, plan
 from fedloom.papers.series import points
-from fedloom.papers.table import Table, table
-from fedloom.papers.tune import ETA, RUNGS, Choice, choose, grid_plans, halved, tuned
+from fedloom.papers.table import Table
+from fedloom.papers.tune import ETA, RUNGS
 from fedloom.report.curve_data import mean
 from fedloom.report.paper_figures import save_pictures
 from fedloom.report.statistics import Paired, corrected, paired
 from fedloom.report.style import Picture
 
 LINES = RESULTS / "papers"
-SEEDS, MOST_SEEDS = 3, 10
-SCALES = ("paper", "cpu")
 HEAD = """<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->
 
 # The papers' tables
@@ -57,23 +55,6 @@ Measured beside published, as `fedloom paper NAME` prints it, from the lines in
   evaluations on straight lines.
 """
 NOTHING = "\nNo run has a line yet.\n"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A table with lines at a scale. grid: how many runs of its grids have lines, and there are;
-    halved: the rows whose points were not all run to the end.
-    """
-
-    found: Table
-    choices: Sequence[Choice]
-    grid: tuple[int, int]
-    halved: Sequence[str]
-
-    @property
-    def plan(self) -> Plan:
-        """Its runs."""
-        return self.found.plan
 
 
 @dataclass(frozen=True)
@@ -164,62 +145,6 @@ def equal_text(found: Table, lines: Sequence[Line]) -> list[str]:
     return [said, f"{markdown(head, cells)}\n"]
 
 
-def shown(lines: Sequence[Line], scales: Sequence[str] = SCALES) -> Iterator[Shown]:
-    """Every table and scale of which a run has a line."""
-    recipes = {(line["recipe"], line["scale"]) for line in lines}
-    for entry in ENTRIES.values():
-        for scale in scales:
-            if any((p.recipe_at(scale), scale) in recipes for p in entry.protocols):
-                one = _shown(entry, scale, lines)
-                if one is not None:
-                    yield one
-
-
-def _shown(entry: Entry, scale: str, lines: Sequence[Line]) -> Shown | None:
-    have = {(line["digest"], line["seed"]) for line in lines}
-
-    def whole(grid: Plan) -> bool:
-        return all((run.digest, run.seed) in have for run in grid.runs)
-
-    choices: list[Choice] = []
-    short: list[str] = []
-    done = count = 0
-    for row in entry.rows:
-        for grid in grid_plans(entry, scale, LINES, [row], ()):
-            done += sum((run.digest, run.seed) in have for run in grid.runs)
-            count += len(grid.runs)
-            rungs: list[Plan] = []
-
-            def run(rung: Plan, rungs: list[Plan] = rungs) -> Sequence[Line]:
-                rungs.append(rung)
-                return lines
-
-            if not whole(grid):
-                grid = halved(entry, [row], grid, LINES, (), run)
-            if all(whole(part) for part in (*rungs, grid)):  # a part of a grid chooses nothing
-                choices += choose(entry, [row], [grid], lines)
-                short += [row.name] if rungs else []
-    at_best = tuned(entry, choices)
-    there = [
-        run.seed
-        for run in plan(at_best, scale, LINES, seeds=MOST_SEEDS).runs
-        if (run.digest, run.seed) in have
-    ]
-    if not choices and not there:
-        return None
-    made = plan(at_best, scale, LINES, seeds=max(SEEDS, 1 + max(there, default=0)))
-    return Shown(table(made, lines), choices, (done, count), short)
-
-
-def is_table(one: Shown) -> bool:
-    """Whether at least half of a table's rows have all seeds: others share lines with one that has,
-    and would be nearly empty.
-    """
-    rows = {n.wanted.row.key for n in one.found.numbers}
-    whole = {n.wanted.row.key for n in one.found.numbers if len(n.values) >= SEEDS}
-    return 2 * len(whole) >= len(rows)
-
-
 def text(
     tables: Sequence[Shown],
     drawn: Sequence[Sequence[Picture]],
@@ -254,6 +179,28 @@ def text(
     return "\n".join(out if tables else [HEAD + NOTHING]).rstrip() + "\n"
 
 
+BOARD = """<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->
+
+# The board of the papers' tables
+
+`fedloom papers --board` prints it, for every table and figure:
+
+- *scale*: the paper's own, or reduced; *command only*: `fedloom paper NAME` runs it, and no run has
+  a line yet; *no runs*: `fedloom paper NAME` compares without runs.
+- *runs*: how many of three seeds' runs have a line.
+- *hold*, *do not*, *undecided*: how many claims have this verdict ([one by one](tables.md),
+  [what it means](../papers.md)); those of which nothing is measured are left out.
+- *commit*: which made the newest line; +1: one other commit made lines, too.
+
+"""
+
+
+def board_text(lines: Sequence[Line]) -> str:
+    """The page of the board."""
+    rows = [one.cells for one in board(lines, LINES, ENTRIES.values())]
+    return BOARD + markdown(HEADS, rows, texts=2) + "\n"
+
+
 def main() -> None:
     """Write the page and its pictures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -262,14 +209,18 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     lines = read(options.lines / NAME)
-    found = list(shown(lines))
-    tables, others = [t for t in found if is_table(t)], [t for t in found if not is_table(t)]
+    found = list(shown(lines, LINES, ENTRIES.values()))
+    tables, others = [t for t in found if t.whole], [t for t in found if not t.whole]
     drawn = [pictures(one.found, lines) for one in tables]
     for own in drawn:
         save_pictures(own, options.out / "pictures", ["png"])
-    file = options.out / "tables.md"
-    file.write_text(text(tables, drawn, lines, others), encoding="utf-8")
-    print(file)
+    for name, page in (
+        ("tables", text(tables, drawn, lines, others)),
+        ("board", board_text(lines)),
+    ):
+        file = options.out / f"{name}.md"
+        file.write_text(page, encoding="utf-8")
+        print(file)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from fedloom.cli.paper_pages import page
 from fedloom.config import resolve
 from fedloom.experiment.experiment import Experiment
 from fedloom.papers import ENTRIES, PAPERS, Entry
+from fedloom.papers.board import shown
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.measure import base_of
 from fedloom.papers.plan import Plan, changes_of, plan
@@ -34,6 +35,7 @@ from tiny import Fedloom
 
 RUNS = [e for e in ENTRIES.values() if not e.fact]
 COMMITTED = str(SCRIPTS.parents[1] / "docs/results/papers")
+COMMITTED_LINES = Path(COMMITTED) / NAME
 SMALL = ("fedsmoo:8", "--scale", "smoke", "--quiet")
 
 
@@ -346,42 +348,34 @@ def test_runs_at_once_give_the_same_lines(fedloom: Fedloom) -> None:
     assert "--format must be of png" in fedloom("paper", *SMALL, "--format", "bmp", code=2).output
 
 
-def test_the_results_page_has_every_table_with_a_line(
-    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_results_page_has_every_table_with_a_line(fedloom: Fedloom) -> None:
     tables = load("results_tables", SCRIPTS / "tables.py")
-    monkeypatch.setattr(tables, "ENTRIES", {k: ENTRIES[k] for k in ("fedsmoo:8", "cfedavg:fig2a")})
+    entries = [ENTRIES[name] for name in ("fedsmoo:8", "cfedavg:fig2a")]
     fedloom("paper", *SMALL, "--rows", "fedavg")
-    (one,) = tables.shown(lines(), ("smoke",))
+    (one,) = shown(lines(), Path("runs/papers"), entries, ("smoke",))
     text = tables.text([one], [[]])
     assert "## fedsmoo:8, scale smoke" in text and "UNDECIDED: SAM helps" not in text
     assert re.search(r"FedAvg +74\.08±0\.22 +\d", text)
     assert tables.text([], []).endswith("No run has a line yet.\n")
 
 
-def test_the_results_page_shows_a_halved_grid_at_its_best_point(
-    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_results_page_shows_a_halved_grid_at_its_best_point(fedloom: Fedloom) -> None:
     tables = load("results_tables", SCRIPTS / "tables.py")
-    monkeypatch.setattr(tables, "ENTRIES", {"fafed:2c": ENTRIES["fafed:2c"]})
     words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg", "--quiet")
     found = fedloom("paper", *words, "--halving").output
     best = re.search(r"fedavg in fashion-high: local\.lr=[^ \n]+", found)
     assert best is not None
-    (one,) = tables.shown(lines(), ("smoke",))
+    (one,) = shown(lines(), Path("runs/papers"), [ENTRIES["fafed:2c"]], ("smoke",))
     text = tables.text([one], [[]])
     assert best.group() in text and "to the end): FedAvg. Best points:" in text
 
 
 @pytest.mark.parametrize("names", [["fafed:2a"], pytest.param([*ENTRIES], marks=pytest.mark.slow)])
-def test_the_committed_tables_are_what_the_lines_say(
-    names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_committed_tables_are_what_the_lines_say(names: list[str]) -> None:
     tables = load("results_tables", SCRIPTS / "tables.py")
-    monkeypatch.setattr(tables, "ENTRIES", {name: ENTRIES[name] for name in names})
-    there = tables.read(tables.LINES / "lines.jsonl")
-    every = list(tables.shown(there))
-    found = [one for one in every if tables.is_table(one)]
+    there = read(tables.LINES / NAME)
+    every = list(shown(there, tables.LINES, [ENTRIES[name] for name in names]))
+    found = [one for one in every if one.whole]
     others = [one for one in every if one not in found]
     drawn = [tables.pictures(one.found, there) for one in found]
     text = tables.text(found, drawn, there, others)
@@ -395,12 +389,53 @@ def test_the_committed_tables_are_what_the_lines_say(
 def test_a_table_of_which_less_than_half_is_run_is_named_alone() -> None:
     """Table 5a shares one of its four rows with Table 4, of which all six are run."""
     tables = load("results_tables", SCRIPTS / "tables.py")
-    tables.ENTRIES = {name: ENTRIES[name] for name in ("fedacg:4", "fedacg:5a")}
-    whole, part = tables.shown(tables.read(tables.LINES / "lines.jsonl"))
-    assert tables.is_table(whole) and not tables.is_table(part)
+    entries = [ENTRIES[name] for name in ("fedacg:4", "fedacg:5a")]
+    whole, part = shown(read(tables.LINES / NAME), tables.LINES, entries)
+    assert whole.whole and not part.whole
     text = tables.text([whole], [[]], (), [part])
     assert "not yet a table (fewer than half of the rows are run): fedacg:5a (cpu).\n" in text
     assert "## fedacg:4" in text and "## fedacg:5a" not in text
+
+
+@pytest.mark.parametrize("papers", [["fedacg"], pytest.param([*PAPERS], marks=pytest.mark.slow)])
+def test_the_committed_board_is_what_the_lines_say(
+    papers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = load("results_tables", SCRIPTS / "tables.py")
+    entries = {name: e for name, e in ENTRIES.items() if e.paper in papers}
+    monkeypatch.setattr(tables, "ENTRIES", entries)
+    text = tables.board_text(read(Path(COMMITTED) / NAME))
+    page = (tables.RESULTS / "board.md").read_text()
+    again = "make it again: python benchmarks/papers/tables.py"
+    assert all(row in page.splitlines() for row in text.splitlines()), again
+    assert len(papers) == 1 or text == page, again
+
+
+def test_the_board_has_every_table_and_its_verdicts(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = fedloom("papers", "fedacg", "--board", "--out", COMMITTED).output
+    assert max(map(len, text.splitlines())) <= 80
+    rows = {line.split()[0]: line.split() for line in text.splitlines()}
+    assert [*rows] == ["table", *(name for name, e in ENTRIES.items() if e.paper == "fedacg")]
+    words = ("paper", "fedacg:4", "--csv", "--dry-run", "--out", COMMITTED)
+    assert "36 runs, 18 of them have a line" in fedloom(*words, "--no-measure").output
+    made = table(plan(ENTRIES["fedacg:4"], "cpu", Path(COMMITTED), seeds=3), read(COMMITTED_LINES))
+    said = page(made, ())
+    counts = [said.count(f"  {word}: ") for word in ("HOLDS", "DOES NOT HOLD", "UNDECIDED")]
+    assert sum(counts) == 3
+    commits = {
+        x["commit"][:9] for x in read(COMMITTED_LINES) if x["recipe"] == "fedacg_cifar10_500"
+    }
+    assert rows["fedacg:4"][1:] == ["reduced", "18/36", *map(str, counts), *commits]
+    assert rows["fedacg:Aa"][1:] == ["command", "only"]
+    assert rows["fedacg:fig1"][1:] == ["no", "runs"]
+
+
+def test_the_board_of_a_folder_without_lines_is_of_commands(fedloom: Fedloom) -> None:
+    text = fedloom("papers", "fiarse", "--board").output
+    assert text.count("command only") == 12 and text.count("no runs") == 3
 
 
 def test_halving_chooses_in_fafed_2a_what_the_whole_grid_chooses() -> None:

@@ -18,6 +18,8 @@ from results_lines import RESULTS, SCRIPTS, load
 from scipy.stats import ttest_1samp
 
 from fedloom.papers import ENTRIES
+from fedloom.papers.board import shown
+from fedloom.papers.lines import NAME, read
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
 LINES, ZOO_RUNS, COMPRESSION, SUBMODELS, PUBLISHED = (
@@ -188,10 +190,9 @@ def test_every_run_at_the_higher_rate_is_on_the_page() -> None:
 @functools.cache
 def fafed(level: str) -> tuple[Any, dict[tuple[str, int], dict[str, Any]]]:
     """A table of FAFED at its best points, and its lines."""
-    tables = load("results_tables", SCRIPTS / "tables.py")
-    lines = tables.read(tables.LINES / "lines.jsonl")
-    tables.ENTRIES = {level: ENTRIES[f"fafed:{level}"]}
-    (one,) = tables.shown(lines)
+    folder = RESULTS / "papers"
+    lines = read(folder / NAME)
+    (one,) = shown(lines, folder, [ENTRIES[f"fafed:{level}"]])
     return one.found, {(line["digest"], line["seed"]): line for line in lines}
 
 

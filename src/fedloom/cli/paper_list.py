@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from fedloom.papers import SCALES, Entry
+from fedloom.papers.board import HEADS, board
 from fedloom.papers.cost import Cost, cost
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.plan import changes_of
@@ -40,6 +41,13 @@ def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure:
     if unknown:
         said.append("  + and what could not be estimated: see --dry-run")
     return "\n".join(said)
+
+
+def standings(entries: Sequence[Entry], out: Path) -> str:
+    """The board: of every table the scale, runs and claims of which there are lines in a folder."""
+    return aligned(
+        [HEADS, *(one.cells for one in board(read(out / NAME), out, entries))], columns()
+    )
 
 
 def _cost(found: Cost) -> str:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.server.progress import say
 
 if TYPE_CHECKING:
-    from fedloom.papers.plan import PaperRun
+    from fedloom.papers.plan import PaperRun, Plan
+    from fedloom.papers.run import Outcome
 
 _PATIENCE = 60.0  # seconds between lines of one run where there is no terminal
 
 
 class Progress:
-    """Shows runs and rounds that are done of all, the run of now and its newest value."""
+    """Shows runs and rounds that are done of all, the run of now and its newest value. over: when
+    time is up, in seconds of time.monotonic(); then it stops the runs.
+    """
 
-    def __init__(self, runs: Sequence[PaperRun], quiet: bool) -> None:
-        self._runs, self._quiet = len(runs), quiet
+    def __init__(self, runs: Sequence[PaperRun], quiet: bool, over: float | None = None) -> None:
+        self._runs, self._quiet, self._over_at = len(runs), quiet, over
         self._total = sum(run.rounds for run in runs)
         self._over, self._ended = 0, 0  # rounds and runs that are over
         self._now: dict[int, int] = {}  # rounds that are done of the runs of now
@@ -49,7 +53,8 @@ class Progress:
             self._bar.stop()
 
     def begin(self, run: PaperRun) -> None:
-        """Show a run that begins."""
+        """Show a run that begins, unless time is up."""
+        self._stop_if_over()
         self._now[id(run)], self._said[id(run)] = 0, time.monotonic()
         self._show(run.title)
 
@@ -64,6 +69,13 @@ class Progress:
         if self._bar is None and not self._quiet and late:
             self._said[id(run)] = time.monotonic()
             say(text)
+        self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        from fedloom.papers.schedule import TimeUpError
+
+        if self._over_at is not None and time.monotonic() >= self._over_at:
+            raise TimeUpError
 
     def end(self, run: PaperRun, state: str) -> None:
         """Count a run that is over."""
@@ -85,3 +97,11 @@ class Progress:
             self._bar.update(
                 self._task, completed=done, total=self._total, description=text, runs=runs
             )
+
+
+def run_plan(made: Plan, out: Path, jobs: int, quiet: bool, over: float | None = None) -> Outcome:
+    """Run what a plan lacks, showing how far it is."""
+    from fedloom.papers.run import missing, run_all
+
+    with Progress(missing(made, out), quiet, over) as progress:
+        return run_all(made, out, progress, jobs)

@@ -11,6 +11,7 @@ import click
 from fedloom.errors import ConfigError
 
 from .figure_options import Figures, figure_options, wanted
+from .papers_run import OUT as COMMITTED
 from .papers_run import papers_run_command
 
 if TYPE_CHECKING:
@@ -48,18 +49,25 @@ papers_command.add_command(papers_run_command)
     type=click.Choice(("paper", "cpu", "smoke")),
     help="Of which scale costs are shown.  [default: paper and cpu]",
 )
-@click.option("--out", default=OUT, show_default=True, help="Where the lines of evidence are.")
+@click.option(
+    "--out",
+    help=f"Where the lines of evidence are.  [default: {OUT}; of --board {COMMITTED}]",
+)
 @click.option(
     "--measure/--no-measure",
     default=True,
     help="Time one step of each model, once; without it costs are arithmetic.",
 )
-def papers_list_command(paper: str | None, scale: str | None, out: str, measure: bool) -> None:
+@click.option("--board", is_flag=True, help="Show which claims held, and whose lines say so.")
+def papers_list_command(
+    paper: str | None, scale: str | None, out: str | None, measure: bool, board: bool
+) -> None:
     """List every table and figure of the five papers: what it compares, its cost here, its state.
 
     \b
     fedloom papers                 all of them
     fedloom papers fedsmoo         those of one paper
+    fedloom papers --board         at which scale each was run, and which claims held
     fedloom paper fedsmoo:8        runs one
     fedloom papers run             runs a list of them; see `fedloom papers run --help`
 
@@ -68,13 +76,18 @@ def papers_list_command(paper: str | None, scale: str | None, out: str, measure:
     """
     from fedloom.papers import PAPERS, TITLES, entries_of
 
-    from .paper_list import listing
+    from .paper_list import listing, standings
 
     chosen = [paper] if paper else [*PAPERS]
+    if board:
+        entries = [entry for name in chosen for entry in entries_of(name)]
+        click.echo(standings(entries, Path(out or COMMITTED)))
+        return
+    scales = [scale] if scale else ["paper", "cpu"]
     for number, name in enumerate(chosen):
         entries = entries_of(name)
         click.echo(("\n" if number else "") + TITLES[name])
-        click.echo(listing(entries, [scale] if scale else ["paper", "cpu"], Path(out), measure))
+        click.echo(listing(entries, scales, Path(out or OUT), measure))
     click.echo("\nRun one: fedloom paper NAME [--scale paper|cpu|smoke]; what it means: --dry-run")
 
 
@@ -244,14 +257,11 @@ def _tuned(
 
 
 def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:
-    from fedloom.papers.run import missing, run_all
-
-    from .paper_progress import Progress
+    from .paper_progress import run_plan
     from .run import repeatable
 
-    progress = Progress(missing(made, out), quiet)
-    with repeatable(f"the runs in '{out}'"), progress:
-        return run_all(made, out, progress, jobs)
+    with repeatable(f"the runs in '{out}'"):
+        return run_plan(made, out, jobs, quiet)
 
 
 def _tell(

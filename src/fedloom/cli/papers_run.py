@@ -99,19 +99,17 @@ def _left(items: Sequence[Item], out: Path) -> str:
 
 def _run(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: float | None) -> bool:
     """Run what an item lacks; False if time is up."""
-    from fedloom.papers.run import missing, run_all
-    from fedloom.papers.schedule import TimeUpError, Until, others_commit, run_item
+    from fedloom.papers.run import missing
+    from fedloom.papers.schedule import TimeUpError, others_commit, run_item
 
-    from .paper_progress import Progress
+    from .paper_progress import run_plan
     from .run import repeatable
 
     def run(made: Plan) -> Outcome:
         commit = others_commit(made, out)
         if commit and not mix and missing(made, out):
             raise ConfigError(f"its lines are of commit {commit[:12]}; run it there, or with --mix")
-        progress = Progress(missing(made, out), quiet)
-        with progress:
-            outcome = run_all(made, out, Until(progress, end), jobs)
+        outcome = run_plan(made, out, jobs, quiet, end)
         for name, why in {**outcome.no_data, **outcome.refused}.items():
             click.echo(f"not run: {name}: {why}", err=True)
         return outcome

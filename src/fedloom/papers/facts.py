@@ -175,7 +175,7 @@ def _fedsmoo_grid(entry: Entry) -> Iterator[Fact]:
         if printed == "-":
             yield Fact(what, printed, "not a setting of these methods", None)
         elif cell.metric == "search_grid" and option == "lr_global":
-            yield Fact(what, printed, "not searched here: 1, the paper's best", None)
+            yield Fact(what, printed, "not searched here", None)
         elif cell.metric == "search_grid":
             grid = row.grid.get(setting, ())
             here = f"[{','.join(f'{v:g}' for v in grid)}]"

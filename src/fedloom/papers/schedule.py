@@ -7,10 +7,9 @@ later one may change numbers, so a table that was begun is gone on with from whe
 
 from __future__ import annotations
 
-import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +26,8 @@ from ..errors import ConfigError, did_you_mean
 from . import entry as entry_of
 from .entry import Entry
 from .lines import NAME, latest, made_by, read
-from .plan import PaperRun, Plan, plan, rows_of
-from .run import Outcome, Watch
+from .plan import Plan, plan, rows_of
+from .run import Outcome
 from .tune import Choice, at_best_points
 
 
@@ -118,30 +117,6 @@ def with_protocols(entry: Entry, names: Sequence[str]) -> Entry:
 # ------------------------------------------------------------------------------------------ running
 class TimeUpError(KeyboardInterrupt):
     """The hours are over: what runs is saved, as after Ctrl-C."""
-
-
-@dataclass
-class Until:
-    """A watch that stops when time is up. over: in seconds of time.monotonic(); None: never."""
-
-    watch: Watch
-    over: float | None = None
-
-    def begin(self, run: PaperRun) -> None:
-        """A run begins, unless time is up."""
-        if self.over is not None and time.monotonic() >= self.over:
-            raise TimeUpError
-        self.watch.begin(run)
-
-    def row(self, run: PaperRun, row: Mapping[str, Any]) -> None:
-        """A round is done, and the last one if time is up."""
-        self.watch.row(run, row)
-        if self.over is not None and time.monotonic() >= self.over:
-            raise TimeUpError
-
-    def end(self, run: PaperRun, state: str) -> None:
-        """A run is over."""
-        self.watch.end(run, state)
 
 
 def run_item(

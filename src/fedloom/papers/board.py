@@ -1,0 +1,142 @@
+"""What there is of every table and figure: at which scale, which claims held, whose lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .entry import Entry
+from .lines import Line, latest
+from .plan import Plan, plan
+from .table import Table, Verdict, table
+from .tune import Choice, choose, grid_plans, halved, tuned
+
+SEEDS, MOST_SEEDS = 3, 10
+SCALES = ("paper", "cpu")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table with lines at a scale, each row at the best point of its grid. grid: how many runs of
+    its grids have lines, and there are; halved: the rows whose points were not all run to the end.
+    """
+
+    found: Table
+    choices: Sequence[Choice]
+    grid: tuple[int, int]
+    halved: Sequence[str]
+
+    @property
+    def plan(self) -> Plan:
+        """Its runs."""
+        return self.found.plan
+
+    @property
+    def whole(self) -> bool:
+        """Whether at least half of its rows have all seeds: others share lines with a table that
+        has, and would be nearly empty.
+        """
+        rows = {n.wanted.row.key for n in self.found.numbers}
+        there = {n.wanted.row.key for n in self.found.numbers if len(n.values) >= SEEDS}
+        return 2 * len(there) >= len(rows)
+
+
+def shown(
+    lines: Sequence[Line], out: Path, entries: Iterable[Entry], scales: Sequence[str] = SCALES
+) -> Iterator[Shown]:
+    """Every table and scale of which a run has a line. out: the folder of runs."""
+    recipes = {(line["recipe"], line["scale"]) for line in lines}
+    for entry in entries:
+        for scale in scales:
+            if any((p.recipe_at(scale), scale) in recipes for p in entry.protocols):
+                one = _shown(entry, scale, lines, out)
+                if one is not None:
+                    yield one
+
+
+def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown | None:
+    have = {(line["digest"], line["seed"]) for line in lines}
+
+    def whole(grid: Plan) -> bool:
+        return all((run.digest, run.seed) in have for run in grid.runs)
+
+    choices: list[Choice] = []
+    short: list[str] = []
+    done = count = 0
+    for row in entry.rows:
+        for grid in grid_plans(entry, scale, out, [row], ()):
+            done += sum((run.digest, run.seed) in have for run in grid.runs)
+            count += len(grid.runs)
+            rungs: list[Plan] = []
+
+            def run(rung: Plan, rungs: list[Plan] = rungs) -> Sequence[Line]:
+                rungs.append(rung)
+                return lines
+
+            if not whole(grid):
+                grid = halved(entry, [row], grid, out, (), run)
+            if all(whole(part) for part in (*rungs, grid)):  # a part of a grid chooses nothing
+                choices += choose(entry, [row], [grid], lines)
+                short += [row.name] if rungs else []
+    at_best = tuned(entry, choices)
+    runs = plan(at_best, scale, out, seeds=MOST_SEEDS).runs
+    there = [run.seed for run in runs if (run.digest, run.seed) in have]
+    if not choices and not there:
+        return None
+    made = plan(at_best, scale, out, seeds=max(SEEDS, 1 + max(there, default=0)))
+    return Shown(table(made, lines), choices, (done, count), short)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A table or figure on the board. scale: "" if no run has a line; done, runs: how many of three
+    seeds' runs have one, and there are; claims: {verdict: how many}; commits: that made its lines,
+    the newest first.
+    """
+
+    entry: Entry
+    scale: str = ""
+    done: int = 0
+    runs: int = 0
+    claims: Mapping[Verdict, int] = field(default_factory=dict)
+    commits: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row, below HEADS."""
+        words = {"paper": "paper's", "cpu": "reduced", "": "command only"}
+        state = "no runs" if self.entry.fact else words[self.scale]
+        if not self.scale:
+            return (self.entry.id, state, "", "", "", "", "")
+        verdicts: tuple[Verdict, ...] = ("holds", "does not hold", "undecided")
+        counts = (str(self.claims.get(verdict, 0)) for verdict in verdicts)
+        more = f" +{len(self.commits) - 1}" if len(self.commits) > 1 else ""
+        commit = f"{self.commits[0][:9]}{more}" if self.commits else "unknown"
+        return (self.entry.id, state, f"{self.done}/{self.runs}", *counts, commit)
+
+
+HEADS = ("table", "scale", "runs", "hold", "do not", "undecided", "commit")
+
+
+def board(lines: Sequence[Line], out: Path, entries: Iterable[Entry]) -> Iterator[Standing]:
+    """Every table and figure, at each scale of which there are lines. out: the folder of runs."""
+    for entry in entries:
+        there = [_standing(entry, one, lines) for one in shown(lines, out, [entry])]
+        yield from there or [Standing(entry)]
+
+
+def _standing(entry: Entry, one: Shown, lines: Sequence[Line]) -> Standing:
+    seen = latest(lines)
+    places = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
+    mine = [line for place, line in seen.items() if place in places]
+    wanted = {place for place in places if place[1] < SEEDS}
+    return Standing(
+        entry,
+        one.plan.scale,
+        len(wanted & {*seen}),
+        len(wanted),
+        Counter(judged.verdict for judged in one.found.claims),
+        tuple(dict.fromkeys(str(x["commit"]) for x in reversed(mine) if x.get("commit"))),
+    )
