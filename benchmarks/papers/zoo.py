@@ -10,11 +10,9 @@ data. All train with the rate that is the best of three for FedAvg, 0.2, except 
 setting is their rate. What has its line is not run again, on any machine; a run that was stopped
 goes on from its newest checkpoint below runs/zoo. --share 1/2 and --share 2/2 split the methods
 between two processes. --part two is another partition, two labels per client, with the settings
-chosen on the first. --part fafed is FAFED's own experiment (Table 2, all clients in every round)
-with the methods of that table, each with the best of the paper's five rates by 60 rounds on
-held-out data, STEM and FAFED with both of the paper's alphas. --part higher tunes and runs every
-method at FedAvg's best rate, 0.4, whose rate was not tuned. Needs Fashion-MNIST (FEDLOOM_DATA).
-Each part takes about two hours on two cores.
+chosen on the first. --part higher tunes and runs every method at FedAvg's best rate, 0.4, whose
+rate was not tuned. Needs Fashion-MNIST (FEDLOOM_DATA). Each part takes about two hours on two
+cores.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from fedloom.storage.identity import digest
 from fedloom.sweep import Trial, plan, run_trial
 
 LINES, RUNS = RESULTS / "zoo.jsonl", Path("runs/zoo")
+RECIPE, TRIED = "zoo_fashion_mnist", 150  # rounds of a trial
 RATES = "local.lr=0.1,0.2,0.4"
 FINE = "local.lr=0.01,0.03,0.1"
 DECAY = "local.weight_decay=0.0001,0.0003,0.001"  # FedCM's pulls as if divided by its alpha
@@ -103,19 +102,6 @@ METHODS: dict[str, Method] = {
 }
 
 
-GRID = "local.lr=0.001,0.01,0.02,0.05,0.1"  # FAFED, section 6.2
-OF_FAFED = {
-    "FedAvg": _of("fedavg", GRID),
-    "SCAFFOLD": _of("scaffold", GRID),
-    "STEM": _of("stem", GRID),
-    "FedAdam": _of("fedadam", GRID),
-    "FedAMS": _of("fedams", GRID),
-    "FAFED": _of("fafed", GRID, "algorithm.alpha=0.1"),
-    "STEM, alpha 0.9": _of("stem", GRID, "algorithm.alpha=0.9"),
-    "FAFED, alpha 0.9": _of("fafed", GRID, "algorithm.alpha=0.9"),
-}
-
-
 # FedAvg's best rate is above the common one, so every method is tuned once more at that rate, or
 # over higher ones; and FedAvg with FedCM's and MoFedSAM's other decay
 HIGHER = {
@@ -130,22 +116,17 @@ HIGHER = {
 
 @dataclass(frozen=True)
 class Part:
-    """A federation that methods are compared on. tuned: the part whose choices are taken; rounds:
-    of a trial.
-    """
+    """A federation that methods are compared on. tuned: the part whose choices are taken."""
 
-    recipe: str = "zoo_fashion_mnist"
     changes: tuple[str, ...] = ()
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
     tuned: str = "dirichlet"
-    rounds: int = 150
 
 
 TWO = ("data.partition=classes_per_client", "data.partition.classes=2")
 PARTS: dict[str, Part] = {
     "dirichlet": Part(),
     "two": Part(changes=TWO),
-    "fafed": Part("fafed_fashion", (), OF_FAFED, "fafed", 60),
     "higher": Part(methods=HIGHER, tuned="higher"),
 }
 
@@ -159,7 +140,7 @@ def lines() -> list[dict[str, Any]]:
 def typed(name: str, part: str, stage: str, choice: Mapping[str, str], seed: int) -> list[str]:
     """The changes of the recipe that a run of a method consists of."""
     of = PARTS[part]
-    own = [f"rounds={of.rounds}", "evaluate.validation=0.1"] if stage == "tuning" else []
+    own = [f"rounds={TRIED}", "evaluate.validation=0.1"] if stage == "tuning" else []
     chosen = [f"{key}={value}" for key, value in choice.items()]
     return [*of.methods[name].changes, *of.changes, *own, *chosen, f"seed={seed}"]
 
@@ -168,7 +149,7 @@ def settings_hash(name: str, part: str, stage: str, choice: Mapping[str, str], s
     """A hash of the recipe and of what is changed: an option that fedloom gets later, with a
     default, leaves it as it is. Recipes named an engine once, which decides no result.
     """
-    recipe = RECIPES[PARTS[part].recipe]() | {"engine": "workers"}
+    recipe = RECIPES[RECIPE]() | {"engine": "workers"}
     return digest([recipe, sorted(typed(name, part, stage, choice, seed))])
 
 
@@ -206,13 +187,13 @@ def _numbers(folder: Path) -> dict[str, Any]:
 
 def tuned(name: str, part: str) -> str | None:
     """Try the values -> the best on the held-out data as key=value; None if all failed."""
-    of, method = PARTS[part], PARTS[part].methods[name]
+    method = PARTS[part].methods[name]
     if "," not in method.tried:
         return method.tried
-    changes = [*method.changes, f"rounds={of.rounds}", "engine=serial", method.tried]
+    changes = [*method.changes, f"rounds={TRIED}", "engine=serial", method.tried]
     folder = RUNS / ("tuning" if part == "dirichlet" else f"tuning-{part}") / _folder(name)
     found: list[tuple[float, str]] = []
-    for trial in plan(of.recipe, changes, out=folder):
+    for trial in plan(RECIPE, changes, out=folder):
         line = record(name, part, "tuning", trial)
         if line["state"] == "finished":
             ((key, value),) = trial.choice.items()
@@ -226,7 +207,7 @@ def final(name: str, part: str, best: str, seed: int) -> Trial:
     changes = [*typed(name, part, "final", {key: value}, seed), "engine=serial"]
     code = settings_hash(name, part, "final", {key: value}, seed)
     folder = RUNS / part / _folder(name) / f"seed{seed}-{code}"
-    return Trial({key: value}, seed, resolve(PARTS[part].recipe, changes), folder)
+    return Trial({key: value}, seed, resolve(RECIPE, changes), folder)
 
 
 def _folder(name: str) -> str:

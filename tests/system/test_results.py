@@ -22,6 +22,7 @@ from results_lines import (
 )
 
 from fedloom.errors import DataError
+from fedloom.papers.series import smoothed
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
 NUMBERS = importlib.import_module("evidence.numbers")
@@ -224,7 +225,7 @@ def test_the_last_evaluations_have_a_mean() -> None:
 def test_moving_average_is_that_of_the_runs() -> None:
     # a~ = sum of w_s a_s / sum of w_s; five rounds apart a weight falls by 0.9^5 each time
     factor = 0.9**5
-    found = NUMBERS.smoothed({5: 0.2, 10: 0.6, 15: 0.7})
+    found = smoothed({5: 0.2, 10: 0.6, 15: 0.7})
     weights = [factor**2, factor, 1.0]
     expected = sum(w * a for w, a in zip(weights, (0.2, 0.6, 0.7), strict=True)) / sum(weights)
     assert found[15] == pytest.approx(expected, abs=1e-12)

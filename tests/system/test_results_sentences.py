@@ -66,7 +66,7 @@ def zoo_lines() -> list[dict[str, Any]]:
 
 @functools.cache
 def zoo(part: str) -> Any:
-    methods = {"dirichlet": "METHODS", "fafed": "OF_FAFED", "higher": "HIGHER"}[part]
+    methods = {"dirichlet": "METHODS", "higher": "HIGHER"}[part]
     return ZOO_RUNS.Zoo(getattr(LINES.script("zoo"), methods), zoo_lines(), part, (part,))
 
 
@@ -140,35 +140,6 @@ def test_rounds_to_a_target_lie_between_evaluations() -> None:
     assert f"({said['FedACG']} rounds; FedAvg needs {said['FedAvg']})" in words("zoo")
     assert f"after {said['FedACG']} rounds, where FedAvg needs {said['FedAvg']}" in words("results")
     assert f"80 % after {rounds('FAFED, alpha 0.9'):.0f} rounds" in words("zoo")
-
-
-def test_sentences_on_fafeds_own_experiment() -> None:
-    text, front, name = words("zoo"), words("results"), "FAFED, alpha 0.9"
-    ours, rivals = ends(name, "fafed"), rivals_of("FAFED", "fafed")
-    assert clear(ours, rivals) == set() and len(rivals) == 5
-    for said in (f"ends at {100 * fmean(ours):.2f} %", "clear of none of its five rivals"):
-        assert said in text
-    for rival in ("FedAvg", "SCAFFOLD"):
-        assert f"{rival} ({100 * fmean(rivals[rival]):.2f})" in text
-    gap = 100 * fmean(np.subtract(rivals["FedAdam"], ours))
-    assert f"{gap:.2f} points above it ({100 * fmean(rivals['FedAdam']):.2f}, undecided)" in text
-    assert f"{gap:.2f} points below FedAdam" in front
-    # 20 clients receive the model and send two vectors before round 1, then three each way a round
-    equal = []
-    for seed, line in zoo("fafed").finished(name, "fafed").items():
-        base = zoo("fafed").finished("FedAvg", "fafed")[seed]
-        first = 3 * 20 * 4 * 26620
-        each = (line["bytes_up"] + line["bytes_down"] - first) / line["rounds"]
-        plain = (base["bytes_up"] + base["bytes_down"]) / base["rounds"]
-        places = [first + t * each for t, _ in line["curve"]]
-        last = base["curve"][-3:]
-        here = np.interp([t * plain for t, _ in last], places, [a for _, a in line["curve"]])
-        equal.append((fmean(here), fmean(a for _, a in last)))
-    both = [fmean(side) for side in zip(*equal, strict=True)]
-    assert f"has {100 * both[0]:.2f} %, FedAvg {100 * both[1]:.2f} (+0.18, undecided)" in text
-    gaps = [a - b for a, b in equal]
-    assert f"{100 * fmean(gaps):+.2f}" == "+0.18" and p_of(gaps) > 0.05
-    assert "0.18 points above FedAvg (undecided)" in front
 
 
 def test_every_run_at_the_higher_rate_is_on_the_page() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import math
@@ -16,9 +15,9 @@ from results_lines import RESULTS, SCRIPTS, load, sub_line, zoo_line, zoo_lines
 from fedloom.report.statistics import Paired
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
-PAGE, LINES, ZOO_RUNS, SUBMODELS, COMPRESSION = (
+PAGE, LINES, ZOO_RUNS, SUBMODELS = (
     importlib.import_module(f"evidence.{name}")
-    for name in ("page", "lines", "zoo_runs", "submodel_runs", "compression_runs")
+    for name in ("page", "lines", "zoo_runs", "submodel_runs")
 )
 
 
@@ -132,21 +131,6 @@ def test_old_lines_without_them_are_valid(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------ committed verdicts
-@functools.cache
-def committed() -> tuple[Any, Any, Any, Any]:
-    """The zoo, FAFED's own experiment, the compressed runs and the four sizes, from the lines."""
-    lines = LINES.read(RESULTS / "zoo.jsonl", ZOO_RUNS.needs)
-    own = ZOO_RUNS.Zoo(LINES.script("zoo").OF_FAFED, lines, "fafed", ("fafed",))
-    coded = LINES.read(RESULTS / "compression.jsonl", COMPRESSION.needs)
-    sizes = LINES.read(RESULTS / "submodels.jsonl", SUBMODELS.needs)
-    return zoo_of(lines), own, COMPRESSION.Runs(coded), SUBMODELS.Part("main", sizes)
-
-
-def words(name: str) -> str:
-    folder = RESULTS if name == "README" else RESULTS / "words"
-    return " ".join((folder / f"{name}.md").read_text(encoding="utf-8").split())
-
-
 def by_hand(values: list[float]) -> float:
     """p of three differences, as in a textbook: 1 - |t| / sqrt(2 + t^2)."""
     middle = sum(values) / 3
@@ -156,19 +140,19 @@ def by_hand(values: list[float]) -> float:
 
 
 def test_every_sign_on_the_page_follows_from_the_lines() -> None:
-    zoo, own = committed()[:2]
+    zoo = zoo_of(LINES.read(RESULTS / "zoo.jsonl", ZOO_RUNS.needs))
     text = (RESULTS / "zoo.md").read_text(encoding="utf-8")
     blocks = text.split("### Less FedAvg, in points: ")[1:]
-    assert len(blocks) == 4, "three papers in the common protocol, FAFED's in its own"
+    assert len(blocks) == 3, "of three papers"
     checked = 0
-    for study, block in zip((zoo, zoo, zoo, own), blocks, strict=True):
+    for block in blocks:
         rows = [x for x in block.split("\n\n")[1].splitlines()[2:] if x.startswith("| ")]
-        bases = [b for b in ("FedAvg", ZOO_RUNS.OWN_RATE) if b in study.methods]
+        bases = [b for b in ("FedAvg", ZOO_RUNS.OWN_RATE) if b in zoo.methods]
         cells = [[c.strip() for c in r.strip("|").split("|")] for r in rows]
         judged = [row[0] for row in cells if not row[-1].startswith("not judged")]
         seen: dict[str, list[str]] = {name: [] for name in judged}
         for k, base in enumerate(bases):
-            gaps = {row[0]: lately(study, row[0], base) for row in cells}
+            gaps = {row[0]: lately(zoo, row[0], base) for row in cells}
             p = {name: by_hand(gap) for name, gap in gaps.items()}
             counted = holm_by_hand({name: p[name] for name in judged})
             for name, there, *numbers, _ in cells:

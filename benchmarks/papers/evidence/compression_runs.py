@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedloom.core.curves import at, last_tenth
+from fedloom.papers.series import roughness
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 
 from .lines import Line, script
-from .numbers import points, roughness, still_growing
+from .numbers import points, still_growing
 
 CLASSES = (1, 2, 5)
 PLAIN = "uncompressed"

@@ -1,4 +1,4 @@
-"""What is computed from curves: moving averages, roughness, where one is at a given x."""
+"""What is computed from curves and clients: growth, skewness, several seeds together."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.report.curve_data import mean
-from fedloom.server.evaluation import Curve, Evaluation
-
-WINDOW = 5  # evaluations of the moving mean that a curve's roughness is measured against
 GROWTH = 1.05  # by how much the last fifth must lie above the fifth before to be called growing
 
 
@@ -18,35 +14,6 @@ def points(rows: Iterable[Mapping[str, Any]], key: str) -> dict[int, float]:
     """{round: value} of the rows that have a finite value."""
     found = {int(r["round"]): float(r[key]) for r in rows if r.get(key) is not None}
     return {t: v for t, v in found.items() if math.isfinite(v)}
-
-
-def smoothed(curve: Mapping[int, float], ema: float | None = None) -> dict[int, float]:
-    """The debiased moving average at each evaluation, as runs compute it (FedACG: 0.9 per round).
-
-    >>> smoothed({1: 0.5, 2: 0.7})
-    {1: 0.5, 2: 0.6052631578947368}
-    """
-    state = Curve(ema=Evaluation().ema if ema is None else ema)
-    return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
-
-
-def roughness(curve: Mapping[int, float], window: int = WINDOW) -> float | None:
-    """How much a curve shakes: the mean of (a_t - m_t)^2 in squared points (a in shares), m_t the
-    centred mean of `window` evaluations; None where there are fewer.
-
-    FedACG's Figure A has such a number and leaves the window open; centred, so that a rising curve
-    is not taken for a shaking one.
-
-    >>> roughness({t: 0.01 * t for t in range(9)}) < 1e-9
-    True
-    >>> round(roughness({0: 0.0, 1: 0.03, 2: 0.0}, window=3), 9)
-    4.0
-    """
-    values = [100 * curve[t] for t in sorted(curve)]
-    side = window // 2
-    inner = range(side, len(values) - side)
-    middles = {i: math.fsum(values[i - side : i + side + 1]) / (2 * side + 1) for i in inner}
-    return mean([(values[i] - m) ** 2 for i, m in middles.items()])
 
 
 def skewness(values: Sequence[float]) -> float | None:

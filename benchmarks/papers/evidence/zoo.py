@@ -13,12 +13,14 @@ from .page import MISSING, Page, Plot, mib, per_cent, points_of, seeds_cell, tab
 from .zoo_claims import claims, papers
 from .zoo_fair import section
 from .zoo_plots import plots
-from .zoo_runs import BASE, SEEDS, Zoo, accuracies, gradients, reached, words_of
+from .zoo_runs import BASE, PARTS, SEEDS, Zoo, accuracies, gradients, reached, words_of
+
+GOAL = 80  # the recipe's target, in per cent
 
 
 def results(zoo: Zoo, part: str) -> str:
     """One row for each method that has a finished or failed run."""
-    target = goal(part)
+    target = GOAL
     head = ["method", "tuned", "seeds", "last tenth", f"less {BASE}", "p by Holm"]
     head += ["last", "best", "EMA, last", f"rounds to {target} %", f"MiB to {target} %"]
     head += ["MiB in all", f"at {BASE}'s MiB", "gradients", "s per round", "failed"]
@@ -30,11 +32,6 @@ def results(zoo: Zoo, part: str) -> str:
         else {}
     )
     return table(head, [_row(zoo, name, part, beside.get(name)) for name in names], texts=2)
-
-
-def goal(part: str) -> int:
-    """The target of a part's recipe, in per cent."""
-    return 75 if part == "fafed" else 80
 
 
 def _row(zoo: Zoo, name: str, part: str, less: Paired | None) -> list[str]:
@@ -52,7 +49,7 @@ def _row(zoo: Zoo, name: str, part: str, less: Paired | None) -> list[str]:
         seeds_cell([x["last"]["value"] for x in runs]),
         seeds_cell([x["best"]["value"] for x in runs]),
         seeds_cell([x["last_ema"] for x in runs]),
-        *_target(zoo, name, runs, goal(part) / 100),
+        *_target(zoo, name, runs, GOAL / 100),
         mib(mean(totals)),
         seeds_cell([ours for ours, _ in zoo.at_equal_bytes(name, part).values()]),
         f"{gradients(zoo.algorithm(name)):g}",
@@ -150,8 +147,7 @@ def failures(zoo: Zoo) -> str:
 def state(zoo: Zoo) -> str:
     """What is there, and what is not."""
     untuned = zoo.untuned()
-    where = "" if zoo.tuned == "dirichlet" else " in FAFED's own experiment"
-    said = [f"{len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned{where}."]
+    said = [f"{len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned."]
     said += [f"Not yet tuned: {', '.join(untuned)}."] if untuned else []
     for part in zoo.parts:
         words = words_of(part)
@@ -177,24 +173,19 @@ def state(zoo: Zoo) -> str:
 def make(lines: Sequence[Line], words: str) -> Page:
     """The page."""
     zoo = Zoo(script("zoo").METHODS, lines)
-    own = Zoo(script("zoo").OF_FAFED, lines, "fafed", ("fafed",))
     high = Zoo(script("zoo").HIGHER, lines, "higher", ("higher",))
-    studies = (zoo, own)
-    parts: list[str | Plot] = ["## What there is", "\n".join(map(state, studies))]
-    for study, part in ((zoo, "dirichlet"), (zoo, "two"), (own, "fafed")):
-        if any(study.finals(n, part) for n in study.methods):
-            said = words_of(part)
-            parts += [f"## {said[0].upper()}{said[1:]}", LEGEND, results(study, part)]
-            parts += plots(study, part)
-            parts += papers(study) if part == study.tuned else []
+    parts: list[str | Plot] = ["## What there is", state(zoo)]
+    for part, said in PARTS.items():
+        if any(zoo.finals(n, part) for n in zoo.methods):
+            parts += [f"## {said[0].upper()}{said[1:]}", LEGEND, results(zoo, part)]
+            parts += plots(zoo, part)
+            parts += papers(zoo) if part == zoo.tuned else []
         if part == "dirichlet":
             parts += section(zoo, high) or at_the_higher_rate(zoo, high)
     if parts[-1] != parts[1]:
-        parts += ["## The papers' claims", *claims(zoo, own)]
-    for study, note in ((zoo, TUNING), (own, TUNING_OWN)):
-        if any(study.tuning(n) for n in study.methods):
-            said = "" if study is zoo else f": {words_of(study.tuned)}"
-            parts += [f"## Tuning{said}", note, tuning(study)]
+        parts += ["## The papers' claims", *claims(zoo)]
+    if any(zoo.tuning(n) for n in zoo.methods):
+        parts += ["## Tuning", TUNING, tuning(zoo)]
     if failed := failures(zoo):
         parts += ["## Failed runs", failed]
     return Page("zoo", words, parts)
@@ -220,4 +211,3 @@ TUNING = (
     "out; in bold what was taken. *At the edge*: the best of what was tried was its first or last "
     "value, so that a better one may lie outside."
 )
-TUNING_OWN = "As above, over 60 rounds: every method with the five rates of the paper."

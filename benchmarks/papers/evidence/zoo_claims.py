@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedloom.papers.series import roughness
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, against, corrected, p_text, paired
 from fedloom.report.tables import fixed
 
-from .numbers import roughness
 from .page import (
     MISSING,
     Case,
@@ -24,19 +24,13 @@ from .page import (
     tested,
 )
 from .published import ACG_GAINS, CORRECTION, ZOO, Published
-from .zoo_runs import BASE, OWN_RATE, Zoo, accuracies, words_of
-
-# what else keeps a row from being judged: the part's tuning, and the method
-UNTUNED = {
-    ("fafed", "FedAdam"): "server rate and tau are defaults, not tuned",
-    ("fafed", "FedAMS"): "server rate and eps are defaults, not tuned",
-}
+from .zoo_runs import BASE, OWN_RATE, Zoo, accuracies
 
 
 def papers(zoo: Zoo) -> list[str | Plot]:
     """For each paper's table: every method's distance from FedAvg, there and here."""
     out: list[str | Plot] = []
-    for column in ZOO if zoo.tuned == "dirichlet" else ZOO[-1:]:
+    for column in ZOO:
         if not (found := _distances(column, zoo)):
             continue
         bases = [b for b in (BASE, OWN_RATE) if b in zoo.methods]
@@ -68,7 +62,7 @@ SIGNS = (
 def _gaps(zoo: Zoo, names: Sequence[str], base: str) -> dict[str, Paired]:
     """{method: less FedAvg}: of the judged ones with p corrected for how many they are."""
     found = {n: g for n in names if (g := zoo.gap(n, base)) is not None}
-    return found | corrected({n: g for n, g in found.items() if not _unequal(zoo, n)})
+    return found | corrected({n: g for n, g in found.items() if not zoo.unequal(n)})
 
 
 def _p(gap: Paired | None) -> str:
@@ -85,14 +79,9 @@ def _distances(column: Published, zoo: Zoo) -> dict[str, float]:
     return {v: gap for v, gap in there.items() if zoo.gap(v, BASE) is not None}
 
 
-def _unequal(zoo: Zoo, name: str, other: str = BASE) -> str:
-    """Why two methods are not compared; empty if they are."""
-    return zoo.unequal(name, other) or UNTUNED.get((zoo.tuned, name), "")
-
-
 def _sign(zoo: Zoo, name: str, there: float, gaps: Sequence[Paired | None]) -> str:
     """Whether the distance from FedAvg has the paper's sign. gaps: from FedAvg at each rate."""
-    if reason := _unequal(zoo, name):
+    if reason := zoo.unequal(name):
         return f"not judged: {reason}"
     words = {"yes": "as there", "no": "the other way"}
     seen = [
@@ -105,9 +94,9 @@ def _sign(zoo: Zoo, name: str, there: float, gaps: Sequence[Paired | None]) -> s
     return seen[0] if len(set(seen)) == 1 else f"{seen[0]}, at the common rate only"
 
 
-def claims(zoo: Zoo, own: Zoo) -> list[str | Plot]:
-    """The papers' claims with their verdicts; own: FAFED's experiment."""
-    best = [_best_of(column, zoo, own) for column in ZOO]
+def claims(zoo: Zoo) -> list[str | Plot]:
+    """The papers' claims with their verdicts."""
+    best = [_best_of(column, zoo) for column in ZOO]
     found = [*best, _gains(zoo), _smooth(zoo), _sam(zoo), _correction(zoo)]
     return [claims_table(found), NOTE]
 
@@ -124,14 +113,10 @@ NOTE = (
 )
 
 
-def _best_of(column: Published, zoo: Zoo, own: Zoo) -> Claim:
-    """Against all others in the paper's table; FAFED also in its own experiment."""
+def _best_of(column: Published, zoo: Zoo) -> Claim:
+    """Against all others in the paper's table."""
     says = f"{column.own} is the best of its table's {len(column.values)} methods"
-    cases = [_place(column, zoo)]
-    if column.own == "FAFED":
-        cases = [cases[0]._replace(of=words_of(zoo.tuned)), _place(column, own)]
-        cases[1] = cases[1]._replace(of=words_of(own.tuned))
-    return Claim(says, column.source, cases)
+    return Claim(says, column.source, [_place(column, zoo)])
 
 
 def _place(column: Published, zoo: Zoo) -> Case:

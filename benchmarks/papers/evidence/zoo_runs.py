@@ -10,23 +10,22 @@ from typing import Any
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.cli.method_costs import costs
 from fedloom.core.curves import at_equal, crossing, last_tenth, whole_round
+from fedloom.papers.series import smoothed
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, common_seeds, paired
 
 from .lines import Line, script
-from .numbers import smoothed
 from .traffic import sent_by
 
 BASE, OWN_RATE, SEEDS = "FedAvg", "FedAvg, rate of its own", 3
 NUISANCES = ("weight_decay", "clip")  # settings of no method: alike, or the methods do not compare
 PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
-FAFED = "FAFED's own experiment, 20 clients of five classes, all take part"
 
 
 def words_of(part: str) -> str:
     """What a part is."""
-    return FAFED if part == "fafed" else PARTS.get(part, part)
+    return PARTS.get(part, part)
 
 
 def needs(line: Line) -> Iterator[str]:
@@ -137,7 +136,7 @@ class Zoo:
 
     def nuisances(self, name: str) -> dict[str, str]:
         """The settings of no method, as its runs have them."""
-        local = RECIPES[script("zoo").PARTS[self.tuned].recipe]()["local"]
+        local = RECIPES[script("zoo").RECIPE]()["local"]
         chosen = f"{self.tried(name)[0]}={self.chosen(name)}"
         set_to = dict(c.split("=", 1) for c in (*self.methods[name].changes, chosen))
         found = {k: set_to.get(f"local.{k}", local.get(k, "none")) for k in NUISANCES}
@@ -206,8 +205,7 @@ class Zoo:
 
     def sent(self, name: str, line: Line, round: float) -> float:
         """Bytes up and down of all clients by the end of a round of a method's run."""
-        recipe = RECIPES[script("zoo").PARTS[line["part"]].recipe]()
-        population = int(recipe["data"]["partition"]["clients"])
+        population = int(RECIPES[script("zoo").RECIPE]()["data"]["partition"]["clients"])
         return sent_by(line, self.algorithm(name), population)(round)
 
     def by_bytes(self, name: str, line: Line) -> dict[float, float]:

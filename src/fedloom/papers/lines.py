@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,16 @@ _POINTS = 200  # of a curve, but for that of the headline metric, which targets 
 _SIZES = ("test_", "local_", "explored@", "replaced@")  # columns of sub-models
 
 
-def read(file: Path) -> list[Line]:
-    """The lines of a file; none if there is no file.
+def read(
+    file: Path,
+    needs: Callable[[Line], Iterable[str]] = lambda _: _NEEDED,
+    again: str = "and the same command makes it again from the run's folder",
+) -> list[Line]:
+    """The lines of a file; none if there is no file. needs: the keys that a line must have.
 
-    A last line without its end is one that a kill cut off, and is left out. Raises DataError, with
-    file and line, for any other line that is no JSON object or lacks a key.
+    A last line without its end is one that is being written, or that a kill cut off, and is left
+    out. Raises DataError, with file and line, for any other line that is no JSON object or lacks a
+    key; again: what makes it again.
     """
     if not file.is_file():
         return []
@@ -39,18 +44,15 @@ def read(file: Path) -> list[Line]:
     whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
     out: list[Line] = []
     for number, line in enumerate(whole.splitlines(), start=1):
+        place, remedy = f"{file}, line {number}", f"remove the line, {again}"
         try:
             found = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"{file}, line {number} is no JSON ({error.msg}); remove the line, and the same "
-                "command makes it again from the run's folder"
-            ) from error
-        if not isinstance(found, dict) or any(key not in found for key in _NEEDED):
-            raise DataError(
-                f"{file}, line {number} is no line of evidence; remove it, and the same command "
-                "makes it again from the run's folder"
-            )
+            raise DataError(f"{place} is no JSON ({error.msg}); {remedy}") from error
+        if not isinstance(found, dict):
+            raise DataError(f"{place} is no object: {line[:60]}; {remedy}")
+        if missing := [key for key in needs(found) if key not in found]:
+            raise DataError(f"{place} has no {', '.join(missing)}; {remedy}")
         out.append(found)
     return out
 

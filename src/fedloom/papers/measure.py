@@ -14,7 +14,7 @@ from .entry import Entry, Protocol, Row, Wanted
 from .lines import Line
 from .plan import paper_rounds
 from .published_tables import published, settings_of, tables_of
-from .series import Series, points, share_of, smoothed
+from .series import Series, points, roughness, share_of, smoothed
 
 BASE = "FedAvg"
 Seen = Mapping[str, Line]  # of one protocol and seed: {row: its line}
@@ -147,12 +147,7 @@ def _error_curve(line: Line, size: str) -> dict[int, float]:
 
 
 def _roughness(line: Line, where: dict[str, str], context: Context) -> float | None:
-    """The mean of (a_t - m_t)^2 in squared points, m_t the centred mean of `window` evaluations."""
-    curve = points(line, "curve")
-    values, window = [100 * curve[t] for t in sorted(curve)], int(where["window"])
-    starts = range(len(values) - window + 1)
-    middles = [math.fsum(values[a : a + window]) / window for a in starts]
-    return mean([(values[a + window // 2] - m) ** 2 for a, m in zip(starts, middles, strict=True)])
+    return roughness(points(line, "curve"), int(where["window"]))
 
 
 # --------------------------------------------------------------------------------------- to targets

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..report.curve_data import mean
 from ..server.evaluation import Curve
 from .lines import Line
 
@@ -21,6 +22,22 @@ def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
     """FedACG's moving average, debiased; evaluations r rounds apart decay by 0.9^r."""
     state = Curve(ema=EMA)
     return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
+
+
+def roughness(curve: Mapping[int, float], window: int = 5) -> float | None:
+    """How much a curve of shares shakes: the mean of (a_t - m_t)^2 in squared points, m_t the mean
+    of `window` evaluations around it, so that a rising curve is not taken for a shaking one; None
+    where there are fewer.
+
+    >>> roughness({t: 0.01 * t for t in range(9)}) < 1e-9
+    True
+    >>> round(roughness({0: 0.0, 1: 0.03, 2: 0.0}, window=3), 9)
+    4.0
+    """
+    values = [100 * curve[t] for t in sorted(curve)]
+    starts = range(len(values) - window + 1)
+    middles = [math.fsum(values[a : a + window]) / window for a in starts]
+    return mean([(values[a + window // 2] - m) ** 2 for a, m in zip(starts, middles, strict=True)])
 
 
 def share_of(size: str) -> float:
