@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedloom.papers import published, value_of
+from fedloom.papers import published
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,10 @@ ZOO = (
 )
 
 
-def _alone_and_ahead(method: str) -> tuple[float, float]:
-    """FedACG, Table Aa: CIFAR-100, 5 of 100, moving average at round 1,000: alone, and with the
-    look-ahead.
-    """
-    place = ("acc_ema_pct", "round=1000")
-    alone, ahead = (
-        value_of("fedacg", "Aa", name, *place, dataset="CIFAR-100")
-        for name in (method, f"{method} + ACG")
-    )
-    return alone, ahead
-
-
-ACG_GAINS = {method: _alone_and_ahead(method) for method in ("FedMLB", "FedLC", "FedDecorr")}
+# FedACG, Table Aa: CIFAR-100, 5 of 100, average at round 1,000: alone, and with the look-ahead
+_AA = _column("fedacg", "Aa", "acc_ema_pct", "round=1000", "CIFAR-100")
+ACG_GAINS = {name: (_AA[name], _AA[f"{name} + ACG"]) for name in ("FedMLB", "FedLC", "FedDecorr")}
 
 # FedSMOO, Table 8: CIFAR-10, three classes a client: all of FedSMOO less it without the correction
-CORRECTION = value_of("fedsmoo", "8", "FedSMOO", "test_acc_pct", "round=800") - value_of(
-    "fedsmoo", "8", "FedDyn+SAM", "test_acc_pct", "round=800"
-)
+_PARTS = _column("fedsmoo", "8", "test_acc_pct", "round=800", "CIFAR-10")
+CORRECTION = _PARTS["FedSMOO"] - _PARTS["FedDyn+SAM"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import ConfigError, did_you_mean
 from .entry import SCALES, Claim, Entry, Protocol, Row, Wanted
-from .published_tables import PAPERS, Cell, published, value_of
+from .published_tables import PAPERS, Cell, published
 from .reading import Reading
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "entries_of",
     "entry",
     "published",
-    "value_of",
 ]
 
 _READ = [Reading(paper) for paper in PAPERS]

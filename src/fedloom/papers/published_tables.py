@@ -1,11 +1,12 @@
-"""The numbers that the papers print: one CSV file per table in `published`, a row per cell."""
+"""The numbers that the papers print: one CSV file per table in `published`, laid out as printed."""
 
 from __future__ import annotations
 
 import csv
 import functools
 import importlib.resources
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 PAPERS = ("fedacg", "fiarse", "fafed", "cfedavg", "fedsmoo")
@@ -20,8 +21,6 @@ class Cell:
     printed, None where the paper prints no number, as in "1000+", which is then the text.
     """
 
-    paper: str
-    table: str
     method: str
     dataset: str
     setting: Mapping[str, str]
@@ -68,26 +67,45 @@ def settings_of(text: str) -> dict[str, str]:
 def published(paper: str, table: str) -> tuple[Cell, ...]:
     """The cells of a table in the order of the file; none for a table without numbers. A table in
     parts, such as FAFED's 2_low, is named with its part.
+
+    A file has blocks, as the printed table: four lines of headings over the columns, of which an
+    empty one is that to its left ("-" for none), and a line for each method, with its own settings
+    after a semicolon.
     """
     file = importlib.resources.files(__package__) / "published" / f"{paper}_table{table}.csv"
     if not file.is_file():
         return ()
-    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    return tuple(
-        Cell(
-            row["paper"],
-            row["table"],
-            row["method"],
-            row["dataset"],
-            settings_of(row["setting"]),
-            row["metric"],
-            row["at"],
-            float(row["value"]) if row["value"] else None,
-            float(row["std"]) if row["std"] else None,
-            row["value_text"],
-        )
-        for row in rows
-    )
+    out = []
+    for block in file.read_text(encoding="utf-8").split("\n\n"):
+        lines = [*csv.reader(block.splitlines())]
+        columns = [*zip(*(_spanning(heads) for _, *heads in lines[:4]), strict=True)]
+        for name, *texts in lines[4:]:
+            method, _, own = name.partition(";")
+            for text, (dataset, setting, metric, at) in zip(texts, columns, strict=True):
+                if text:
+                    settings = settings_of(setting) | settings_of(own)
+                    number = _number_of(text)
+                    out.append(Cell(method, dataset, settings, metric, at, *number))
+    return tuple(out)
+
+
+def _spanning(heads: Sequence[str]) -> list[str]:
+    """Headings, an empty one as the one to its left."""
+    full = itertools.accumulate(heads, lambda left, head: head or left)
+    return ["" if head == "-" else head for head in full]
+
+
+def _number_of(text: str) -> tuple[float | None, float | None, str]:
+    """Value, standard deviation and text of a printed cell.
+
+    >>> _number_of("79.52±0.13"), _number_of("1000+")
+    ((79.52, 0.13, ''), (None, None, '1000+'))
+    """
+    value, _, std = text.partition("±")
+    try:
+        return float(value), float(std) if std else None, ""
+    except ValueError:
+        return None, None, text
 
 
 @functools.cache
@@ -97,23 +115,3 @@ def tables_of(paper: str) -> tuple[str, ...]:
     start = f"{paper}_table"
     names = (file.name for file in folder.iterdir())
     return tuple(sorted(n.removeprefix(start)[:-4] for n in names if n.startswith(start)))
-
-
-def value_of(paper: str, table: str, method: str, metric: str, at: str, **setting: str) -> float:
-    """One printed number. Raises LookupError unless exactly one cell is meant.
-
-    >>> value_of("fedsmoo", "8", "FedSMOO", "test_acc_pct", "round=800")
-    81.58
-    """
-    dataset = setting.pop("dataset", None)
-    found = [
-        c.value
-        for c in published(paper, table)
-        if (c.method, c.metric, c.at) == (method, metric, at)
-        and dataset in (None, c.dataset)
-        and c.has(setting)
-        and c.value is not None
-    ]
-    if len(found) != 1:
-        raise LookupError(f"{paper}, table {table}: {len(found)} cells of {method}, {metric} {at}")
-    return found[0]
