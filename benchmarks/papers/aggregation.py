@@ -15,91 +15,73 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from evidence.lines import RESULTS, made_by
+from evidence.lines import RESULTS, Line, made_by
+from evidence.lines import read as lines_of
+from evidence.page import table
 
 from fedloom.config import resolve
 
-Line = dict[str, Any]
 Runs = dict[str, list[str]]
 
-ROBUST = [
-    "cohort=20",
-    "rounds=30",
-    "weighting=uniform",
-    "data.partition.alpha=1.0",
-    "evaluate.every=30",
-    "evaluate.clients=false",
-]
+ROBUST = (
+    "cohort=20 rounds=30 weighting=uniform data.partition.alpha=1.0 evaluate.every=30 "
+    "evaluate.clients=false"
+)
 RULES = {
-    "mean": ["aggregation=mean"],
-    "norm bound 0.3": ["aggregation=norm_bound", "aggregation.norm=0.3"],
-    "centred clipping 0.1": [
-        "aggregation=centred_clipping",
-        "aggregation.radius=0.1",
-        "aggregation.steps=3",
-    ],
-    "geometric median": ["aggregation=geometric_median"],
-    "median": ["aggregation=median"],
-    "trimmed mean 0.4": ["aggregation=trimmed_mean", "aggregation.trim=0.4"],
-    "multi-krum 5": ["aggregation=krum", "aggregation.hostile=0.4", "aggregation.several=5"],
+    "mean": "aggregation=mean",
+    "norm bound 0.3": "aggregation=norm_bound aggregation.norm=0.3",
+    "centred clipping 0.1": "aggregation=centred_clipping aggregation.radius=0.1 "
+    "aggregation.steps=3",
+    "geometric median": "aggregation=geometric_median",
+    "median": "aggregation=median",
+    "trimmed mean 0.4": "aggregation=trimmed_mean aggregation.trim=0.4",
+    "multi-krum 5": "aggregation=krum aggregation.hostile=0.4 aggregation.several=5",
 }
 ATTACKS = {
-    "sign flip x 3": ["attack=sign_flip", "attack.strength=3"],
-    "label flip": ["attack=label_flip"],
-    "a little is enough": ["attack=alie"],
-    "inner product x 2": ["attack=ipm", "attack.strength=2"],
+    "sign flip x 3": "attack=sign_flip attack.strength=3",
+    "label flip": "attack=label_flip",
+    "a little is enough": "attack=alie",
+    "inner product x 2": "attack=ipm attack.strength=2",
 }
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 
-PRIVATE = [
-    "model=logistic",
-    "model.inputs=64",
-    "cohort=0.5",
-    "rounds=30",
-    "sampling=poisson",
-    "weighting=uniform",
-    "data.partition=iid",
-    "data.partition.clients=200",
-    "evaluate.every=30",
-    "evaluate.clients=false",
-]
+PRIVATE = (
+    "model=logistic model.inputs=64 cohort=0.5 rounds=30 sampling=poisson weighting=uniform "
+    "data.partition=iid data.partition.clients=200 evaluate.every=30 evaluate.clients=false"
+)
 NOISES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 CLIPS = {
-    "clip 0.3": ["aggregation.clip=0.3"],
-    "clip 1": ["aggregation.clip=1.0"],
-    "clip follows the median": [
-        "aggregation.clip=0.1",
-        "aggregation.quantile=0.5",
-        "aggregation.count_noise=20",
-    ],
+    "clip 0.3": "aggregation.clip=0.3",
+    "clip 1": "aggregation.clip=1.0",
+    "clip follows the median": "aggregation.clip=0.1 aggregation.quantile=0.5 "
+    "aggregation.count_noise=20",
 }
 
 
 def robust() -> Runs:
     """{name: changes of the recipe digits}. Without attackers the attack does not matter."""
-    runs = {f"{rule}, none, 0": [*ROBUST, *more] for rule, more in RULES.items()}
+    runs = {f"{rule}, none, 0": f"{ROBUST} {more}" for rule, more in RULES.items()}
     for attack, how in ATTACKS.items():
         for share in SHARES[1:]:
             for rule, more in RULES.items():
-                name = f"{rule}, {attack}, {share:g}"
-                runs[name] = [*ROBUST, *more, *how, f"attack.share={share}"]
-    return runs
+                changes = f"{ROBUST} {more} {how} attack.share={share}"
+                runs[f"{rule}, {attack}, {share:g}"] = changes
+    return {name: changes.split() for name, changes in runs.items()}
 
 
 def private() -> Runs:
     """{name: changes of the recipe digits}."""
-    runs = {"without noise": [*PRIVATE, "aggregation=mean"]}
+    runs = {"without noise": f"{PRIVATE} aggregation=mean"}
     for clip, more in CLIPS.items():
         for noise in NOISES:
-            own = ["aggregation=dp", f"aggregation.noise={noise}", *more]
-            runs[f"{clip}, {noise:g}"] = [*PRIVATE, *own]
-    return runs
+            own = f"aggregation=dp aggregation.noise={noise} {more}"
+            runs[f"{clip}, {noise:g}"] = f"{PRIVATE} {own}"
+    return {name: changes.split() for name, changes in runs.items()}
 
 
 def read(file: Path) -> dict[str, Line]:
     """The lines that there are, by name."""
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    return {line["run"]: line for line in map(json.loads, text.splitlines())}
+    return {line["run"]: line for line in lines_of(file, lambda _: ("run", "changes", "accuracy"))}
 
 
 def run(file: Path, runs: Runs) -> None:
@@ -125,11 +107,6 @@ def percent(line: Line | None) -> str:
     return "-" if line is None else f"{100 * line['accuracy']:.1f}"
 
 
-def grid(head: list[str], rows: list[list[str]]) -> list[str]:
-    """A Markdown table."""
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-
-
 def robust_tables(lines: dict[str, Line]) -> Iterator[str]:
     """A table for each attack."""
     for attack in ATTACKS:
@@ -138,7 +115,7 @@ def robust_tables(lines: dict[str, Line]) -> Iterator[str]:
             [rule, *(percent(lines.get(f"{rule}, {names[s]}")) for s in SHARES)] for rule in RULES
         ]
         heads = ["accuracy, %", *(f"{100 * s:.0f} % hostile" for s in SHARES)]
-        yield "\n".join(["", f"## {attack[0].upper()}{attack[1:]}", "", *grid(heads, rows)])
+        yield f"\n## {attack[0].upper()}{attack[1:]}\n\n{table(heads, rows)}"
 
 
 def private_tables(lines: dict[str, Line]) -> Iterator[str]:
@@ -152,7 +129,7 @@ def private_tables(lines: dict[str, Line]) -> Iterator[str]:
             costs = [f"{known[k]:.2f}" for k in ("epsilon_tight", "epsilon")]
         rows.append([f"{noise:g}", *costs, *map(percent, found)])
     heads = ["noise", "epsilon (PLD)", "epsilon (RDP)", *(f"{clip}, accuracy %" for clip in CLIPS)]
-    yield "\n".join(["", *grid(heads, rows), ""])
+    yield f"\n{table(heads, rows)}\n"
     yield f"Without noise and clipping: {percent(lines.get('without noise'))} %."
 
 

@@ -6,7 +6,7 @@ import csv
 import functools
 import importlib.resources
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 PAPERS = ("fedacg", "fiarse", "fafed", "cfedavg", "fedsmoo")
@@ -91,7 +91,7 @@ def published(paper: str, table: str) -> tuple[Cell, ...]:
 
 def _spanning(heads: Sequence[str]) -> list[str]:
     """Headings, an empty one as the one to its left."""
-    full = itertools.accumulate(heads, lambda left, head: head or left)
+    full: Iterator[str] = itertools.accumulate(heads, lambda left, head: head or left)
     return ["" if head == "-" else head for head in full]
 
 

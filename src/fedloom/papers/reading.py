@@ -82,7 +82,7 @@ class Reading:
         method: str = "",
         on: Mapping[str, str] | None = None,
         grid: str = "",
-        **more: str,
+        setting: str = "",
     ) -> Row:
         """of: the row whose changes it has, too; name: if the key is not; method: of its published
         cells, if the name is not.
@@ -95,7 +95,7 @@ class Reading:
             changes=f"{like.changes} {changes}".strip(),
             on={**like.on, **own},
             grid=self._grid(grid),
-            **more,
+            setting=setting,
         )
 
     def _grid(self, names: str) -> Words:
@@ -175,10 +175,10 @@ class Reading:
 
     def _claims(self, entry: Entry, words: str | Words) -> Iterator[Claim]:
         """A claim, or with alternatives several. Its words may be of a named one, and more."""
-        words = {"of": words} if isinstance(words, str) else dict(words)
-        while of := words.pop("of", ""):
-            words = self._words["claims"][of] | words
-        for _, one in picked({words["says"]: words}):
+        full: Words = {"of": words} if isinstance(words, str) else dict(words)
+        while of := full.pop("of", ""):
+            full = self._words["claims"][of] | full
+        for _, one in picked({full["says"]: full}):
             yield self._claim(entry, **one)
 
     def _claim(
@@ -190,9 +190,9 @@ class Reading:
         but: str = "",
         on: str | None = None,
         only: str = "",
-        **more: str,
+        without: str = "",
     ) -> Claim:
-        """but: the rows that it is not about; only, except: its protocols, with * for any words."""
+        """but: the rows that it is not about; only, without: its protocols, * for any words."""
         metric, _, at = (self._words.get("on", "") if on is None else on).partition(" ")
         apart = {*better.split(), *but.split()}
         rest = [row.key for row in entry.rows if row.key not in apart] if but else than.split()
@@ -201,7 +201,6 @@ class Reading:
             names = (name for word in words.split() for name in spread(word))
             return any(fnmatchcase(protocol.name, name) for name in names)
 
-        without = more.get("except", "")
         places = [
             p.name
             for p in entry.protocols
