@@ -10,12 +10,11 @@ come with scikit-learn: nothing is downloaded. Minutes on two cores; private nee
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from evidence.lines import RESULTS, Line, made_by
+from evidence.lines import RESULTS, Line, append, made_by
 from evidence.lines import read as lines_of
 from evidence.page import table
 
@@ -81,7 +80,7 @@ def private() -> Runs:
 
 def read(file: Path) -> dict[str, Line]:
     """The lines that there are, by name."""
-    return {line["run"]: line for line in lines_of(file, lambda _: ("run", "changes", "accuracy"))}
+    return {line["run"]: line for line in lines_of(file)}
 
 
 def run(file: Path, runs: Runs) -> None:
@@ -96,8 +95,7 @@ def run(file: Path, runs: Runs) -> None:
             aggregation = experiment.plan().aggregation
             state = aggregation.init(experiment.net().init(), 100.0, 0.5)
             line |= aggregation.summary(state, last["round"])
-        with file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(line | made_by()) + "\n")
+        append(file, line | made_by())
         print(f"{name}: {line['accuracy']:.3f}", flush=True)
 
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
-from evidence.lines import RESULTS, made_by
+from evidence.lines import RESULTS, append, made_by, read
 
 from fedloom.config import from_run, resolve
 
@@ -53,12 +52,6 @@ def plan() -> dict[str, tuple[str, list[str]]]:
     for way in ("uncompressed", "topk .99"):
         runs[f"mnist p=1, {way}"] = ("cfedavg_mnist", WAYS[way])
     return runs
-
-
-def finished() -> dict[str, dict[str, Any]]:
-    """The lines that there are, by name."""
-    text = LINES.read_text(encoding="utf-8") if LINES.exists() else ""
-    return {line["run"]: line for line in map(json.loads, text.splitlines())}
 
 
 def run(name: str, recipe: str, changes: list[str], engine: str) -> dict[str, Any]:
@@ -97,7 +90,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--engine", default="workers:2")
     options = parser.parse_args()
-    done = finished()
+    done = {line["run"] for line in read(LINES)}
     chosen = {k: v for k, v in plan().items() if all(word in k for word in options.only)}
     if not chosen:
         parser.error(f"no run has {' '.join(options.only)} in its name; --list names them")
@@ -106,8 +99,7 @@ def main() -> None:
             print(f"{'done' if name in done else 'open'}  {name}: {recipe} {' '.join(changes)}")
             continue
         line = run(name, recipe, changes, options.engine)
-        with open(LINES, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append(LINES, line)
         print(f"done  {name}: {line['last']}")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
-from evidence.lines import RESULTS, made_by
+from evidence.lines import RESULTS, append, made_by, read
 
 from fedloom.config import Config, resolve
 from fedloom.storage.identity import digest
@@ -77,12 +77,6 @@ def wanted(
             yield about, resolve("fiarse_fashion", [*overrides, f"engine={engine}"])
 
 
-def finished() -> list[dict[str, Any]]:
-    """The lines that are there."""
-    text = LOG.read_text(encoding="utf-8") if LOG.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def kept(curve: dict[int, float]) -> dict[int, float]:
     """What a line keeps of a curve: round 1 and every fifth, six decimals. With every round's
     exploration a line has 63 KB.
@@ -116,14 +110,12 @@ def main() -> None:
     seeds = options.seeds or (3 if options.part == "main" else 1)
     keys = ("part", "method", "seed", "settings")
     for about, config in wanted(options.part, seeds, options.changes, options.engine):
-        done = any(all(line.get(k) == about[k] for k in keys) for line in finished())
+        done = any(all(line.get(k) == about[k] for k in keys) for line in read(LOG))
         name = f"{options.part}-{about['method'].replace(' ', '-')}-{digest(about['settings'])}"
         if options.list or done:
             print(f"{name}, seed {about['seed']}: {'done' if done else 'missing'}")
             continue
-        line = go(about, config, options.runs / name)
-        with LOG.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
+        append(LOG, go(about, config, options.runs / name))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.command import as_command
-from evidence.lines import RESULTS, made_by
+from evidence.lines import RESULTS, append, made_by, read
 
 from fedloom.config import resolve
 from fedloom.recipes import RECIPES
@@ -131,12 +131,6 @@ PARTS: dict[str, Part] = {
 }
 
 
-def lines() -> list[dict[str, Any]]:
-    """What has been run."""
-    text = LINES.read_text(encoding="utf-8") if LINES.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def typed(name: str, part: str, stage: str, choice: Mapping[str, str], seed: int) -> list[str]:
     """The changes of the recipe that a run of a method consists of."""
     of = PARTS[part]
@@ -157,7 +151,7 @@ def record(method: str, part: str, stage: str, trial: Trial) -> dict[str, Any]:
     """The line of a run: the one that there is, or run it, or go on with it."""
     key = {"method": method, "part": part, "stage": stage}
     key |= {"hash": settings_hash(method, part, stage, trial.choice, trial.seed)}
-    for line in lines():
+    for line in read(LINES):
         if all(line[k] == v for k, v in key.items()):
             return line
     state = run_trial(trial, progress=True)
@@ -167,8 +161,7 @@ def record(method: str, part: str, stage: str, trial: Trial) -> dict[str, Any]:
     else:
         line |= _numbers(trial.folder)
     line |= {"date": datetime.date.today().isoformat(), **made_by()}
-    with LINES.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    append(LINES, line)
     print(f"done  {method}, {part}, {stage}, seed {trial.seed}, {dict(trial.choice)}", flush=True)
     return line
 
@@ -243,7 +236,7 @@ def main() -> None:
 def told(names: list[str], part: str) -> None:
     """Say what there is."""
     for name in names:
-        there = [(x["part"], x["stage"]) for x in lines() if x["method"] == name]
+        there = [(x["part"], x["stage"]) for x in read(LINES) if x["method"] == name]
         tuning = there.count((PARTS[part].tuned, "tuning"))
         print(f"{name}: {tuning} of tuning, {there.count((part, 'final'))} of {part}")
 

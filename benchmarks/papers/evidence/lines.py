@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.commit import commit
-from fedloom.papers.lines import made_by
+from fedloom.papers.lines import append, made_by
 from fedloom.papers.lines import read as read_lines
 
-__all__ = ["RESULTS", "Line", "commit", "made_by", "read", "script"]
+__all__ = ["RESULTS", "Line", "append", "commit", "made_by", "read", "script"]
 
 Line = dict[str, Any]
 _SCRIPTS = Path(__file__).resolve().parents[1]
 RESULTS = _SCRIPTS.parents[1] / "docs" / "results"  # lines, hand-written words, pages, pictures
 
 
-def read(path: Path, needs: Callable[[Line], Iterable[str]]) -> list[Line]:
+def read(path: Path, needs: Callable[[Line], Iterable[str]] = lambda _: ()) -> list[Line]:
     """The finished runs of a file; none if there is no file. needs: the keys that a line must have.
     Raises DataError, with file and line, for a line that is none.
     """
