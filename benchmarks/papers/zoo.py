@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,9 +36,7 @@ from fedloom.sweep import Trial, plan, run_trial
 
 LINES, RUNS = RESULTS / "zoo.jsonl", Path("runs/zoo")
 RECIPE, TRIED = "zoo_fashion_mnist", 150  # rounds of a trial
-RATES = "local.lr=0.1,0.2,0.4"
-FINE = "local.lr=0.01,0.03,0.1"
-DECAY = "local.weight_decay=0.0001,0.0003,0.001"  # FedCM's pulls as if divided by its alpha
+WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -48,70 +47,19 @@ class Method:
     tried: str
 
 
-def _of(name: str, tried: str, *more: str) -> Method:
-    return Method((f"algorithm={name}", *more), tried)
+def _methods(words: Mapping[str, str]) -> dict[str, Method]:
+    split = {name: text.split() for name, text in words.items()}
+    return {name: Method(tuple(changes), tried) for name, (*changes, tried) in split.items()}
 
 
-def _loss(name: str, tried: str, algorithm: str = "fedavg") -> Method:
-    return Method((f"algorithm={algorithm}", f"objective={name}"), tried)
-
-
-ACG = "algorithm.beta=0"  # the look-ahead alone, as in FedACG's Table A
-METHODS: dict[str, Method] = {
-    "FedAvg": _of("fedavg", "local.lr=0.05,0.1,0.2"),
-    "FedAvg, rate of its own": _of("fedavg", "local.lr=0.3,0.4,0.5"),
-    "FedProx": _of("fedprox", "algorithm.mu=0.001,0.01,0.1"),
-    "FedAvgM": _of("fedavgm", "algorithm.beta=0.4,0.6,0.8"),
-    "SCAFFOLD": _of("scaffold", RATES),
-    "FedACG": _of("fedacg", "algorithm.lam=0.8,0.85,0.9"),
-    "FedSMOO": _of("fedsmoo", "algorithm.beta=10,30,100"),
-    "FedDyn": _of("feddyn", "algorithm.alpha=0.001,0.01,0.1"),
-    "FAFED": _of("fafed", "local.lr=0.003,0.01,0.03", "local.clip=none", "algorithm.alpha=0.1"),
-    "FedCM": _of("fedcm", "algorithm.alpha=0.1,0.3,0.5"),
-    "FedDC": _of("feddc", "algorithm.alpha=0.001,0.01,0.1"),
-    "FedSAM": _of("fedsam", "algorithm.rho=0.001,0.01,0.1"),
-    "MoFedSAM": _of("mofedsam", "algorithm.alpha=0.1,0.3,0.5"),
-    "FedSpeed": _of("fedspeed", "algorithm.alpha=0.001,0.01,0.1"),
-    "FedAdam": _of("fedadam", "algorithm.server_lr=0.003,0.01,0.03"),
-    "FedAdagrad": _of("fedadagrad", "algorithm.server_lr=0.01,0.03,0.1"),
-    "FedYogi": _of("fedyogi", "algorithm.server_lr=0.003,0.01,0.03"),
-    "FedAMS": _of("fedams", "algorithm.server_lr=0.01,0.03,0.1"),
-    "STEM": _of("stem", FINE, "local.clip=none"),
-    "STEM, alpha 0.9": _of("stem", FINE, "local.clip=none", "algorithm.alpha=0.9"),
-    "FAFED, alpha 0.9": _of(
-        "fafed", "local.lr=0.003,0.01,0.03", "local.clip=none", "algorithm.alpha=0.9"
-    ),
-    "FedCM, alpha 0.1": _of("fedcm", DECAY, "algorithm.alpha=0.1"),
-    "MoFedSAM, alpha 0.1": _of("mofedsam", DECAY, "algorithm.alpha=0.1"),
-    "naive local adaptive": _of("naive_adaptive", "local.lr=0.001,0.003,0.01"),
-    "FedNova": _of("fednova", "local.lr=0.2"),
-    "MOON": _loss("moon", "objective.mu=0.1,1,5"),
-    "FedNTD": _loss("fedntd", "objective.beta=0.1,0.3,0.6"),
-    "FedLC": _loss("fedlc", "objective.tau=0.5,1,2"),
-    "FedDecorr": _loss("feddecorr", "objective.beta=0.001,0.01,0.1"),
-    "FedMLB": _loss("fedmlb", "objective.lam1=0.3,1,3"),
-    "FedMLB + ACG": Method(
-        ("algorithm=fedacg", ACG, "objective=fedmlb"), "algorithm.lam=0.8,0.85,0.9"
-    ),
-    "FedLC + ACG": Method(
-        ("algorithm=fedacg", ACG, "objective=fedlc"), "algorithm.lam=0.8,0.85,0.9"
-    ),
-    "FedDecorr + ACG": Method(
-        ("algorithm=fedacg", ACG, "objective=feddecorr"), "algorithm.lam=0.8,0.85,0.9"
-    ),
-}
-
-
+METHODS = _methods(WORDS["methods"])
 # FedAvg's best rate is above the common one, so every method is tuned once more at that rate, or
 # over higher ones; and FedAvg with FedCM's and MoFedSAM's other decay
 HIGHER = {
     name: replace(method, changes=(*method.changes, "local.lr=0.4"))
     for name, method in METHODS.items()
     if not method.tried.startswith("local.lr=")
-} | {
-    "SCAFFOLD": _of("scaffold", "local.lr=0.3,0.5,0.8"),
-    "FedAvg, decay 0.0001": _of("fedavg", "local.lr=0.2,0.4,0.8", "local.weight_decay=0.0001"),
-}
+} | _methods(WORDS["higher"])
 
 
 @dataclass(frozen=True)
