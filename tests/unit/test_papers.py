@@ -38,6 +38,16 @@ def test_all_tables_are_in_the_package() -> None:
         t for p in PAPERS for t in tables_of(p)
     }
     assert [c.value for c in published("fafed", "2_high") if c.method == "FAFED"] == [0.8188]
+    # a heading spans the columns to its right, and a method may have settings of its own
+    wanted = {"clients": "100", "participation": "0.1", "c": "10"}
+    (cell,) = [c for c in published("fedsmoo", "1") if c.method == "FedAvg" and c.has(wanted)]
+    assert (cell.dataset, cell.metric, cell.at) == ("CIFAR-100", "test_acc_pct", "round=800")
+    assert (cell.value, cell.std, cell.text) == (40.23, 0.31, "")
+    wanted = {"clients": "500", "local_reg": "1", "server_momentum": "0"}
+    found = {c.method: c.value for c in published("fedacg", "4") if c.has(wanted)}
+    assert found == {"FedProx": 36.16}, "the last of CIFAR-10 and CIFAR-100"
+    late = [c for c in published("fedacg", "1a") if c.value is None]
+    assert {c.at.partition("=")[0] for c in late} == {"acc"} and late[0].text == "1000+"
 
 
 @pytest.mark.parametrize("found", RUNS, ids=lambda e: e.id)
