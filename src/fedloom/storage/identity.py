@@ -44,6 +44,7 @@ SEEDS = ("seed", "data.seed")
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
     "local.clip_pull": (True, None),
+    "algorithm.matrix": ("coordinate", None),
     "data.standardise": (False, "table"),
     "data.rules": ([], "table"),
     "data.class_names": ([], "table"),
