@@ -56,13 +56,16 @@ def folders(
     clients = _inside(root)
     if not clients:
         raise DataError(f"{root} holds no folders; put every client's data into one of its own")
-    classes: tuple[str, ...] = ()
+    arrays = any(_is_array(client) for client in clients)
+    classes = () if arrays else _classes(clients)
+    found: list[dict[str, Part]] = []
+    for client in clients:
+        try:
+            found.append(_arrays(client) if arrays else _pictures(client, classes, size))
+        except DataError as error:
+            raise DataError(f"client {client.name}: {error}") from error
     transform = None
-    if any(_is_array(client) for client in clients):
-        found = [_arrays(client) for client in clients]
-    else:
-        classes = _classes(clients)
-        found = [_pictures(client, classes, size) for client in clients]
+    if not arrays:
         channels, how = found[0]["train"][0].shape[1], {"rotate": rotate, "crop": crop}
         transform = Images.centred(channels, mean, std, flip=flip, **how)
     names = [client.name for client in clients]
@@ -103,7 +106,7 @@ def _arrays(client: Path) -> dict[str, Part]:
         else:
             values = {path.stem: read_npy(path) for path in sorted(client.glob("*.npy"))}
     except ValueError as error:
-        raise DataError(f"client {client.name}: arrays in {client} are damaged: {error}") from error
+        raise DataError(f"arrays in {client} are damaged: {error}") from error
     out: dict[str, Part] = {}
     for split, before in (("train", ""), ("test", "test_")):
         names = (f"{before}inputs", f"{before}targets")
@@ -111,9 +114,9 @@ def _arrays(client: Path) -> dict[str, Part]:
             continue
         for name in names:
             if name not in values:
-                raise DataError(f"client {client.name}: {client} has no array {name}")
+                raise DataError(f"{client} has no array {name}")
         if not values[names[0]].size:
-            raise DataError(f"client {client.name}: {before}inputs of {client} hold no samples")
+            raise DataError(f"{before}inputs of {client} hold no samples")
         out[split] = (values[names[0]], values[names[1]])
     return out
 
@@ -143,21 +146,18 @@ def _pictures(client: Path, classes: tuple[str, ...], size: int | None) -> dict[
         if not files:
             if split == "train":
                 raise DataError(
-                    f"client {client.name}: {client} holds neither data.npz nor pictures in a "
-                    "folder per class; give it some, or take the folder away"
+                    f"{client} holds neither data.npz nor pictures in a folder per class; give it "
+                    "some, or take the folder away"
                 )
             continue
         pictures: list[Any] = []
         shape = None if size is None else (size, size)
         for path, _ in files:
-            try:
-                picture = open_picture(path, shape, size is not None, None)
-            except DataError as error:
-                raise DataError(f"client {client.name}: {error}") from error
+            picture = open_picture(path, shape, size is not None, None)
             if pictures and picture.shape != pictures[0].shape:
                 raise DataError(
-                    f"client {client.name}: {path} has shape {picture.shape}, {files[0][0]} "
-                    f"{pictures[0].shape}; all must be alike: give size=, or convert them"
+                    f"{path} has shape {picture.shape}, {files[0][0]} {pictures[0].shape}; all "
+                    "must be alike: give size=, or convert them"
                 )
             pictures.append(picture)
         labels = torch.tensor([label for _, label in files])

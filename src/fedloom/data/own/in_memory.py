@@ -44,14 +44,16 @@ def from_clients(
             "both test and client_tests are given; give test (one common set) or client_tests "
             "(one per client, together the common set)"
         )
-    called, pairs = _named(pairs)
-    own = None if client_tests is None else _in_order(client_tests, called, len(pairs))
-    names = [f"client {name}" for name in called or range(len(pairs))]
-    inputs, targets, clients = join(pairs, names, dtype, transform)
-    tests = None
+    called, parts = _named(pairs)
+    every = called or range(len(parts))
+    inputs, targets, clients = join(parts, [f"client {who}" for who in every], dtype, transform)
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
-    if own is not None:
-        names = [f"client_tests {name}" for name in called or range(len(pairs))]
+    tests = None
+    if client_tests is not None:
+        own, names = (
+            _in_order(client_tests, called, len(parts)),
+            [f"client_tests {i}" for i in every],
+        )
         test_inputs, test_targets, tests = join(own, names, dtype, transform)
     about = {"source": name} | ({} if transform is None else transform.about())
     return FederatedData(
@@ -117,11 +119,7 @@ def from_arrays(
     >>> sorted(data.sizes.tolist()), data.classes
     ([2, 2, 3, 3], None)
     """
-    one_input(inputs, targets)
-    rows = as_inputs(inputs, dtype, stored=transform is not None)
-    labels = as_targets(targets, dtype)
-    if len(rows) != len(labels):
-        raise DataError(f"there are {len(rows)} inputs, but {len(labels)} targets; one each needed")
+    rows, labels = _arrays((inputs, targets), "the data set", dtype, transform)
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
     return Arrays(
         name=name,
@@ -203,22 +201,25 @@ def _plain(value: Any) -> Any:
 
 
 def _test_arrays(
-    test: tuple[Any, Any] | None, dtype: torch.dtype, transform: Transform | None
-) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    if test is None:
-        return None, None
-    inputs, targets = _pair(test, "test")
-    one_input(inputs, targets, "test inputs")
-    rows = as_inputs(inputs, dtype, "test inputs", transform is not None)
-    return rows, as_targets(targets, dtype, "test targets")
+    test: Any, dtype: torch.dtype, transform: Transform | None
+) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if test is None else _arrays(test, "test", dtype, transform)
 
 
-def _pair(pair: Any, what: str) -> tuple[Any, Any]:
+def _arrays(
+    pair: Any, what: str, dtype: torch.dtype, transform: Transform | None
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as tensors. Raises DataError, which begins with `what`."""
     try:
         inputs, targets = pair
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} is not a pair (inputs, targets): {error}") from error
-    return inputs, targets
+    one_input(inputs, targets, f"{what}: inputs")
+    rows = as_inputs(inputs, dtype, f"{what}: inputs", transform is not None)
+    labels = as_targets(targets, dtype, f"{what}: targets")
+    if len(rows) != len(labels):
+        raise DataError(f"{what} has {len(rows)} inputs, but {len(labels)} targets; give one each")
+    return rows, labels
 
 
 def join(
@@ -234,27 +235,19 @@ def join(
     check_dtype(dtype)
     if not len(pairs):
         raise DataError("there are no clients; give at least one (inputs, targets) pair")
-    parts: list[tuple[Tensor, Tensor]] = []
-    like: tuple[Tensor, Tensor, str] | None = None
-    for pair, name in zip(pairs, names, strict=True):
-        inputs, targets = _pair(pair, name)
-        one_input(inputs, targets, f"{name}: inputs")
-        rows = as_inputs(inputs, dtype, f"{name}: inputs", transform is not None)
-        labels = as_targets(targets, dtype, f"{name}: targets")
-        if len(rows) != len(labels):
-            raise DataError(f"{name} has {len(rows)} inputs, but {len(labels)} targets")
-        parts.append((rows, labels))
-        if not len(rows):  # [] in Python has no shape and no type
-            continue
-        like = like or (rows, labels, name)
-        for kind, mine, first in (("inputs", rows, like[0]), ("targets", labels, like[1])):
-            if mine.shape[1:] != first.shape[1:] or mine.dtype != first.dtype:
+    parts = [_arrays(pair, who, dtype, transform) for pair, who in zip(pairs, names, strict=True)]
+    # [] in Python has no shape and no type
+    full = [(x, y, who) for (x, y), who in zip(parts, names, strict=True) if len(x)]
+    full = full or [(*parts[0], names[0])]
+    first = full[0]
+    for part in full:
+        for kind, mine, others in zip(("inputs", "targets"), part[:2], first[:2], strict=True):
+            if mine.shape[1:] != others.shape[1:] or mine.dtype != others.dtype:
                 raise DataError(
-                    f"{name} has {kind} of shape {tuple(mine.shape[1:])} and type {mine.dtype} a "
-                    f"sample, {like[2]} {tuple(first.shape[1:])} and {first.dtype}; all must be "
-                    "alike"
+                    f"{part[2]} has {kind} of shape {tuple(mine.shape[1:])} and type {mine.dtype} "
+                    f"a sample, {first[2]} {tuple(others.shape[1:])} and {others.dtype}; all must "
+                    "be alike"
                 )
-    full = [part for part in parts if len(part[0])] or parts[:1]
-    sizes = torch.tensor([len(rows) for rows, _ in parts])
+    sizes = torch.tensor([len(x) for x, _ in parts])
     lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
-    return torch.cat([rows for rows, _ in full]), torch.cat([part[1] for part in full]), lists
+    return torch.cat([part[0] for part in full]), torch.cat([part[1] for part in full]), lists
