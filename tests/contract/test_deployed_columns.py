@@ -203,12 +203,16 @@ def test_numbers_in_another_order_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("more", "rules", "says"),
     [
-        ('columns = {ward = "one_hot"}', "", "data.columns would be found in this site's rows alo"),
-        ("missing = 0", "", "data.missing would be found in this site's rows alone, and a column"),
+        (
+            'columns = {ward = "one_hot"}',
+            "",
+            "data.columns is found in the rows of a table, by eac",
+        ),
+        ("missing = 0", "", "data.missing is found in the rows of a table, by each site in its"),
         (
             "standardise = true",
             "",
-            "data.standardise would be found in this site's rows alone, and",
+            "data.standardise is found in the rows of a table, by each site",
         ),
         ("rules = []", "", "data.rules must be the same at all sites, so it is in run.toml"),
         ('text = "ward"', "", "the words of its texts would be numbered by this site's texts alo"),

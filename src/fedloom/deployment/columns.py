@@ -49,7 +49,7 @@ def with_rules(config: Config, elsewhere: bool) -> Config:
 
 def refuse_unagreed(data: Mapping[str, Any]) -> None:
     """Raise CompositionError for settings of a table whose rules every site would find anew."""
-    if data["name"] == "table" and not data["rules"] and (key := _looks(data)):
+    if data["name"] == "table" and not data.get("rules") and (key := _looks(data)):
         raise CompositionError(
             f"data.{key} is found in the rows of a table, by each site in its own, and a column "
             f"would mean something else at each: {_HOW}"
@@ -59,21 +59,20 @@ def refuse_unagreed(data: Mapping[str, Any]) -> None:
 def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The options of a site's own data, with the rules of the run's data. Raises ConfigError."""
     rules, name = run.get("rules"), given.get("name")
-    if rules and name != "table":
+    if name == "table":
+        if twice := given.keys() & (_AGREED if rules else ("rules", "class_names")):
+            raise ConfigError(
+                f"file '{file}': data.{min(twice)} must be the same at all sites, so it is in "
+                "run.toml (data.rules, data.class_names) alone; take it out here"
+            )
+        try:
+            refuse_unagreed(given)
+        except CompositionError as error:
+            raise ConfigError(f"file '{file}': {error}") from None
+    elif rules:
         raise ConfigError(
             f"file '{file}': data '{name}' has no columns, and run.toml has rules for columns "
             "(data.rules); take name = 'table', a CSV or Parquet file"
-        )
-    for key in _AGREED if rules else ("rules", "class_names"):
-        if name == "table" and key in given:
-            raise ConfigError(
-                f"file '{file}': data.{key} must be the same at all sites, so it is in run.toml "
-                "(data.rules, data.class_names) alone; take it out here"
-            )
-    if name == "table" and not rules and (key := _looks(given)):
-        raise ConfigError(
-            f"file '{file}': data.{key} would be found in this site's rows alone, and a column "
-            f"would mean something else at each site; {_HOW}"
         )
     agreed = {key: run[key] for key in ("target", "rules", "class_names") if rules}
     return {**agreed, **given}
