@@ -26,7 +26,7 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.cli.export_script import Use, architecture, script
 from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, iid
-from fedloom.data.own.columns import Table
+from fedloom.data.own.columns import as_table
 from fedloom.data.own.preparation import Column, Preparation
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
@@ -115,7 +115,7 @@ def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
 def test_a_script_takes_a_number_however_it_is_written(tmp_path: Path) -> None:
     """As training does: by the same cells."""
     cells = [(" 1 ", "2"), ("1.0", "02"), (1, 2.0), (1.0, "+2"), (".50", 1), ("x", 1), (None, 1)]
-    table = Table("t.csv", dict(zip(("cp", "stage"), zip(*cells, strict=True), strict=True)))
+    table = as_table("t.csv", dict(zip(("cp", "stage"), zip(*cells, strict=True), strict=True)))
     wanted = NUMBERED.of(table)
     how = recipe(NUMBERED, None, wanted)
     save_model(nn.Flatten(), str(tmp_path / "m.safetensors"))

@@ -227,6 +227,17 @@ def test_partitions_of_other_libraries_are_clients():
     assert from_partitions([ONE], inputs="x").test_inputs is None
 
 
+def test_named_classes_of_partitions_are_numbered_as_in_training():
+    rows = lambda *labels: Rows(x=[[float(len(name))] for name in labels], label=list(labels))
+    train = [rows("no", "yes"), rows("maybe")]
+    for part in train:
+        part.features = {}
+    data = from_partitions(train, test=rows("yes", "no"), inputs="x")
+    assert data.class_names == ("maybe", "no", "yes") and data.targets.tolist() == [1, 2, 0]
+    assert data.test_targets.tolist() == [2, 1]
+    refused(lambda: from_partitions(train, test=rows("never"), inputs="x"), "test, column 'label'")
+
+
 def test_partitions_that_do_not_fit_are_refused_by_client():
     bad = Rows(x=[[float("nan"), 0.0]], label=[0])
     refused(

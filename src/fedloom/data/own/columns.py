@@ -1,153 +1,142 @@
-"""Columns of a table as tensors for engines: numbers, labels, texts, images, owners."""
+"""Tables, and their columns as tensors for engines: numbers, labels, texts, owners."""
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.core.parsing import shortened
-from fedloom.data.pictures import as_array
 from fedloom.data.published.text_files import read_text
 from fedloom.data.published.vocabulary import by_frequency, padded
+from fedloom.data.raw_inputs import Words
 from fedloom.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 PARQUET = (".parquet", ".pq")
 LARGEST = float(np.finfo(np.float32).max)
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of equal length. where: the file or data set that errors name. origin: of rows that
-    come from several files, or are a part of one: the files, and file and row of each, (n, 2).
+    """Rows of a file, of several, or of a data set. where: its name in errors; frame: the cells as
+    they were read, of CSV as texts, with the file and the row of each as the index.
     """
 
     where: str
-    columns: Mapping[str, Sequence[Any]]
-    origin: tuple[Sequence[str], np.ndarray[Any, Any]] | None = None
+    frame: DataFrame
 
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(next(iter(self.columns.values())))
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.frame)
 
-    def at(self, name: str, row: int) -> str:
-        """The place of a value, for errors; row counts from 0."""
-        where = self.where
-        if self.origin is not None:
-            files, places = self.origin
-            where, row = files[places[row, 0]], places[row, 1]
-        return f"{where}, column '{name}', row {row + 1}"
-
-    def taken(self, chosen: np.ndarray[Any, Any]) -> Table:
-        """Some rows, which keep their places. chosen: (n,) bool."""
-        rows = np.flatnonzero(chosen).tolist()
-        files, places = self.origin or origin_of([self])
-        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
-        return Table(self.where, columns, (files, places[rows]))
-
-    def of(self, name: str) -> Sequence[Any]:
-        """A column. Raises DataError if there is none of this name."""
-        if name not in self.columns:
-            raise DataError(
-                f"{self.where} has no column '{name}'; {did_you_mean(name, self.columns)}"
-            )
-        return self.columns[name]
+    def of(self, name: str) -> Series:
+        """The cells of a column (n,). Raises DataError if there is none of this name."""
+        if name not in self.frame:
+            raise no_column(self.where, name, self.columns)
+        return self.frame[name]
 
 
-def origin_of(tables: Sequence[Table]) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """The `origin` of all rows of some tables, one table after the other."""
-    places = [
-        np.stack([np.full(len(table), i), np.arange(len(table))], axis=1)
-        for i, table in enumerate(tables)
-    ]
-    return [table.where for table in tables], np.concatenate(places)
+def no_column(where: str, name: str, known: Iterable[str]) -> DataError:
+    """The error for a table that lacks a column."""
+    return DataError(f"{where} has no column '{name}'; {did_you_mean(name, known)}")
+
+
+def at(cells: Series) -> str:
+    """The place of the first of some cells, for errors."""
+    where, row = cells.index[0]
+    return f"{where}, column '{cells.name}', row {row + 1}"
+
+
+def as_table(where: str, columns: Mapping[str, Iterable[Any]]) -> Table:
+    """A table of columns of equal length. Raises DataError without pandas."""
+    pandas = _needed("pandas", where)
+    frame = pandas.DataFrame(dict(columns), dtype=object)
+    frame.index = pandas.MultiIndex.from_product([[where], range(len(frame))])
+    return Table(where, frame)
+
+
+def joined(tables: Sequence[Table], where: str) -> Table:
+    """The rows of some tables, one table after the other, in the columns that all have."""
+    import pandas
+
+    return Table(where, pandas.concat([table.frame for table in tables], join="inner"))
+
+
+def _needed(library: str, where: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise DataError(
+            f"to read {where} needs {library}, which is missing; pip install 'fedloom[tables]'"
+        ) from error
 
 
 def read_table(path: Path) -> Table:
     """A CSV file whose first row names the columns, every value a text; or a Parquet file, by its
-    ending. Raises DataError; needs pandas, or pyarrow for Parquet.
+    ending. Raises DataError; needs pandas, and pyarrow for Parquet.
     """
     if not path.is_file():
         raise DataError(f"there is no file {path}")
-    read, needed = (_csv, "pandas") if path.suffix not in PARQUET else (_parquet, "pyarrow")
-    try:
-        names, columns = read(path)
-    except ImportError as error:
-        raise DataError(
-            f"to read {path.name} needs {needed}, which is missing; pip install fedloom[tables]"
-        ) from error
+    names, columns = (_parquet if path.suffix in PARQUET else _csv)(path)
     if len(set(names)) < len(names):
         raise DataError(f"{path} names a column twice: {', '.join(names)}")
-    if not columns[0]:
+    if not len(columns[0]):
         raise DataError(f"{path} has no rows below its header; is it a table with a header?")
-    return Table(str(path), dict(zip(names, columns, strict=True)))
+    return as_table(str(path), dict(zip(names, columns, strict=True)))
 
 
-def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
-    import pandas
-
-    text = io.StringIO(whole := read_text(path))
-    if not whole.strip():
+def _csv(path: Path) -> tuple[list[str], list[Any]]:
+    pandas, text = _needed("pandas", path.name), read_text(path)
+    if not text.strip():
         raise DataError(f"{path} is empty; it needs a header and rows below it")
-    try:  # the header is read as a row, because pandas would rename duplicates
-        frame = pandas.read_csv(text, header=None, dtype=object, keep_default_na=False)
+    # the header is read as a row, because pandas would rename duplicates; and cells as texts,
+    # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
+    how = {"header": None, "dtype": object, "keep_default_na": False}
+    try:
+        frame = pandas.read_csv(io.StringIO(text), **how)
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
-        raise DataError(f"{path} is no whole CSV file: {_first(error)}; get it again") from error
-    columns = [frame[place].tolist() for place in frame]
-    header = columns[0][0]
-    if len(columns) == 1 and (mark := next((m for m in ";\t" if m in header), "")):
         raise DataError(
-            f"{path} has one column, {short(header)}: its cells are separated by "
+            f"{path} is no whole CSV file: {first_line(error)}; get it again"
+        ) from error
+    header = frame.iloc[0].tolist()
+    if len(header) == 1 and (mark := next((m for m in ";\t" if m in header[0]), "")):
+        raise DataError(
+            f"{path} has one column, {short(header[0])}: its cells are separated by "
             f"{'tabs' if mark != ';' else 'semicolons'}; save it with commas"
         )
-    return [column[0].strip() for column in columns], [column[1:] for column in columns]
+    return [name.strip() for name in header], [frame[place][1:] for place in frame]
 
 
-def _parquet(path: Path) -> tuple[list[str], list[list[Any]]]:
-    import pyarrow
+def _parquet(path: Path) -> tuple[list[str], list[Any]]:
+    pyarrow = _needed("pyarrow", path.name)
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()
     except (OSError, pyarrow.ArrowException) as error:
-        said = _first(error)
+        said = first_line(error)
         raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
     return table.column_names, [column.to_pylist() for column in table.columns]
 
 
-def _first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of an error."""
     return str(error).partition("\n")[0]
-
-
-def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
-    """Columns of numbers, (n, columns) float32; one column of lists as (n, ...).
-
-    Raises DataError naming column and row for what is no finite number.
-    """
-    if len(names) == 1 and _is_list(table.of(names[0])[0]):
-        return _lists(table, names[0])
-    columns = []
-    for name in names:
-        values = np.empty(len(table.of(name)), dtype=np.float64)
-        for row, value in enumerate(table.of(name)):
-            try:
-                values[row] = float(value)
-            except (TypeError, ValueError, OverflowError):
-                values[row] = math.nan
-            if not abs(values[row]) <= LARGEST:  # NaN is not
-                raise DataError(f"{table.at(name, row)}: {short(value)} is no finite number")
-        columns.append(values)
-    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
 
 
 def short(value: Any) -> str:
@@ -155,51 +144,59 @@ def short(value: Any) -> str:
     return shortened(repr(value))
 
 
+def is_number(value: Any) -> bool:
+    """True for what Python reads as a number, also as an infinite one."""
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def finite(cells: Series) -> Floats:
+    """Cells as numbers (n,). Raises DataError naming the first that is no finite number."""
+    try:
+        numbers: Floats = cells.to_numpy(dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.array([float(cell) if is_number(cell) else math.nan for cell in cells])
+    wrong = cells[~(np.abs(numbers) <= LARGEST)]  # NaN is not
+    if len(wrong):
+        raise DataError(f"{at(wrong)}: {short(wrong.iloc[0])} is no finite number")
+    return numbers
+
+
+def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
+    """Columns of numbers, (n, columns) float32; one column of lists as (n, ...). Raises DataError
+    naming column and row for what is no finite number.
+    """
+    cells = [table.of(name) for name in names]
+    if len(cells) == 1 and _is_list(cells[0].iloc[0]):
+        return _lists(cells[0])
+    return torch.from_numpy(np.stack([*map(finite, cells)], axis=1).astype(np.float32))
+
+
 def _is_list(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
 
 
-def _lists(table: Table, name: str) -> Tensor:
+def _lists(cells: Series) -> Tensor:
     """A column of lists of numbers, all of one shape: integers as int64, others as float32."""
-    values = table.of(name)
-    shape = np.shape(values[0])
-    rows = []
-    for row, value in enumerate(values):
-        where = table.at(name, row)
+    shape, rows = np.shape(cells.iloc[0]), []
+    for row, value in enumerate(cells):
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise DataError(f"{where} is not one array: {error}") from error
+            raise DataError(f"{at(cells[row:])} is not one array: {error}") from error
         if array.dtype.kind not in "fiub" or array.shape != shape:
             raise DataError(
-                f"{where} has shape {array.shape} and type {array.dtype}; all rows must be numbers "
-                f"of shape {shape}"
+                f"{at(cells[row:])} has shape {array.shape} and type {array.dtype}; all rows must "
+                f"be numbers of shape {shape}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise DataError(f"{where} holds NaN or infinity")
+            raise DataError(f"{at(cells[row:])} holds NaN or infinity")
         rows.append(array)
-    joined = np.stack(rows)
-    kind = np.float32 if joined.dtype.kind == "f" else np.int64
-    return torch.from_numpy(joined.astype(kind))
-
-
-@dataclass(frozen=True)
-class Codes:
-    """Names and their numbers, in order, of classes or of clients."""
-
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> Codes:
-        """The distinct values in ascending order: whole numbers as numbers, others as texts."""
-        distinct = {name_of(value) for value in values}
-        whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in distinct)
-        return cls(tuple(sorted(distinct, key=int if whole else str)))
-
-    def numbers(self, values: Sequence[Any], where: str) -> Tensor:
-        """The numbers of names, (n,) int64; -1 for an unknown name."""
-        place = {name: i for i, name in enumerate(self.names)}
-        return torch.tensor([place.get(name_of(value), -1) for value in values], dtype=torch.int64)
+    whole = np.stack(rows)
+    return torch.from_numpy(whole.astype(np.float32 if whole.dtype.kind == "f" else np.int64))
 
 
 def name_of(value: Any) -> str:
@@ -215,111 +212,78 @@ def number_name(value: Any) -> str | None:
     ('1', '1', '0.5', None)
     """
     text = str(value).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    if not math.isfinite(number) or "_" in text:
+    if not is_number(text) or not math.isfinite(number := float(text)) or "_" in text:
         return None
     return str(int(text)) if text.lstrip("+-").isdecimal() else name_of(number)  # of any length
 
 
-def present(table: Table, name: str) -> Sequence[Any]:
+def in_order(names: Iterable[str], number: Callable[[str], float] | None) -> tuple[str, ...]:
+    """Distinct names in ascending order: of the numbers that they stand for, or of texts (None)."""
+    return tuple(sorted(set(names), key=lambda name: (number(name) if number else 0, name)))
+
+
+def distinct_names(names: Series) -> tuple[str, ...]:
+    """The names of clients or classes in order: whole numbers as numbers, others as texts."""
+    distinct = names.unique().tolist()
+    whole = all(re.fullmatch("-?[0-9]{1,18}", name) for name in distinct)
+    return in_order(distinct, int if whole else None)
+
+
+def places(names: Series, known: Iterable[str]) -> Tensor:
+    """Where names stand among the known ones, (n,) int64; -1 for an unknown name."""
+    found = names.map({name: i for i, name in enumerate(known)})
+    return torch.tensor(found.fillna(-1).to_numpy(dtype=np.int64))
+
+
+def present(table: Table, name: str) -> Series:
     """A column of labels or clients. Raises DataError naming the row of a missing value."""
-    for row, value in enumerate(values := table.of(name)):
-        if value is None or value == "" or value != value:
-            raise DataError(
-                f"{table.at(name, row)} is empty; take such rows out of the table, or fill them in"
-            )
-    return values
+    cells = table.of(name)
+    if len(missing := cells[cells.isna() | (cells == "")]):
+        raise DataError(f"{at(missing)} is empty; take such rows out of the table, or fill them in")
+    return cells
 
 
-def labels_of(table: Table, name: str, classes: Codes | None = None) -> tuple[Tensor, Codes | None]:
+def labels_of(
+    table: Table, name: str, classes: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
     """A target column: whole numbers from 0 as labels, other numbers as they are (n,) float32 for
-    regression, texts as classes in ascending order, which are handed back.
+    regression, texts as classes in ascending order, whose names are handed back.
 
     Raises DataError naming the row for a label below 0, a class that the training data lack, and
     what is no finite number.
     """
-    values = present(table, name)
-    if classes is None and _numeric(values):
-        numbers = numbers_of(table, [name])[:, 0]
-        if not bool((numbers == numbers.round()).all()) or any("." in str(v) for v in values):
-            return numbers, None
+    cells = present(table, name)
+    if not classes and is_number(cells.iloc[0]):  # a later one that is not is an error
+        numbers = torch.from_numpy(finite(cells).astype(np.float32))
+        if not bool((numbers == numbers.round()).all()) or any("." in str(v) for v in cells):
+            return numbers, ()
         labels = numbers.long()
-        if int(labels.min()) < 0:
-            row = int((labels < 0).nonzero()[0])
+        if len(wrong := cells[(labels < 0).numpy()]):
             raise DataError(
-                f"{table.at(name, row)}: label {int(labels[row])}; labels are 0, 1, 2, ...; for "
+                f"{at(wrong)}: label {int(float(wrong.iloc[0]))}; labels are 0, 1, 2, ...; for "
                 "regression write numbers with a point"
             )
-        return labels, None
-    classes = classes or Codes.of(values)
-    labels = classes.numbers(values, table.where)
-    if bool((labels < 0).any()):
-        row = int((labels < 0).nonzero()[0])
+        return labels, ()
+    names = cells.map(name_of)
+    classes = tuple(classes) or distinct_names(names)
+    labels = places(names, classes)
+    if len(wrong := cells[(labels < 0).numpy()]):
         raise DataError(
-            f"{table.at(name, row)}: class {values[row]!r} is none of "
-            f"{', '.join(classes.names[:10])}, those of the training data or of class_names; "
-            "correct the cell, or take the row out"
+            f"{at(wrong)}: class {wrong.iloc[0]!r} is none of {', '.join(classes[:10])}, those of "
+            "the training data or of class_names; correct the cell, or take the row out"
         )
     return labels, classes
 
 
-def _numeric(values: Sequence[Any]) -> bool:
-    """True if the first value is a number; a later one that is not is an error."""
-    try:
-        float(values[0])
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def texts_of(
-    table: Table, name: str, length: int, vocabulary: Mapping[str, int] | int
-) -> tuple[Tensor, Mapping[str, int]]:
-    """A column of texts as numbers of words (n, length) int64; vocabulary: of the training texts,
-    or its size. Raises DataError naming the row for what is no text.
+def words_of(
+    tables: Sequence[Table], name: str, length: int, vocabulary: int
+) -> tuple[list[Tensor], Words]:
+    """A column of texts of every table as numbers of words (n, length) int64, by the most frequent
+    words of the first table. Raises DataError naming the row for what is no text.
     """
-    texts = table.of(name)
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            kind = type(text).__name__
-            raise DataError(f"{table.at(name, row)} is a {kind}, no text")
-    if isinstance(vocabulary, int):
-        vocabulary = by_frequency(texts, vocabulary)
-    return padded(texts, vocabulary, length), vocabulary
-
-
-def holds_pictures(values: Sequence[Any]) -> bool:
-    """True if a column begins with a pillow image, whole or damaged."""
-    try:
-        return hasattr(values[0], "convert")
-    except (OSError, SyntaxError, ValueError):  # as pillow refuses one
-        return True
-
-
-def pictures_of(table: Table, name: str) -> Tensor:
-    """A column of pillow images of one size, (n, 3 or 1, H, W) uint8; each is decoded only when it
-    is read. Raises DataError naming the row.
-    """
-    values, size, grey = table.of(name), None, None
-    out = np.empty(0, dtype=np.uint8)
-    for row in range(len(values)):
-        where = table.at(name, row)
-        try:
-            picture = values[row]
-            if not hasattr(picture, "convert"):
-                raise DataError(f"{where} is a {type(picture).__name__}, no picture")
-            array = as_array(picture, size, where, grey)
-        except DataError:
-            raise
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(
-                f"{where} is no whole picture ({_first(error)}); take it out"
-            ) from error
-        if size is None:
-            size, grey = (array.shape[1], array.shape[2]), array.shape[0] == 1
-            out = np.empty((len(values), *array.shape), dtype=np.uint8)
-        out[row] = array
-    return torch.from_numpy(out)
+    columns = [table.of(name) for table in tables]
+    for cells in columns:
+        if len(wrong := cells[[not isinstance(cell, str) for cell in cells]]):
+            raise DataError(f"{at(wrong)} is a {type(wrong.iloc[0]).__name__}, no text")
+    known = by_frequency(columns[0], vocabulary)
+    return [padded(cells, known, length) for cells in columns], Words(known, length)

@@ -7,18 +7,16 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedloom.data.own.columns import Table, origin_of, read_table, short
-from fedloom.errors import DataError, did_you_mean
+from fedloom.data.own.columns import Table, at, joined, read_table, short
+from fedloom.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import Series
 
 FILE = "(file)"  # the column that says from which file a row is
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-def is_path(value: Any) -> bool:
-    """True for a path, a pattern, or a list of them."""
-    return isinstance(value, str | os.PathLike | list | tuple)
 
 
 def several(path: Paths) -> bool:
@@ -71,38 +69,23 @@ def read_files(path: Paths, needed: Collection[str], others: bool) -> Table:
     that all files have are kept. Raises DataError naming the file.
     """
     files = files_of(path)
-    if not several(path):
-        return read_table(files[0])
+    names = names_of(files) if several(path) else []
     tables = [read_table(file) for file in files]
-    _check_alike(tables, needed, others)
-    names = names_of(files)
-    kept = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
-    columns: dict[str, list[Any]] = {
-        name: [value for table in tables for value in table.of(name)] for name in kept
-    }
-    columns[FILE] = [
-        name for name, table in zip(names, tables, strict=True) for _ in range(len(table))
-    ]
-    where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{files[0]}, ..."
-    return Table(where, columns, origin_of(tables))
-
-
-def _check_alike(tables: Sequence[Table], needed: Collection[str], others: bool) -> None:
-    """Raise DataError for a file that lacks a column, or has one more than the first."""
-    first = tables[0]
     for table in tables:
         for name in needed:
-            if name not in table.columns:
+            table.of(name)
+        for one, other in ((tables[0], table), (table, tables[0])) if others else ():
+            if lacking := [name for name in one.columns if name not in other.columns]:
                 raise DataError(
-                    f"{table.where} has no column '{name}'; {did_you_mean(name, table.columns)}"
+                    f"{other.where} has no column '{lacking[0]}', which {one.where} has; give all "
+                    "files the same columns, or name those to use in inputs="
                 )
-        for one, other in ((first, table), (table, first)) if others else ():
-            for name in one.columns:
-                if name not in other.columns:
-                    raise DataError(
-                        f"{other.where} has no column '{name}', which {one.where} has; give all "
-                        "files the same columns, or name those to use in inputs="
-                    )
+    if not several(path):
+        return tables[0]
+    for name, table in zip(names, tables, strict=True):
+        table.frame[FILE] = name
+    where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{files[0]}, ..."
+    return joined(tables, where)
 
 
 def split_by_date(
@@ -113,47 +96,32 @@ def split_by_date(
     date: a column of dates as in 2024-03-31 or 2024-03-31 14:00. Raises DataError naming the row
     of a date that cannot be read, and for a side without rows.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise DataError(
-            "to split by date needs pandas, which is missing; pip install fedloom[tables]"
-        ) from error
-    how = {"format": "ISO8601", "errors": "coerce", "utc": True}
+    import pandas
 
-    def read(values: Sequence[Any]) -> Any:
-        return pandas.to_datetime(pandas.Series([*values], dtype=object), **how)
+    def read(values: Any) -> Series:
+        return pandas.to_datetime(values, format="ISO8601", errors="coerce", utc=True)
 
-    border = read([test_from])[0]
+    cells = table.of(date)
+    border, days = read(test_from), read(cells)
     if border is pandas.NaT:
         raise DataError(f"test_from = {short(test_from)} is no date; write it as in 2024-03-31")
-    values = table.of(date)
-    days = read(values)
-    if bool(days.isna().any()):
-        row = int(days.isna().to_numpy().argmax())
+    if len(wrong := cells[days.isna()]):
         raise DataError(
-            f"{table.at(date, row)}: {short(values[row])} is no date; write dates as in 2024-03-31 "
-            "or 2024-03-31 14:00"
+            f"{at(wrong)}: {short(wrong.iloc[0])} is no date; write dates as in 2024-03-31 or "
+            "2024-03-31 14:00"
         )
-    later = (days >= border).to_numpy()
+    later = days >= border
     if later.all() or not later.any():
         lacking = "before" if later.all() else "on or after"
         raise DataError(
             f"{table.where} has no rows {lacking} {test_from} in column '{date}' (they go from "
             f"{days.min():%Y-%m-%d} to {days.max():%Y-%m-%d}); choose test_from between these"
         )
-    parts = table.taken(~later), table.taken(later)
-    if client == FILE:
-        _check_trained(*parts, f"before {test_from} in column '{date}'")
-    return parts
-
-
-def _check_trained(train: Table, test: Table, when: str) -> None:
-    """Refuse files without training rows."""
-    known = set(train.of(FILE))
-    absent = sorted({str(name) for name in test.of(FILE) if name not in known})
+    train, test = Table(table.where, table.frame[~later]), Table(table.where, table.frame[later])
+    absent = sorted({*test.of(FILE)} - {*train.of(FILE)}) if client == FILE else []
     if absent:
         raise DataError(
-            f"client '{absent[0]}' has no rows {when}, so nothing to train on; choose a later "
-            "test_from, or leave its file out"
+            f"client '{absent[0]}' has no rows before {test_from} in column '{date}', so nothing "
+            "to train on; choose a later test_from, or leave its file out"
         )
+    return train, test

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,21 @@ from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import (
     Table,
-    holds_pictures,
-    labels_of,
+    as_table,
+    first_line,
+    joined,
+    no_column,
     numbers_of,
-    origin_of,
-    pictures_of,
+    words_of,
 )
-from fedloom.data.own.tables import as_words, check_columns, dealt
+from fedloom.data.own.tables import dealt, refuse_ownerless, targets_of
 from fedloom.data.partition.natural import natural
+from fedloom.data.pictures import as_array
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError, did_you_mean
+
+Shape = tuple[int, int, int]  # channels, height and width of a picture
 
 
 def hugging_face(
@@ -56,27 +60,94 @@ def hugging_face(
     """
     if not path:
         raise DataError("hugging_face needs path=, a name on the hub or a folder")
+    refuse_ownerless(client, partition)
     splits = [split] + ([] if test_split is None else [test_split])
-    chosen = [inputs, target] + ([] if client is None else [client])
     whole = _from_hub(path, config)
-    tables = [_hub_table(whole, path, name, chosen) for name in splits]
-    check_columns(tables[0], target, client, partition)
-    columns, raw = _columns(tables, inputs, length, vocabulary)
-    transform = _pictures(columns[0], mean, std, rotate=rotate, crop=crop, flip=flip)
+    tables: list[Table] = []
+    for name in splits:
+        rows, where = _split(whole, path, name)
+        tables.append(_table(rows, where, [inputs, target], client, tables))
+    columns, raw = _inputs(tables, inputs, length, vocabulary)
+    transform = _transform(columns[0], mean, std, rotate=rotate, crop=crop, flip=flip)
     details: dict[str, Any] = {"split": split, "inputs": inputs, "target": target}
     name = Path(path).name
     return dealt(name, tables, columns, target, client, partition, seed, details, transform, raw)
 
 
-def _columns(
+def _table(
+    rows: Any, where: str, needed: Sequence[str], client: str | None, before: Sequence[Table]
+) -> Table:
+    """Some columns of a Dataset of the library, read at once, otherwise it reads row by row; of
+    pictures, if the first one holds them, as arrays like those of the tables before. Raises
+    DataError for another thing, and for one that lacks a column that is needed.
+    """
+    try:
+        rows = rows.with_format(None)  # it may have been saved to give tensors
+        names, count = rows.column_names, len(rows)
+    except (AttributeError, TypeError) as error:
+        raise DataError(
+            f"{where} is a {type(rows).__name__}; give Datasets of the library datasets"
+        ) from error
+    if not count:
+        raise DataError(f"{where} is empty")
+    for name in needed:
+        if name not in names:
+            raise no_column(where, name, names)
+    inputs, columns = needed[0], {name: rows[name] for name in names if name in (*needed, client)}
+    like = _pixels(before[0], inputs) if before else None
+    if like is not None or _holds_pictures(columns[inputs]):
+        columns[inputs] = [*_pictures(columns[inputs], f"{where}, column '{inputs}'", like)]
+    return as_table(where, {name: values[:] for name, values in columns.items()})
+
+
+def _inputs(
     tables: Sequence[Table], name: str, length: int, vocabulary: int
 ) -> tuple[list[Tensor], Raw | None]:
     """A column of every table: pictures as uint8, texts as words by number, numbers as they are."""
-    if holds_pictures(tables[0].of(name)):
-        return [pictures_of(part, name) for part in tables], None
-    if not isinstance(tables[0].of(name)[0], str):
-        return [numbers_of(part, [name]) for part in tables], Columns((name,))
-    return as_words(tables, name, length, vocabulary)
+    if isinstance(tables[0].of(name).iloc[0], str):
+        return words_of(tables, name, length, vocabulary)
+    if _pixels(tables[0], name) is None:
+        return [numbers_of(table, [name]) for table in tables], Columns((name,))
+    return [torch.from_numpy(np.stack(table.of(name).tolist())) for table in tables], None
+
+
+def _pixels(table: Table, name: str) -> Shape | None:
+    """The shape of the first picture of a column; None if it holds no pictures."""
+    first = table.of(name).iloc[0]
+    return first.shape if getattr(first, "dtype", None) == np.uint8 else None
+
+
+def _holds_pictures(values: Sequence[Any]) -> bool:
+    """True if a column begins with a pillow image, whole or damaged."""
+    try:
+        return hasattr(values[0], "convert")
+    except (OSError, SyntaxError, ValueError):  # as pillow refuses one
+        return True
+
+
+def _pictures(
+    values: Sequence[Any], where: str, like: Shape | None
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Pillow images as uint8 arrays of one shape, (3 or 1, H, W); each is decoded only when it is
+    read. Raises DataError naming the row.
+    """
+    for row in range(len(values)):
+        place = f"{where}, row {row + 1}"
+        try:
+            picture = values[row]
+            if not hasattr(picture, "convert"):
+                raise DataError(f"{place} is a {type(picture).__name__}, no picture")
+            array = as_array(
+                picture, like and like[1:], place, None if like is None else like[0] == 1
+            )
+        except DataError:
+            raise
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(
+                f"{place} is no whole picture ({first_line(error)}); take it out"
+            ) from error
+        like = like or (array.shape[0], array.shape[1], array.shape[2])
+        yield array
 
 
 def _from_hub(path: str, config: str | None) -> Any:
@@ -88,7 +159,7 @@ def _from_hub(path: str, config: str | None) -> Any:
             "fedloom[huggingface]"
         ) from error
     try:
-        if _saved(path):
+        if any((Path(path) / name).is_file() for name in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(path)
         return datasets.load_dataset(path, config)
     except Exception as error:  # the library raises all kinds of errors, also without a network
@@ -100,12 +171,8 @@ def _from_hub(path: str, config: str | None) -> Any:
         ) from error
 
 
-def _saved(path: str) -> bool:
-    return any((Path(path) / name).is_file() for name in ("dataset_dict.json", "state.json"))
-
-
-def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Table:
-    """Some columns of a split; a picture is only decoded as it is read."""
+def _split(whole: Any, path: str, split: str) -> tuple[Any, str]:
+    """A split of a data set of the hub, and its name in errors."""
     if not hasattr(whole, "keys"):
         raise DataError(f"data set '{path}' has no splits; save a DatasetDict with {split}")
     if split not in whole:
@@ -113,23 +180,7 @@ def _hub_table(whole: Any, path: str, split: str, columns: Sequence[str]) -> Tab
         raise DataError(
             f"data set '{path}' has no split '{split}'; {known} (test_split=none for no test set)"
         )
-    return _rows(whole[split], f"data set '{path}', split '{split}'", columns)
-
-
-def _rows(part: Any, where: str, columns: Sequence[str]) -> Table:
-    """Some columns of a Dataset; a picture is only decoded as it is read."""
-    try:
-        part = part.with_format(None)  # it may have been saved to give tensors
-        names, count = part.column_names, len(part)
-    except (AttributeError, TypeError) as error:
-        raise DataError(
-            f"{where} is a {type(part).__name__}; give Datasets of the library datasets"
-        ) from error
-    if not count:
-        raise DataError(f"{where} is empty")
-    found = {n: part[n] for n in names if n in columns}
-    # otherwise the library reads row by row
-    return Table(where, {n: v if holds_pictures(v) else v[:] for n, v in found.items()})
+    return whole[split], f"data set '{path}', split '{split}'"
 
 
 def from_partitions(
@@ -156,29 +207,28 @@ def from_partitions(
     clients, tests = _parts(parts, test)
     if not clients:
         raise DataError("there are no partitions; give at least one Dataset")
-    chosen = [inputs, target]
-    tables = [_rows(part, f"client {who}", chosen) for who, part in clients.items()]
-    sizes = [len(table) for table in tables]
-    whole = [_joined(tables)] + ([] if tests is None else [_rows(tests, "test", chosen)])
-    for table in whole:
-        for column in chosen:
-            table.of(column)
-    columns, raw = _columns(whole, inputs, length, vocabulary)
-    classes = _class_names(next(iter(clients.values())), target)
-    owners = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    labels = [labels_of(table, target)[0] for table in whole]
+    needed = [inputs, target]
+    train: list[Table] = []
+    for who, rows in clients.items():
+        train.append(_table(rows, f"client {who}", needed, None, train))
+    tables = [joined(train, "the clients")]
+    if tests is not None:
+        tables.append(_table(tests, "test", needed, None, train))
+    columns, raw = _inputs(tables, inputs, length, vocabulary)
+    sizes = torch.tensor([len(table.frame) for table in train])
+    targets, classes = targets_of(tables, target)
     named = not all(isinstance(who, int) for who in clients)
     return Arrays(
         name=name,
         inputs=columns[0],
-        targets=labels[0],
-        owners=owners,
+        targets=targets[0],
+        owners=torch.repeat_interleave(torch.arange(len(sizes)), sizes),
         test_inputs=columns[1] if len(columns) > 1 else None,
-        test_targets=labels[1] if len(labels) > 1 else None,
+        test_targets=targets[1] if len(targets) > 1 else None,
         by="clients",
         owner_names=[str(who) for who in clients] if named else (),
-        class_names=classes,
-        transform=_pictures(columns[0], mean, std, crop=crop, flip=flip),
+        class_names=_class_names(next(iter(clients.values())), target) or classes,
+        transform=_transform(columns[0], mean, std, crop=crop, flip=flip),
         raw=raw,
     ).divided(natural(), seed=0)
 
@@ -209,40 +259,13 @@ def _of_flower(parts: Any) -> dict[Any, Any]:
     return found
 
 
-def _joined(tables: Sequence[Table]) -> Table:
-    """The rows of all clients, one after the other."""
-    first = tables[0]
-    for table in tables:
-        for name in first.columns:
-            table.of(name)
-    columns = {name: _Chained([table.of(name) for table in tables]) for name in first.columns}
-    return Table("the clients", columns, origin_of(tables))
-
-
-class _Chained(Sequence[Any]):
-    """Sequences one after the other, read only when an entry is asked for."""
-
-    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
-        self._parts = parts
-        self._ends = np.cumsum([len(part) for part in parts])
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, row: Any) -> Any:
-        if not 0 <= row < len(self):
-            raise IndexError(row)
-        part = int(np.searchsorted(self._ends, row, side="right"))
-        return self._parts[part][int(row - (self._ends[part - 1] if part else 0))]
-
-
 def _class_names(part: Any, target: str) -> tuple[str, ...]:
     """The names of a ClassLabel column; none of another."""
     feature = (getattr(part, "features", None) or {}).get(target)
     return tuple(getattr(feature, "names", None) or ())
 
 
-def _pictures(inputs: Tensor, mean: Sequence[float], std: Sequence[float], **how: Any) -> Any:
+def _transform(inputs: Tensor, mean: Sequence[float], std: Sequence[float], **how: Any) -> Any:
     """The transform of pictures; None for other inputs."""
     if inputs.dtype != torch.uint8:
         return None

@@ -6,17 +6,30 @@ Everything is found in the training rows alone, and applied to all.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data.own.columns import LARGEST, Table, name_of, number_name, short
+from fedloom.data.own.columns import (
+    Floats,
+    Table,
+    at,
+    finite,
+    in_order,
+    is_number,
+    name_of,
+    number_name,
+    places,
+    short,
+)
 from fedloom.errors import DataError, did_you_mean, unknown
+
+if TYPE_CHECKING:
+    from pandas import Series
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +39,7 @@ FILLS = ("mean", "median", "most_frequent")
 EMPTY = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
 ALL = "*"  # every column that has no rule of its own
 _STRANGE = "\x01"  # stands for a text that no training row has
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Kinds = Mapping[str, str | Sequence[str]]
 Fills = str | float | Mapping[str, str | float]
 
@@ -57,18 +70,20 @@ class Column:
 
     def of(self, table: Table) -> Floats:
         """The numbers (n, k) of a table's column. Raises DataError naming file and row."""
-        values = table.of(self.name)
+        cells = table.of(self.name)
+        whole = self._filled(cells)
         if self.kind == "number":
-            cells = [self._number(value, table, row) for row, value in enumerate(values)]
-            return (np.array(cells, dtype=np.float64)[:, None] - self.mean) / self.std
-        place = {name: i for i, name in enumerate(self.values)}
-        names = self._names(values, table)
-        found = [place.get(name, -1) for name in names]
-        if -1 in found and (self.agreed or self.kind == "ordinal"):
-            raise self._unknown(values, table, found.index(-1))
+            return (finite(whole)[:, None] - self.mean) / self.std
+        names = whole.map(name_of)
+        if self.numeric:
+            names = names.map({name: number_name(name) or name for name in names.unique()})
+        found = places(names, self.values).numpy()
+        wrong = cells[found < 0]
+        if len(wrong) and (self.agreed or self.kind == "ordinal"):
+            raise self._unknown(wrong)
         if self.kind == "one_hot":  # a value that no training row has is 0 everywhere
-            return np.equal.outer(found, range(len(self.values))).astype(np.float64)
-        return np.array(found, dtype=np.float64)[:, None]
+            return np.array(np.equal.outer(found, range(len(self.values))), dtype=np.float64)
+        return found[:, None].astype(np.float64)
 
     def cells(self, numbers: Floats) -> list[str]:
         """Cells that become these numbers (n, k)."""
@@ -83,31 +98,14 @@ class Column:
         kept = {key: getattr(self, key) for key in ("name", "kind", "fill", "mean", "std")}
         return kept | {"values": list(self.values)}
 
-    def _number(self, value: Any, table: Table, row: int) -> float:
-        if is_empty(value):
-            value = self._filled(table, row)
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = float("nan")
-        if not abs(number) <= LARGEST:  # NaN is not
-            raise DataError(f"{table.at(self.name, row)}: {short(value)} is no finite number")
-        return number
-
     @property
     def numeric(self) -> bool:
         """Whether all categories are numbers, which may be written in several ways."""
         return all(number_name(value) == value for value in self.values if value != self.fill)
 
-    def _names(self, values: Sequence[Any], table: Table) -> list[str]:
-        """The categories of cells."""
-        rows = enumerate(values)
-        names = [name_of(self._filled(table, i) if is_empty(v) else v) for i, v in rows]
-        return [number_name(name) or name for name in names] if self.numeric else names
-
-    def _unknown(self, values: Sequence[Any], table: Table, row: int) -> DataError:
+    def _unknown(self, wrong: Series) -> DataError:
         known = f"{', '.join(self.values[:10])}{', ...' if len(self.values) > 10 else ''}"
-        said = f"{table.at(self.name, row)}: {short(values[row])}"
+        said = f"{at(wrong)}: {short(wrong.iloc[0])}"
         if self.agreed:
             return DataError(
                 f"{said} is none of the agreed values ({known}); correct the cell, take the row "
@@ -118,16 +116,20 @@ class Column:
             f"columns.{self.name}, or take one_hot"
         )
 
-    def _filled(self, table: Table, row: int) -> float | str:
+    def _filled(self, cells: Series) -> Series:
+        """Cells without an empty one."""
+        if not (missing := empty(cells)).any():
+            return cells
         if self.fill is None:
             ways = "median, mean" if self.kind == "number" else "most_frequent"
             way = "fill = ... in the column's entry in data.rules, at every place"
             way = way if self.agreed else f"missing = {ways} or a value of your own"
             raise DataError(
-                f"{table.at(self.name, row)} is empty; fill such cells by {way}, or take the rows "
-                "out"
+                f"{at(cells[missing])} is empty; fill such cells by {way}, or take the rows out"
             )
-        return self.fill
+        cells = cells.copy()
+        cells[missing] = self.fill
+        return cells
 
     def said(self) -> str:
         """What was done, in words; empty for numbers that stay."""
@@ -199,28 +201,25 @@ class Preparation:
         return {"kind": "cells", "columns": names, "rules": rules, "prepared": self.said()}
 
 
-def is_empty(value: Any) -> bool:
-    """True for a missing value.
-
-    >>> is_empty("NA"), is_empty(None), is_empty(float("nan")), is_empty(0)
-    (True, True, True, False)
-    """
-    return value is None or bool(value != value) or (isinstance(value, str) and value in EMPTY)
-
-
-def holds_texts(values: Sequence[Any]) -> bool:
-    """True if fewer than half of the values that are there are numbers."""
-    there = [value for value in values if not is_empty(value)]
-    texts = sum(isinstance(value, str) and not _is_number(value) for value in there)
-    return 2 * texts > len(there)
-
-
-def _is_number(value: Any) -> bool:
+def empty(cells: Series) -> Bools:
+    """Which cells (n,) are missing values."""
     try:
-        float(value)
+        return (cells.isna() | cells.isin(EMPTY)).to_numpy()  # type: ignore[no-any-return]
+    except TypeError:  # lists are in no set
+        return cells.isna().to_numpy()  # type: ignore[no-any-return]
+
+
+def text_cells(cells: Series) -> Series:
+    """The cells that are texts and no numbers; none if that are at most half of those that are
+    there.
+    """
+    there = cells[~empty(cells)]
+    try:
+        there.to_numpy(dtype=np.float64)
+        return there[:0]
     except (TypeError, ValueError, OverflowError):
-        return False
-    return True
+        found = there[[isinstance(cell, str) and not is_number(cell) for cell in there]]
+    return found if 2 * len(found) > len(there) else there[:0]
 
 
 def fit(
@@ -239,47 +238,54 @@ def fit(
 def _column(
     table: Table, name: str, kinds: Kinds, fills: Fills | None, standardise: bool
 ) -> Column:
-    values = table.of(name)
-    there = [value for value in values if not is_empty(value)]
-    if not there:
+    cells = table.of(name)
+    there = cells[~empty(cells)]
+    if not len(there):
         raise DataError(f"{table.where}, column '{name}' is empty in every row; leave it out")
-    text = holds_texts(there)
-    rule = kinds.get(name) or (kinds.get(ALL, "") if text else "number")
+    found = text_cells(there)
+    rule = kinds.get(name) or (kinds.get(ALL, "") if len(found) else "number")
     if not rule:
-        raise no_rule(table, name)
+        raise no_rule(found)
     if isinstance(rule, str) and rule not in KINDS:
         raise DataError(f"columns.{name}: {unknown('kind of column', rule, KINDS)}, or its values")
     how = fills.get(name, fills.get(ALL)) if isinstance(fills, Mapping) else fills
-    missing = len(values) - len(there)
+    missing = len(cells) - len(there)
     if rule == "number":
-        number = None if how is None else _number_for(name, there, how)
-        column = Column(name, "number", (), number, missing)
-        return _standardised(column, table) if standardise else column
+        column = Column(name, rule, (), None if how is None else _number_for(there, how), missing)
+        if not standardise:
+            return column
+        numbers = column.of(table)
+        return replace(column, mean=float(numbers.mean()), std=float(numbers.std()) or 1.0)
+    names = there.map(name_of)
+    distinct = names.unique().tolist()
+    known = dict(zip(distinct, categories(distinct), strict=True))
+    _warn_of_mixed(table, name, [*dict.fromkeys(known.values())])
+    fill = how if how is None else name_of(how)
     own = isinstance(fills, Mapping) and name in fills
-    cells = categories(there)
-    _warn_of_mixed(table, name, cells)
-    fill = None if how is None else _text_for(cells, how, own)
-    if all(map(number_name, cells)) and fill is not None:
+    if how in FILLS or not (own or isinstance(how, str | None)):  # a number for all is no text
+        fill = str(names.map(known).mode().iloc[0])  # of several that are most frequent the first
+    if fill is not None and all(map(number_name, known)):
         fill = number_name(fill) or fill
     if isinstance(rule, str):
-        order = _in_order([*cells, *([fill] if missing and fill is not None else [])])
+        values = {*known.values(), *([fill] if missing and fill is not None else [])}
+        order = in_order(values, float if all(map(number_name, values)) else None)
         return Column(name, rule, order, fill, missing)
-    return Column(name, "ordinal", tuple(categories(rule, fill)), fill, missing)
+    return Column(name, "ordinal", categories(rule, fill), fill, missing)
 
 
-def categories(values: Sequence[Any], fill: Any = None) -> list[str]:
+def categories(values: Iterable[Any], fill: Any = None) -> tuple[str, ...]:
     """The names of cells: of a column of numbers one for each number, 1 for 1.0 and " 1 ". fill:
     may be a text among numbers.
     """
-    names = list(map(name_of, values))
+    names = tuple(map(name_of, values))
     numbers = [number_name(name) or (name if name == fill else None) for name in names]
-    return names if None in numbers else [str(name) for name in numbers]
+    return names if None in numbers else tuple(map(str, numbers))
 
 
 def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
     """Say it if one number in two forms gives two values, because some cells are texts."""
     seen: dict[str, str] = {}
-    for cell in dict.fromkeys(cells):
+    for cell in cells:
         number = number_name(cell)
         if number and (first := seen.setdefault(number, cell)) != cell:
             text = next(c for c in cells if number_name(c) is None)
@@ -289,52 +295,24 @@ def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
             return
 
 
-def _in_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Distinct names in ascending order: as numbers if all are numbers, else as texts."""
-    if all(map(number_name, names)):
-        return tuple(sorted(set(names), key=lambda name: (float(name), name)))
-    return tuple(sorted(set(names)))
-
-
-def no_rule(table: Table, name: str) -> DataError:
+def no_rule(found: Series) -> DataError:
     """The error for a column of texts of which nothing says how it becomes numbers."""
-    row = next(i for i, v in enumerate(table.of(name)) if not is_empty(v) and not _is_number(v))
     return DataError(
-        f"{table.at(name, row)}: {short(table.of(name)[row])} is a text; write columns.{name} = "
-        "one_hot, or ordinal, or its values in order; or leave it out of inputs"
+        f"{at(found)}: {short(found.iloc[0])} is a text; write columns.{found.name} = one_hot, or "
+        "ordinal, or its values in order; or leave it out of inputs"
     )
 
 
-def _standardised(column: Column, table: Table) -> Column:
-    numbers = column.of(table)
-    std = float(numbers.std())
-    return replace(column, mean=float(numbers.mean()), std=std or 1.0)
-
-
-def _number_for(name: str, there: Sequence[Any], how: str | float) -> float:
-    """What stands for a missing number."""
-    if isinstance(how, str) and how not in FILLS:
-        raise DataError(
-            f"missing.{name} must be mean, median, most_frequent or a number, got '{how}'"
-        )
+def _number_for(there: Series, how: str | float) -> float:
+    """What stands for a missing number: of several that are most frequent the smallest."""
     if not isinstance(how, str):
         return float(how)
-    numbers = [float(value) for value in there if _is_number(value)]
+    if how not in FILLS:
+        raise DataError(
+            f"missing.{there.name} must be mean, median, most_frequent or a number, got '{how}'"
+        )
+    numbers = finite(there)
     if how == "most_frequent":
-        return float(_commonest(numbers))
+        values, counts = np.unique(numbers, return_counts=True)
+        return float(values[counts.argmax()])
     return float(np.mean(numbers) if how == "mean" else np.median(numbers))
-
-
-def _text_for(there: Sequence[str], how: str | float, own: bool) -> str:
-    """What stands for a missing text: the most frequent one, or another. own: the rule is of this
-    column alone; a number for all columns is no text.
-    """
-    if how in FILLS or not (own or isinstance(how, str)):
-        return str(_commonest(there))
-    return name_of(how)
-
-
-def _commonest(values: Sequence[Any]) -> Any:
-    """The most frequent value, the smallest of several."""
-    counts = Counter(values)
-    return min(counts, key=lambda value: (-counts[value], value))

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedloom.core.parsing import shortened
+from fedloom.data.own.columns import name_of, number_name
 from fedloom.data.own.preparation import KINDS, Column, Preparation, categories
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError, did_you_mean, unknown
@@ -70,10 +71,11 @@ def _column(rule: Mapping[str, Any]) -> Column:
         raise DataError(f"{wrong} {unknown('kind', str(kind), KINDS)}")
     if kind != "number":
         values = _values(rule, wrong)
-        if fill is not None and (fill := categories([fill], fill)[0]) not in values:
+        filled = None if fill is None else number_name(name_of(fill)) or name_of(fill)
+        if filled not in (None, *values):
             known = ", ".join(values[:10])
-            raise DataError(f"{wrong} fill must be one of its values ({known}), got '{fill}'")
-        return Column(name, kind, values, fill, agreed=True)
+            raise DataError(f"{wrong} fill must be one of its values ({known}), got '{filled}'")
+        return Column(name, kind, values, filled, agreed=True)
     if rule.get("values"):
         raise DataError(f"{wrong} a number has no values; take kind = one_hot or ordinal")
     for key in ("mean", "std", *([] if fill is None else ["fill"])):
@@ -99,7 +101,7 @@ def _values(rule: Mapping[str, Any], wrong: str) -> tuple[str, ...]:
     for key in ("mean", "std"):
         if rule.get(key, _PLAIN[key]) != _PLAIN[key]:
             raise DataError(f"{wrong} {key} is for numbers; leave it out")
-    values = tuple(categories(given or (), rule.get("fill")))
+    values = categories(given or (), rule.get("fill"))
     for value in values:
         if values.count(value) > 1:
             raise DataError(f"{wrong} the value {value} is there twice; name it once")

@@ -12,20 +12,29 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.columns import Codes, Table, labels_of, numbers_of, present, short, texts_of
+from fedloom.data.own.columns import (
+    Table,
+    distinct_names,
+    labels_of,
+    name_of,
+    numbers_of,
+    places,
+    present,
+    short,
+    words_of,
+)
 from fedloom.data.own.files import (
     FILE,
     Paths,
     files_of,
-    is_path,
     read_files,
     several,
     split_by_date,
 )
-from fedloom.data.own.preparation import Fills, Kinds, Preparation, fit, holds_texts, no_rule
+from fedloom.data.own.preparation import fit, no_rule, text_cells
 from fedloom.data.own.rules import Rules, preparation_of, refuse_besides
 from fedloom.data.partition.natural import natural
-from fedloom.data.raw_inputs import Columns, Raw, Words
+from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 
@@ -71,39 +80,41 @@ def table(
     DataError naming file, column and row.
     """
     partition, path = _sorted_out(partition, path)
-    agreed, options = None, (columns, missing, standardise)
-    if rules:
+    how = preparation_of(rules) if rules else None
+    if how is not None:
         given = {"inputs": inputs, "text": text, "columns": columns, "missing": missing}
         refuse_besides(given | {"standardise": standardise})
-        agreed = preparation_of(rules)
-        inputs = [column.name for column in agreed.columns]
+        inputs = [column.name for column in how.columns]
     if several(path) and client is None:
         client = FILE
+    if text is not None and inputs:
+        raise DataError("inputs and text are both given; keep one of them")
     used = [*inputs, *([] if text is None else [text])]
     needed = [c for c in (target, date, client, *used) if c not in (None, FILE)]
     tables = _tables(path, test, (needed, not used), client, (date, test_from))
-    check_columns(tables[0], target, client, partition)
+    refuse_ownerless(client, partition)
     names = list(inputs) or [c for c in tables[0].columns if c not in (target, client, date, FILE)]
     if text is None and not names:
         raise DataError(f"{path} has no columns besides {target} and {client}; nothing to learn of")
-    if text is not None and inputs:
-        raise DataError("inputs and text are both given; keep one of them")
 
     about: dict[str, Any] = {"target": target}
     raw: Raw
-    if text is None:
-        made, raw = _numbers(tables, names, options, agreed)
-        if isinstance(raw, Preparation) and (lines := raw.said()):
-            about |= {"prepared": lines}
+    if how is None and text is None and (columns or missing is not None or standardise):
+        how = fit(tables[0], names, columns or {}, missing, standardise)
+    if how is not None:
+        made, raw = [how.of(part) for part in tables], how
+        about |= {"prepared": lines} if (lines := how.said()) else {}
+    elif text is not None:
+        made, raw = words_of(tables, text, length, vocabulary)
     else:
-        made, raw = as_words(tables, text, length, vocabulary)
+        made, raw = _plain(tables, names), Columns(tuple(names))
     dealing = (_called(path), tables, made, target, client, partition, seed, about)
     return dealt(*dealing, raw=raw, class_names=class_names)
 
 
 def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
     """Partition and path, if the path came first."""
-    if is_path(partition):
+    if isinstance(partition, str | os.PathLike | list | tuple):
         if path:
             raise DataError(f"two paths are given, {partition} and {path}; give a list of files")
         partition, path = None, partition
@@ -114,9 +125,8 @@ def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
 
 def _called(path: Paths) -> str:
     """The name of the data set: the file's, or of several their folder's."""
-    if not several(path):
-        return files_of(path)[0].stem
-    return files_of(path)[0].absolute().parent.name
+    first = files_of(path)[0]
+    return first.absolute().parent.name if several(path) else first.stem
 
 
 def _tables(
@@ -150,47 +160,34 @@ def _tables(
     return [whole, tests]
 
 
-def _numbers(
-    tables: Sequence[Table],
-    names: Sequence[str],
-    options: tuple[Kinds | None, Fills | None, bool],
-    agreed: Preparation | None,
-) -> tuple[list[Tensor], Columns | Preparation]:
-    """Columns of every table as numbers, by the options for texts, missing values and scale, or as
-    it was agreed.
-    """
-    kinds, fills, standardise = options
-    if agreed is not None:
-        return [agreed.of(part) for part in tables], agreed
-    if kinds or fills is not None or standardise:
-        how = fit(tables[0], names, kinds or {}, fills, standardise)
-        return [how.of(part) for part in tables], how
+def _plain(tables: Sequence[Table], names: Sequence[str]) -> list[Tensor]:
+    """Columns of every table as numbers, as they are."""
     for name in names:
-        if holds_texts(tables[0].of(name)):
-            raise no_rule(tables[0], name)
-    return [numbers_of(part, names) for part in tables], Columns(tuple(names))
+        if len(found := text_cells(tables[0].of(name))):
+            raise no_rule(found)
+    return [numbers_of(part, names) for part in tables]
 
 
-def as_words(
-    tables: Sequence[Table], name: str, length: int, vocabulary: int
-) -> tuple[list[Tensor], Words]:
-    """A column of texts of every table as words by number, by the words of the first table."""
-    known: Any = vocabulary
-    columns = []
-    for part in tables:
-        made, known = texts_of(part, name, length, known)
-        columns.append(made)
-    return columns, Words(known, length)
-
-
-def check_columns(
-    table: Table, target: str, client: str | None, partition: Partition | None
-) -> None:
-    """Raise DataError for missing columns, and if no column names the clients."""
+def refuse_ownerless(client: str | None, partition: Partition | None) -> None:
+    """Raise DataError if nothing says whose a row is."""
     if client is None and partition is None:
         raise DataError("give client=, the column that says whose a row is, or a partition")
-    for name in (target, *([] if client is None else [client])):
-        table.of(name)
+
+
+def targets_of(
+    tables: Sequence[Table], name: str, classes: Sequence[str] = ()
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """The targets of every table and the names of the classes, which are the first table's if they
+    are not given. Raises DataError.
+    """
+    first, known = labels_of(tables[0], name, classes)
+    targets = [first, *(labels_of(table, name, known)[0] for table in tables[1:])]
+    if targets[-1].dtype != first.dtype:
+        raise DataError(
+            f"column '{name}' holds {first.dtype} in {tables[0].where} and {targets[-1].dtype} in "
+            f"{tables[-1].where}; write both alike"
+        )
+    return targets, known
 
 
 def dealt(
@@ -207,36 +204,28 @@ def dealt(
     class_names: Sequence[str] = (),
 ) -> FederatedData:
     """Divide the rows of a training table and perhaps a test table among clients."""
-    known = Codes(tuple(class_names)) if class_names else None
-    targets, classes = labels_of(tables[0], target, known)
-    test_targets = None
-    if len(tables) > 1:
-        test_targets, _ = labels_of(tables[1], target, classes)
-        if test_targets.dtype != targets.dtype:
-            raise DataError(
-                f"column '{target}' holds {targets.dtype} in {tables[0].where} and "
-                f"{test_targets.dtype} in {tables[1].where}; write both alike"
-            )
+    targets, classes = targets_of(tables, target, class_names)
     owners = tests = None
     names: tuple[str, ...] = ()
     if client is not None:
-        who = Codes.of(present(tables[0], client))
-        names, owners = who.names, who.numbers(tables[0].of(client), tables[0].where)
-        details |= {"client_names": list(who.names)} if len(who.names) <= 1000 else {}
+        cells = present(tables[0], client).map(name_of)
+        names = distinct_names(cells)
+        owners = places(cells, names)
+        details |= {"client_names": list(names)} if len(names) <= 1000 else {}
         by_client = partition is None or isinstance(partition, natural)
         if by_client and len(tables) > 1 and client in tables[1].columns:
-            tests = _test_owners(tables[1], client, who)
+            tests = _test_owners(tables[1], client, names)
     arrays = Arrays(
         name=name,
         inputs=inputs[0],
-        targets=targets,
+        targets=targets[0],
         test_inputs=inputs[1] if len(inputs) > 1 else None,
-        test_targets=test_targets,
+        test_targets=targets[1] if len(targets) > 1 else None,
         owners=owners,
         test_owners=tests,
         by="clients",
         owner_names=names,
-        class_names=() if classes is None else classes.names,
+        class_names=classes,
         transform=transform,
         raw=raw,
         details=details,
@@ -244,22 +233,22 @@ def dealt(
     return arrays.divided(natural() if partition is None else partition, seed)
 
 
-def _test_owners(test: Table, client: str, who: Codes) -> Tensor:
+def _test_owners(test: Table, client: str, names: Sequence[str]) -> Tensor:
     """The client of each test row; -1, and a warning, for one that does not train."""
-    tests = who.numbers(present(test, client), test.where)
-    unknown = (tests < 0).nonzero().flatten().tolist()
-    if len(unknown) == len(tests):
+    cells = present(test, client)
+    owners = places(cells.map(name_of), names)
+    absent = cells[(owners < 0).numpy()]
+    if len(absent) == len(cells):
         raise DataError(
             f"{test.where}: no row is of a client that trains (the first is of "
-            f"{short(test.of(client)[0])}); name the same clients, or leave out the "
-            f"column '{client}', and all rows are one test set"
+            f"{short(cells.iloc[0])}); name the same clients, or leave out the column '{client}', "
+            "and all rows are one test set"
         )
-    if unknown:
-        column = test.of(client)
-        absent = sorted({str(column[row]) for row in unknown})
-        some = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
+    if len(absent):
+        others = sorted({*map(str, absent)})
+        some = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
         _log.warning(
             "%s: %d of %d test rows are left out: they are of clients without rows to train on, %s",
-            *(test.where, len(unknown), len(tests), some),
+            *(test.where, len(absent), len(cells), some),
         )
-    return tests
+    return owners
