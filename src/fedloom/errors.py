@@ -5,6 +5,7 @@ allowed, what to do.
 
     FedloomError
     |-- ConfigError (ValueError)         a setting: unknown name or key, wrong type or range
+    |   `-- SettingError                 one value that its setting does not take
     |-- CompositionError (TypeError)     two parts that have no meaning together; names both
     |-- DataError (ValueError)           data that are missing, corrupt, or do not fit
     |-- WireError (ValueError)           bytes from elsewhere that are no message of this run
@@ -17,6 +18,7 @@ allowed, what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class FedloomError(Exception):
@@ -25,6 +27,41 @@ class FedloomError(Exception):
 
 class ConfigError(FedloomError, ValueError):
     """A setting that cannot be used."""
+
+
+class SettingError(ConfigError):
+    """One value that its setting does not take; it becomes text where it is printed.
+
+    key: the setting's; owner: the class or table before it; where: the file or command line;
+    remedy: further words about what to do.
+
+    >>> str(SettingError("decay", 2, "in (0, 1]", owner="Exponential"))
+    'Exponential.decay must be in (0, 1], got 2'
+    """
+
+    def __init__(
+        self, key: str, value: Any, allowed: str, remedy: str = "", owner: str = "", where: str = ""
+    ) -> None:
+        super().__init__(key, value, allowed, remedy, owner, where)
+        self.key, self.value, self.allowed, self.remedy = key, value, allowed, remedy
+        self.owner, self.where = owner, where
+
+    def at(self, where: str, key: str) -> SettingError:
+        """The same about a key of a file or the command line."""
+        return SettingError(key, self.value, self.allowed, self.remedy, where=where)
+
+    def __str__(self) -> str:
+        allowed = self.allowed
+        if isinstance(self.value, int) and (size := self.value.bit_length()) > 64:
+            got = f"a whole number of {size} bits"  # too long to be printed
+            allowed += ", below 2^64" if "whole" in allowed else ""
+        else:
+            got = repr(self.value)  # somebody may have given whole arrays
+            got = got if len(got) <= 200 else f"{got[:197]}..."
+        name = ".".join(filter(None, (self.owner, self.key)))
+        before = f"{self.where}: " if self.where else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{before}{name} must be {allowed}, got {got}{remedy}"
 
 
 class CompositionError(FedloomError, TypeError):

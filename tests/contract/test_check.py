@@ -284,7 +284,7 @@ def test_other_values_are_legal_and_differ():
         (Hyper(low=0, open_low=True, high=1), 0.01),
         (Hyper(low=0, high=1, open_high=True), 0.0),
         (Hyper(low=1, high=127), 127),
-        (Hyper(optional=True, low=0), None),
+        (Hyper(low=0).within(float | None), None),
         (Hyper(choices=(True, False)), True),
         (Hyper(choices=(1, 2)), 2),
     ):

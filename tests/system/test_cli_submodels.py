@@ -29,7 +29,10 @@ BAD = [
     (["submodel=fiarse", "submodel.shares=[0.5, 0.5]"], "each of the 4 levels"),
     (["submodel=heterfl"], "did you mean 'heterofl'"),
     (["submodel=heterofl", "model=logistic", "model.inputs=64"], "HeteroFL cannot cut"),
-    (["submodel=fjord", "submodel.widths=[0.0]"], "submodel.widths must be shares"),
+    (
+        ["submodel=fjord", "submodel.widths=[0.0]"],
+        "submodel.widths must be a list of numbers in (0, 1]",
+    ),
     (["submodel=scalefl", "objective=self_distillation"], "the model has one exit"),
     (["submodel=scalefl"], "take objective = self_distillation"),
     (["submodel=heterofl", "objective=ordered_distillation"], "take submodel = fjord"),

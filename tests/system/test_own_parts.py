@@ -344,7 +344,7 @@ def test_a_federation_loads_no_file_that_settings_name(here: Fedloom) -> None:
         (["algorithm=my_method.py:Needs"], "algorithm 'my_method.py:Needs' needs the key 'share'"),
         (
             ["algorithm=my_method.py:Needs", "algorithm.share=-1"],
-            "command line, [algorithm]: algorithm.share must be in [0, inf), got -1",
+            "command line: algorithm.share must be in [0, inf), got -1",
         ),
         (
             ["algorithm=my_method.py:AdaptiveProx", "algorithm.nu=1"],
@@ -352,7 +352,7 @@ def test_a_federation_loads_no_file_that_settings_name(here: Fedloom) -> None:
         ),
         (
             ["algorithm=my_method.py:AdaptiveProx", "algorithm.mu=much"],
-            "algorithm.mu must be a number, got 'much'",
+            "algorithm.mu must be in [0, inf), got 'much'",
         ),
         (["objective=my_parts.py:foca"], "did you mean 'focal'?"),
         (["attack=my_parts.py:Half"], "unknown attack 'my_parts.py:Half'"),

@@ -300,7 +300,7 @@ def test_unknown_names_and_options_come_with_a_suggestion():
         make_algorithm("fedacgg")
     with pytest.raises(ConfigError, match=r"no option 'lamb'; did you mean 'lam'\?"):
         make_algorithm("fedacg", lamb=0.1)
-    with pytest.raises(ConfigError, match=r"algorithm.lam must be a number .*got 'high'"):
+    with pytest.raises(ConfigError, match=r"FedACG.lam must be in \[0, 1\), got 'high'"):
         make_algorithm("fedacg", lam="high")
     with pytest.raises(ConfigError, match=r"lam must be in \[0, 1\), got 1.5"):
         make_algorithm("fedacg", lam=1.5)

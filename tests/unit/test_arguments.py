@@ -292,11 +292,17 @@ def test_unequal_weights_are_the_weights_of_the_mean() -> None:
         (lambda: experiment(local=Local(steps=[1, 2])).run(), "2 numbers for 10 clients"),
         (lambda: experiment(weighting=[1.0, 2.0]).run(), "2 numbers for 10 clients"),
         (lambda: experiment(weighting=[1.0] * 9 + [0.0]).run(), "numbers above 0, got 0.0"),
-        (lambda: experiment(weighting=["a"] * 10).run(), "numbers above 0, got 'a'"),
+        (
+            lambda: experiment(weighting=["a"] * 10).run(),
+            "a list with a weight for each client, got ('a', ",
+        ),
         (lambda: experiment(weighting=3).run(), '"examples", "uniform" or a list'),
-        (lambda: experiment(cohort=[[0.5]]), "names client 0.5"),
+        (lambda: experiment(cohort=[[0.5]]), "a list of lists of whole numbers, got ((0.5,),)"),
         (lambda: experiment(cohort=[[np.int64(10)]]), "names client 10; clients are numbered 0"),
-        (lambda: experiment(cohort=np.array([0, 1])), "at least one list"),
+        (
+            lambda: experiment(cohort=np.array([0, 1])),
+            "a list of lists of whole numbers, got (0, 1)",
+        ),
     ],
 )
 def test_a_list_that_cannot_be_is_one_sentence(make: Any, words: str) -> None:

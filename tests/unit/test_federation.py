@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from fedloom import Evaluation, Local
 from fedloom.aggregation import Krum
+from fedloom.algorithms import IFCA, FedAvg
+from fedloom.compression.codecs import TopK
 from fedloom.core.hyper import Hyper
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
@@ -24,6 +28,7 @@ from fedloom.federation.schedules import (
     InverseSqrt,
     Milestones,
 )
+from fedloom.submodels import FIARSE
 
 
 def federation(sizes, seed=0, weighting="examples", **local):
@@ -199,15 +204,35 @@ def test_ranges(rule, good, bad):
 
 
 def test_a_whole_number_has_no_fraction():
-    with pytest.raises(ConfigError, match=r"^Krum.several must be a whole number, got 1.5"):
+    with pytest.raises(ConfigError, match=r"^Krum.several must be a whole number from 1, got 1.5"):
         Krum(several=1.5)
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FIARSE(shards=3), "FIARSE.shards must be a list of texts, got 3"),
+        (lambda: TopK(scope=np.ones(2)), "TopK.scope must be one of global, layer, got (1.0, 1.0)"),
+        (lambda: Milestones(at=5), "Milestones.at must be a list of whole numbers, got 5"),
+        (lambda: FedAvg(server_lr="fast"), "FedAvg.server_lr must be in (0, inf), got 'fast'"),
+        (
+            lambda: IFCA(clusters=10**30),
+            "IFCA.clusters must be a whole number from 1, below 2^64",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_one_sentence(make, says):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert str(caught.value).startswith(says)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value), "from a worker"
+
+
 def test_ranges_in_words():
-    assert Hyper(low=0, high=1, open_high=True).range_text() == "in [0, 1)"
-    assert Hyper(low=0, open_low=True).range_text() == "in (0, inf)"
-    assert Hyper(high=2).range_text() == "in (-inf, 2]"
-    assert Hyper(choices=(1, 2)).range_text() == "one of 1, 2"
+    assert Hyper(low=0, high=1, open_high=True).text() == "in [0, 1)"
+    assert Hyper(low=0, open_low=True).text() == "in (0, inf)"
+    assert Hyper(high=2).text() == "in (-inf, 2]"
+    assert Hyper(choices=(1, 2)).text() == "one of 1, 2"
 
 
 @pytest.mark.parametrize("wrong", [{"ema": 1.0}, {"every": -1}, {"validation": 1.0}, {"ema": -0.1}])

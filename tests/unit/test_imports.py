@@ -145,7 +145,7 @@ ONLY_IN = {
     "datasets": {"data"},
     "click": {"cli"},
     "argparse": set(),
-    "pydantic": {"config", "deployment", "papers"},
+    "pydantic": {"deployment", "papers"},
     "sklearn": {"data"},
     "loky": {"engines"},
     "cloudpickle": {"engines"},

@@ -88,7 +88,7 @@ def test_a_validation_split_is_cut_unless_there_is_one_or_the_papers_way_is_aske
         (["local.lr=0.1,"], "empty"),
         (["local.lr=1,2", "local.lr=3,4"], "tried twice"),
         (["seed=0,1,2"], "give seeds=3"),
-        (["local.lr=0.1,high"], "local.lr must be a number"),
+        (["local.lr=0.1,high"], r"local.lr must be in \(0, inf\)"),
         (["algorithm=fedavg,fedacgg"], "did you mean 'fedacg'"),
         (["local.lr"], "expected key=value"),
     ],

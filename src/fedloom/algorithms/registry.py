@@ -15,7 +15,6 @@ from .. import algorithms as papers
 from ..algorithm import Algorithm
 from ..core.hyper import Hyper
 from ..core.registry import Registry
-from ..errors import ConfigError
 from ..wrappers.base import Wrapper
 
 ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
@@ -84,12 +83,6 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     >>> make_algorithm("fedacg", lam=0.9)
     FedACG(lam=0.9, beta=0.01)
     """
-    for option in options(name) if values and name in ALGORITHMS else ():
-        value = values.get(option.name, option.default)
-        if isinstance(option.default, (int, float)) and not isinstance(value, (int, float)):
-            raise ConfigError(
-                f"algorithm.{option.name} must be a number {option.allowed}, got {value!r}"
-            )
     made: Algorithm = ALGORITHMS.make(name, **values)
     return made
 
@@ -108,7 +101,7 @@ def options(name: str) -> list[Option]:
         rule: Hyper = rules.get(key) or rules.get(aliases.get(key, ""), Hyper())
         own = Hyper().within(hints.get(key, Any))
         told = (own.meaning or rule.meaning, own.source or rule.source)
-        out.append(Option(key, parameter.default, rule.range_text(), *told))
+        out.append(Option(key, parameter.default, rule.text(), *told))
     return out
 
 

@@ -59,12 +59,11 @@ def _options(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings as Python arguments, and as they are written. Raises ConfigError."""
     from fedloom.config import parse_override
-    from fedloom.config.validation import Origin, check, live, model_of
+    from fedloom.config.validation import Origin, check, live
 
     given = dict(map(parse_override, settings))
     origin = Origin("command line", frozenset(given))
-    model = model_of(make, frozenset({"run", "every"}))
-    shown = check(model, given, "", f"measure '{name}'", origin)
+    shown = check(make, given, "", f"measure '{name}'", origin, skip=("run", "every"))
     return live(shown), shown
 
 

@@ -1,7 +1,5 @@
 """Settings of a run: recipes and TOML files, changes on the command line, and the objects that they
 make.
-
-Only this package imports pydantic, and nothing imports it before a run is asked for.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from ..compression.error_feedback import FEEDBACKS, Forget
 from ..compression.link import Link, Via
 from ..errors import ConfigError, unknown
 from .overrides import is_short, named_table
-from .validation import NOTHING, Origin, keyed, live
+from .validation import NOTHING, Origin, live
 
 Named = Callable[[Mapping[str, Any], str, Origin], dict[str, Any]]
 _OWN = ("name", "feedback", "down")  # keys that are no options of the codec
@@ -64,13 +64,14 @@ def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None
     )
 
 
-def link_of(values: Mapping[str, Any]) -> Link | None:
-    """The link of a complete table; None for an empty one."""
+def link_of(values: Mapping[str, Any], origin: Origin) -> Link | None:
+    """The link of a complete table; None for an empty one. Raises ConfigError."""
     if not values:
         return None
-    codec, feedback = _codec(values), FEEDBACKS[values["feedback"]]()
+    with origin.blame("compress", values):
+        codec, feedback = _codec(values), FEEDBACKS[values["feedback"]]()
     plain = isinstance(codec, Dense) and type(feedback) is Forget
-    with keyed("compress.down", values.get("down", ())):
+    with origin.blame("compress.down", values.get("down", ())):
         down = _codec(values["down"]) if "down" in values else None
     return Link({} if plain else Via(codec, feedback), down)
 

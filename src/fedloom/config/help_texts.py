@@ -5,13 +5,11 @@ All of it is read from the code that the settings configure.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.hyper import Hyper, allowed, hints_of
 from ..core.registry import Registry
 from ..experiment.settings import Settings
 from .overrides import NESTED, PLAIN, REGISTRIES, SYNONYMS
@@ -112,20 +110,11 @@ def options_of_measure(make: Callable[..., Any]) -> list[Setting]:
 
 
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:
-    rules, given, hints = _rules(make), inspect.signature(make).parameters, hints_of(make)
     out = []
-    for key in known(make, skip):
-        rule = rules.get(key, Hyper())
-        about = "; ".join(filter(None, (rule.meaning, rule.source)))
-        default, may = shown(given[key].default), allowed(hints.get(key), rule)
-        out.append(Setting(prefix + key, default, may, about))
+    for key, (rule, default) in known(make, skip).items():
+        about = "; ".join(filter(None, (rule.meaning, rule.remedy, rule.source)))
+        out.append(Setting(prefix + key, shown(default), rule.text(), about))
     return out
-
-
-def _rules(make: Any) -> dict[str, Hyper]:
-    """The ranges of a dataclass's fields."""
-    fields = dataclasses.fields(make) if dataclasses.is_dataclass(make) else ()
-    return {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
 
 
 def shown(value: Any) -> str:

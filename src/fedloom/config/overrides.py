@@ -36,7 +36,7 @@ from ..storage.checkpoint import Checkpoint
 from ..submodels import PRIVATE, VIEWS
 from ..trackers import TRACKERS
 from ..wrappers.registry import SERVERS
-from .validation import NOTHING, known, model_of
+from .validation import NOTHING, known
 
 Makers = Mapping[str, Callable[..., Any]]
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ PLAIN: Makers = {
 }
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("turnover", "availability", "ranks")  # written out only if they are given
-RUN = model_of(Settings)  # the keys outside of all tables
+RUN = known(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of its entry
 NESTED: dict[str, tuple[str, ...]] = {
@@ -346,7 +346,7 @@ def _spelled_out(raw: dict[str, Any], path: str) -> str:
         name = data.get("name")
         source = SOURCES.get(name) if isinstance(name, str) else None
         partition = PARTITIONS.get(str(named_table(data, "partition").get("name")))
-        own = known(source, NESTED["data"]) if source else []
+        own = known(source, NESTED["data"]) if source else {}
         if partition and parts[1] not in own and parts[1] in known(partition):
             return f"data.partition.{parts[1]}"
     return path

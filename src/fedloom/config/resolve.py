@@ -46,7 +46,7 @@ from .overrides import (
 )
 from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
 from .sources import load, read
-from .validation import NOTHING, Origin, check, known, live, model_of
+from .validation import NOTHING, Origin, check, known, live
 
 # tables whose name may be given outside of all tables
 # left out where they are not given
@@ -91,11 +91,10 @@ class Config:
         """
         check_loaded(self.values)
         parts = {p: self._part(p) for p in (*PLAIN, "objective", *_EXTRAS)}
-        run = {k: v for k, v in self.values.items() if k in RUN.model_fields}
+        run = {k: v for k, v in self.values.items() if k in RUN}
         algorithm, data = self._algorithm(), self.data() if data is None else data
         compress = self.values.get("compress", {})
-        with self.origin.blame("compress", compress):
-            link = link_of(compress)
+        link = link_of(compress, self.origin)
         with self.origin.blame(""):
             return Experiment(
                 algorithm=algorithm,
@@ -264,7 +263,7 @@ def _complete(
     if before == top.get("label") and "label" not in origin.typed:
         top.pop("label", None)  # it named the parts that there were before the changes
     top.setdefault("label", method_label(parts))
-    values = check(RUN, top, "", "the configuration", origin)
+    values = check(Settings, top, "", "the configuration", origin)
     with origin.blame(""):
         Settings(**live(values))  # its rules
     values["algorithm"] = parts["algorithm"]
@@ -329,11 +328,11 @@ def _add_clock(raw: Mapping[str, Any], found: dict[str, Any], origin: Origin) ->
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
     """Refuse unknown keys outside of tables, with the dotted key that may be meant."""
     for key in raw:
-        if key in RUN.model_fields or key in _TABLES:
+        if key in RUN or key in _TABLES:
             continue
         inside = [f"{table}.{key}" for table, make in PLAIN.items() if key in known(make)]
         inside += [f"{p}.{key}" for p in REGISTRIES if key in _options(raw, p)]
-        hint = did_you_mean(key, [*RUN.model_fields, *_TABLES])
+        hint = did_you_mean(key, [*RUN, *_TABLES])
         hint = f"did you mean '{inside[0]}'?" if inside else hint
         raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")
 
@@ -345,7 +344,7 @@ def _options(raw: Mapping[str, Any], path: str) -> list[str]:
     for table in tables:
         place = named_table(place, table)
     make = REGISTRIES[path].get(str(named_table(place, key).get("name")))
-    return known(make, NESTED.get(path, ())) if make else []
+    return [*known(make, NESTED.get(path, ()))] if make else []
 
 
 def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
@@ -356,8 +355,8 @@ def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
     own = {k: v for k, v in table.items() if f"{path}.{k}" not in REGISTRIES}
     if path == "local" and all(own.get(k) is None for k in ("epochs", "steps", "seconds")):
         own["epochs"] = 1
-    inner = frozenset(p.partition(".")[2] for p in REGISTRIES if p.startswith(f"{path}."))
-    values = check(model_of(make, inner), own, path, f"[{path}]", origin)
+    inner = [p.partition(".")[2] for p in REGISTRIES if p.startswith(f"{path}.")]
+    values = check(make, own, path, f"[{path}]", origin, inner)
     with origin.blame(path):
         make(**live(values))
     if path == "local":
@@ -387,5 +386,5 @@ def _named(
     inner = NESTED.get(path, ())
     table = {k: v for k, v in table.items() if k not in inner}
     with origin.blame(path), explained(name):
-        model = model_of(registry[name], frozenset(inner))
-    return {"name": name, **check(model, table, path, f"{path} '{short(name)}'", origin)}
+        known(make := registry[name])
+    return {"name": name, **check(make, table, path, f"{path} '{short(name)}'", origin, inner)}

@@ -16,20 +16,24 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union
 
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError, SettingError, unknown
 from .arithmetic import plain_number
 
 T = TypeVar("T")
 
 
+_UNIONS = (Union, types.UnionType)
+_LISTS = (list, tuple, collections.abc.Sequence)
+
+
 @dataclass(frozen=True)
 class Hyper:
     """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
-    `open_high`; optional: None is allowed too; whole: fractions are refused; one_per: a list has
-    one value for each of these; words: allowed beside numbers. example: a value, if the type says
-    too little.
+    `open_high`, and hold for every number of a list; one_per: a list has one value for each of
+    these. kind: the declared type, which says what else is allowed. example: a value, if the type
+    says too little; remedy: what an error adds.
     """
 
     meaning: str = ""
@@ -39,71 +43,119 @@ class Hyper:
     open_low: bool = False
     open_high: bool = False
     choices: tuple[Any, ...] = ()
-    optional: bool = False
-    whole: bool = False
     one_per: str = ""
-    words: tuple[str, ...] = ()
     example: str = ""
+    remedy: str = ""
+    kind: Any = Any
 
     def within(self, kind: Any) -> Hyper:
-        """The same with the range of a type, and the type's meaning and source if this has none.
+        """The same for a type, with the range of the type, and its meaning and source if this has
+        none.
 
-        >>> Hyper("step").within(Positive | None).range_text()
+        >>> Hyper("step").within(Positive | None).text()
         'in (0, inf) or none'
         """
-        found: Hyper = self
-        if kind is int or getattr(kind, "__origin__", None) is int:  # Annotated too
-            found = dataclasses.replace(found, whole=True)
-        if kind is bool:
+        found: Hyper = dataclasses.replace(self, kind=kind)
+        parts = [part for part in _parts(kind) if part is not types.NoneType]
+        if parts == [bool]:
             found = dataclasses.replace(found, choices=(False, True))
-        elif typing.get_origin(kind) is Literal:
-            found = dataclasses.replace(found, choices=typing.get_args(kind))
-        elif typing.get_origin(kind) in (Union, types.UnionType):
-            parts = [p for p in typing.get_args(kind) if p is not types.NoneType]
-            found = dataclasses.replace(found, optional=len(parts) < len(typing.get_args(kind)))
-            for part in parts:  # beside another type a bool or a Literal is not the only choice
-                if len(parts) == 1 or typing.get_origin(part) is Annotated:
-                    found = found.within(part)
-                elif typing.get_origin(part) is Literal:
-                    found = dataclasses.replace(found, words=typing.get_args(part))
-        for rule in getattr(kind, "__metadata__", ()):
-            if isinstance(rule, Hyper):
-                mine, blank = vars(found), vars(Hyper())
-                new = {k: v for k, v in vars(rule).items() if mine[k] == blank[k]}
-                found = dataclasses.replace(found, **new)
+        elif len(parts) == 1 and typing.get_origin(parts[0]) is Literal:
+            found = dataclasses.replace(found, choices=typing.get_args(parts[0]))
+        elements = [typing.get_args(p)[0] for p in parts if typing.get_origin(p) in _LISTS]
+        for part in [*parts, *elements]:
+            for rule in getattr(part, "__metadata__", ()):
+                if isinstance(rule, Hyper):
+                    mine, blank = vars(found), vars(Hyper())
+                    new = {k: v for k, v in vars(rule).items() if mine[k] == blank[k]}
+                    found = dataclasses.replace(found, **new)
         return found
 
-    def range_text(self) -> str:
-        """The allowed values as text, for `fedloom show` and errors."""
+    def text(self) -> str:
+        """The allowed values as text, for help and errors.
+
+        >>> Hyper(low=0, high=1, open_high=True).text(), Hyper(low=1).within(int).text()
+        ('in [0, 1)', 'a whole number from 1')
+        """
+        if self.example:
+            return self.example
+        parts, low, high = _parts(self.kind), self.low, self.high
+        kinds = [_bare(part) for part in parts if part is not types.NoneType]
         if set(self.choices) == {True, False}:
-            return f"true or false{' or none' if self.optional else ''}"
-        listed = f", or a list of one per {self.one_per}" if self.one_per else ""
-        if self.choices:
-            return "one of " + ", ".join(map(str, self.choices)) + listed
-        if self.low is None and self.high is None:
-            return "any"
-        left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
-        right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
-        others = [*self.words, *["none"] * self.optional]
-        return f"in {left}, {right}{''.join(f' or {word}' for word in others)}{listed}"
+            words = ["true or false"]
+        elif self.choices:
+            words = ["one of " + ", ".join(map(str, self.choices))]
+        elif low is None and high is None:
+            words = [type_text(kind) for kind in kinds]
+        elif int in kinds and float not in kinds and low is not None:
+            to = "" if high is None else f" to {high:.0f}"
+            words = [f"a whole number from {low + self.open_low:.0f}{to}"]
+        else:
+            left = "(-inf" if low is None else f"{'[('[self.open_low]}{low:g}"
+            right = "inf)" if high is None else f"{high:g}{'])'[self.open_high]}"
+            several = all(typing.get_origin(kind) in _LISTS for kind in kinds)
+            words = [f"{'a list of numbers ' if several else ''}in {left}, {right}"]
+            words += [str(w) for k in kinds if typing.get_origin(k) is Literal for w in k.__args__]
+        words += ["none"] if types.NoneType in parts else []
+        each = f", or a list of one per {self.one_per}" if self.one_per else ""
+        return (" or ".join(dict.fromkeys(filter(None, words))) or "any") + each
 
     def allows(self, value: Any) -> bool:
-        """True if a value is within the range."""
-        if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
-            return True
-        if self.one_per and isinstance(value, tuple):
-            each = dataclasses.replace(self, one_per="", optional=False, choices=())
-            return bool(value) and all(map(each.allows, value))
-        if self.choices:
-            return value in self.choices
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            return self.low is None and self.high is None
-        number = int(value) if isinstance(value, numbers.Integral) else float(value)
-        if isinstance(number, float) and not math.isfinite(number):
+        """True if a value, whose lists are tuples, has the type and is within the range."""
+        return _fits(value, self.kind, self)
+
+    def holds(self, number: numbers.Real) -> bool:
+        """True if a number is finite and within the bounds."""
+        try:
+            value = float(number)
+        except OverflowError:
             return False
-        above = self.low is None or (number > self.low if self.open_low else number >= self.low)
-        below = self.high is None or (number < self.high if self.open_high else number <= self.high)
+        if not math.isfinite(value):
+            return False
+        above = self.low is None or (value > self.low if self.open_low else value >= self.low)
+        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
         return above and below
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    return typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its annotations."""
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+
+
+def _fits(value: Any, kind: Any, rule: Hyper) -> bool:
+    """True if a value is of a type, and its numbers are within the rule's bounds."""
+    kind = _bare(kind)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _UNIONS:
+        return any(_fits(value, one, rule) for one in inner)
+    if kind is types.NoneType:
+        return value is None
+    if (choices := inner if origin is Literal else rule.choices) or kind is bool:
+        likes = [c for c in choices or (False, True) if isinstance(value, type(c)) and value == c]
+        return isinstance(value, bool) in [isinstance(c, bool) for c in likes]  # True is no 1
+    if kind is Any:
+        kind = object if rule.low is None and rule.high is None else float
+    if kind in (int, float):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return False
+        whole = isinstance(value, numbers.Integral) and int(value).bit_length() <= 64
+        return (whole or kind is float) and rule.holds(value)
+    if getattr(kind, "_is_protocol", False):
+        asked = [k for k, v in vars(kind).items() if isinstance(v, types.FunctionType)]
+        return all(callable(getattr(value, k, None)) for k in asked if not k.startswith("_"))
+    if origin is collections.abc.Callable:
+        return callable(value)
+    if origin in _LISTS:
+        if not isinstance(value, tuple) or (rule.one_per and not value):
+            return False
+        return all(_fits(v, inner[0], rule) for v in value)
+    if origin is collections.abc.Mapping and isinstance(value, Mapping):
+        return all(_fits(v, inner[1], rule) for v in value.values())
+    return isinstance(value, origin or kind)
 
 
 # ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
@@ -145,7 +197,7 @@ class Part:
         ranged(dataclass(frozen=True, kw_only=True)(cls))
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        check_settings(self)
 
 
 def ranged(cls: type[T]) -> type[T]:
@@ -201,123 +253,76 @@ def part(make: Callable[[], Any], example: str) -> Any:
     return dataclasses.field(default_factory=make, metadata=rule)
 
 
-def check_ranges(owner: Any) -> None:
-    """Raise ConfigError for the first field of a dataclass that is out of its range. Numbers become
-    Python's own.
-    """
-    for field in dataclasses.fields(owner):
-        rule, given = field.metadata.get("hyper"), getattr(owner, field.name)
-        if rule is None:
-            continue
-        if (value := plain_number(given)) is not given:
-            object.__setattr__(owner, field.name, value)
-        name = f"{type(owner).__name__}.{field.name}"
-        if rule.whole and isinstance(value, float):
-            raise ConfigError(f"{name} must be a whole number, got {value!r}")
-        if not rule.allows(value):
-            raise ConfigError(f"{name} must be {rule.range_text()}, got {value!r}")
-
-
 def check_settings(owner: Any) -> None:
-    """Raise ConfigError for the first field of a dataclass that has another type than declared, or
+    """Raise SettingError for the first field of a dataclass that has another type than declared, or
     is out of its range. Numbers and lists become Python's own types.
     """
-    hints, title = hints_of(owner.__class__), getattr(owner, "title", "")
+    title = getattr(owner, "title", type(owner).__name__ if isinstance(owner, Part) else "")
     for field in dataclasses.fields(owner):
         if (rule := field.metadata.get("hyper")) is None:
             continue
-        value, hint = listed(getattr(owner, field.name)), hints[field.name]
+        given = getattr(owner, field.name)
+        value = plain_number(given) if rule.kind is Any else listed(given)
+        if not rule.allows(value):
+            if not rule.allows(given):  # an array itself may be what is asked for
+                raise SettingError(field.name, value, rule.text(), rule.remedy, owner=title)
+            value = given
         object.__setattr__(owner, field.name, value)
-        name = f"{title}.{field.name}" if title else field.name
-        if isinstance(value, int) and (size := value.bit_length()) > 64:  # too long to be printed
-            raise ConfigError(f"{name} must be below 2^64, got one of {size} bits")
-        if not _fits(value, hint, bool(rule.one_per)) or not (value is None or rule.allows(value)):
-            raise ConfigError(f"{name} must be {allowed(hint, rule)}, got {_short(value)}")
 
 
-def _short(value: Any) -> str:
-    """A value for an error: somebody may have given whole arrays."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+class Key(NamedTuple):
+    """A key of a table of settings; default: inspect.Parameter.empty if it is needed."""
+
+    rule: Hyper
+    default: Any
 
 
 @functools.cache
-def hints_of(make: Any) -> dict[str, Any]:
-    """The types that a class or function declares its fields or parameters with."""
-    fields = dataclasses.is_dataclass(make) or not isinstance(make, type)
-    return typing.get_type_hints(make if fields else make.__init__)
+def keys_of(make: Callable[..., Any]) -> Mapping[str, Key]:
+    """The parameters of a function or dataclass, with their types and ranges.
+
+    >>> list(keys_of(lambda beta=0.9: None))
+    ['beta']
+    """
+    fields = dataclasses.fields(make) if dataclasses.is_dataclass(make) else ()
+    rules = {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
+    typed = make.__init__ if isinstance(make, type) and not fields else make  # type: ignore[misc]
+    hints = typing.get_type_hints(typed, include_extras=True)
+    out = {}
+    for name, found in inspect.signature(make).parameters.items():
+        if found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
+            rule = rules.get(name, Hyper())
+            rule = rule.within(hints.get(name, Any)) if rule.kind is Any else rule
+            out[name] = Key(rule, found.default)
+    return out
 
 
-def _fits(value: Any, hint: Any, each: bool) -> bool:
-    """True if a value is of a declared type; for a list, if each of its values is."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, h, each) for h in inner)
-    if origin is typing.Literal:
-        return value in inner
-    if isinstance(value, bool):
-        return hint is bool
-    if hint in (int, float):
-        return isinstance(value, numbers.Integral if hint is int else numbers.Real)
-    if getattr(hint, "_is_protocol", False):
-        return all(callable(getattr(value, n, None)) for n in vars(hint) if _asked(hint, n))
-    if origin is collections.abc.Callable:
-        return callable(value)
-    if origin in (tuple, collections.abc.Sequence):
-        listed = isinstance(value, tuple)
-        return listed and (not each or all(_fits(v, inner[0], each) for v in value))
-    return isinstance(value, origin or hint)
-
-
-def _asked(protocol: Any, name: str) -> bool:
-    """True if a protocol has a method of this name."""
-    return not name.startswith("_") and isinstance(vars(protocol)[name], types.FunctionType)
-
-
-def allowed(hint: Any, rule: Hyper) -> str:
-    """The allowed values of a field, as text."""
-    if rule.example:
-        return rule.example
-    inner = typing.get_args(hint) or (hint,)
-    rule = dataclasses.replace(rule, optional=rule.optional or types.NoneType in inner)
-    if int in inner and float not in inner and rule.low is not None:
-        to = "" if rule.high is None else f" to {rule.high:.0f}"
-        none = " or none" if rule.optional else ""
-        each = f", or a list of one per {rule.one_per}" if rule.one_per else ""
-        return f"a whole number from {rule.low + rule.open_low:.0f}{to}{none}{each}"
-    bound = rule.range_text()
-    return type_text(hint) if bound == "any" else bound
-
-
-_KINDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    types.NoneType: "none",
+_KINDS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("a text", "texts"),
+    bool: ("true or false", "truth values"),
+    types.NoneType: ("none", "none"),
+    Mapping: ("a table", "tables"),
+    **dict.fromkeys(_LISTS, ("a list", "lists")),
 }
 
 
-def type_text(hint: Any) -> str:
+def type_text(kind: Any, several: bool = False) -> str:
     """A declared type as text; empty for other types.
 
     >>> type_text(float | None), type_text(tuple[int, ...])
-    ('a number or none', 'a list')
+    ('a number or none', 'a list of whole numbers')
     """
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return type_text(inner[0])
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(filter(None, dict.fromkeys(type_text(a) for a in inner)))
-    if origin is typing.Literal:
+    kind = _bare(kind)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _UNIONS:
+        return " or ".join(filter(None, dict.fromkeys(type_text(a, several) for a in inner)))
+    if origin is Literal:
         return "one of " + ", ".join(map(str, inner))
-    if origin in (list, tuple, collections.abc.Sequence):
-        return "a list"
-    if origin is collections.abc.Mapping:
-        return "a table"
-    return _KINDS.get(hint, "")
+    text = _KINDS.get(origin or kind, ("", ""))[several]
+    of = type_text(inner[origin is Mapping], several=True) if text and inner else ""
+    return f"{text} of {of}" if of else text
 
 
 def renamed(**names: str) -> Callable[[type[T]], type[T]]:

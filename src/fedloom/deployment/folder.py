@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..config.sources import read
-from ..config.validation import Origin, check, model_of
+from ..config.validation import Origin, check
 from ..core.hyper import (
     NonNegative,
     NonNegativeInt,
@@ -81,7 +81,7 @@ class Deployment:
 def deployment_of(given: Mapping[str, Any], source: str) -> Deployment:
     """Checked settings; source: where they come from, for errors. Raises ConfigError."""
     origin = Origin(source)
-    values = check(model_of(Deployment), given, "", "the federation", origin)
+    values = check(Deployment, given, "", "the federation", origin)
     with origin.blame(""):
         return Deployment(**values)
 

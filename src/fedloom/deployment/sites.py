@@ -16,7 +16,7 @@ from ..config.overrides import is_divided, named_table
 from ..config.own_code import load_named
 from ..config.resolve import Config, resolve
 from ..config.sources import read
-from ..config.validation import Origin, check, live, model_of
+from ..config.validation import Origin, check, live
 from ..core.net import Net
 from ..core.own_parts import hash_of, is_own, short
 from ..data import SOURCES, FederatedData, iid
@@ -281,8 +281,8 @@ def own_data(given: Mapping[str, Any], file: Path, run: Mapping[str, Any]) -> Fe
         raise ConfigError(f"file '{file}': {unknown('data', name, SOURCES)}")
     with origin.blame("data"):
         make = SOURCES[name]
-    skip = frozenset({"partition", "seed"})
-    values = check(model_of(make, skip), table, "data", f"data '{short(name)}'", origin)
+    skip = ("partition", "seed")
+    values = check(make, table, "data", f"data '{short(name)}'", origin, skip)
     whole = {} if is_divided(make) else {"partition": iid(clients=1)}
     with origin.blame("data", values):
         found: FederatedData = SOURCES.make(name, **whole, **live(values))

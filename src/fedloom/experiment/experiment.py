@@ -19,7 +19,7 @@ from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
 from ..core.device import moved
-from ..core.hyper import hyper, part, renamed
+from ..core.hyper import hyper, part, ranged, renamed
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
@@ -78,6 +78,7 @@ _log = logging.getLogger(__name__)
 
 
 @renamed(loss="objective", evaluation="evaluate", saving="checkpoint")
+@ranged
 @dataclass(kw_only=True)
 class Experiment(Settings):
     """One federated training run. Arguments that a file can hold have the same names there, and are

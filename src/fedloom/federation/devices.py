@@ -5,16 +5,14 @@ Nothing waits: seconds are computed from steps and bytes, and real hardware chan
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ..core.hyper import NonNegative, Part, Positive, hyper
 from ..core.registry import Registry
 from ..core.rng import generator
-from ..errors import ConfigError
+from ..errors import ConfigError, SettingError
 
 
 class Devices(Part):
@@ -46,16 +44,12 @@ class Levels(Devices):
     [1.0, 4.0, 1.0, 4.0, 1.0]
     """
 
-    steps_per_second: Sequence[float] = hyper((1.0, 2.0, 4.0), source="an example")
+    steps_per_second: Sequence[Positive] = hyper((1.0, 2.0, 4.0), source="an example")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.steps_per_second
-        several = isinstance(given, (list, tuple)) and len(given) > 0
-        if not several or not all(type(v) in (int, float) and 0 < v < math.inf for v in given):
-            raise ConfigError(
-                f"Levels.steps_per_second must be a list of numbers above 0, got {given!r}"
-            )
+        if not self.steps_per_second:
+            raise SettingError("steps_per_second", (), "a list of numbers above 0", owner="Levels")
 
     def speeds(self, clients: int, seed: int) -> list[float]:
         given = self.steps_per_second

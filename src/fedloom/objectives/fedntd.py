@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from ..errors import ConfigError
+from ..errors import SettingError
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
 
 
@@ -57,10 +57,8 @@ class FedNTD(CrossEntropy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.form == "fedacg" and self.beta > 1:
-            raise ConfigError(
-                f"FedNTD.beta must be in [0, 1] with form 'fedacg', got {self.beta!r}; for a "
-                "larger weight take form 'official'"
-            )
+            remedy = "for a larger weight take form 'official'"
+            raise SettingError("beta", self.beta, "in [0, 1] with form 'fedacg'", remedy, "FedNTD")
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         z = by_class(net(x, batch[0]), batch[1])

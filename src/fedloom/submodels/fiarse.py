@@ -112,10 +112,6 @@ class FIARSE(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(not isinstance(pattern, str) for pattern in self.shards):
-            raise ConfigError(
-                f"{self.name}.shards must be patterns of names, got {[*self.shards]!r}"
-            )
         if bool(self.shards) != (self.group == "shard"):
             raise ConfigError(
                 f"{self.name}: group = '{self.group}' and shards = {[*self.shards]!r}; patterns "

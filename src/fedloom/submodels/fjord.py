@@ -13,10 +13,9 @@ from torch.func import functional_call
 
 from ..core.blocks import Block
 from ..core.dropout import choice
-from ..core.hyper import hyper
+from ..core.hyper import PositiveShare, hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Vec
-from ..errors import ConfigError
 from ..objectives import Needs
 from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
@@ -96,19 +95,11 @@ class FjORD(Rule):
     fixed = True
     trains = Needs.DRAWN_PARTS
 
-    widths: tuple[float, ...] = hyper(
+    widths: tuple[PositiveShare, ...] = hyper(
         default=(),
         meaning="shares of the width that are drawn; empty: the capacities",
         source="0.2, 0.4, 0.6, 0.8, 1 in FjORD's code",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for share in self.widths:
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-                raise ConfigError(
-                    f"{self.name}.widths must be shares of the width in (0, 1], got {share!r}"
-                )
 
     def settled(self, levels: Sequence[float]) -> Rule:
         """-> with widths; if none are given, those of the capacities."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.hyper import Hyper, ranged
+from fedloom.core.hyper import Hyper, check_settings, ranged
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Ragged
 from fedloom.errors import DataError
@@ -17,7 +17,7 @@ from fedloom.errors import DataError
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Clients = Annotated[int, Hyper("number of clients", low=1)]
-Alpha = Annotated[float, Hyper("0.1 is very uneven, 100 nearly iid", low=1e-9, high=1e9)]
+Alpha = Annotated[float, Hyper(remedy="0.1 is very uneven, 100 nearly iid", low=1e-9, high=1e9)]
 Pools = list[Ints]  # per class, ascending, the shuffled indices of its samples
 T = TypeVar("T")
 
@@ -39,18 +39,7 @@ class NamedPartition:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        for field in fields(self):
-            rule, value = field.metadata.get("hyper"), getattr(self, field.name)
-            if rule is None or (value is None and rule.optional):
-                continue
-            if rule.low == 1 and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
-            ):
-                raise DataError(f"{field.name} must be a whole number of at least 1, got {value!r}")
-            if not rule.allows(value):
-                raise DataError(
-                    f"{field.name} must be {rule.range_text()}, got {value!r}; {rule.meaning}"
-                )
+        check_settings(self)
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""

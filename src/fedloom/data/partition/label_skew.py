@@ -274,7 +274,9 @@ class similarity(ByLabel):
     """
 
     clients: Clients = hyper()
-    share: Share = hyper(0.95, "0.95 is FAFED's low heterogeneity, 0 sorts everything by label")
+    share: Share = hyper(
+        0.95, remedy="0.95 is FAFED's low heterogeneity, 0 sorts everything by label"
+    )
 
     def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         by_label = np.concatenate(pools)
