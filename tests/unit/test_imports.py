@@ -150,7 +150,7 @@ ONLY_IN = {
     "loky": {"engines"},
     "cloudpickle": {"engines"},
     "safetensors": {"storage", "experiment", "cli", "deployment"},
-    "rich": {"server", "data", "cli"},
+    "rich": {"server", "data", "cli", "report"},
     "transformers": {"models"},
     "peft": {"models"},
     "random": set(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from report_fakes import fake_run
-from scipy.stats import ttest_rel
+from scipy import stats
 
 from fedloom.cli.__main__ import cli
 from fedloom.core import curves
@@ -41,6 +41,15 @@ def test_p_and_t_are_those_of_the_tables(t: float, freedom: int, p: float) -> No
     assert student_p(t, freedom) == pytest.approx(p, abs=1e-4)
     assert student_p(-t, freedom) == student_p(t, freedom)
     assert student_t(1 - p, freedom) == pytest.approx(t, abs=1e-3)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 101])
+def test_p_and_t_are_those_of_scipy(freedom: int) -> None:
+    for level in (0.5, 0.95, 0.999):
+        assert student_t(level, freedom) == pytest.approx(stats.t.ppf((1 + level) / 2, freedom))
+    for t in (0.0, 0.3, 2.0, 12.0):
+        wanted = 2 * stats.t.sf(t, freedom)
+        assert student_p(t, freedom) == pytest.approx(wanted, rel=1e-9, abs=1e-14)
 
 
 def test_three_seeds_need_four_point_three_standard_errors() -> None:
@@ -119,7 +128,10 @@ def test_student_and_holm_are_those_of_an_independent_calculator() -> None:
         "c": {0: 0.8561, 1: 0.8633, 2: 0.8577, 3: 0.861, 4: 0.8581},
     }
     found = against(ours, rivals)
-    p = {k: float(ttest_rel([*ours.values()], [*row.values()]).pvalue) for k, row in rivals.items()}
+    p = {
+        k: float(stats.ttest_rel([*ours.values()], [*row.values()]).pvalue)
+        for k, row in rivals.items()
+    }
     ranked = sorted(p, key=p.__getitem__)
     least, adjusted = 0.0, {}
     for rank, name in enumerate(ranked):

@@ -25,7 +25,7 @@ from fedloom.report.runs import Group, group_runs, load_run
 from fedloom.report.setting_differences import setting_cells, setting_columns
 from fedloom.report.skew import common
 from fedloom.report.table_files import as_csv, as_json, as_latex
-from fedloom.report.table_text import as_markdown, as_text, table_cells
+from fedloom.report.table_text import aligned, as_markdown, as_text, table_cells
 from fedloom.report.tables import comparison, fixed, human_bytes, human_seconds
 from support import latex
 
@@ -147,6 +147,17 @@ def test_text_is_aligned(tmp_path: Path) -> None:
     ends = {line.rstrip()[-1] for line in lines}
     assert ends == {"s"}
     assert len({len(line) for line in [heads, rule, *lines]}) == 1
+
+
+def test_columns_are_aligned_in_letters_of_two_columns_too() -> None:
+    wide = "\u65b9\u6cd5"  # two letters of two columns each
+    assert aligned([["abcd", "1"], [wide, "22"]], ["m", "n"]).splitlines() == [
+        "m      n",
+        "----  --",
+        "abcd   1",
+        f"{wide}  22",
+    ]
+    assert aligned([["a b", "c"]], widths=[1, 1]).splitlines() == ["a  c", "b"]
 
 
 def test_markdown_has_one_cell_per_heading_whatever_the_label(tmp_path: Path) -> None:

@@ -199,41 +199,25 @@ def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
 
     space: columns of the page; None: the terminal's, and without a terminal as many as needed.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from fedloom.report.table_text import aligned, one_line
 
     if not lines:
         return ""
     if space is None and sys.stdout.isatty():
         space = shutil.get_terminal_size().columns
-    cells = [[_shown(cell) for cell in line] for line in lines]
-    widths = _widths([*zip(*cells, strict=True)], space)
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for width in widths:
-        made.add_column(width=width, overflow="fold")
-    for line in cells:
-        made.add_row(*map(Text, line))
-    console = Console(width=sum(widths) + 2 * len(widths), color_system=None)
-    with console.capture() as page:
-        console.print(made)
-    return "\n".join(f"  {line}".rstrip() for line in page.get().splitlines())
-
-
-def _shown(text: str) -> str:
-    """A text on one line, without control characters for the terminal."""
-    line = " ".join(text.split())
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", line)
+    cells = [[one_line(cell) for cell in line] for line in lines]
+    text = aligned(cells, widths=_widths([*zip(*cells, strict=True)], space))
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
 
 
 def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
     """The width of every column: as wide as its text if that fits; else as wide as its longest word
     and a share of the rest; if not even the words fit, the widest are cut.
     """
-    from rich.cells import cell_len
+    from fedloom.report.table_text import width_of
 
-    natural = [max(map(cell_len, column)) for column in columns]
-    words = [max(map(cell_len, " ".join(column).split()), default=1) for column in columns]
+    natural = [max(map(width_of, column)) for column in columns]
+    words = [max(map(width_of, " ".join(column).split()), default=1) for column in columns]
     if space is None or (room := space - 2 * len(columns)) >= sum(natural):
         return natural
     while sum(words) > max(room, len(words)):
@@ -266,7 +250,7 @@ def fitted(
     names: the columns that are wanted, none of which is left out; space: columns of the page; None:
     `page_width`.
     """
-    from fedloom.report.table_text import aligned, chosen, columns
+    from fedloom.report.table_text import aligned, chosen, columns, one_line
 
     space = page_width() if space is None else space
     whole = kept = chosen(columns([dict(row) for row in rows]), names)
@@ -277,11 +261,9 @@ def fitted(
         return ""
     first, *others = kept
     room = max(space - _width(others) - 2, 10)
-    cut = [textwrap.wrap(_shown(c), room, subsequent_indent="  ") or [""] for c in first.cells]
-    lines = []
-    for (name, *rest), *cells in zip(cut, *(column.cells for column in others), strict=True):
-        lines += [[name, *cells], *([more] + [""] * len(cells) for more in rest)]
-    text = aligned([column.head for column in kept], lines)
+    named = [textwrap.fill(one_line(c), room, subsequent_indent="  ") for c in first.cells]
+    lines = [*zip(named, *(column.cells for column in others), strict=True)]
+    text = aligned(lines, [column.head for column in kept])
     if not (left := len(whole) - len(kept)):
         return text
     said = f"({left} more columns: `fedloom compare RUN... --wide`)"
@@ -289,4 +271,6 @@ def fitted(
 
 
 def _width(columns: Sequence[Column]) -> int:
-    return sum(max(map(len, (column.head, *column.cells))) + 2 for column in columns) - 2
+    from fedloom.report.table_text import width_of
+
+    return sum(max(map(width_of, (column.head, *column.cells))) + 2 for column in columns) - 2

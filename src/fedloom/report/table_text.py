@@ -202,25 +202,42 @@ def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
     names: the columns that are wanted, see `chosen`.
     """
     heads, lines = table_cells(rows, names)
-    if not heads:
-        return ""
-    return aligned(heads, [[_one_line(cell) for cell in line] for line in lines]) + "\n"
+    return f"{aligned([[*map(one_line, line)] for line in lines], heads)}\n" if heads else ""
 
 
-def aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns for a terminal, the first to the left, the others to the right, with a rule below the
-    headings.
+def aligned(
+    lines: Sequence[Sequence[str]], heads: Sequence[str] = (), widths: Sequence[int] | None = None
+) -> str:
+    """Columns for a terminal, to the left; with heads above a rule all but the first to the right.
+
+    widths: of the columns, whose cells are wrapped at words; None: as wide as their text.
     """
-    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
-    rule = ["-" * width for width in widths]
-    out = []
-    for line in [heads, rule, *lines]:
-        first, *others = [
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  ".join([first, *others]).rstrip())
-    return "\n".join(out)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [heads, *lines] if heads else [*lines]
+    widths = widths or [max(map(width_of, column)) for column in zip(*shown, strict=True)]
+    if heads:
+        shown.insert(1, ["-" * width for width in widths])
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for at, width in enumerate(widths):
+        right = bool(heads) and at > 0
+        made.add_column(width=width, overflow="fold", justify="right" if right else "left")
+    for line in shown:
+        made.add_row(*map(Text, line))
+    width = sum(widths) + 2 * len(widths)
+    console = Console(width=width, color_system=None, force_jupyter=False)
+    with console.capture() as page:
+        console.print(made)
+    return "\n".join(line.rstrip() for line in page.get().splitlines())
+
+
+def width_of(cell: str) -> int:
+    """The columns of a terminal that a cell takes, of the longest of its lines."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, cell.split("\n")))
 
 
 def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
@@ -262,9 +279,11 @@ def _value(row: Row, key: str, spread: str | None = None) -> str:
     return human_value(row[key], row["unit"], row[spread] if spread else None)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def one_line(text: str) -> str:
+    """A text on one line, without control characters for the terminal."""
+    line = " ".join(text.split())
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", line)
 
 
 def _markdown(text: str) -> str:
-    return _one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
