@@ -22,8 +22,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
 from fedloom.cli.list_and_show import registry_of
 from fedloom.cli.method_costs import costs
-from fedloom.config import settings_page as settings
-from fedloom.config.help_texts import shown
+from fedloom.config import help_texts as settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROOFS = ("tests/closed_form", "tests/golden", "tests/contract", "tests/system/test_costs.py")
@@ -327,7 +326,7 @@ def page(name: str) -> str:
     out += grid(["", "vectors"], rows)
     out += ["", "## Options", ""]
     lines = [
-        [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.meaning, o.source]
+        [f"`algorithm.{o.name}`", settings.shown(o.default), o.allowed, o.meaning, o.source]
         for o in options(name)
     ]
     out += (

@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from fedloom import __version__
 from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.cli.__main__ import cli
-from fedloom.cli.measure_names import EVERY
 from fedloom.cli.printing import table
 from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
@@ -22,6 +21,7 @@ from fedloom.federation.schedules import SCHEDULES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
+from fedloom.report.recorded import EVERY
 from fedloom.trackers import TRACKERS
 from fedloom.wrappers.registry import SERVERS
 from tiny import Fedloom

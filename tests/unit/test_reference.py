@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedloom.config import resolve
-from fedloom.config.help_texts import OPTIMISERS, TABLES, options_of, settings_in
+from fedloom.config.help_texts import OPTIMISERS, TABLES, as_markdown, options_of, settings_in
 from fedloom.config.overrides import REGISTRIES
-from fedloom.config.settings_page import as_markdown
 from fedloom.config.validation import known
 from fedloom.federation.local import Local
 

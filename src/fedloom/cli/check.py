@@ -40,7 +40,7 @@ def check_command(target: str, model: str | None, data: str | None) -> None:
     are, nothing is kept on the part, all engines agree, a run that is stopped goes on, the bill is
     what is sent. Explains what does not hold. Leaves with 1 if anything failed.
     """
-    from fedloom.checks import check
+    from fedloom.checks import check, parts_of
     from fedloom.core.own_parts import load
 
     path, name = _split(target)
@@ -49,19 +49,13 @@ def check_command(target: str, model: str | None, data: str | None) -> None:
     own = {"model": _own(module, model), "data": _own(module, data)}
     if own["data"] is not None and not hasattr(own["data"], "clients"):
         own["data"] = own["data"]()
-    for label, part in _parts(module, name).items():
+    for label, part in parts_of(module, name).items():
         report = check(part, name=label, **own)
         _print(report, path)
         failed += len(report.failures)
     if failed:
         what = "one check" if failed == 1 else f"{failed} checks"
         raise click.ClickException(f"{what} of '{path}' failed")
-
-
-def _parts(module: types.ModuleType, name: str) -> dict[str, Any]:
-    from fedloom.checks import parts_of
-
-    return parts_of(module, name)
 
 
 def _own(module: types.ModuleType, name: str | None) -> Any:

@@ -42,7 +42,7 @@ _WHERE = {  # topic: the registry of its names
     "attacks": "fedloom.federation.attacks:ATTACKS",
     "trackers": "fedloom.trackers:TRACKERS",
     "engines": "fedloom.engines:ENGINES",
-    "measures": "fedloom.cli.measure_names:EVERY",
+    "measures": "fedloom.report.recorded:EVERY",
     "optimisers": "fedloom.config.help_texts:OPTIMISERS",
     "settings": "fedloom.config.help_texts:TABLES",
 }
@@ -268,15 +268,10 @@ def _options(options: Sequence[Setting]) -> str:
 
 
 def _settings(name: str, what: Any) -> str:
-    from fedloom.config.help_texts import settings_in
+    from fedloom.config.help_texts import TABLES, options_of_measure, settings_in
 
-    return f"{_words(what)}\n\n{_options(settings_in(name))}"
-
-
-def _measure(name: str, make: Any) -> str:
-    from fedloom.config.help_texts import options_of_measure
-
-    return f"{_words(make)}\n\n{_options(options_of_measure(make))}".rstrip()
+    options = settings_in(name) if name in TABLES else options_of_measure(what)
+    return f"{_words(what)}\n\n{_options(options)}".rstrip()
 
 
 def _optimiser(name: str, what: Any) -> str:
@@ -307,5 +302,5 @@ _SHOW: dict[str, Callable[[str, Any], str]] = {
     "private": _in_table("private"),
     "settings": _settings,
     "optimisers": _optimiser,
-    "measures": _measure,
+    "measures": _settings,
 }

@@ -38,10 +38,8 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
     """
     from fedloom._version import __version__
     from fedloom.report import load_run
-    from fedloom.report.recorded import RECORDED
+    from fedloom.report.recorded import EVERY, RECORDED
     from fedloom.storage.atomic import write_out
-
-    from .measure_names import EVERY
 
     make, loaded = EVERY.known(name), load_run(run)
     options, shown = _options(name, make, settings)

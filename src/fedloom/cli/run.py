@@ -96,7 +96,11 @@ def run_command(
                     click.echo("the same command goes on with it, and with the others", err=True)
             raise
     if seeds > 1 and not quiet and group.rank == 0:
-        _compare(folders)
+        from fedloom.report import comparison, group_runs, load_run
+
+        from .printing import fitted, told
+
+        told(fitted(comparison(group_runs(load_run(f) for f in folders))))
 
 
 @click.command("resume", short_help="Go on with runs, or extend them.")
@@ -343,11 +347,3 @@ def _state(config: Config, folder: Path) -> tuple[str, str]:
         return "", ", ".join(other)
     same = all(kept.get(key) == asked.get(key) for key in LATER)
     return state_of(folder) if same else "begun", ""
-
-
-def _compare(folders: Sequence[Path]) -> None:
-    from fedloom.report import comparison, group_runs, load_run
-
-    from .printing import fitted, told
-
-    told(fitted(comparison(group_runs(load_run(f) for f in folders))))

@@ -28,9 +28,13 @@ from ..storage.identity import CHANGEABLE, differing
 from ..storage.seal import Seal
 from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
-from .capacities import capacities_of, checked_capacities
-from .compression import link_of, settings_of
-from .data_table import data_table
+from .composite_tables import (
+    capacities_of,
+    checked_capacities,
+    compress_table,
+    data_table,
+    link_of,
+)
 from .labels import method_label, traits_of
 from .overrides import (
     ALIASES,
@@ -307,7 +311,7 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         found["submodel"] |= checked_capacities(named_table(raw, "submodel"), origin)
     if "turnover" in raw:
         found["turnover"] = _plain(raw, "turnover", origin)
-    if compress := settings_of(raw, _named, origin):
+    if compress := compress_table(raw, _named, origin):
         found["compress"] = compress
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,9 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     the run in this folder was not deployed. names: of the clients. Raises CheckpointError.
     """
     Seal(path).check("clients.jsonl")
-    draws = [draw for row in read_rows(path / "clients.jsonl") for draw in _draws(row)]
+    draws = [
+        draw for row in read_rows(path / "clients.jsonl") for draw in (*row.get("redrawn", ()), row)
+    ]
     if not draws:
         return None
     asked = Counter(i for draw in draws for i in draw["asked"])
@@ -63,12 +65,6 @@ def names_of(run: Run) -> list[str]:
     """The clients' names, as the roll has them; nothing if it has none."""
     found = run.partition.get("client_names") or ()
     return [] if "every" in run.partition else list(map(str, found))
-
-
-def _draws(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The draws of a round, the last of which counts."""
-    yield from row.get("redrawn", ())
-    yield row
 
 
 def _outcomes(draw: Mapping[str, Any]) -> set[tuple[int, str]]:

@@ -33,7 +33,8 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
     lines, columns = [], _columns(found)
     for i in order[:SHOWN]:
         name, examples = clients[i]
-        cells = [_cell(values[i], unit) for _, values, unit in columns]
+        given = [(float(values[i]), unit) for _, values, unit in columns]
+        cells = [human_value(None if np.isnan(v) else v, unit) for v, unit in given]
         lines.append([name, f"{examples:,}", *cells])
     return ["client", "examples", *(head for head, _, _ in columns)], lines, len(clients)
 
@@ -52,10 +53,6 @@ def _columns(found: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats,
         word = f"{name.replace('_', ' ')}{' %' if unit == 'share' else ''}"
         columns.append((f"{group.label}, {word}" if len(found) > 1 else word, values, unit))
     return columns
-
-
-def _cell(value: float, unit: str) -> str:
-    return human_value(None if np.isnan(value) else float(value), unit)
 
 
 def prepared(groups: Sequence[Group]) -> list[str]:

@@ -145,7 +145,7 @@ def _context(
     found = differences(groups, value=value)
     rows = [row | columns(row["label"], found) for row in comparison(groups, target, value)]
     heads, lines = table_cells(rows)
-    short = answer(groups, rows, found)
+    short, clients = answer(groups, rows, found), client_cells(groups)
     colours = [style.colour for style in styles(groups).values()]
     return {
         "title": title or _title(groups),
@@ -162,7 +162,7 @@ def _context(
         ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients"),
-        "by_client": _by_client(groups),
+        "by_client": (_Table(*clients[:2], []), clients[2]),
         "prepared": prepared(groups),
         "attended": _attended(groups),
         "sizes": _coloured(groups, size_cells(groups)),
@@ -188,6 +188,7 @@ def _title(groups: Sequence[Group]) -> str:
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """Collect the facts that all the runs share."""
     runs = [run for group in groups for run in group.runs]
+    goals = [(run.target, run.metric.unit) for run in runs]
     asked = {
         "data": [_name(run, "data") for run in runs],
         "model": [_name(run, "model") for run in runs],
@@ -197,7 +198,7 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         "rounds": [_grouped(run.planned) for run in runs],
         "engine": [_shown(run.summary.get("engine")) for run in runs],
         "metric": [_metric(run) for run in runs],
-        "target": [_target(run) for run in runs],
+        "target": ["" if t is None else human_target(t, unit) for t, unit in goals],
     }
     return [
         (key, values[0]) for key, values in asked.items() if len(set(values)) == 1 and values[0]
@@ -236,11 +237,6 @@ def _fields(groups: Sequence[Group]) -> _Table:
     ]
     heads = ["algorithm", "direction", "field", "per client and round", "in total"]
     return _coloured(groups, (heads, lines))
-
-
-def _by_client(groups: Sequence[Group]) -> tuple[_Table, int]:
-    heads, lines, count = client_cells(groups)
-    return _Table(heads, lines, []), count
 
 
 def _attended(groups: Sequence[Group]) -> list[tuple[str, _Table, list[str]]]:
@@ -286,10 +282,6 @@ def _metric(run: Run) -> str:
     if run.metric.higher_is_better is None:
         return name
     return f"{name} ({'higher' if run.metric.higher_is_better else 'lower'} is better)"
-
-
-def _target(run: Run) -> str:
-    return "" if run.target is None else human_target(run.target, run.metric.unit)
 
 
 def _grouped(value: Any) -> str:

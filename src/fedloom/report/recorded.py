@@ -1,4 +1,6 @@
-"""Measures that a run has recorded already: read from its folder, without its model and data."""
+"""Measures that a run has recorded already: read from its folder, without its model and data; and
+all that `fedloom measure` knows by name.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any
 
 from fedloom.core.registry import Registry
 from fedloom.errors import ConfigError
+from fedloom.measures import MEASURES
 
 from .curve_data import first_hit, measured
 from .runs import Run
@@ -102,3 +105,4 @@ def _columns(run: Run, names: Sequence[str], why: str) -> Found:
 RECORDED: Registry[Callable[..., Found]] = Registry(
     "measure", {f.__name__: f for f in (clients, targets, residual, explored)}
 )
+EVERY: Registry[Any] = Registry("measure", {**MEASURES, **RECORDED})

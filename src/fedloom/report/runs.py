@@ -228,7 +228,9 @@ def _group(key: str, found: Sequence[Run]) -> Group:
         if other is None or _done(run) >= _done(other):
             by_seed[run.seed] = run
     kept = tuple(by_seed.values())
-    return Group(key, _best_label(kept), kept, len(found) - len(kept))
+    # a summary's label, which is written properly, before a bare name
+    label = next((run.label for run in kept if run.summary.get("label")), kept[0].label)
+    return Group(key, label, kept, len(found) - len(kept))
 
 
 def _done(run: Run) -> tuple[bool, int]:
@@ -337,11 +339,6 @@ def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric
         said["higher_is_better"] if "higher_is_better" in said else higher_is_better(name),
         str(said.get("unit") or ("share" if name in _SHARES else "")),
     )
-
-
-def _best_label(runs: Sequence[Run]) -> str:
-    """Take a summary's label, which is written properly, before a bare name."""
-    return next((run.label for run in runs if run.summary.get("label")), runs[0].label)
 
 
 def _distinct(groups: Sequence[Group]) -> list[Group]:

@@ -70,8 +70,9 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         alike = [bool(row.get("like_best")) for row in rows] if key == "value_mean" else []
         return Column(name, head, cells, values, not high, alike)
 
+    named = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
     made = [
-        Column("algorithm", "algorithm", [_named(row) for row in rows]),
+        Column("algorithm", "algorithm", named),
         Column("seeds", "seeds", [str(row["seeds"]) for row in rows]),
         Column("rounds", "rounds", [str(row["rounds"]) for row in rows]),
         measured(metric, f"{metric}, {tested}", "value_mean", "value_sd"),
@@ -269,10 +270,6 @@ def _rounds_text(row: Row) -> str:
         return f"{row['rounds']}+"
     text = f"{row['rounds_to_target']:.1f}".removesuffix(".0")
     return text if not row["not_reached"] else f"{text} ({row['reached']}/{row['seeds']})"
-
-
-def _named(row: Row) -> str:
-    return f"{row['label']} ({row['state']})" if row["state"] else str(row["label"])
 
 
 def _value(row: Row, key: str, spread: str | None = None) -> str:

@@ -149,7 +149,8 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
     final = [last(run, metric.column) for run in runs]
     tested = [value_of(run, value) for run in runs]
     seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]
-    hits = [_hit(run, target) for run in runs]
+    goals = [run.target if target is None else target for run in runs]
+    hits = [None if g is None else first_hit(run, g) for run, g in zip(runs, goals, strict=True)]
     goal = (
         target
         if target is not None
@@ -206,12 +207,6 @@ def _simulated(run: Run, hit: Hit | None) -> float | None:
     if hit is None or run.simulated_seconds is None:
         return None
     return float(run.simulated[run.rounds <= hit.round][-1])
-
-
-def _hit(run: Run, target: float | None) -> Hit | None:
-    """Find the target on the curve, or the run's own one."""
-    goal = run.target if target is None else target
-    return None if goal is None else first_hit(run, goal)
 
 
 def _three_digits(value: float) -> str:
