@@ -63,8 +63,6 @@ class Plan:
     aggregation: Aggregation = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        if self.nonfinite not in ("stop", "skip"):
-            raise ConfigError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}')
         named = self.link.spelled_out(self.algorithm)
         object.__setattr__(self, "link", named)
         for rule in REFUSALS:

@@ -127,11 +127,6 @@ def test_a_cohort_that_the_population_does_not_have(size, match):
         Cohorts(size, 5)
 
 
-def test_an_unknown_sampling_is_refused():
-    with pytest.raises(ConfigError, match=r'"bernoulli" or "poisson", got \'other\''):
-        Cohorts(1, 2, sampling="other")
-
-
 def test_one_client_that_may_be_meant_as_all_is_said():
     assert "cohort = 1.0" in Cohorts(1, 50).alone
     for size, clients in ((1.0, 50), (2, 50), (1, 1), (0.02, 50), ([[1]], 50)):

@@ -161,7 +161,7 @@ def test_the_activation_of_the_mlp_is_the_one_asked_for():
         (lambda: logistic(inputs=0), "inputs must be a whole number"),
         (lambda: logistic(classes=True), "classes must be"),
         (lambda: mlp(hidden=()), "logistic"),
-        (lambda: mlp(hidden=64), "hidden must list"),
+        (lambda: mlp(hidden=64), "hidden must be a list of whole numbers from 1, got 64"),
         (lambda: mlp(hidden=(8, 0)), "hidden must be"),
         (lambda: mlp(hidden=(2.5,)), "2.5"),
         (lambda: mlp(activation="gelu"), "'gelu'"),

@@ -300,7 +300,7 @@ def test_the_first_weights_of_the_transformer_are_small():
         (lambda: resnet18(groups=3), "groups must divide the widths 64, 128, 256, 512, got 3"),
         (lambda: resnet18(groups=0), "groups must be"),
         (lambda: resnet18(init="xavier"), "init must be"),
-        (lambda: cnn_celeba(norm="none"), "unknown norm 'none'"),
+        (lambda: cnn_celeba(norm="none"), "norm must be one of group, instance"),
         (lambda: lstm_shakespeare(layers=0), "layers must be"),
         (lambda: lstm_language_model(dropout=1.0), r"dropout must be in \[0, 1\)"),
         (lambda: lstm_language_model(9, 4, 5, tied=True), "embedding = 4 and hidden = 5"),

@@ -63,7 +63,7 @@ def test_a_package_that_is_missing_is_named(lora, package, monkeypatch, tmp_path
         ({"classes": 0}, "classes must be"),
         ({"padding": -1}, "padding must be"),
         ({"lora": True}, "lora must be"),
-        ({"lora_alpha": 0.0}, "lora_alpha must be above 0"),
+        ({"lora_alpha": 0.0}, r"lora_alpha must be in \(0, inf\)"),
         ({"lora_dropout": 1.0}, r"lora_dropout must be in \[0, 1\)"),
     ],
 )

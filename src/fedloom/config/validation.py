@@ -101,9 +101,7 @@ def check(
             raise ConfigError(f"{origin.source}: {what} needs the key '{key}'; give {dotted}=...")
         value = None if value == NOTHING else value
         if key in given and not rule.allows(_frozen(value)):
-            quoted = isinstance(given[key], str) and given[key].startswith("[")
-            remedy = "texts in a list need quotes" if quoted else rule.remedy
-            raise SettingError(dotted, given[key], rule.text(), remedy, where=origin.of(dotted))
+            raise rule.refused(dotted, given[key], where=origin.of(dotted))
         if value is not None or default is not None:
             real = key in given and float in (leaves := _leaves(rule.kind)) and int not in leaves
             out[key] = NOTHING if value is None else _toml(value, real)

@@ -8,7 +8,6 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
-import math
 import numbers
 import sys
 import types
@@ -16,12 +15,13 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar, Union
 
-from ..errors import ConfigError, SettingError, unknown
+from ..errors import ConfigError, SettingError, did_you_mean, unknown
 from .arithmetic import plain_number
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 _UNIONS = (Union, types.UnionType)
@@ -80,19 +80,21 @@ class Hyper:
             return self.example
         parts, low, high = _parts(self.kind), self.low, self.high
         kinds = [_bare(part) for part in parts if part is not types.NoneType]
+        several = all(typing.get_origin(kind) in _LISTS for kind in kinds)
+        whole = [_bare(kind.__args__[0]) for kind in kinds] if several else kinds
         if set(self.choices) == {True, False}:
             words = ["true or false"]
         elif self.choices:
             words = ["one of " + ", ".join(map(str, self.choices))]
         elif low is None and high is None:
             words = [type_text(kind) for kind in kinds]
-        elif int in kinds and float not in kinds and low is not None:
+        elif int in whole and float not in whole and low is not None:
             to = "" if high is None else f" to {high:.0f}"
-            words = [f"a whole number from {low + self.open_low:.0f}{to}"]
+            start = type_text(kinds[0] if several else int)
+            words = [f"{start} from {low + self.open_low:.0f}{to}"]
         else:
             left = "(-inf" if low is None else f"{'[('[self.open_low]}{low:g}"
             right = "inf)" if high is None else f"{high:g}{'])'[self.open_high]}"
-            several = all(typing.get_origin(kind) in _LISTS for kind in kinds)
             words = [f"{'a list of numbers ' if several else ''}in {left}, {right}"]
             words += [str(w) for k in kinds if typing.get_origin(k) is Literal for w in k.__args__]
         words += ["none"] if types.NoneType in parts else []
@@ -103,17 +105,22 @@ class Hyper:
         """True if a value, whose lists are tuples, has the type and is within the range."""
         return _fits(value, self.kind, self)
 
-    def holds(self, number: numbers.Real) -> bool:
+    def refused(self, key: str, value: Any, owner: str = "", where: str = "") -> SettingError:
+        """The error about a value that is not allowed."""
+        remedy = self.remedy
+        if isinstance(value, str):
+            near = did_you_mean(value, [c for c in self.choices if isinstance(c, str)])
+            remedy = "texts in a list need quotes" if value.startswith("[") else remedy
+            remedy = near if near.startswith("did you mean") else remedy
+        return SettingError(key, value, self.text(), remedy, owner, where)
+
+    def holds(self, value: Any) -> bool:
         """True if a number is finite and within the bounds."""
-        try:
-            value = float(number)
-        except OverflowError:
-            return False
-        if not math.isfinite(value):
+        if not abs(value) <= sys.float_info.max:
             return False
         above = self.low is None or (value > self.low if self.open_low else value >= self.low)
         below = self.high is None or (value < self.high if self.open_high else value <= self.high)
-        return above and below
+        return bool(above and below)
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
@@ -261,13 +268,36 @@ def check_settings(owner: Any) -> None:
     for field in dataclasses.fields(owner):
         if (rule := field.metadata.get("hyper")) is None:
             continue
-        given = getattr(owner, field.name)
-        value = plain_number(given) if rule.kind is Any else listed(given)
-        if not rule.allows(value):
-            if not rule.allows(given):  # an array itself may be what is asked for
-                raise SettingError(field.name, value, rule.text(), rule.remedy, owner=title)
-            value = given
+        value = _accepted(getattr(owner, field.name), field.name, rule, title)
         object.__setattr__(owner, field.name, value)
+
+
+def _accepted(given: Any, name: str, rule: Hyper, owner: str = "") -> Any:
+    value = plain_number(given) if rule.kind is Any else listed(given)
+    for found in (value, given):  # an array itself may be what is asked for
+        if rule.allows(found):
+            return found
+    raise rule.refused(name, value, owner)
+
+
+def checked(make: Callable[P, T]) -> Callable[P, T]:
+    """A function that raises SettingError for arguments of other types or ranges than declared.
+
+    >>> @checked
+    ... def layer(width: PositiveInt, drop: ShareBelow1 = 0.0): ...
+    >>> layer(0)
+    Traceback (most recent call last):
+    fedloom.errors.SettingError: width must be a whole number from 1, got 0
+    """
+
+    @functools.wraps(make)
+    def call(*args: P.args, **given: P.kwargs) -> T:
+        bound = inspect.signature(make).bind(*args, **given)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _accepted(value, name, keys_of(make)[name].rule)
+        return make(*bound.args, **bound.kwargs)
+
+    return call
 
 
 class Key(NamedTuple):

@@ -94,10 +94,6 @@ class Cohorts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", listed(self.size))  # numpy's numbers too
-        if self.sampling not in SAMPLINGS:
-            raise ConfigError(
-                f'sampling must be "fixed", "bernoulli" or "poisson", got {self.sampling!r}'
-            )
         self._check_turnover()
         n = self.there
         if isinstance(self.size, bool) or not isinstance(self.size, (int, float, Sequence)):

@@ -15,15 +15,17 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
+from fedloom.core.hyper import PositiveInt, checked
 from fedloom.errors import ConfigError
-from fedloom.models.layers import check_counts, named
+from fedloom.models.layers import named
 from fedloom.models.multi_exit import MultiExit, with_exits
-from fedloom.models.norms import norm_of
+from fedloom.models.norms import Norm, norm_of
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-def logistic(inputs: int = 784, classes: int = 10) -> nn.Sequential:
+@checked
+def logistic(inputs: PositiveInt = 784, classes: PositiveInt = 10) -> nn.Sequential:
     """Build one linear layer on the flattened input (n, ...) of `inputs` values.
 
     Returns logits (n, classes); classes=1 makes one regression output. Raises ConfigError.
@@ -31,15 +33,15 @@ def logistic(inputs: int = 784, classes: int = 10) -> nn.Sequential:
     >>> logistic(inputs=64)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
     """
-    check_counts(inputs=inputs, classes=classes)
     return named(flatten=nn.Flatten(), head=nn.Linear(inputs, classes))
 
 
+@checked
 def mlp(
-    inputs: int = 64,
-    hidden: Sequence[int] = (64,),
-    classes: int = 10,
-    activation: str = "relu",
+    inputs: PositiveInt = 64,
+    hidden: Sequence[PositiveInt] = (64,),
+    classes: PositiveInt = 10,
+    activation: Literal["relu", "tanh"] = "relu",
     exits: bool = False,
 ) -> nn.Module:
     """Build a multilayer perceptron on the flattened input: blocks fc1, fc2, ..., head.
@@ -51,16 +53,11 @@ def mlp(
     >>> list(dict(mlp(hidden=(32, 16)).named_children()))
     ['fc1', 'fc2', 'head']
     """
-    check_counts(inputs=inputs, classes=classes)
-    if isinstance(hidden, str | int) or not len(hidden):
+    if not hidden:
         raise ConfigError(
             f"hidden must list the widths of one or more layers, got {hidden!r}; for a model "
             "without hidden layers use logistic"
         )
-    for width in hidden:
-        check_counts(hidden=width)
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"activation must be 'relu' or 'tanh', got {activation!r}")
     widths = (inputs, *hidden)
     blocks: dict[str, nn.Module] = {
         f"fc{i}": _dense(*pair, activation, flatten=i == 1)
@@ -78,8 +75,9 @@ def mlp(
     return MultiExit(dict(net.named_children()), early)
 
 
+@checked
 def cnn_fafed_mnist(
-    classes: int = 10, init: Literal["authors", "torch"] = "authors"
+    classes: PositiveInt = 10, init: Literal["authors", "torch"] = "authors"
 ) -> nn.Sequential:
     """Build FAFED's MNIST network for inputs (n, 1, 28, 28): 431,080 parameters with 10 classes.
 
@@ -90,7 +88,6 @@ def cnn_fafed_mnist(
 
     Source: Wu et al., FAFED, AAAI 2023, Table 3.
     """
-    check_counts(classes=classes)
     net = named(
         conv1=_conv(1, 20, kernel=5),
         conv2=_conv(20, 50, kernel=5),
@@ -100,10 +97,11 @@ def cnn_fafed_mnist(
     return _initialised(net, init)
 
 
+@checked
 def cnn_fafed_fashion(
-    classes: int = 10,
+    classes: PositiveInt = 10,
     init: Literal["authors", "torch"] = "authors",
-    widen: int = 1,
+    widen: PositiveInt = 1,
     exits: bool = False,
 ) -> nn.Module:
     """Build FAFED's Fashion-MNIST network for (n, 1, 28, 28): 26,620 parameters with 10 classes.
@@ -117,7 +115,6 @@ def cnn_fafed_fashion(
 
     Source: Wu et al., FAFED, AAAI 2023, Table 4.
     """
-    check_counts(classes=classes, widen=widen)
     a, b, hidden = 5 * widen, 10 * widen, 100 * widen
     net = named(
         conv1=_conv(1, a, kernel=3, activation="tanh"),
@@ -130,7 +127,8 @@ def cnn_fafed_fashion(
     return _initialised(with_exits(net, {"conv1": a, "conv2": b}, classes), init)
 
 
-def cnn_fafed_cifar(classes: int = 10) -> nn.Sequential:
+@checked
+def cnn_fafed_cifar(classes: PositiveInt = 10) -> nn.Sequential:
     """Build FAFED's CIFAR-10 network for (n, 3, 32, 32): 581,866 parameters with 10 classes.
 
     Three 3 x 3 convolutions with padding 1 (16, 32 and 64 channels), each with a pool and ReLU,
@@ -139,7 +137,6 @@ def cnn_fafed_cifar(classes: int = 10) -> nn.Sequential:
 
     Source: Wu et al., FAFED, AAAI 2023, Table 5.
     """
-    check_counts(classes=classes)
     return named(
         conv1=_conv(3, 16, kernel=3, padding=1),
         conv2=_conv(16, 32, kernel=3, padding=1),
@@ -150,7 +147,8 @@ def cnn_fafed_cifar(classes: int = 10) -> nn.Sequential:
     )
 
 
-def cnn_cfedavg(classes: int = 10) -> nn.Sequential:
+@checked
+def cnn_cfedavg(classes: PositiveInt = 10) -> nn.Sequential:
     """Build CFedAvg's network for (n, 1, 28, 28): 582,026 parameters with 10 classes.
 
     Two unpadded 5 x 5 convolutions (32 and 64 channels), each with a pool and ReLU, then 1024 ->
@@ -158,7 +156,6 @@ def cnn_cfedavg(classes: int = 10) -> nn.Sequential:
 
     Source: Yang, Liu and Bentley, CFedAvg, WiOpt 2021, Table 1.
     """
-    check_counts(classes=classes)
     return named(
         conv1=_conv(1, 32, kernel=5),
         conv2=_conv(32, 64, kernel=5),
@@ -167,7 +164,8 @@ def cnn_cfedavg(classes: int = 10) -> nn.Sequential:
     )
 
 
-def cnn_femnist(classes: int = 62) -> nn.Sequential:
+@checked
+def cnn_femnist(classes: PositiveInt = 62) -> nn.Sequential:
     """Build LEAF's FEMNIST network for (n, 1, 28, 28): 6,603,710 parameters with 62 classes.
 
     Two 5 x 5 convolutions that keep the size (32 and 64 channels), each with a pool and ReLU, then
@@ -175,7 +173,6 @@ def cnn_femnist(classes: int = 62) -> nn.Sequential:
 
     Source: Caldas et al., LEAF 2018, reference implementation of FEMNIST.
     """
-    check_counts(classes=classes)
     return named(
         conv1=_conv(1, 32, kernel=5, padding=2),
         conv2=_conv(32, 64, kernel=5, padding=2),
@@ -184,10 +181,11 @@ def cnn_femnist(classes: int = 62) -> nn.Sequential:
     )
 
 
+@checked
 def cnn_celeba(
-    classes: int = 2,
-    norm: Literal["group", "instance", "static_batch", "batch"] = "static_batch",
-    groups: int = 2,
+    classes: PositiveInt = 2,
+    norm: Norm = "static_batch",
+    groups: PositiveInt = 2,
 ) -> nn.Sequential:
     """Build LEAF's CelebA network for (n, 3, 84, 84): 31,202 parameters with 2 classes.
 
@@ -198,7 +196,6 @@ def cnn_celeba(
 
     Source: Caldas et al., LEAF 2018, reference implementation of CelebA.
     """
-    check_counts(classes=classes)
     make = norm_of(norm, groups, [32])
     blocks = {
         f"conv{i}": named(
@@ -232,8 +229,6 @@ Built = TypeVar("Built", bound=nn.Module)
 
 
 def _initialised(net: Built, init: str) -> Built:
-    if init not in ("authors", "torch"):
-        raise ConfigError(f"init must be 'authors' or 'torch', got {init!r}")
     if init == "authors":
         with torch.no_grad():
             for value in net.parameters():

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.hyper import NonNegativeInt, Positive, PositiveInt, ShareBelow1, checked
 from fedloom.errors import ConfigError, DataError
-from fedloom.models.layers import check_counts
 
 _ATTENTION = "fedloom"
 
 
 def roberta_base(
-    classes: int = 4,
+    classes: PositiveInt = 4,
     source: str = "roberta-base",
     pretrained: bool = True,
-    lora: int = 0,
-    lora_alpha: float = 16.0,
-    lora_dropout: float = 0.0,
+    lora: NonNegativeInt = 0,
+    lora_alpha: Positive = 16.0,
+    lora_dropout: ShareBelow1 = 0.0,
 ) -> nn.Module:
     """Build RoBERTa-base for texts (n, T) int64, padded with token 1: 124,648,708 parameters.
 
@@ -33,14 +33,15 @@ def roberta_base(
     return huggingface_text(source, classes, 1, pretrained, lora, lora_alpha, lora_dropout)
 
 
+@checked
 def huggingface_text(
     source: str,
-    classes: int = 2,
-    padding: int = 0,
+    classes: PositiveInt = 2,
+    padding: NonNegativeInt = 0,
     pretrained: bool = True,
-    lora: int = 0,
-    lora_alpha: float = 16.0,
-    lora_dropout: float = 0.0,
+    lora: NonNegativeInt = 0,
+    lora_alpha: Positive = 16.0,
+    lora_dropout: ShareBelow1 = 0.0,
 ) -> nn.Module:
     """Build a classifier of texts (n, T) int64 from a model of the Hugging Face hub or a folder.
 
@@ -51,8 +52,6 @@ def huggingface_text(
     trained and sent. With lora=0 all parameters are. Raises ConfigError for values out of range and
     for a package that is not installed, DataError for a source that cannot be read.
     """
-    check_counts(classes=classes)
-    _check(padding, lora, lora_alpha, lora_dropout)
     transformers = _library("transformers")
     kind = transformers.AutoModelForSequenceClassification
     try:
@@ -76,16 +75,6 @@ def huggingface_text(
         else TextModel(inner, padding)
     )
     return made.train()  # from_pretrained leaves the inner model in evaluation mode
-
-
-def _check(padding: int, lora: int, lora_alpha: float, lora_dropout: float) -> None:
-    for name, value in (("padding", padding), ("lora", lora)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{name} must be a whole number of at least 0, got {value!r}")
-    if not lora_alpha > 0:
-        raise ConfigError(f"lora_alpha must be above 0, got {lora_alpha!r}")
-    if not 0 <= lora_dropout < 1:
-        raise ConfigError(f"lora_dropout must be in [0, 1), got {lora_dropout!r}")
 
 
 def _library(name: str) -> Any:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.errors import ConfigError
-
 if TYPE_CHECKING:
     from ..submodels.slicing.flow import Flow, Part
 
@@ -17,13 +15,6 @@ if TYPE_CHECKING:
 def named(**blocks: nn.Module) -> nn.Sequential:
     """Make a Sequential of modules with these names."""
     return nn.Sequential(OrderedDict(blocks))
-
-
-def check_counts(**counts: int) -> None:
-    """Raise ConfigError for the first count that is not a whole number of at least 1."""
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 class Residual(nn.Module):

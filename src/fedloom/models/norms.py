@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from fedloom.errors import ConfigError, DataError, unknown
+from fedloom.core.hyper import PositiveInt, checked
+from fedloom.errors import ConfigError, DataError
 
-NORMS = ("group", "instance", "static_batch", "batch")
-
+Norm = Literal["group", "instance", "static_batch", "batch"]
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def norm_of(norm: str, groups: int, widths: Iterable[int]) -> Callable[[int], nn.Module]:
+@checked
+def norm_of(norm: Norm, groups: PositiveInt, widths: Iterable[int]) -> Callable[[int], nn.Module]:
     """Return the function that makes a normalisation layer for a number of channels.
 
     "group": GroupNorm of `groups` groups; "instance": one group per channel; "static_batch": batch
@@ -28,10 +29,6 @@ def norm_of(norm: str, groups: int, widths: Iterable[int]) -> Callable[[int], nn
     >>> norm_of("group", 2, [8])(8).num_groups
     2
     """
-    if norm not in NORMS:
-        raise ConfigError(unknown("norm", norm, NORMS))
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise ConfigError(f"groups must be a whole number of at least 1, got {groups!r}")
     if norm == "group":
         for width in widths:
             if width % groups:

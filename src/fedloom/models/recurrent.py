@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.hyper import PositiveInt, ShareBelow1, checked
 from fedloom.errors import ConfigError
-from fedloom.models.layers import check_counts, named
+from fedloom.models.layers import named
 from fedloom.models.lstm_layer import LSTM, State
 
 
@@ -75,8 +76,12 @@ class RecurrentNet(nn.Module):
         return outputs, (torch.cat([h for h, _ in ends]), torch.cat([c for _, c in ends]))
 
 
+@checked
 def lstm_shakespeare(
-    characters: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2
+    characters: PositiveInt = 80,
+    embedding: PositiveInt = 8,
+    hidden: PositiveInt = 256,
+    layers: PositiveInt = 2,
 ) -> RecurrentNet:
     """Build LEAF's network for the next character of Shakespeare: 819,920 parameters.
 
@@ -86,7 +91,6 @@ def lstm_shakespeare(
 
     Source: Caldas et al., LEAF, 2018, reference implementation of Shakespeare.
     """
-    check_counts(characters=characters, embedding=embedding, hidden=hidden, layers=layers)
     stack = [
         Recurrent(hidden if i else embedding, hidden, last=i == layers - 1) for i in range(layers)
     ]
@@ -94,12 +98,13 @@ def lstm_shakespeare(
     return RecurrentNet(table, stack, nn.Linear(hidden, characters))
 
 
+@checked
 def lstm_language_model(
-    vocabulary: int = 33278,
-    embedding: int = 650,
-    hidden: int = 650,
-    layers: int = 2,
-    dropout: float = 0.5,
+    vocabulary: PositiveInt = 33278,
+    embedding: PositiveInt = 650,
+    hidden: PositiveInt = 650,
+    layers: PositiveInt = 2,
+    dropout: ShareBelow1 = 0.5,
     tied: bool = False,
 ) -> RecurrentNet:
     """Build FAFED's language model: 50,065,078 parameters with WikiText-2's 33,278 words.
@@ -113,9 +118,6 @@ def lstm_language_model(
     Source: Wu et al., FAFED, AAAI 2023, section 6 (two layers of 650, dropout 0.5); the
     architecture is that of Zaremba, Sutskever and Vinyals, 2014.
     """
-    check_counts(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers)
-    if isinstance(dropout, bool) or not 0 <= dropout < 1:
-        raise ConfigError(f"dropout must be in [0, 1), got {dropout!r}")
     if tied and embedding != hidden:
         raise ConfigError(
             f"tied needs embedding = hidden, got embedding = {embedding} and hidden = {hidden}"

@@ -11,23 +11,23 @@ from typing import Literal
 
 from torch import nn
 
-from fedloom.errors import ConfigError
-from fedloom.models.layers import Residual, check_counts, named
+from fedloom.core.hyper import PositiveInt, checked
+from fedloom.models.layers import Residual, named
 from fedloom.models.multi_exit import with_exits
-from fedloom.models.norms import norm_of
+from fedloom.models.norms import Norm, norm_of
 
 WIDTHS = (64, 64, 128, 256, 512)
 SMALL_WIDTHS = (16, 16, 32, 64)
 
-Norm = Literal["group", "instance", "static_batch", "batch"]
 Make = Callable[[int], nn.Module]
 
 
+@checked
 def resnet18(
-    classes: int = 10,
+    classes: PositiveInt = 10,
     stem: Literal["3x3", "7x7"] = "3x3",
     norm: Norm = "group",
-    groups: int = 2,
+    groups: PositiveInt = 2,
     init: Literal["torch", "kaiming"] = "torch",
     exits: bool = False,
 ) -> nn.Module:
@@ -43,9 +43,6 @@ def resnet18(
 
     Source: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 and code; He et al., CVPR 2016.
     """
-    check_counts(classes=classes)
-    if init not in ("torch", "kaiming"):
-        raise ConfigError(f"init must be 'torch' or 'kaiming', got {init!r}")
     make = norm_of(norm, groups, sorted({*WIDTHS}))
     layers = {
         f"layer{i}": _layer(*widths, stride=1 if i == 1 else 2, norm=make)
@@ -62,7 +59,9 @@ def resnet18(
     return with_exits(net, widths, classes) if exits else net
 
 
-def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -> nn.Module:
+def resnet18_fedsmoo(
+    classes: PositiveInt = 10, norm: Norm = "group", groups: PositiveInt = 2
+) -> nn.Module:
     """Build FedSMOO's ResNet-18 for images (n, 3, H, W): 11,181,642 parameters with 10 classes.
 
     `resnet18` with the 7 x 7 stem and torchvision's initial weights: 32 x 32 images are 8 x 8 after
@@ -74,7 +73,10 @@ def resnet18_fedsmoo(classes: int = 10, norm: Norm = "group", groups: int = 2) -
 
 
 def resnet18_fiarse(
-    classes: int = 10, norm: Norm = "static_batch", groups: int = 2, exits: bool = False
+    classes: PositiveInt = 10,
+    norm: Norm = "static_batch",
+    groups: PositiveInt = 2,
+    exits: bool = False,
 ) -> nn.Module:
     """Build FIARSE's ResNet-18 for images (n, 3, H, W): 11,173,962 parameters with 10 classes.
 
@@ -86,8 +88,9 @@ def resnet18_fiarse(
     return resnet18(classes, "3x3", norm, groups, exits=exits)
 
 
+@checked
 def resnet8(
-    classes: int = 10, norm: Norm = "group", groups: int = 2, exits: bool = False
+    classes: PositiveInt = 10, norm: Norm = "group", groups: PositiveInt = 2, exits: bool = False
 ) -> nn.Module:
     """Build a ResNet-8 for images (n, 3, H, W): 78,042 parameters with 10 classes.
 
@@ -99,7 +102,6 @@ def resnet8(
 
     Source: He et al., CVPR 2016, section 4.2 (n = 1), with projections where a layer gets wider.
     """
-    check_counts(classes=classes)
     make = norm_of(norm, groups, sorted({*SMALL_WIDTHS}))
     first, *widths = SMALL_WIDTHS
     layers: dict[str, nn.Module] = {
@@ -122,8 +124,6 @@ def _stem(stem: str, norm: Make) -> nn.Sequential:
     first = WIDTHS[0]
     if stem == "3x3":
         return named(conv=_conv(3, first, 3), norm=norm(first), activation=nn.ReLU())
-    if stem != "7x7":
-        raise ConfigError(f"stem must be '3x3' or '7x7', got {stem!r}")
     # the pool first: ReLU never decreases, so a window's maximum stays its maximum
     pool = nn.MaxPool2d(3, 2, padding=1)
     return named(conv=_conv(3, first, 7, 2), norm=norm(first), pool=pool, activation=nn.ReLU())

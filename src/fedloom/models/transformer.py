@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.hyper import NonNegativeInt, PositiveInt, ShareBelow1, checked
 from fedloom.errors import ConfigError, DataError
-from fedloom.models.layers import check_counts, named
+from fedloom.models.layers import named
 
 
 class Tokens(nn.Module):
@@ -88,15 +89,16 @@ class Encoder(nn.Module):
         return (self.norm(a) * share.unsqueeze(-1)).sum(1)
 
 
+@checked
 def transformer_text(
-    vocabulary: int = 20000,
-    classes: int = 4,
-    length: int = 128,
-    width: int = 128,
-    heads: int = 4,
-    layers: int = 2,
-    dropout: float = 0.1,
-    padding: int = 0,
+    vocabulary: PositiveInt = 20000,
+    classes: PositiveInt = 4,
+    length: PositiveInt = 128,
+    width: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    layers: PositiveInt = 2,
+    dropout: ShareBelow1 = 0.1,
+    padding: NonNegativeInt = 0,
 ) -> nn.Sequential:
     """Build a transformer that classifies texts (n, T) int64 of T <= length tokens.
 
@@ -113,13 +115,9 @@ def transformer_text(
     >>> net(torch.tensor([[1, 2, 3, 0, 0]])).shape
     torch.Size([1, 4])
     """
-    check_counts(vocabulary=vocabulary, classes=classes, length=length, width=width)
-    check_counts(heads=heads, layers=layers)
     if width % heads:
         raise ConfigError(f"width must be a multiple of heads, got {width} and {heads}")
-    if isinstance(dropout, bool) or not 0 <= dropout < 1:
-        raise ConfigError(f"dropout must be in [0, 1), got {dropout!r}")
-    if isinstance(padding, bool) or not 0 <= padding < vocabulary:
+    if padding >= vocabulary:
         raise ConfigError(f"padding must be a token from 0 to {vocabulary - 1}, got {padding!r}")
     stack = {
         f"layer{i}": Encoder(width, heads, dropout, last=i == layers) for i in range(1, layers + 1)
