@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from fedloom.cli.__main__ import cli
-from fedloom.cli.completing import names, recipes
+from fedloom.cli.text_cache import names, recipes
 from tiny import Fedloom
 
 

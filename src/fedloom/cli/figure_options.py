@@ -10,6 +10,9 @@ import click
 
 from fedloom.errors import ConfigError
 
+_KINDS = ("png", "svg", "pdf")
+_COLUMN = 3.4  # inches; a page has two of them
+
 
 class Figures(NamedTuple):
     """Where pictures go, in which formats, and how wide a column is (inches)."""
@@ -44,11 +47,15 @@ def figure_options(drawn: str) -> Callable[[Any], Any]:
 
 def wanted(folder: str | None, kinds: str | None, column: float | None) -> Figures | None:
     """What these options ask for; None for no pictures. Raises ConfigError."""
-    from fedloom.report.paper_figures import kinds_of, width_of
-
-    found = kinds_of(kinds or "pdf"), width_of(column)
+    formats = [word.strip().lower() for word in (kinds or "pdf").split(",")]
+    for word in formats:
+        if word not in _KINDS:
+            known = ", ".join(_KINDS)
+            raise ConfigError(f"--format must be of {known}, got '{word}'; several as pdf,svg")
+    if column is not None and not 1 <= column <= 20:
+        raise ConfigError(f"--column must be in [1, 20] inches, got {column:g}")
     if folder is not None:
-        return Figures(Path(folder), *found)
+        return Figures(Path(folder), list(dict.fromkeys(formats)), column or _COLUMN)
     if kinds is not None or column is not None:
         raise ConfigError("--format and --column are of --figures; give its folder too")
     return None

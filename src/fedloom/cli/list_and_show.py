@@ -15,8 +15,7 @@ import click
 from fedloom.core.own_parts import is_own
 from fedloom.errors import ConfigError, unknown
 
-from .completing import names
-from .text_cache import remembered
+from .text_cache import names, remembered
 
 if TYPE_CHECKING:
     from fedloom.config.help_texts import Setting

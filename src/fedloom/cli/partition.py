@@ -12,7 +12,7 @@ import click
 
 from fedloom.errors import ConfigError
 
-from .completing import recipes
+from .text_cache import recipes
 
 if TYPE_CHECKING:
     from fedloom.data import FederatedData

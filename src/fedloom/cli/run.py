@@ -12,7 +12,7 @@ import click
 from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError
 
-from .completing import recipes
+from .text_cache import recipes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

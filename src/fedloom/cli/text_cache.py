@@ -1,5 +1,5 @@
-"""Texts of `fedloom list` and `show`, remembered: they change with fedloom's sources only, and to
-make them torch is loaded, which takes seconds.
+"""Texts of `fedloom list` and `show`, and names for the shell, remembered: they change with
+fedloom's sources only, and to make them torch is loaded, which takes seconds.
 
 One file, texts.json, in the folder of core/user_cache.py. A file that cannot be read or written, or
 is of other sources, is as if there were none.
@@ -14,6 +14,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
 
 from fedloom._version import __version__
 from fedloom.core.parsing import parse_json
@@ -50,3 +53,26 @@ def _stamp() -> str:
         about = path.stat()
         state.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
     return state.hexdigest()
+
+
+# ---------------------------------------- names that the shell offers after Tab
+def recipes(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Recipes that begin so, and files."""
+    found = _beginning("recipes", begun)
+    return found or [CompletionItem(begun, type="file")]
+
+
+def names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Whatever `fedloom show` knows."""
+    return _beginning("everything", begun)
+
+
+def _beginning(what: str, begun: str) -> list[CompletionItem]:
+    known = remembered(f"complete {what}", lambda: _known(what)).split()
+    return [CompletionItem(name) for name in known if name.startswith(begun)]
+
+
+def _known(what: str) -> str:
+    from .list_and_show import every_name, registry_of
+
+    return " ".join(registry_of("recipes") if what == "recipes" else sorted(every_name()))
