@@ -11,7 +11,7 @@ import torch
 
 from fedloom import Local
 from fedloom.data import FederatedData, Images, Ragged, Tokens, Transform, from_clients
-from fedloom.errors import DataError
+from fedloom.errors import ConfigError, DataError
 from fedloom.federation.federation import Federation
 
 PLAIN = Images(mean=(0.2, 0.4), std=(0.5, 2.0), dtype=torch.float64)
@@ -122,18 +122,18 @@ def test_transforms_are_values_that_travel(transform):
     ("options", "says"),
     [
         ({"mean": (0.0, 0.0)}, "mean has 2 and std 1"),
-        ({"std": (0.0,)}, "std above 0"),
-        ({"mean": (math.nan,)}, "mean must be finite"),
+        ({"std": (0.0,)}, "std must be a list of numbers in"),
+        ({"mean": (math.nan,)}, "mean must be a list of numbers, got"),
         ({"crop": -1}, "crop must be .*got -1"),
         ({"crop": 1.5}, "got 1.5"),
         ({"crop_chance": 1.1}, "crop_chance must be in"),
         ({"rotate": -1.0}, "rotate must be in"),
-        ({"fill": "white"}, '"black" or "mean"'),
+        ({"fill": "white"}, "fill must be one of black, mean, got"),
         ({"dtype": torch.float16}, "float16"),
     ],
 )
 def test_values_out_of_range_are_refused(options, says):
-    with pytest.raises(DataError, match=says):
+    with pytest.raises((ConfigError, DataError), match=says):
         Images(**({"mean": (0.0,), "std": (1.0,)} | options))
 
 

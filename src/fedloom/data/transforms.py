@@ -10,13 +10,16 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from fedloom.core.hyper import NonNegativeInt, Positive, Share, check_settings, hyper, ranged
 from fedloom.data.tensors import check_dtype
 from fedloom.errors import DataError
+
+Fill = Literal["black", "mean"]
 
 
 @runtime_checkable
@@ -70,6 +73,7 @@ class Tokens(Transform):
         return inputs.long()
 
 
+@ranged
 @dataclass(frozen=True, kw_only=True)
 class Images:
     """uint8 images (n, C, H, W) as (pixel / 255 - mean) / std; in training turned, shifted and
@@ -79,7 +83,7 @@ class Images:
     nearest pixel. crop: padding on every side, of which a window of the old size is cut, with
     probability crop_chance. flip: left and right swapped with probability 1/2. fill: what turning
     and padding bring in, "black" (pixel 0) or "mean" (0 after normalising). Order: rotation, crop,
-    flip. Raises DataError for values out of range.
+    flip. Raises ConfigError for values out of range.
 
     Source: rotation 10, crop 4 and flip are FedACG's; crop 4 and flip FIARSE's; flip, and crop 4
     with crop_chance 0.5 and fill "mean" FedSMOO's.
@@ -88,13 +92,13 @@ class Images:
     tensor([[[[2.]]]])
     """
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    crop: int = 0
-    crop_chance: float = 1.0
-    flip: bool = False
-    rotate: float = 0.0
-    fill: str = "black"
+    mean: tuple[float, ...] = hyper()
+    std: tuple[Positive, ...] = hyper()
+    crop: NonNegativeInt = hyper(0)
+    crop_chance: Share = hyper(1.0)
+    flip: bool = hyper(False)
+    rotate: float = hyper(0.0, low=0, high=180)
+    fill: Fill = hyper("black")
     dtype: torch.dtype = torch.float32
 
     @classmethod
@@ -107,21 +111,12 @@ class Images:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
+        check_settings(self)
         check_dtype(self.dtype)
         if len(self.mean) != len(self.std) or not self.mean:
             raise DataError(
                 f"mean has {len(self.mean)} and std {len(self.std)} numbers; give one per channel"
             )
-        if not all(math.isfinite(m) for m in self.mean) or not all(s > 0 for s in self.std):
-            raise DataError(f"mean must be finite and std above 0, got {self.mean} and {self.std}")
-        if isinstance(self.crop, bool) or not isinstance(self.crop, int) or self.crop < 0:
-            raise DataError(f"crop must be a whole number of pixels from 0, got {self.crop!r}")
-        if not 0 <= self.crop_chance <= 1:
-            raise DataError(f"crop_chance must be in [0, 1], got {self.crop_chance}")
-        if not 0 <= self.rotate <= 180:
-            raise DataError(f"rotate must be in [0, 180] degrees, got {self.rotate}")
-        if self.fill not in ("black", "mean"):
-            raise DataError(f'fill must be "black" or "mean", got {self.fill!r}')
 
     @property
     def draws(self) -> int:

@@ -20,7 +20,7 @@ from fedloom.data.published.cifar_batches import read_batch, unpickled
 from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch, fetch_archive
 from fedloom.data.published.idx import decoded
 from fedloom.data.raw_inputs import Pixels
-from fedloom.data.transforms import Images
+from fedloom.data.transforms import Fill, Images
 from fedloom.errors import DataError
 
 # images (n, C, H, W) uint8, or (n, H, W), and labels (n,), of training and of testing; names
@@ -244,7 +244,7 @@ def cifar10(
     crop: int = 0,
     crop_chance: float = 1.0,
     flip: bool = False,
-    fill: str = "black",
+    fill: Fill = "black",
 ) -> FederatedData:
     """Load CIFAR-10 (50,000 + 10,000 images of 3 x 32 x 32) from <root>/cifar-10-batches-py.
 
@@ -274,7 +274,7 @@ def cifar100(
     crop: int = 0,
     crop_chance: float = 1.0,
     flip: bool = False,
-    fill: str = "black",
+    fill: Fill = "black",
 ) -> FederatedData:
     """Load CIFAR-100 (50,000 + 10,000 images of 3 x 32 x 32, 100 fine classes) from
     <root>/cifar-100-python.

@@ -16,7 +16,7 @@ from fedloom.data.pictures import open_picture
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch_archive
 from fedloom.data.published.text_files import read_rows, read_text
-from fedloom.data.transforms import Images
+from fedloom.data.transforms import Fill, Images
 from fedloom.errors import DataError
 
 TINY = PublishedFile(
@@ -38,7 +38,7 @@ def tiny_imagenet(
     crop: int = 0,
     crop_chance: float = 1.0,
     flip: bool = False,
-    fill: str = "black",
+    fill: Fill = "black",
 ) -> FederatedData:
     """Load Tiny-ImageNet (100,000 + 10,000 images of 3 x 64 x 64, 200 classes) from
     <root>/tiny-imagenet-200.
