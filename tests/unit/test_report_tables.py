@@ -151,10 +151,10 @@ def test_text_is_aligned(tmp_path: Path) -> None:
 
 def test_columns_are_aligned_in_letters_of_two_columns_too() -> None:
     wide = "\u65b9\u6cd5"  # two letters of two columns each
-    assert aligned([["abcd", "1"], [wide, "22"]], ["m", "n"]).splitlines() == [
+    assert aligned([["ab", "1"], [wide, "22"]], ["m", "n"]).splitlines() == [
         "m      n",
         "----  --",
-        "abcd   1",
+        "ab     1",
         f"{wide}  22",
     ]
     assert aligned([["a b", "c"]], widths=[1, 1]).splitlines() == ["a  c", "b"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...core.own_parts import is_own
 from ...core.registry import Registry
-from ...errors import ConfigError, did_you_mean, unknown
+from ...errors import ConfigError, SettingError, did_you_mean, unknown
 from .base import Codec, Dense
 from .chain import Chain, Zstd
 from .low_precision import BF16, FP16, Int8
@@ -131,7 +130,7 @@ def _checked(text: str, make: Callable[[], Codec]) -> Codec:
     try:
         return make()
     except ConfigError as error:
-        said = re.sub(r"^[A-Z]\w*\.", "", str(error))
+        said = error.at("", error.key) if isinstance(error, SettingError) else error
         raise ConfigError(f"codec '{text}': {said}") from None
 
 
