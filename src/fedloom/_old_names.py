@@ -38,7 +38,7 @@ MOVED = {
     "cli.dry": "cli.dry_run",
     "cli.output": "cli.printing",
     "cli.results": "cli.compare_and_report",
-    "cli.script": "cli.export_script",
+    "cli.script": "cli.exported",
     "codecs": "compression.codecs",
     "codecs.dropping": "compression.codecs.random_dropping",
     "codecs.indices": "compression.codecs.index_coding",

@@ -7,13 +7,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_model
-from torch import nn
+from safetensors.torch import load_file
 
-from fedloom.cli.export_script import architecture, script
 from fedloom.data import digits, iid
-from fedloom.models import MultiExit, resnet18
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.submodels import size_cells
 from tiny import Fedloom
@@ -55,8 +51,7 @@ def test_a_size_that_nobody_trained_is_cut_out_and_computes_what_was_evaluated(
     fedloom("run", "digits", f"submodel={rule}", "submodel.capacities=1/4,1", sizes, *SMALL)
     text = fedloom("export", "a", "--capacity", "1/20").output
     assert "at capacity 0.05" in text
-    module = runpy.run_path("a/export-0.05.py")["model"]
-    assert isinstance(module, nn.Sequential) and not module.training
+    module = runpy.run_path("a/export-0.05.py")["load"]()
     data = digits(iid(2))
     right = (module(data.test_inputs).argmax(1) == data.test_targets).double().mean()
     summary = json.loads(Path("a/summary.json").read_text())["sizes"]
@@ -103,41 +98,3 @@ def test_the_end_of_a_run_says_every_size(fedloom: Fedloom) -> None:
 
 def size_cells_of(run: Path) -> tuple[list[str], list[list[str]]]:
     return size_cells(group_runs([load_run(run)]))
-
-
-def test_residual_blocks_and_exits_are_written_as_python() -> None:
-    from fedloom.models import Residual
-
-    small = MultiExit(
-        {"a": nn.Sequential(Residual(nn.Linear(2, 2)), nn.Linear(2, 3)), "head": nn.Linear(3, 2)},
-        {"a": nn.Linear(3, 2)},
-    )
-    spaces = {"nn": nn, "MultiExit": MultiExit, "Residual": Residual}
-    from collections import OrderedDict
-
-    spaces["OrderedDict"] = OrderedDict
-    for module in (small, resnet18(exits=True)):
-        text = architecture(module)
-        assert text is not None
-        made = eval(text, spaces)
-        shapes = {k: v.shape for k, v in module.state_dict().items()}
-        assert {k: v.shape for k, v in made.state_dict().items()} == shapes
-        made.load_state_dict(module.state_dict())
-
-
-@pytest.mark.parametrize("ends", ["head", "exit"])
-def test_blocks_of_our_own_are_exported_with_torch_alone(ends: str, tmp_path: Path) -> None:
-    from fedloom.models import Residual
-
-    stages = {"a": nn.Sequential(Residual(nn.Linear(2, 2)), nn.Linear(2, 3)), "b": nn.Tanh()}
-    stages |= {"head": nn.Linear(3, 2)} if ends == "head" else {}
-    want = MultiExit(
-        stages, {"a": nn.Linear(3, 2)} | ({} if ends == "head" else {"b": nn.Linear(3, 2)})
-    )
-    save_model(want, str(tmp_path / "export.safetensors"))
-    text = script(architecture(want), "export.safetensors", "safetensors", tmp_path, 3)
-    assert "fedloom" not in text
-    (tmp_path / "export.py").write_text(text)
-    made = runpy.run_path(str(tmp_path / "export.py"))["model"]
-    inputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(made(inputs), want.eval()(inputs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
 import os
@@ -19,11 +18,13 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.cli.export_script import Use, architecture, script
+from fedloom.cli import exported
+from fedloom.cli.export import write_script
+from fedloom.cli.export_check import Told, describe
 from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, iid
 from fedloom.data.own.columns import as_table
@@ -31,6 +32,7 @@ from fedloom.data.own.preparation import Column, Preparation
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import MODELS, mlp
+from fedloom.models.lstm_layer import LSTM
 from fedloom.report import group_runs, load_run
 from fedloom.report.clients import prepared
 from tiny import Fedloom
@@ -87,6 +89,17 @@ CASES: list[tuple[Any, Any, Tensor]] = [
 ]
 
 
+def written(
+    folder: Path, module: nn.Module, how: dict[str, Any], dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
+    """An export of this module -> the names of its script."""
+    about: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "metric": None}
+    row = describe(about | {"classes": []}, how, None, folder)
+    told = Told(about | {"inputs": how, "tokens": 1, "classes": []}, row, None, "", False)
+    write_script(folder / "m.safetensors", module, told)
+    return runpy.run_path(str(folder / "m.py"))
+
+
 @pytest.mark.parametrize(("raw", "transform", "stored"), CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
@@ -97,13 +110,7 @@ def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
     wanted = wanted.to(dtype) if wanted.is_floating_point() else wanted
     how = recipe(raw, transform, stored)
     assert json.loads(json.dumps(how)) == how
-    words = "model.words.json" if "words" in how else ""
-    use = Use(inputs=how, words=words, dtype=str(dtype).removeprefix("torch."))
-    (tmp_path / "model.words.json").write_text(json.dumps(how.get("words")))
-    save_model(nn.Flatten(), str(tmp_path / "m.safetensors"))
-    text = script("nn.Flatten()", "m.safetensors", "safetensors", tmp_path, 1, use)
-    (tmp_path / "m.py").write_text(text)
-    made = runpy.run_path(str(tmp_path / "m.py"))
+    made = written(tmp_path, nn.Flatten(), how, dtype)
     samples = stored.numpy() if raw is None else raw.back(stored)
     assert torch.equal(made["prepare"](samples), wanted)
     assert made["prepare"](samples).dtype == wanted.dtype
@@ -118,10 +125,7 @@ def test_a_script_takes_a_number_however_it_is_written(tmp_path: Path) -> None:
     table = as_table("t.csv", dict(zip(("cp", "stage"), zip(*cells, strict=True), strict=True)))
     wanted = NUMBERED.of(table)
     how = recipe(NUMBERED, None, wanted)
-    save_model(nn.Flatten(), str(tmp_path / "m.safetensors"))
-    text = script("nn.Flatten()", "m.safetensors", "safetensors", tmp_path, 1, Use(inputs=how))
-    (tmp_path / "m.py").write_text(text)
-    assert torch.equal(runpy.run_path(str(tmp_path / "m.py"))["prepare"](cells), wanted)
+    assert torch.equal(written(tmp_path, nn.Flatten(), how)["prepare"](cells), wanted)
     assert wanted[:4].tolist() == [[0, 1, 0, 1]] * 4 and wanted[5:, :3].sum() == 1
 
 
@@ -157,11 +161,11 @@ def test_names_are_values_and_never_code(fedloom: Fedloom) -> None:
         output = fedloom("export", folder, "--out", folder / ending).output
         assert "checked: accuracy" in output
         code = (folder / ending).with_suffix(".py")
-        assert ast.get_docstring(ast.parse(code.read_text()), clean=False) == (
-            f"The model of {folder.name} after round 2."
-        )
+        assert code.read_text() == Path(exported.__file__).read_text()
         made = runpy.run_path(str(code))
-        assert made["CLASSES"] == partition["class_names"]
+        about = made["about"]()
+        assert (about["run"], about["round"]) == (folder.name, 2)
+        assert about["classes"] == partition["class_names"]
         assert made["predict"](np.zeros((1, 8, 8)))[0] in partition["class_names"]
     assert not list(Path().rglob("harm"))
 
@@ -279,7 +283,7 @@ def test_texts_bring_their_vocabulary(fedloom: Fedloom, check: Any) -> None:
     model = ("model=transformer_text", "model.vocabulary=9", "model.classes=3", "model.width=8")
     fedloom("run", *data, *model, "model.length=6", "cohort=2", *SMALL, "--out", "a", "--quiet")
     output = fedloom("export", "a", "--test-set").output
-    assert "a/export.words.json: its vocabulary" in output and "checked: accuracy" in output
+    assert "checked: accuracy" in output
     code, said = check("a/export.py", "--check", "a/export.test.npz")
     assert code == 0 and "the same" in said
     made = runpy.run_path("a/export.py")
@@ -306,34 +310,150 @@ def test_a_language_model_is_checked_by_its_perplexity(
     model += ("model.hidden=4", f"model.tied={tied}")
     fedloom("run", *data, *model, "cohort=2", *SMALL, "--out", "a", "--quiet")
     output = fedloom("export", "a").output
-    assert "checked: perplexity" in output and "import fedloom" not in output
+    assert "checked: perplexity" in output
     made = runpy.run_path("a/export.py")
-    assert made["outputs"](["the cat = saw <eos>"]).shape == (1, 5, 7)
+    for words in (1, 5, 12):  # of any length
+        text = " ".join(["the", "cat", "=", "saw", "<eos>", "dog"][:words] * (1 + words // 6))
+        assert made["outputs"]([text]).shape == (1, len(text.split()), 7)
+    for name in ("model.safetensors", "summary.json"):  # as of a run that has not ended
+        Path("a", name).unlink()
+    assert "checked: perplexity" in fedloom("export", "a").output
+
+
+TEXT = {"vocabulary": 9, "length": 9, "width": 8, "heads": 2}
+SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "logistic": ({}, (1, 28, 28)),
+    "mlp": ({"hidden": (8,)}, (1, 8, 8)),
+    "cnn_fafed_mnist": ({}, (1, 28, 28)),
+    "cnn_fafed_fashion": ({}, (1, 28, 28)),
+    "cnn_fafed_cifar": ({}, (3, 32, 32)),
+    "cnn_cfedavg": ({}, (1, 28, 28)),
+    "cnn_femnist": ({}, (1, 28, 28)),
+    "cnn_celeba": ({}, (3, 84, 84)),
+    "resnet8": ({}, (3, 8, 8)),
+    "resnet18": ({"norm": "static_batch", "exits": True}, (3, 16, 16)),
+    "resnet18_fedsmoo": ({}, (3, 8, 8)),
+    "resnet18_fiarse": ({}, (3, 16, 16)),
+    "lstm_shakespeare": ({"hidden": 6}, (9,)),
+    "lstm_language_model": ({"vocabulary": 9, "embedding": 5, "hidden": 4}, (9,)),
+    "transformer_text": (TEXT, (9,)),
+}
+
+
+def test_sizes_are_of_every_model() -> None:
+    assert {*SIZES} == {*MODELS} - {"roberta_base", "huggingface_text"}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_model_computes_the_same_for_any_number_of_samples(name: str, tmp_path: Path) -> None:
+    options, shape = SIZES[name]
+    torch.manual_seed(0)
+    want = MODELS[name](**options).eval()
+    inputs = torch.randint(0, 9, (3, *shape))
+    inputs = inputs if len(shape) == 1 else inputs.float()
+    made = written(tmp_path, want, recipe(None, None, inputs))
+    for samples in (inputs, inputs[:1], torch.cat([inputs, inputs])):
+        with torch.no_grad():
+            wanted = want(samples)
+        if name.startswith("lstm"):  # step by step, which are other products
+            torch.testing.assert_close(made["outputs"](samples), wanted)
+        else:
+            assert torch.equal(made["outputs"](samples), wanted)
+
+
+class Own(nn.Module):
+    """A network of a user's."""
+
+    def __init__(self, recurrent: nn.Module) -> None:
+        super().__init__()
+        self.recurrent = recurrent
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.recurrent(inputs)[0][:, -1]
+        return out
+
+
+class Branch(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs if inputs.sum() > 0 else -inputs
+
+
+class OneSize(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs / len(inputs)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, LSTM, nn.GRU])
+def test_a_recurrent_network_of_a_users_is_exported(kind: Any, tmp_path: Path) -> None:
+    want, inputs = Own(kind(3, 4, batch_first=True)).eval(), torch.randn(3, 5, 3)
+    made = written(tmp_path, want, recipe(None, None, inputs))
+    with torch.no_grad():
+        torch.testing.assert_close(made["outputs"](inputs), want(inputs))
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "shape"),
+    ("network", "said"),
     [
-        ("lstm_shakespeare", {"hidden": 6}, (3, 9)),
-        ("lstm_language_model", {"vocabulary": 9, "embedding": 5, "hidden": 4}, (3, 9)),
-        ("transformer_text", {"vocabulary": 9, "length": 9, "width": 8, "heads": 2}, (3, 9)),
-        ("resnet18", {"norm": "static_batch"}, (3, 3, 8, 8)),
+        (nn.Sequential(Branch()), f"Branch.forward ({__file__}, line "),
+        (OneSize(), "OneSize, whose code fixes the number of samples in a batch"),
     ],
 )
-def test_our_networks_are_written_in_plain_torch(
-    name: str, options: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
+def test_a_network_that_cannot_be_exported_is_named_in_one_line(
+    network: nn.Module, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    torch.manual_seed(0)
-    want = MODELS[name](**options).eval()
-    save_model(want, str(tmp_path / "m.safetensors"))
-    text = script(architecture(want), "m.safetensors", "safetensors", tmp_path, 3)
-    assert "fedloom" not in text
-    (tmp_path / "m.py").write_text(text)
-    made = runpy.run_path(str(tmp_path / "m.py"))["model"]
-    inputs = torch.randint(0, 9, shape)
-    inputs = inputs.float() if len(shape) == 4 else inputs
-    with torch.no_grad():
-        torch.testing.assert_close(made(inputs), want(inputs))
+    inputs = torch.ones(2, 3)
+    made = written(tmp_path, network, recipe(None, None, inputs))
+    output, errors = capfd.readouterr()
+    line, _ = output.splitlines()
+    assert line.startswith("not exported: the network: torch.export refuses ") and said in line
+    assert not errors and not (tmp_path / "m.pt2").exists()
+    with pytest.raises(RuntimeError, match="the export has no network"):
+        made["outputs"](inputs)
+    assert torch.equal(made["outputs"](inputs, network.train()), network(inputs))
+    assert not network.training
+
+
+NETS = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
+
+class Branch(Net):
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        return outputs if outputs.sum() > 0 else -outputs
+"""
+
+
+def test_a_network_of_a_users_file_is_exported_or_its_line_is_named(fedloom: Fedloom) -> None:
+    Path("nets.py").write_text(NETS)
+    line = NETS[: NETS.index("return outputs")].count("\n") + 1
+    refused = f"torch.export refuses Branch.forward ({Path('nets.py').absolute()}, line {line}): "
+    for name, said in (("Net", "export.pt2: the network"), ("Branch", refused)):
+        fedloom("run", *SMALL, f"model=nets.py:{name}", "--out", name, "--quiet")
+        output = fedloom("export", name).output
+        assert said in output and "checked: accuracy" in output
+        weights = Path(name, "export.safetensors")  # once: in the network, if there is one
+        assert weights.exists() == (name == "Branch") != Path(name, "export.pt2").exists()
+    Path("nets.py").unlink()
+    assert runpy.run_path("Net/export.py")["outputs"](np.zeros((3, 8, 8))).shape == (3, 10)
+
+
+def test_another_torch_that_cannot_load_a_network_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = written(tmp_path, nn.Flatten(), recipe(None, None, torch.ones(2, 3)))
+    made["about"]()["torch"] = "9.0.0"
+    (tmp_path / "m.pt2").write_bytes(b"something newer")
+    with pytest.raises(RuntimeError, match=r"m.pt2 was written by torch 9.0.0, and torch "):
+        made["outputs"](torch.ones(2, 3))
+    shown = caplog.text + capfd.readouterr().err
+    assert "Traceback" not in shown, "torch shows its own"
+    (tmp_path / "m.pt2").unlink()
+    with pytest.raises(FileNotFoundError, match=r"m.pt2 is missing: it belongs beside the script"):
+        made["outputs"](torch.ones(2, 3))
 
 
 # ------------------------------------------------------------------------------------- from Python
@@ -367,16 +487,15 @@ def test_a_run_from_python_knows_its_inputs_as_well(fedloom: Fedloom) -> None:
     from_python("a", data=digits(iid(clients=5)))
     text = fedloom("export", "a").output
     assert "not checked: the run was started from Python" in text
-    assert "div(16)" in text and "SAID" in text
-    code = Path("a/export.py").read_text()  # somebody puts the model in
-    filled = code.replace("...  # the nn.Module", f"{architecture(mlp(64))}  # the nn.Module")
-    imported = "from collections import OrderedDict\nfrom pathlib"
-    Path("a/export.py").write_text(filled.replace("from pathlib", imported, 1))
-    made, data = runpy.run_path("a/export.py"), digits()
+    assert "not exported: the network: only the Python code that started the run knows it" in text
+    made, data, network = runpy.run_path("a/export.py"), digits(), mlp(64)
+    load_model(network, "a/export.safetensors")
     assert data.test_inputs is not None and data.test_targets is not None
     images = Pixels(16).back(data.test_inputs)
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
-    assert made["score"](images, data.test_targets) == pytest.approx(last, abs=1e-12)
+    assert made["score"](images, data.test_targets, network) == pytest.approx(last, abs=1e-12)
+    with pytest.raises(RuntimeError, match="the export has no network"):
+        made["predict"](images)
 
 
 def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom: Fedloom) -> None:
@@ -387,7 +506,6 @@ def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom: Fedloo
     text = fedloom("export", "a").output
     assert "not exported: the transform Halved, your own code; call it in prepare()" in text
     assert "not exported: the metric 'mine', code that is not fedloom's" in text
-    assert "# 'Halved', which made the run's inputs, is Python code" in text
 
 
 TABLE = """
@@ -451,5 +569,8 @@ def test_data_that_are_gone_are_said(fedloom: Fedloom, monkeypatch: pytest.Monke
     assert "not checked: the run has no test set" in fedloom("export", "a").output
     os.unlink("train.csv")
     text = fedloom("export", "a").output
-    assert "not checked: the data are not at hand: " in text and "def numbers(text)" in text
+    assert "not checked: the data are not at hand: " in text
+    made = runpy.run_path("a/export.py")
+    assert made["prepare"](["bad zzz"]).tolist()[0][1:] == [1, 0, 0, 0, 0]
+    assert made["outputs"](["bad zzz"]).shape == (1, 3)
     assert "--test-set: " in fedloom("export", "a", "--test-set", code=2).output

@@ -1,9 +1,8 @@
-"""`fedloom export`: a run's model for use without fedloom, and a script that loads it."""
+"""`fedloom export`: a run's model for use without fedloom, and a script that runs it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,10 @@ import click
 
 from fedloom.errors import CheckpointError, ConfigError
 
-from .export_script import Use, architecture, call, script
-
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from .export_check import Told
 
 
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
@@ -23,14 +22,14 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 
 @click.command("export", short_help="Write a run's model, with a script that uses it.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: RUN/export.*]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The network.  [default: RUN/export.pt2]"
+)
 @click.option(
     "--format",
     "kind",
     type=click.Choice(list(_SUFFIX)),
-    default="safetensors",
-    show_default=True,
-    help="What to write.",
+    help="Also write the weights by name, in a file of this kind, for other uses.",
 )
 @click.option(
     "--capacity",
@@ -41,10 +40,10 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
     "--test-set", is_flag=True, help="Also write the test set as raw samples, for --check."
 )
 def export_command(
-    run: Path, out: Path | None, kind: str, capacity: str | None, test_set: bool
+    run: Path, out: Path | None, kind: str | None, capacity: str | None, test_set: bool
 ) -> None:
-    """Write a run's newest model, and beside it a script that loads it and runs it on raw samples:
-    with plain torch, but for Hugging Face's models. Texts bring a file with their vocabulary.
+    """Write a run's newest model: the network with its weights as torch.export writes it (.pt2),
+    and a script that runs it on raw samples with torch and numpy alone.
 
     What was written is checked where the data are at hand: it must score on the test set what the
     run said. `python export.py --check FILE.npz` does so anywhere.
@@ -56,98 +55,87 @@ def export_command(
 
     weights, module, round = _newest(run)
     mask: dict[str, Tensor] = {}
-    name, about, share = "export", "", None
+    name, note, share = "export", "", None
     if capacity is not None:
         from fedloom.cli.export_submodel import cut_out
         from fedloom.federation.capacities import share_of
 
-        share, named = share_of(capacity, "--capacity"), module
-        module, mask, about = cut_out(run, weights, share, round)
-        weights, name = dict(module.state_dict()), f"export-{share:g}"
+        share = share_of(capacity, "--capacity")
+        module, mask, note = cut_out(run, weights, share, round)
+        name = f"export-{share:g}"
     elif module is not None:
-        named, (module, weights) = module, _settled(run, module, weights)
-    out = _place(run, out, name, kind)
-    built = None if module is None else architecture(module)
-    # no recipe makes a sliced model, or one with statistics; any other can go by its name
-    if module is not None and built is None and _alike(module, named):
-        built = call(run)
+        from fedloom.cli.export_submodel import settled
+        from fedloom.config import from_run
+
+        module = settled(module, from_run(run, ["device=cpu"], own=True))
+    if module is not None:
+        weights = _weights(module)
+    out, kind = _place(run, out, name, kind)
+    end = _SUFFIX[kind or "safetensors"]
     told = ask(run, round, share, weights)
-    text, code = _write_all(out, kind, (built, run, round), weights, told.use)
-    click.echo(f"{out}: {sum(v.numel() for v in weights.values()):,} numbers, round {round}")
-    if about:
-        click.echo(about)
+    click.echo(note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}")
+    code = write_script(out, module, told)
+    if kind or told.about["torch"] is None:  # else they are in the network alone
+        _write(out.with_suffix(end), weights, "the weights by name")
     if mask:
-        beside = out.with_suffix(f".mask{out.suffix}")
-        _write(beside, mask, kind)
-        click.echo(f"{beside}: which of them it holds")
-    click.echo(f"{code}: loads it, and makes its inputs\n\n{text.rstrip()}\n")
-    for line in told.lacking(built):
+        _write(out.with_suffix(f".mask{end}"), mask, "which of them it holds")
+    for line in told.lacking():
         click.echo(line)
-    npz = out.with_suffix(".test.npz") if test_set else None
-    verify(code, told, built is not None, npz)
+    verify(code, told, module, out.with_suffix(".test.npz") if test_set else None)
 
 
-def _write_all(
-    out: Path, kind: str, made: tuple[str | None, Path, int], weights: dict[str, Tensor], use: Use
-) -> tuple[str, Path]:
-    """Write the weights, the vocabulary if there is one, and the script -> its text, its file.
+def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
+    """Write the network, what is known of it, and the script that runs it -> the script."""
+    import torch
 
-    made: the expression that makes the model, the run, the round.
-    """
-    built, run, round = made
+    from fedloom.cli import exported
+    from fedloom.cli.export_program import program
     from fedloom.storage.atomic import write_out
 
-    code, words = out.with_suffix(".py"), out.with_suffix(".words.json")
-    use = replace(use, words=words.name if "words" in use.inputs else "")
-    text = script(built, out.name, kind, run, round, use)
-    _write(out, weights, kind)
-    if use.words:
-        write_out(words, json.dumps(use.inputs["words"]))
-        click.echo(f"{words}: its vocabulary")
-    write_out(code, text)
-    return text, code
-
-
-def _place(run: Path, out: Path | None, name: str, kind: str) -> Path:
-    """The file of the weights. Raises ConfigError for one that is something else."""
-    out = out or run / f"{name}{_SUFFIX[kind]}"
-    if out.is_dir():
-        out = out / f"model{_SUFFIX[kind]}"
-    if out.suffix != _SUFFIX[kind] and out.exists():
-        raise ConfigError(
-            f"'{out}' exists, and is no export; give --out a name that ends in {_SUFFIX[kind]}"
+    code, file = out.with_suffix(".py"), out.with_suffix(".pt2")
+    told.about.update(torch=None, state=None)
+    try:
+        if module is None:
+            raise ConfigError("only the Python code that started the run knows it")
+        if told.row is None:
+            raise ConfigError("the run does not say of what shape its inputs are")
+        made, state = program(module, told.row)
+    except ConfigError as error:
+        click.echo(
+            f"not exported: the network: {error}; make it yourself, load the weights, and call "
+            "outputs(samples, network)"
         )
-    if out.resolve() == (run / "model.safetensors").resolve():
-        raise ConfigError(f"'{out}' is the run's own model; give --out another name")
-    return out
+    else:
+        told.about.update(torch=torch.__version__, state=state)
+        write_out(file, lambda part: _save_program(made, part))
+        click.echo(f"{file}: the network, by torch {torch.__version__}")
+    write_out(out.with_suffix(".about.json"), json.dumps(told.about, indent=1) + "\n")
+    write_out(code, Path(exported.__file__).read_text(encoding="utf-8"))
+    click.echo(f"{code}: prepare(), outputs(), predict() and score() of raw samples")
+    return code
 
 
-def _settled(
-    run: Path, module: nn.Module, weights: dict[str, Tensor]
-) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A model whose batch norms keep no running statistics, with those that a run with sub-models
-    evaluated it with; any other as it is.
+def _save_program(made: Any, part: Path) -> None:
+    import torch
+
+    with open(part, "wb") as file:  # torch wants another ending of a path
+        torch.export.save(made, file)
+
+
+def _place(run: Path, out: Path | None, name: str, kind: str | None) -> tuple[Path, str | None]:
+    """-> the file of the network, and the kind of a file of weights if one is wanted, as --out may
+    say too. Raises ConfigError for a file that is something else.
     """
-    from fedloom.engines.batch_statistics import keeps_no_statistics
-
-    if not keeps_no_statistics(module):
-        return module, weights
-    from fedloom.cli.export_submodel import settled
-    from fedloom.config import from_run
-
-    config = from_run(run, ["device=cpu"], own=True)
-    net = config.net()
-    net.start_from(weights)
-    module = settled(net.export(net.init()), config)
-    return module, dict(module.state_dict())
-
-
-def _alike(one: nn.Module, other: nn.Module | None) -> bool:
-    """True if the weights of one fit into the other."""
-    shapes = [
-        {k: v.shape for k, v in m.state_dict().items()} for m in (one, other) if m is not None
-    ]
-    return shapes[0] == shapes[-1] and other is not None
+    out = out or run / f"{name}.pt2"
+    if out.is_dir():
+        out = out / "model.pt2"
+    kind = kind or next((kind for kind, end in _SUFFIX.items() if end == out.suffix), None)
+    if out.suffix not in (".pt2", *_SUFFIX.values()) and out.exists():
+        raise ConfigError(f"'{out}' exists, and is no export; give --out a name that ends in .pt2")
+    own = run / "model.safetensors"
+    if out.with_suffix(own.suffix).resolve() == own.resolve():
+        raise ConfigError(f"'{own}' is the run's own model; give --out another name")
+    return out, kind
 
 
 def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
@@ -163,14 +151,13 @@ def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
     saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
     if max(saved, default=0) <= final and final:
-        module = None
-        if config is not None:
-            from fedloom.models import MODELS
-
-            options = {k: v for k, v in config.values["model"].items() if k != "name"}
-            module = MODELS.make(config.values["model"]["name"], **options)
         Seal(run).check("model.safetensors")
-        return _load(run / "model.safetensors"), module, final
+        weights = _load(run / "model.safetensors")
+        if config is None:
+            return weights, None, final
+        net = config.net()
+        net.start_from(weights)
+        return weights, net.export(net.init()), final
     if not saved:
         raise CheckpointError(
             f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume "
@@ -196,7 +183,13 @@ def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.
     assert state is not None  # there is a manifest, and a damaged one raises
     x = at_server(loop.plan.algorithm, loop.fed.seed, "model", state.round, state.srv.srv)
     module = loop.net.export(x, state.buffers).cpu()
-    return dict(module.state_dict()), module, state.round
+    return _weights(module), module, state.round
+
+
+def _weights(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, a shared tensor by its first name alone."""
+    first = {*dict(module.named_parameters()), *dict(module.named_buffers())}
+    return {name: value for name, value in module.state_dict().items() if name in first}
 
 
 def _load(file: Path) -> dict[str, Tensor]:
@@ -209,12 +202,13 @@ def _load(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"'{file}' cannot be read: {error}") from None
 
 
-def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
+def _write(out: Path, weights: dict[str, Tensor], what: str) -> None:
+    """Write tensors by name, and say so."""
     from fedloom.storage.atomic import write_out
     from fedloom.storage.records import disk_errors
 
     def save(path: Path) -> None:
-        if kind == "safetensors":
+        if out.suffix == ".safetensors":
             from safetensors.torch import save_file
 
             with disk_errors():
@@ -224,4 +218,4 @@ def _write(out: Path, weights: dict[str, Tensor], kind: str) -> None:
 
             torch.save(weights, path)
 
-    write_out(out, save)
+    click.echo(f"{write_out(out, save)}: {what}")

@@ -14,10 +14,8 @@ import numpy as np
 
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
 
-from .export_script import Use
-
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from fedloom.data import FederatedData
     from fedloom.report import Run
@@ -25,42 +23,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Told:
-    """use: for the script. data: the run's, None if they are not available, and why. by_batch: the
-    run was evaluated with statistics of test batches, which no export has.
+    """about: for the script, fit for JSON. row: one input of the network, (1, ...); None if the run
+    does not say. data: the run's, None if they are not available, and why. by_batch: the run was
+    evaluated with statistics of test batches, which no export has.
     """
 
-    use: Use
+    about: dict[str, Any]
+    row: Tensor | None
     data: FederatedData | None
     why: str
     by_batch: bool
 
-    def lacking(self, built: str | None) -> list[str]:
-        """What the script cannot include, one line each."""
-        kind, lines = self.use.inputs["kind"], []
-        if built is not None and built.startswith("MODELS"):
-            lines.append("not plain torch: the script imports fedloom.models for this model")
-        if kind == "own":
-            name = self.use.inputs["transform"]
-            lines.append(f"not exported: the transform {name}, your own code; call it in prepare()")
-        if _lacks_rules(self.use.inputs):
-            lines.append(
-                "not exported: how cells of the table become inputs, of which older runs say only "
-                "what partition.json has under prepared; the script takes their numbers"
-            )
-        if kind == "unknown":
-            lines.append("not exported: how inputs are made, which the run does not say")
-        if kind == "subwords":
-            lines.append("the script reads the tokeniser with the package transformers")
-        if self.use.metric is None:
-            name = self.use.name
-            lines.append(
-                f"not exported: the metric '{name}', code that is not fedloom's: no --check"
-            )
-        return lines
+    def lacking(self) -> list[str]:
+        """What the export cannot include of inputs and score, one line each."""
+        how, no = self.about["inputs"], "not exported:"
+        lines = {
+            f"{no} the transform {how.get('transform')}, your own code; call it in prepare()": (
+                how["kind"] == "own"
+            ),
+            f"{no} how cells of the table become inputs, of which older runs say only what "
+            "partition.json has under prepared; the script takes their numbers": _lacks_rules(how),
+            f"{no} how inputs are made, which the run does not say": how["kind"] == "unknown",
+            "the script reads the tokeniser with the package transformers": (
+                how["kind"] == "subwords"
+            ),
+            f"{no} the metric '{self.about['name']}', code that is not fedloom's: no --check": (
+                self.about["metric"] is None
+            ),
+        }
+        return [line for line, there in lines.items() if there]
 
 
 def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor]) -> Told:
-    """What a run says about the model of a round; share: of a sub-model of this size."""
+    """What a run says about the model of a round; share: of a sub-model of this size. Raises
+    CheckpointError where its description of its inputs is damaged.
+    """
     from fedloom.report import load_run
 
     found = load_run(run)
@@ -80,28 +77,65 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
             metric = told if "metric" not in found.partition else metric
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
-    inputs = inputs if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
     metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
-    by_token = metric is not None and metric["kind"] in ("perplexity", "token accuracy")
     first = next((v for v in weights.values() if v.is_floating_point()), None)
     tests = None if data is None else data.test_targets
-    use = Use(
-        inputs=inputs,
-        metric=metric,
-        name=found.metric.name,
-        classes=tuple(str(c) for c in found.partition.get("class_names") or ()),
-        said=_said(found, round, share),
-        samples=elsewhere if tests is None else len(tests),
-        tokens=int((inputs.get("shape") or [1])[0]) if by_token else 1,
-        dtype="float32" if first is None else str(first.dtype).removeprefix("torch."),
+    about = {
+        "run": run.name,
+        "round": round,
+        "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
+        "metric": metric,
+        "name": found.metric.name,
+        "classes": [str(c) for c in found.partition.get("class_names") or ()],
+        "said": _said(found, round, share),
+        "samples": elsewhere if tests is None else len(tests),
+    }
+    how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
+    row = describe(about, how, data, run)
+    return Told(
+        about, row, data, why, found.config.get("evaluate", {}).get("statistics") == "batch"
     )
-    by_batch = found.config.get("evaluate", {}).get("statistics") == "batch"
-    return Told(use, data, why, by_batch)
 
 
 def _lacks_rules(inputs: Mapping[str, Any]) -> bool:
     """Whether inputs were made of a table's cells by rules that are told in words alone."""
     return inputs.get("kind") == "numbers" and "prepared" in inputs
+
+
+def describe(
+    about: dict[str, Any], how: dict[str, Any], data: FederatedData | None, run: Path
+) -> Tensor | None:
+    """Put how inputs are made, by recipe() in fedloom.data.raw_inputs, into `about` -> a row that
+    the script makes by it, or zeros of its shape.
+    """
+    import torch
+
+    from fedloom.cli.exported import prepare
+    from fedloom.data.own.preparation import EMPTY, Column
+
+    about["inputs"] = how
+    by_token = about["metric"] and about["metric"]["kind"] in ("perplexity", "token accuracy")
+    try:
+        about["tokens"] = int(how["shape"][0]) if by_token else 1
+        if "words" in how:
+            how["words"] = {word: i for i, word in enumerate(how["words"])}
+        for rule in how.get("rules", ()):
+            column = Column("", rule["kind"], tuple(rule["values"]), rule["fill"])
+            rule |= {"numeric": column.numeric, "empty": sorted(EMPTY)}
+        if data is not None and how["kind"] not in ("own", "unknown"):
+            return prepare(_back(data, data.inputs[:1]), about)
+        if data is not None:
+            row = data.ready(data.inputs[:1])
+            return row.to(getattr(torch, about["dtype"])) if row.is_floating_point() else row
+        if not {"shape", "dtype"} <= how.keys():
+            return None
+        kind = how["dtype"] if how["dtype"] == "int64" else about["dtype"]
+        return torch.zeros(1, *how["shape"], dtype=getattr(torch, kind))
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"'{run / 'partition.json'}' is damaged, so how inputs are made is not known "
+            f"({error!r}); put back the file as it was"
+        ) from None
 
 
 def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:
@@ -132,54 +166,48 @@ def _said(run: Run, round: int, share: float | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def verify(code: Path, told: Told, whole: bool, npz: Path | None) -> None:
+def verify(code: Path, told: Told, module: nn.Module | None, npz: Path | None) -> None:
     """Run an exported script on the run's test set, as raw samples, and compare its score with the
-    run's. npz: where to write the test set. Raises CheckpointError if it differs, ConfigError if
-    there is nothing to write.
+    run's. module: for a script without a network. npz: where to write the test set. Raises
+    CheckpointError if it differs, ConfigError if there is nothing to write.
     """
-    samples = None if told.data is None else _samples(told.data)
+    from fedloom.engines.base import one_thread
+
+    about, data, samples = told.about, told.data, None
+    if data is not None and data.test_inputs is not None and data.test_targets is not None:
+        samples = _back(data, data.test_inputs), data.test_targets.numpy()
     if npz is not None:
         if samples is None:
-            raise ConfigError(f"--test-set: {told.why if told.data is None else 'there is none'}")
+            raise ConfigError(f"--test-set: {told.why if data is None else 'there is none'}")
         _save(npz, *samples)
-    if samples is None or not whole or told.use.metric is None:
-        why = "the run has no test set" if told.data is not None else told.why
+    if samples is None or about["metric"] is None:
+        why = "the run has no test set" if data is not None else told.why
         click.echo(f"not checked: {why if samples is None else 'see above'}")
         return
-    if told.use.inputs["kind"] in ("own", "unknown"):
+    if about["inputs"]["kind"] in ("own", "unknown"):
         click.echo("not checked: the inputs' transform is not in the script")
         return
-    found, said, name = _score(code, samples), told.use.said, told.use.name
-    line = f"{name} {found:.6g} on {len(samples[1])} raw test samples"
+    script = runpy.run_path(str(code))
+    with one_thread():  # as in a run
+        found = script["score"](*samples, None if about["torch"] else module)
+    said, line = about["said"], f"{about['name']} {found:.6g} on {len(samples[1])} raw test samples"
     if said is None or told.by_batch:
-        why = (
+        how = (
             "measured by the statistics of test batches" if told.by_batch else "did not measure it"
         )
-        click.echo(f"checked: {line}; the run {why}")
-        return
-    tie = 1 / len(samples[1]) if told.use.metric["kind"] == "accuracy" else 0.0
-    if abs(found - said) > 0.001 * max(1.0, abs(said)) + tie:
+        click.echo(f"checked: {line}; the run {how}")
+    elif script["agrees"](found, len(samples[1])):
+        click.echo(f"checked: {line}, and the run said {said:.6g}")
+    else:
         raise CheckpointError(
             f"'{code}' has {line}, but the run said {said:.6g}: the data or this fedloom are not "
             "those of the run; do not use it before you know why"
         )
-    click.echo(f"checked: {line}, and the run said {said:.6g}")
 
 
-def _samples(data: FederatedData) -> tuple[Any, Any] | None:
-    """The published form of the test set, inputs (an array, or texts) and targets; or None."""
-    if data.test_inputs is None or data.test_targets is None:
-        return None
-    back = (lambda stored: stored.numpy()) if data.raw is None else data.raw.back
-    return back(data.test_inputs), data.test_targets.numpy()
-
-
-def _score(code: Path, samples: tuple[Any, Any]) -> float:
-    """The score that the script itself measures, on one thread as in a run."""
-    from fedloom.engines.base import one_thread
-
-    with one_thread():
-        return float(runpy.run_path(str(code))["score"](*samples))
+def _back(data: FederatedData, inputs: Tensor) -> Any:
+    """The published form of inputs: an array, or texts."""
+    return inputs.numpy() if data.raw is None else data.raw.back(inputs)
 
 
 def _save(npz: Path, inputs: Any, targets: Any) -> None:

@@ -24,7 +24,6 @@ def cut_out(
     code started: only that code knows its model.
     """
     from fedloom.config import from_run
-    from fedloom.engines.batch_statistics import keeps_no_statistics
     from fedloom.report import load_run
     from fedloom.server.submodel_evaluation import part_of
 
@@ -44,18 +43,21 @@ def cut_out(
     net = config.net()
     net.start_from(weights)
     view, module = part_of(rule, net, net.init(), capacity, round)
-    if keeps_no_statistics(module):
-        module = settled(module, config)
     held = net.layout.d if view.held is None else len(view.held)
     words = f"{rule.name} at capacity {capacity:g}: {held:,} of {net.layout.d:,} parameters"
-    return module.cpu(), _mask(view, net.layout), words
+    words += f", round {round}"
+    return settled(module, config).cpu(), _mask(view, net.layout), words
 
 
 def settled(module: nn.Module, config: Config) -> nn.Module:
-    """A module whose batch norms have the statistics of all training samples."""
-    from fedloom.engines.batch_statistics import samples
+    """A module whose batch norms keep no running statistics, with those of all training samples;
+    any other as it is.
+    """
+    from fedloom.engines.batch_statistics import keeps_no_statistics, samples
     from fedloom.models import with_statistics
 
+    if not keeps_no_statistics(module):
+        return module
     experiment = config.experiment()
     experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
     return with_statistics(module, samples(experiment.build().fed)).cpu()

@@ -89,7 +89,7 @@ class LSTM(nn.Module):
         # batch dimension first throughout: then padding a short batch does not change its masks
         a = inputs if self.batch_first else inputs.transpose(0, 1)
         if state is None:
-            zero = a.new_zeros(self.num_layers, len(a), self.hidden_size)
+            zero = a.new_zeros(self.num_layers, a.shape[0], self.hidden_size)
             state = zero, zero
         ends = []
         for i, (h, c) in enumerate(zip(state[0].unbind(), state[1].unbind(), strict=True)):
