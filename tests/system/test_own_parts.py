@@ -288,6 +288,15 @@ def test_resume_names_the_file_and_refuses_a_changed_one(here: Fedloom) -> None:
     assert "does not exist" in here("resume", "one", "rounds=6", code=2).output
 
 
+@pytest.mark.parametrize("words", [(), ("--capacity", "0.5")])
+def test_an_export_says_once_that_it_runs_the_file(words: tuple[str, ...], here: Fedloom) -> None:
+    cut = ("submodel=fiarse", "submodel.capacities=1/2,1") if words else ()
+    run(here, "one", "algorithm=my_method.py:AdaptiveProx", "algorithm.mu=0.3", *cut)
+    said = here("export", "one", *words).output
+    assert said.count("'one' uses my_method.py:AdaptiveProx: the code of ") == 1, said
+    assert "checked: accuracy" in said
+
+
 def test_settings_made_before_a_file_changed_are_not_run(here: Fedloom) -> None:
     words = ["algorithm=my_method.py:AdaptiveProx", *SMALL]
     before = resolve("digits", words)

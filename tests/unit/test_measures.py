@@ -14,13 +14,14 @@ from torch import nn
 from torch.func import functional_call
 
 from fedloom import Experiment, Local
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import FAFED, FedAvg
 from fedloom.cli.__main__ import cli
 from fedloom.data import digits, dirichlet, from_clients
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.measures import (
     Cka,
     Divergence,
+    GradientNorm,
     Hessian,
     MeanLoss,
     Plane,
@@ -185,6 +186,29 @@ def test_divergence_is_that_of_the_closed_form() -> None:
             assert found[key] == pytest.approx(((ends - around) ** 2).sum(1).mean(), abs=1e-12)
         assert found["model_square"] == pytest.approx((ends.mean(0) ** 2).sum())
         assert list(found["each"]) == list(map(str, cohort))
+
+
+@pytest.mark.parametrize("matrix", ["coordinate", "norm"])
+def test_gradient_norms_are_those_of_the_closed_form(matrix: str) -> None:
+    rho, rate = 0.05, 0.1
+    method = FAFED(rho=rho, matrix=matrix)
+    before = None  # the point of the last gradients: x_t of Eq. 10
+    for loop in trace(quadratics(method, local=Local(steps=3, lr=rate, batch=1)), 3):
+        slope = lambda x: (A * (x - B)).mean(0)
+        found, x = GradientNorm().of(loop), loop.model().numpy()
+        assert found["square"] == pytest.approx((slope(x) ** 2).sum())
+        if loop.round:
+            m = loop.srv.m.numpy()
+            states = loop.memory.get(range(4)).values()
+            before = np.mean([s.alg.prev.numpy() for s in states], axis=0)
+            moved = ((x - before) ** 2).sum() / (4 * rate**2)
+            away = ((slope(before) - m) ** 2).sum() / (4 * rho**2)
+            assert (
+                found["fafed"] == pytest.approx(moved + away, abs=1e-12) and min(moved, away) > 1e-4
+            )
+    assert before is not None
+    plain = quadratics(FedAvg(), rounds=1, measures=GradientNorm(every=1)).run()
+    assert plain.curve("gradient_square")[1] and "fafed_measure" not in plain.history[0]
 
 
 def small(**changes: object) -> Experiment:

@@ -14,6 +14,8 @@ from fedloom.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from fedloom.config import Config
+
     from .export_check import Told
 
 
@@ -53,7 +55,8 @@ def export_command(
     """
     from fedloom.cli.export_check import ask, verify
 
-    weights, module, round = _newest(run)
+    config = _config(run)
+    weights, module, round = _newest(run, config)
     mask: dict[str, Tensor] = {}
     name, note, share = "export", "", None
     if capacity is not None:
@@ -61,18 +64,17 @@ def export_command(
         from fedloom.federation.capacities import share_of
 
         share = share_of(capacity, "--capacity")
-        module, mask, note = cut_out(run, weights, share, round)
+        module, mask, note = cut_out(run, config, weights, share, round)
         name = f"export-{share:g}"
-    elif module is not None:
+    elif config is not None and module is not None:
         from fedloom.cli.export_submodel import settled
-        from fedloom.config import from_run
 
-        module = settled(module, from_run(run, ["device=cpu"], own=True))
+        module = settled(module, config)
     if module is not None:
         weights = _weights(module)
     out, kind = _place(run, out, name, kind)
     end = _SUFFIX[kind or "safetensors"]
-    told = ask(run, round, share, weights)
+    told = ask(run, config, round, share, weights)
     click.echo(note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}")
     code = write_script(out, module, told)
     if kind or told.about["torch"] is None:  # else they are in the network alone
@@ -138,16 +140,23 @@ def _place(run: Path, out: Path | None, name: str, kind: str | None) -> tuple[Pa
     return out, kind
 
 
-def _newest(run: Path) -> tuple[dict[str, Tensor], nn.Module | None, int]:
-    """-> weights, the module if the configuration has one, their round."""
+def _config(run: Path) -> Config | None:
+    """The configuration of a run; None for one that Python code started."""
     from fedloom.config import from_run
+    from fedloom.report import load_run
+
+    if load_run(run).config.get("source") == "python":
+        return None
+    return from_run(run, ["device=cpu"], own=True)  # wherever it was trained
+
+
+def _newest(run: Path, config: Config | None) -> tuple[dict[str, Tensor], nn.Module | None, int]:
+    """-> weights, the module if the configuration has one, their round."""
     from fedloom.report import load_run
     from fedloom.storage.manifest import numbered
     from fedloom.storage.seal import Seal
 
     found = load_run(run)
-    python = found.config.get("source") == "python"
-    config = None if python else from_run(run, ["device=cpu"], own=True)  # wherever it was trained
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
     saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
     if max(saved, default=0) <= final and final:

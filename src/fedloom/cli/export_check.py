@@ -17,6 +17,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from fedloom.config import Config
     from fedloom.data import FederatedData
     from fedloom.report import Run
 
@@ -54,7 +55,13 @@ class Told:
         return [line for line, there in lines.items() if there]
 
 
-def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor]) -> Told:
+def ask(
+    run: Path,
+    config: Config | None,
+    round: int,
+    share: float | None,
+    weights: Mapping[str, Tensor],
+) -> Told:
     """What a run says about the model of a round; share: of a sub-model of this size. Raises
     CheckpointError where its description of its inputs is damaged.
     """
@@ -69,9 +76,9 @@ def ask(run: Path, round: int, share: float | None, weights: Mapping[str, Tensor
         why = (
             "the nodes measured it, on test rows that are not here; score() in the script does too"
         )
-    elif found.config.get("source") != "python":
+    elif config is not None:
         try:
-            data, recipe, told = _from_config(run)
+            data, recipe, told = _from_config(config)
             if inputs is None or _lacks_rules(inputs):  # of an older run
                 inputs = recipe
             metric = told if "metric" not in found.partition else metric
@@ -138,13 +145,12 @@ def describe(
         ) from None
 
 
-def _from_config(run: Path) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:
+def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:
     """-> the data of a run, how its inputs are made of samples, its metric."""
-    from fedloom.config import from_run
     from fedloom.data.raw_inputs import recipe
     from fedloom.engines.metrics import default_metrics, told
 
-    experiment = from_run(run, ["device=cpu"], own=True).experiment()
+    experiment = config.experiment()
     data, objective = experiment.data, experiment.loss_at_clients
     metrics = default_metrics(objective, data)
     return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)

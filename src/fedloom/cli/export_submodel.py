@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cut_out(
-    run: Path, weights: dict[str, Tensor], capacity: float, round: int
+    run: Path, config: Config | None, weights: dict[str, Tensor], capacity: float, round: int
 ) -> tuple[nn.Module, dict[str, Tensor], str]:
     """The sub-model that a client of this capacity would receive after so many rounds.
 
@@ -23,17 +23,14 @@ def cut_out(
     all training samples. Raises ConfigError for a run without sub-models, and for one that Python
     code started: only that code knows its model.
     """
-    from fedloom.config import from_run
-    from fedloom.report import load_run
     from fedloom.server.submodel_evaluation import part_of
 
-    if load_run(run).config.get("source") == "python":
+    if config is None:
         raise ConfigError(
             f"'{run}' was started from Python: only that code knows its model and its sub-models; "
             "cut it there with part_of(rule, net, x, capacity, round) of "
             "fedloom.server.submodel_evaluation"
         )
-    config = from_run(run, ["device=cpu"], own=True)  # wherever it was trained
     rule = config.rule()
     if rule is None:
         raise ConfigError(

@@ -111,6 +111,19 @@ class MeanLoss:
         with torch.no_grad(), _evaluating(self.module):
             return sum(float(part.double()) for part in self._parts())
 
+    def slope_at(self, x: Vec) -> Vec:
+        """The gradient of f at other parameters (d,) -> (d,); afterwards they are as before."""
+        before, out = self.x, torch.zeros_like(x)
+        try:
+            vector_to_parameters(x, self.params)
+            with torch.enable_grad(), _evaluating(self.module):
+                for part in self._parts():
+                    slopes = torch.autograd.grad(part, self.params, materialize_grads=True)
+                    out += torch.cat([g.reshape(-1) for g in slopes])
+        finally:
+            vector_to_parameters(before, self.params)
+        return out
+
     def product(self, v: Vec) -> Vec:
         """The Hessian of f times v: (d,) -> (d,), by two passes backwards for each batch."""
         out = torch.zeros_like(v)

@@ -32,6 +32,8 @@ _CURVES = {
     "divergence": "weight divergence of local models",
     "hessian_top": "top eigenvalue of the Hessian",
     "hessian_trace": "trace of the Hessian",
+    "gradient_square": "squared norm of the mean loss' gradient",
+    "fafed_measure": "FAFED's measure M_t",
     "surface_rise": "mean rise of the loss on the surface",
     "plane_loss": "mean loss of three local models",
     "plane_distance": "mean distance between three local models",
@@ -75,6 +77,8 @@ def _of(name: str, key: str) -> Callable[[Run], float | None]:
 _NUMBERS = {
     "top eigenvalue of the Hessian": _of("hessian", "top"),
     "trace of the Hessian": _of("hessian", "trace"),
+    "squared norm of the mean loss' gradient": _of("gradient_norm", "square"),
+    "FAFED's measure M_t": _of("gradient_norm", "fafed"),
     "divergence around the next model": _of("divergence", "after"),
     "divergence around the model before": _of("divergence", "before"),
     "divergence around the local models' mean": _of("divergence", "mean"),
