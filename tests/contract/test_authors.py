@@ -208,8 +208,12 @@ def test_an_option_has_a_range_and_a_source(name, key):
     assert option.default is not inspect.Parameter.empty
 
 
-def another(default):
-    """A value that is allowed where `default` is, and differs."""
+def another(option):
+    """A value that is allowed for an option, and is not its default."""
+    default = option.default
+    if isinstance(default, str):
+        named = option.allowed.removeprefix("one of ").split(", ")
+        return next(choice for choice in named if choice != default)
     if default is None or isinstance(default, bool):
         return 0.5 if default is None else not default
     if isinstance(default, int):
@@ -228,9 +232,10 @@ def end(algorithm):
 
 @pytest.mark.parametrize(("name", "key"), OPTIONS)
 def test_an_option_changes_the_run(name, key):
-    default = next(o for o in options(name) if o.name == key).default
+    option = next(o for o in options(name) if o.name == key)
+    default = option.default
     plain, same, other = (
-        make_algorithm(name, **values) for values in ({}, {key: default}, {key: another(default)})
+        make_algorithm(name, **values) for values in ({}, {key: default}, {key: another(option)})
     )
     assert same == plain and end(plain) != end(other)
 
