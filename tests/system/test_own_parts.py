@@ -58,7 +58,7 @@ import torch
 from torch import nn
 
 from fedloom.aggregation import Median
-from fedloom.compression.codecs import FP16
+from fedloom.compression.codecs import FP16, TopK
 from fedloom.data import digits, from_clients, iid
 from fedloom.federation.choice import ClientChoice
 from fedloom.objectives import SquaredError
@@ -66,6 +66,10 @@ from fedloom.submodels import HeteroFL
 
 
 class Half(FP16):
+    pass
+
+
+class Few(TopK):
     pass
 
 
@@ -104,6 +108,10 @@ def hospital(size: int = 12):
 
 def scans(partition, seed: int = 0):
     return digits(partition, seed=seed)
+
+
+def alone(outputs):
+    return outputs.sum(1)
 
 
 def broken(size: int = 3):
@@ -176,6 +184,41 @@ def test_any_part_may_be_ones_own(here: Fedloom, own: str, theirs: str) -> None:
     found = run(here, "own", own)
     assert found == run(here, "theirs", theirs)
     assert (found == run(here, "plain")) == own.startswith("data")
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs"),
+    [
+        ("compress=my_parts.py:Half|zstd", "compress=fp16|zstd"),
+        ("compress=my_parts.py:Few|my_parts.py:Half", "compress=topk|fp16"),
+        ("compress.down=topk:0.5|my_parts.py:Half", "compress.down=topk:0.5|fp16"),
+    ],
+)
+def test_stages_of_a_chain_may_be_ones_own(here: Fedloom, own: str, theirs: str) -> None:
+    found = run(here, "own", own)
+    assert found == run(here, "theirs", theirs) != run(here, "plain")
+    told = config("own")
+    assert {Path(file).name for file in told["code"]} == {"my_parts.py"}
+    assert str(Path.cwd()) not in told["label"]
+    # its settings are a file, seen from another folder; a changed file is refused
+    Path("study").mkdir()
+    text = Path("own/config.toml").read_text()
+    Path("study/my.toml").write_text(text.replace(f"{Path.cwd()}/", "../"))
+    assert run(here, "again", "study/my.toml") == found
+    Path("my_parts.py").write_text(OTHERS + "\n# another\n")
+    said = here("resume", "own", "rounds=3", code=1).output
+    assert "my_parts.py' has changed since 'own' began" in said
+
+
+def test_a_run_is_named_by_what_makes_its_method(here: Fedloom) -> None:
+    """Its folder has the codec and the loss in its name, and a sweep's what all its runs share."""
+    parts = ("compress=my_parts.py:Half|zstd", "objective=my_parts.py:focal")
+    assert here("run", *parts, *SMALL, "--quiet").output.strip() == (
+        "runs/digits-fedavg-focal-Half-zstd-seed0"
+    )
+    words = ("local.lr=0.1,0.2", "compress=topk:0.1", *SMALL)
+    here("sweep", "digits", *words)
+    assert Path("runs/sweep-digits-topk").is_dir()
 
 
 def test_own_data_model_loss_and_choice_together(here: Fedloom) -> None:
@@ -364,6 +407,19 @@ def test_a_federation_loads_no_file_that_settings_name(here: Fedloom) -> None:
             "algorithm.mu must be in [0, inf), got 'much'",
         ),
         (["objective=my_parts.py:foca"], "did you mean 'focal'?"),
+        (
+            ["objective=my_parts.py:alone"],
+            "objective 'alone' is called with (outputs, targets), and cannot take them: too many",
+        ),
+        (
+            ["compress=zstd|my_parts.py:Half"],
+            "codec 'zstd': zstd compresses bytes, and stands last in a chain",
+        ),
+        (["compress=my_parts.py:Hal|zstd"], "did you mean 'Half'?"),
+        (
+            ["compress=my_parts.py:Few:0.1"],
+            "codec 'my_parts.py:Few:0.1': options of your own codec are keys, compress.ratio=0.1",
+        ),
         (["attack=my_parts.py:Half"], "unknown attack 'my_parts.py:Half'"),
         (["algorithm=bad.py:A"], "bad.py' cannot be imported, line 3: ZeroDivisionError: division"),
         (["algorithm=worse.py:A"], "worse.py' cannot be imported, line 2: SyntaxError: "),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from fedloom.config import Config
     from fedloom.experiment.result import Result
     from fedloom.report.table_text import Column
 
@@ -47,10 +48,11 @@ _DROPPABLE = (
 _NAME = 24  # columns for a method's name, for which no other column is left out
 
 
-def run_folders(name: str, algorithm: str, seed: int) -> Iterator[Path]:
+def run_folders(config: Config) -> Iterator[Path]:
     """The default folder of a run, and the same with -2, -3, ... if it is taken."""
-    words = [re.sub(r"[^\w.-]+", "-", word).strip("-.") for word in (name, algorithm)]
-    wanted = Path("runs") / "-".join([*filter(None, words), f"seed{seed}"])
+    from fedloom.config.labels import folder_name
+
+    wanted = Path("runs") / f"{folder_name(config.values)}-seed{config.values['seed']}"
     yield wanted
     for number in itertools.count(2):
         yield wanted.with_name(f"{wanted.name}-{number}")

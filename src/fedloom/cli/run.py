@@ -291,7 +291,7 @@ def _folder(config: Config, out: str | None) -> Path:
     from .printing import run_folders
 
     if out is None:
-        folders = run_folders(config.values["name"], config.algorithm, config.values["seed"])
+        folders = run_folders(config)
         return next(f for f in folders if not f.exists())
     if (Path(out) / "config.toml").is_file() and not (found := _state(config, Path(out)))[0]:
         raise _other(Path(out), found[1])
@@ -316,7 +316,7 @@ def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
 
     seed = config.values["seed"]
     if out is None:
-        folders = run_folders(config.values["name"], config.algorithm, seed)
+        folders = run_folders(config)
         states = ((folder, _state(config, folder)) for folder in folders)
         return next((folder, state) for folder, (state, _) in states if state)
     folder = Path(out) / f"seed{seed}" if seeds > 1 else Path(out)

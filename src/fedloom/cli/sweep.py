@@ -43,7 +43,7 @@ _BY = {
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Let Optuna choose so many combinations."
 )
-@click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME, or -NAME-METHOD]")
+@click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME-PARTS]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the table.")
 def sweep_command(
     settings: tuple[str, ...],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..aggregation import AGGREGATIONS
 from ..algorithm import Trait
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import MAKERS
-from ..core.own_parts import is_own
+from ..core.own_parts import each_stage, is_own
 from ..federation.attacks import ATTACKS
 from ..objectives import METHODS, OBJECTIVES
 from ..submodels import VIEWS
@@ -25,32 +26,55 @@ def method_label(values: Mapping[str, Any]) -> str:
     >>> method_label({"algorithm": {"name": "fedavg"}, "objective": {"name": "moon"}})
     'FedAvg + MOON'
     """
-    name = values["algorithm"]["name"]
-    words = [ALGORITHMS.label(name)]
+    return " + ".join(method_parts(values).values())
+
+
+def method_parts(values: Mapping[str, Any]) -> dict[str, str]:
+    """{key: name} of those parts, the algorithm first.
+
+    >>> method_parts({"algorithm": {"name": "fedacg"}, "objective": {"name": "cross_entropy"}})
+    {'algorithm': 'FedACG'}
+    """
+    parts = {"algorithm": ALGORITHMS.label(values["algorithm"]["name"])}
     loss = values["objective"]["name"]
     if is_own(loss):
-        words.append(OBJECTIVES.label(loss))
+        parts["objective"] = OBJECTIVES.label(loss)
     elif issubclass(objective := OBJECTIVES[loss], METHODS):
-        words.append(objective.__name__)
+        parts["objective"] = objective.__name__
     if "server" in values:
-        words.append(values["server"]["name"])
+        parts["server"] = values["server"]["name"]
     if "submodel" in values:
         rule = values["submodel"]["name"]
-        words.append(VIEWS.label(rule) if is_own(rule) else VIEWS[rule]().name)
-    clock = "clock" in values and Trait.BUFFERED not in traits_of(values["algorithm"])
-    words += ["asynchronous"] if clock else []
-    rules = ("aggregation", AGGREGATIONS), ("attack", ATTACKS)
-    words += [known.label(values[key]["name"]) for key, known in rules if key in values]
+        parts["submodel"] = VIEWS.label(rule) if is_own(rule) else VIEWS[rule]().name
+    if "clock" in values and Trait.BUFFERED not in traits_of(values["algorithm"]):
+        parts["clock"] = "asynchronous"
+    for key, known in (("aggregation", AGGREGATIONS), ("attack", ATTACKS)):
+        if key in values:
+            parts[key] = known.label(values[key]["name"])
     compress = values.get("compress", {})
     if compress.get("name", "dense") != "dense":
-        words.append(_codec(compress))
+        parts["compress"] = _codec(compress)
     if "down" in compress:
-        words.append(f"{_codec(compress['down'])} down")
-    return " + ".join(words)
+        parts["compress.down"] = f"{_codec(compress['down'])} down"
+    return parts
+
+
+def folder_name(values: Mapping[str, Any], of: Collection[str] | None = None) -> str:
+    """What a folder of runs is called: the run's name, the algorithm's, the other parts that make
+    the method. of: the keys of the parts that are named; None: all.
+
+    >>> folder_name({"name": "a", "algorithm": {"name": "fedavg"}, "objective": {"name": "moon"}})
+    'a-fedavg-MOON'
+    """
+    name = str(values["algorithm"]["name"])
+    parts = method_parts(values) | ({} if is_own(name) else {"algorithm": name})
+    words = [values["name"], *(word for key, word in parts.items() if of is None or key in of)]
+    return "-".join(filter(None, (re.sub(r"[^\w.-]+", "-", word).strip("-.") for word in words)))
 
 
 def _codec(table: Mapping[str, Any]) -> str:
-    return str(table["of"] if table["name"] == "chain" else MAKERS.label(table["name"]))
+    chain = str(table.get("of")) if table["name"] == "chain" else table["name"]
+    return each_stage(chain, MAKERS.label)
 
 
 def traits_of(table: Mapping[str, Any]) -> frozenset[Trait]:

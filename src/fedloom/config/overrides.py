@@ -266,7 +266,7 @@ def _found(path: str, value: Any) -> Any:
     try:
         if path == METRICS and isinstance(value, list):
             return [named_here(name) for name in value]
-        return named_here(value) if _is_name(path, value) else value
+        return named_here(value) if _is_name(path, value) or path.endswith(".of") else value
     except ConfigError as error:
         raise ConfigError(f"command line: {path}: {error}") from error
 

@@ -16,13 +16,32 @@ from .overrides import METRICS, REGISTRIES, listed
 from .validation import Origin
 
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
-_PLACES = {*REGISTRIES, "compress.up"}
+_CODECS = ("compress", "compress.up", "compress.down")  # whose values may be chains
+_PLACES = {*REGISTRIES, *_CODECS}
 _log = logging.getLogger(__name__)
+
+
+class _Stages:
+    """The stages of a chain "a|b", which a table has under a key; to set one changes the table."""
+
+    def __init__(self, table: dict[str, Any], key: str) -> None:
+        self._table, self._key = table, key
+
+    def __iter__(self) -> Iterator[str]:
+        return (stage.strip() for stage in self._table[self._key].split("|"))
+
+    def __getitem__(self, at: int) -> str:
+        return list(self)[at]
+
+    def __setitem__(self, at: int, name: str) -> None:
+        stages = list(self)
+        stages[at] = name
+        self._table[self._key] = "|".join(stages)
 
 
 def own_in(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, Any, str]]:
     """(table, its key, the dotted path of a named table) wherever a user's own part is named; of
-    metrics (their list, the place in it, "").
+    metrics (their list, the place in it, ""), of a chain (its stages, the place, the path).
     """
     for key, value in raw.items():
         path = f"{before}{key}"
@@ -32,6 +51,9 @@ def own_in(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, Any,
             yield from ((value, at, "") for at, name in enumerate(value) if is_own(name))
         elif is_own(value) and path.removesuffix(".name") in _PLACES:
             yield raw, key, path.removesuffix(".name")
+        elif isinstance(value, str) and (table := path.removesuffix(".of")) in _CODECS:
+            chain = _Stages(raw, key)
+            yield from ((chain, at, table) for at, name in enumerate(chain) if is_own(name))
 
 
 def placed_in(raw: dict[str, Any], folder: Path) -> dict[str, Any]:

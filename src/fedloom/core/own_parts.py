@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +38,24 @@ _BESIDE: set[str] = set()  # modules of sys.modules that own files imported from
 
 
 def is_own(name: object) -> bool:
-    """True for a name with a file: file.py:Name.
+    """True for a name with a file: file.py:Name. A chain of codecs, "a|b", is no such name.
 
-    >>> is_own("my_method.py:Mine"), is_own("fedavg"), is_own("topk:0.01")
+    >>> is_own("my_method.py:Mine"), is_own("fedavg"), is_own("my_codec.py:Mine|zstd")
     (True, False, False)
     """
-    return isinstance(name, str) and split(name)[0].endswith(".py")
+    return isinstance(name, str) and "|" not in name and split(name)[0].endswith(".py")
+
+
+def each_stage(name: str, changed: Callable[[str], str]) -> str:
+    """A name, or a chain "a|b", with every stage that is a user's own changed.
+
+    >>> each_stage("topk:0.1 | mine.py:Mine", str.upper), each_stage("topk:0.1", str.upper)
+    ('topk:0.1|MINE.PY:MINE', 'topk:0.1')
+    """
+    stages = [stage.strip() for stage in name.split("|")]
+    if not any(map(is_own, stages)):
+        return name
+    return "|".join(changed(stage) if is_own(stage) else stage for stage in stages)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -64,18 +77,20 @@ def placed(name: str, folder: Path) -> str:
 def short(name: str) -> str:
     """The name without its folder, for texts and comparisons; any other name as it is.
 
-    >>> short("/home/me/my_method.py:Mine"), short("fedavg")
-    ('my_method.py:Mine', 'fedavg')
+    >>> short("/home/me/my_method.py:Mine"), short("/home/me/mine.py:Mine|zstd"), short("fedavg")
+    ('my_method.py:Mine', 'mine.py:Mine|zstd', 'fedavg')
     """
-    return f"{Path(split(name)[0]).name}:{split(name)[1]}" if is_own(name) else name
+    return each_stage(name, lambda own: f"{Path(split(own)[0]).name}:{split(own)[1]}")
 
 
 def named_here(name: Any) -> Any:
     """The name of a part with the absolute path of its file, as seen from the working directory;
-    the file is loaded. Anything else as it is. Raises ConfigError.
+    the file is loaded, and those of a chain's stages. Anything else as it is. Raises ConfigError.
     """
-    if not is_own(name):
-        return name
+    return each_stage(name, _loaded_here) if isinstance(name, str) else name
+
+
+def _loaded_here(name: str) -> str:
     full = placed(name, Path.cwd())
     load(split(full)[0])
     return full
@@ -220,6 +235,18 @@ def line_of(error: BaseException) -> str:
     """The last line of a user's files that an exception went through; empty if none is known."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _LOADED]
     return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+
+
+def check_pair(what: str, function: Callable[..., Any]) -> None:
+    """Raise ConfigError if a function cannot be called with (outputs, targets). what: its name."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"{what} is called with (outputs, targets), and cannot take them: {error}"
+        ) from None
+    except ValueError:
+        pass  # it has no signature that Python can read
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.own_parts import explained, find, is_own, short, split
+from ..core.own_parts import check_pair, explained, find, is_own, short, split
 from ..data import FederatedData
 from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
@@ -88,15 +88,7 @@ def _by_file(name: str) -> Callable[..., Any]:
             f"metric '{short(name)}' is of the type {type(found).__name__}; give a function "
             "f(outputs, targets), or a class with update(outputs, targets) and compute()"
         )
-    try:
-        inspect.signature(found.update if is_whole(found) else found).bind(None, None)
-    except TypeError as error:
-        raise ConfigError(
-            f"metric '{short(name)}' is called with (outputs, targets), and cannot take them: "
-            f"{error}"
-        ) from None
-    except ValueError:
-        pass  # it has no signature that Python can read
+    check_pair(f"metric '{short(name)}'", found.update if is_whole(found) else found)
     made: Callable[..., Any] = found
     return made
 

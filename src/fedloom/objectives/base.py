@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.hyper import NonNegativeInt, Part, hyper
 from ..core.net import Net
+from ..core.own_parts import check_pair
 from ..core.vector import Rec, Vec, rec
 from ..errors import AuthorError, ConfigError, DataError
 
@@ -267,6 +268,7 @@ class UserLoss(Objective):
                 "objective must be an Objective or loss(outputs, targets), got the class "
                 f"{self.call.__name__}; give an instance, {self.call.__name__}()"
             )
+        check_pair(f"objective '{self.name}'", self.call)
 
     @property
     def name(self) -> str:

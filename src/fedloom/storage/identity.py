@@ -125,7 +125,7 @@ def called(config: Table) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in config.items():
         out[key] = called(value) if isinstance(value, Mapping) else value
-        if key == "name" and is_own(value):
+        if key in ("name", "of") and isinstance(value, str):  # of a part, of a chain
             out[key] = short(value)
         if isinstance(value, list):  # of metrics
             out[key] = [short(entry) if is_own(entry) else entry for entry in value]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config, parse_override, resolve
+from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
 from ..core.arithmetic import average
 from ..core.curves import last_tenth
@@ -135,7 +136,7 @@ def plan(
     by: str = "validation",
 ) -> list[Trial]:
     """Every run of a sweep, all configurations checked. Seeds count from the recipe's own; out is
-    runs/sweep-NAME if nothing is said, runs/sweep-NAME-METHOD for another method than the recipe's.
+    runs/sweep-NAME if nothing is said, with the parts of the method that the line names behind it.
 
     by: "validation" holds out a tenth of the training data if the recipe holds out nothing.
     Raises ConfigError for whatever is wrong with any of them.
@@ -172,9 +173,9 @@ class Base:
     ) -> Base:
         """example: one combination, to see what the recipe says for itself."""
         first = resolve(source, [*shared, *(f"{k}={v}" for k, v in example.items())]).values
-        name = f"sweep-{first['name']}"
-        if any(word.startswith(("algorithm=", "algorithm.name=")) for word in shared):
-            name += f"-{first['algorithm']['name']}"  # methods are tuned one after the other
+        fixed = {word.partition("=")[0].strip().removesuffix(".name") for word in shared}
+        # methods are tuned one after the other
+        name = f"sweep-{folder_name(first, fixed)}"
         folder = Path(out) if out is not None else Path("runs") / name
         if by == "validation" and not first["evaluate"].get("validation"):
             shared = [*shared, f"evaluate.validation={VALIDATION}"]

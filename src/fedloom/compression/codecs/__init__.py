@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...core.own_parts import is_own
+from ...core.own_parts import is_own, short
 from ...core.registry import Registry
 from ...errors import ConfigError, SettingError, did_you_mean, unknown
 from .base import Codec, Dense
@@ -84,6 +84,11 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
         return "chain", {"of": text}
     if is_own(text):
         return text, {}
+    if is_own(text.rpartition(":")[0]):
+        raise ConfigError(
+            f"codec '{short(text)}': options of your own codec are keys, compress.ratio=0.1; in a "
+            "chain it has its defaults"
+        )
     name, _, rest = text.partition(":")
     if name not in MAKERS:
         raise ConfigError(unknown(MAKERS.kind, name, [*MAKERS, ZSTD]))
@@ -122,7 +127,7 @@ def _made(text: str) -> Codec:
     if text.partition(":")[0] == ZSTD:
         raise ConfigError(f"codec '{text}': zstd compresses bytes, and stands last in a chain")
     name, options = named_codec(text)
-    return _checked(text, lambda: MAKERS[name](**options))
+    return _checked(text, lambda: MAKERS.make(name, **options))
 
 
 def _checked(text: str, make: Callable[[], Codec]) -> Codec:
@@ -131,7 +136,7 @@ def _checked(text: str, make: Callable[[], Codec]) -> Codec:
         return make()
     except ConfigError as error:
         said = error.at("", error.key) if isinstance(error, SettingError) else error
-        raise ConfigError(f"codec '{text}': {said}") from None
+        raise ConfigError(f"codec '{short(text)}': {said}") from None
 
 
 def _value(text: str) -> Any:
