@@ -192,29 +192,29 @@ def ef21(plan: Plan) -> str | None:
         if plan.rule is not None:
             return (
                 f"EF21 and {plan.rule.name}: the server keeps the mean of all clients' updates, "
-                "and needs whole ones; use Residual"
+                "and needs whole ones; take compress.feedback=residual"
             )
         if name not in ("delta", *plan.averaged):
             return (
                 f"EF21 for '{name}' and {alg.method}: its server has no mean of '{name}' that EF21 "
-                "could stand in for; use Residual"
+                "could stand in for; take compress.feedback=residual"
             )
         if other := sorted(set(plan.averaged) - set(alg.sent)):
             return (
-                f"EF21 and {alg.method}: its server also needs this cohort's own mean of "
-                f"{', '.join(other)}, but EF21 gives it the mean of all clients; use Residual"
+                f"EF21 and {alg.method}: its server also needs the cohort's own mean of "
+                f"{', '.join(other)}, not EF21's of all clients; take compress.feedback=residual"
             )
         cohorts = name in plan.averaged and alg.sent[name] is MEAN and name not in plan.plain
         if cohorts and plan.setting.unequal:
             return (
                 f"EF21 and {alg.method}: its server divides the mean of '{name}' by this cohort's "
-                "weights, which differ from client to client, but EF21 gives it the mean of all "
-                "clients; use Residual, or weighting=uniform"
+                "weights, which differ from client to client, and EF21 has that of all clients; "
+                "take compress.feedback=residual, or weighting=uniform"
             )
         if forgets and alg.sent[name] is not CHANGE:
             return (
-                "EF21 and a turnover that forgets: the server keeps the mean of what all clients "
-                "remember, so no client state may be deleted; use Residual, or forget = false"
+                "EF21 and turnover.forget: the server keeps the mean of what all clients remember, "
+                "so none may be deleted; take compress.feedback=residual, or turnover.forget=false"
             )
     return None
 

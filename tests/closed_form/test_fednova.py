@@ -183,8 +183,8 @@ def test_rounds_with_momentum_follow_the_formula(weighting):
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
-        (lambda: Local(optimiser="adam").around(FedNova()), "LocalOpt and FedNova"),
-        (lambda: Local(optimiser="adamw").around(FedNova()), "LocalOpt and FedNova"),
+        (lambda: Local(optimiser="adam").around(FedNova()), "local.optimiser and FedNova"),
+        (lambda: Local(optimiser="adamw").around(FedNova()), "local.optimiser and FedNova"),
         (
             lambda: Local(optimiser="adam").around(ServerOpt(inner=FedNova(), opt=Momentum())),
             "Nova",

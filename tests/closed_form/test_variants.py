@@ -140,18 +140,18 @@ def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
-        (lambda: Sam(inner=FedSMOO()), "Sam and FedSMOO"),
-        (lambda: Sam(inner=fedsam()), "Sam and FedAvg"),
-        (lambda: Sam(inner=mofedsam()), "Sam and FedCM"),
-        (lambda: Sam(inner=Lookahead(inner=fedspeed())), "Sam and FedSpeed"),
-        (lambda: Local(sam=0.1).around(FedSMOO()), "Sam and FedSMOO"),
-        (lambda: Lookahead(inner=Lookahead(inner=FedAvg())), "Lookahead and FedAvg"),
+        (lambda: Sam(inner=FedSMOO()), "local.sam and FedSMOO"),
+        (lambda: Sam(inner=fedsam()), "local.sam and FedSAM"),
+        (lambda: Sam(inner=mofedsam()), "local.sam and MoFedSAM"),
+        (lambda: Sam(inner=Lookahead(inner=fedspeed())), "local.sam and FedSpeed"),
+        (lambda: Local(sam=0.1).around(FedSMOO()), "local.sam and FedSMOO"),
+        (lambda: Lookahead(inner=Lookahead(inner=FedAvg())), "server=lookahead and FedAvg"),
         (
             lambda: ServerOpt(inner=Lookahead(inner=FedAvg()), opt=Momentum()),
-            "ServerOpt and FedAvg",
+            "server=momentum and FedAvg",
         ),
-        (lambda: Local(momentum=0.9).around(FedCM()), "LocalOpt and FedCM"),
-        (lambda: Local(optimiser="adam").around(STEM()), "LocalOpt and STEM"),
+        (lambda: Local(momentum=0.9).around(FedCM()), "local.momentum and FedCM"),
+        (lambda: Local(optimiser="adam").around(STEM()), "local.optimiser and STEM"),
     ],
 )
 def test_combinations_without_a_meaning_name_both_parts(wrong, names):

@@ -71,11 +71,32 @@ SMALL = ("rounds=2", "local.epochs=1")
         (["show", "algorithm"], "`fedloom list algorithms` has the names"),
         (["compare"], "RUN..."),
         (["resume"], "RUN"),
-        (["run", "algorithm=fedsam", "local.sam=0.1"], "Sam and FedSAM: it perturbs"),
-        (["run", "algorithm=fedspeed", "local.sam=0.1"], "Sam and FedSpeed: it perturbs"),
-        (["run", "algorithm=mofedsam", "local.sam=0.1"], "Sam and MoFedSAM: it perturbs"),
-        (["run", "algorithm=fedsmoo", "local.sam=0.1"], "Sam and FedSMOO: it perturbs"),
-        (["run", "algorithm=scaffold", "local.momentum=0.9"], "LocalOpt and Scaffold: it takes"),
+        (["run", "algorithm=fedsam", "local.sam=0.1"], "local.sam and FedSAM: it perturbs"),
+        (["run", "algorithm=fedspeed", "local.sam=0.1"], "local.sam and FedSpeed: it perturbs"),
+        (["run", "algorithm=mofedsam", "local.sam=0.1"], "local.sam and MoFedSAM: it perturbs"),
+        (["run", "algorithm=fedsmoo", "local.sam=0.1"], "local.sam and FedSMOO: it perturbs"),
+        (
+            ["run", "algorithm=scaffold", "local.momentum=0.9"],
+            "local.momentum and Scaffold: it takes its move for the sum of its directions, which a "
+            "local optimiser changes; take plain steps, local.optimiser=sgd with "
+            "local.momentum=0, or algorithm.option=1",
+        ),
+        (
+            ["run", "algorithm=fedcm", "local.optimiser=adamw"],
+            "take plain steps, local.optimiser=sgd with local.momentum=0",
+        ),
+        (["run", "algorithm=fedacg", "server=adam"], "server=adam and FedACG: its clients start"),
+        (["run", "algorithm=fedacg", "server=lookahead"], "server=lookahead and FedACG: its"),
+        (
+            [
+                "run",
+                "compress=topk",
+                "compress.feedback=ef21",
+                "algorithm=feddyn",
+                "submodel=greedy",
+            ],
+            "take compress.feedback=residual",
+        ),
     ],
 )
 def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:

@@ -134,7 +134,7 @@ def test_combinations_without_a_meaning_name_both_parts():
         lambda: LocalOpt(inner=Clip(inner=Scaffold(), norm=1.0), opt=Momentum()),
         lambda: build(Prox(inner=Scaffold(), mu=0.1), opt=Momentum()),
     ):
-        with pytest.raises(CompositionError, match=r"LocalOpt and Scaffold"):
+        with pytest.raises(CompositionError, match=r"local.momentum and Scaffold"):
             Plan(wrong(), CrossEntropy())
     with pytest.raises(CompositionError, match=r"Clip and Recursive"):
         Plan(Clip(inner=Recursive(), norm=1.0), CrossEntropy())

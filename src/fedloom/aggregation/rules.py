@@ -42,8 +42,8 @@ def _ef21(rule: Aggregation, beside: Beside) -> tuple[str, str] | None:
     if not beside.ef21:
         return None
     return "EF21", (
-        "the server keeps the mean of what all clients remember, and needs their plain mean; use "
-        "Residual"
+        "the server keeps the mean of what all clients remember, and needs their plain mean; take "
+        "compress.feedback = residual"
     )
 
 
@@ -129,7 +129,7 @@ def unforgeable(attack: str, beside: Beside) -> str | None:
     if attack and beside.ef21:
         return (
             f"{attack} and EF21: the server keeps the mean of what all clients remember, and no "
-            "client remembers a forged update; use Residual"
+            "client remembers a forged update; take compress.feedback=residual"
         )
     return None
 

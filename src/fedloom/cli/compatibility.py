@@ -136,7 +136,7 @@ def table(name: str) -> Table:
 
     >>> found = table("local")
     >>> found.reasons["scaffold", "momentum"].partition(":")[0]
-    'LocalOpt and Scaffold'
+    'local.momentum and Scaffold'
     """
     if name not in AXES:
         raise ConfigError(unknown("axis", name, AXES))

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..algorithm import Algorithm, Trait
-from .base import Wrapper, layers
+from .base import Wrapper, layers, method_in
 from .client import Clip, LocalOpt, PerStep, Prox, Sam, WeightDecay
+from .optimisers import Momentum
+from .registry import SERVERS
 from .server import Lookahead, ServerOpt
 
 
@@ -20,10 +22,21 @@ def misplaced(
     for wrapper in layers(algorithm):
         for kind, rule in AROUND:
             if isinstance(wrapper, kind) and (why := rule(wrapper, wrapper.inner.traits)):
-                return f"{type(wrapper).__name__} and {called(wrapper.inner)}: {why}"
+                return f"{_setting(wrapper)} and {called(wrapper.inner)}: {why}"
         if isinstance(wrapper, PerStep) and (why := _per_step(averaged, wrapper)):
             return f"{type(wrapper).__name__} and {called(wrapper.inner)}: {why}"
     return None
+
+
+def _setting(wrapper: Wrapper) -> str:
+    """What was asked for, as a configuration writes it; the class of what only Python has."""
+    if isinstance(wrapper, LocalOpt):
+        return "local.momentum" if isinstance(wrapper.opt, Momentum) else "local.optimiser"
+    if isinstance(wrapper, ServerOpt):
+        return f"server={next((n for n, o in SERVERS.items() if o is type(wrapper.opt)), '')}"
+    return {Sam: "local.sam", Lookahead: "server=lookahead"}.get(
+        type(wrapper), type(wrapper).__name__
+    )
 
 
 Around = Callable[[Any, frozenset[Trait]], "str | None"]
@@ -35,11 +48,16 @@ def _if(trait: Trait, why: str) -> Around:
 
 def _local_optimiser(wrapper: LocalOpt, traits: frozenset[Trait]) -> str | None:
     if traits & {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE}:
-        return "it takes its move for the sum of its directions, which a local optimiser changes"
+        scaffold = getattr(method_in(wrapper), "option", 1) == 2 and Trait.PERTURBS not in traits
+        also = ", or algorithm.option=1" if scaffold else ""
+        return (
+            "it takes its move for the sum of its directions, which a local optimiser changes; "
+            f"take plain steps, local.optimiser=sgd with local.momentum=0{also}"
+        )
     if Trait.DIVIDES_BY_RATES in traits and not wrapper.opt.linear:
         return (
             f"it divides by the weights of its gradients, and {type(wrapper.opt).__name__} gives "
-            "them none; use momentum, or plain steps"
+            "them none; take local.momentum, or plain steps"
         )
     return None
 
@@ -76,7 +94,7 @@ AROUND: tuple[tuple[type[Wrapper], Around], ...] = (
         _if(
             Trait.STARTS_AHEAD,
             "its clients start along its server's own last move, which an optimiser would change; "
-            "put the look-ahead outside: Lookahead(inner=ServerOpt(...))",
+            "take the look-ahead around the optimiser, as algorithm=fedadam server=lookahead does",
         ),
     ),
     (ServerOpt, _if(Trait.SEVERAL_MODELS, _SEVERAL)),
