@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 class _Stages:
     """The stages of a chain "a|b", which a table has under a key; to set one changes the table."""
 
-    def __init__(self, table: dict[str, Any], key: str) -> None:
+    def __init__(self, table: Any, key: str) -> None:
         self._table, self._key = table, key
 
     def __iter__(self) -> Iterator[str]:

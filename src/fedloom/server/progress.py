@@ -29,6 +29,10 @@ def wanted(progress: bool | None) -> bool:
     return in_notebook() if progress is None else progress
 
 
+_WIDE = 110  # columns of a terminal in which the bar has all that there is to say
+_BESIDE = 48  # columns beside bar and label in a narrower one
+
+
 class _Cell:
     """A bar in a notebook: HTML that is replaced, at most ten times a second."""
 
@@ -64,6 +68,7 @@ class Progress:
         self._label, self._rounds, self._metric, self._done = label, rounds, metric, done
         self._remark = remark
         self._bar: Any = None
+        self._wide = True
         self._cell: _Cell | None = None
         self._score, self._bytes, self._clients = "", sent, 0
         self._started = time.monotonic()
@@ -98,13 +103,15 @@ class Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
+        console = Console(stderr=True)
+        self._wide = console.width >= _WIDE
         self._bar = Bar(
             TextColumn("{task.description:<18}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=max(4, min(24, console.width - _BESIDE - len(self._label)))),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[text]}"),
-            console=Console(stderr=True),
+            console=console,
         )
         self._task = self._bar.add_task(
             self._label, total=self._rounds, completed=self._done, text=""
@@ -119,7 +126,8 @@ class Progress:
         self._bytes += row.get("bytes_up", 0) + row.get("bytes_down", 0)  # none if they are secret
         self._clients += row.get("cohort", 0)
         rate = self._clients / max(time.monotonic() - self._started, 1e-9)
-        text = f"{self._score}  {in_bytes(self._bytes)}  {rate:,.0f} clients/s"
+        text = f"{self._score}  {in_bytes(self._bytes)}"
+        text += f"  {rate:,.0f} clients/s" if self._wide else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=row["round"], text=text)
             return
