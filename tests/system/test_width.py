@@ -43,3 +43,21 @@ def test_no_line_is_wider_than_the_page(
     page = width or (columns() if name in ("paper", "dry run") else 80)
     lines = found.stdout.splitlines()
     assert lines and [line for line in lines if len(line) > page and "fedloom " not in line] == []
+
+
+def test_settings_that_differ_are_listed_where_a_table_would_cut_words(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name of a setting or value is broken in a narrow terminal: it says whose each value is."""
+    for algorithm in ("fedavg", "fedprox", "fedavgm", "fedacg"):
+        words = (*SMALL[1:], "rounds=1", f"algorithm={algorithm}", "model.hidden=[8]")
+        fedloom("run", "digits", *words, "--out", f"runs/{algorithm}", "--quiet")
+    monkeypatch.setenv("COLUMNS", "50")
+    said = fedloom("compare", "runs").stdout.partition("Settings that differ:\n")[2]
+    lines = [line.split(maxsplit=1) for line in said.partition("\n\n")[0].splitlines()]
+    assert ["algorithm.lam", "-; 0.85: FedACG"] in lines
+    assert ["algorithm.mu", "-; 0.001: FedProx"] in lines
+    assert max(map(len, said.splitlines())) <= 50
+    monkeypatch.setenv("COLUMNS", "200")
+    table = fedloom("compare", "runs").stdout.splitlines()
+    assert "algorithm.mu - - - 0.001".split() in [line.split() for line in table]

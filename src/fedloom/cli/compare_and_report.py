@@ -123,13 +123,20 @@ def _write(rows: Rows, names: Sequence[str] | None, files: dict[str, Path | None
 
 
 def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
-    """The settings that differ, as lines; nothing if none does."""
-    from fedloom.report.setting_differences import setting_cells
+    """The settings that differ, as lines; nothing if none does. Where a table would cut words: the
+    commonest value of each, and whose the others are.
+    """
+    from fedloom.report.setting_differences import setting_cells, whose
 
-    from .printing import table
+    from .printing import cuts, table
 
     heads, lines = setting_cells(groups)
-    return ["Settings that differ:", table([heads, *lines], space)] if lines else []
+    if not lines:
+        return []
+    cells = [heads, *lines]
+    if cuts(cells, space):
+        cells = [[key, whose(values, heads[1:])] for key, *values in lines]
+    return ["Settings that differ:", table(cells, space)]
 
 
 def _check_target(target: float | None, runs: Sequence[Run]) -> None:

@@ -212,6 +212,19 @@ def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
 
 
+def cuts(lines: Sequence[Sequence[str]], space: int | None) -> bool:
+    """True if a table of these lines has to break words to fit a page of `space` columns."""
+    words = _longest([*zip(*lines, strict=True)])
+    return space is not None and sum(words) + 2 * len(words) > space
+
+
+def _longest(columns: Sequence[Sequence[str]]) -> list[int]:
+    """The width of the longest word of every column."""
+    from fedloom.report.table_text import width_of
+
+    return [max(map(width_of, " ".join(column).split()), default=1) for column in columns]
+
+
 def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
     """The width of every column: as wide as its text if that fits; else as wide as its longest word
     and a share of the rest; if not even the words fit, the widest are cut.
@@ -219,7 +232,7 @@ def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
     from fedloom.report.table_text import width_of
 
     natural = [max(map(width_of, column)) for column in columns]
-    words = [max(map(width_of, " ".join(column).split()), default=1) for column in columns]
+    words = _longest(columns)
     if space is None or (room := space - 2 * len(columns)) >= sum(natural):
         return natural
     while sum(words) > max(room, len(words)):

@@ -31,6 +31,20 @@ def setting_cells(
     return ["setting", *(group.label for group in groups)], lines
 
 
+def whose(values: Sequence[str], names: Sequence[str]) -> str:
+    """A setting's values in one text: the commonest first, then whose the others are.
+
+    >>> whose(["sgd", "adam", "sgd"], ["FedAvg", "FedACG", "FedProx"])
+    'sgd; adam: FedACG'
+    """
+    first = max(values, key=values.count)
+    told = [first] if values.count(first) > 1 else []
+    for value in dict.fromkeys(v for v in values if v not in told):
+        owners = [name for name, own in zip(names, values, strict=True) if own == value]
+        told.append(f"{value}: {', '.join(owners)}")
+    return "; ".join(told)
+
+
 def _told(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
     """False for what is known of runs from Python alone, or of runs from files alone: these have
     other words for their data and their model.
