@@ -24,6 +24,7 @@ LEFT_OUT = ("docs/results/words", "benchmarks/records/performance.md")
 COPIED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/records", "examples")
 TEXT = {
     ".py": "python",
+    ".cff": "yaml",
     ".toml": "toml",
     ".jsonl": "json",
     "": "text",

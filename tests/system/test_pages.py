@@ -23,9 +23,9 @@ PARTS = ("docs/results/words/", "benchmarks/records/performance.md")
 LINK = re.compile(r"\]\((?!\w+:|#|<)([^)#\s]+)")
 
 
-def load() -> Any:
-    """docs/pages.py as a module."""
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
+def load(file: str) -> Any:
+    """A script of the checkout as a module."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, ROOT / file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -33,8 +33,17 @@ def load() -> Any:
     return module
 
 
-PAGES = load()
+PAGES = load("docs/pages.py")
 PAGES.pages = functools.cache(PAGES.pages)
+
+
+def test_every_linked_file_is_a_page_of_the_site() -> None:
+    """`make site` ends with an error for a link to a file of a kind that it makes no page of."""
+    site = load("site/build.py")
+    kinds = {".md", ".png", ".svg", *site.TEXT}
+    texts = [f for f in site.listed("*.md") if site.within(f, site.COPIED)]
+    lost = {(str(f), str(to)) for f in texts for to in site.linked(f) if to.suffix not in kinds}
+    assert lost == set()
 
 
 def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
