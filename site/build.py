@@ -163,6 +163,7 @@ def gather() -> None:
     for place, text in texts.items():
         (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
         (PAGES / place).write_text(text, encoding="utf-8")
+    shutil.copy(ROOT / "site" / "site.css", PAGES)
     for file in files - pages:
         if file.suffix in {".png", ".svg"}:
             (PAGES / file).parent.mkdir(parents=True, exist_ok=True)
