@@ -8,6 +8,7 @@ import pytest
 from results_lines import SCRIPTS
 
 from fedloom.cli.paper_pages import columns
+from fedloom.cli.printing import reflowed
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")
@@ -60,4 +61,27 @@ def test_settings_that_differ_are_listed_where_a_table_would_cut_words(
     assert max(map(len, said.splitlines())) <= 50
     monkeypatch.setenv("COLUMNS", "200")
     table = fedloom("compare", "runs").stdout.splitlines()
-    assert "algorithm.mu - - - 0.001".split() in [line.split() for line in table]
+    assert ["algorithm.mu", "-", "-", "-", "0.001"] in [line.split() for line in table]
+
+
+@pytest.mark.parametrize("name", ["fedacg", "dirichlet", "local"])
+def test_a_description_is_broken_at_words(
+    name: str, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `show`, in a terminal that is narrower than the docstring's lines; no word is lost."""
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = fedloom("show", name).stdout
+    narrow = reflowed(wide, 80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split() == wide.split()
+
+
+def test_lines_that_were_not_broken_for_their_width_stay_lines() -> None:
+    text = "  server: x        client: -\n  " + "word " * 19 + "\n  end of it\n\n  last"
+    assert reflowed(text, 60).splitlines() == [
+        "  server: x        client: -",
+        "  " + " ".join(["word"] * 11),
+        "  " + " ".join(["word"] * 8) + " end of it",
+        "",
+        "  last",
+    ]

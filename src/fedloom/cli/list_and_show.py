@@ -101,11 +101,14 @@ def show_command(name: str) -> None:
     folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
     were elsewhere.
     """
+    from .printing import reflowed
+
     is_run = Path(name, "config.toml").is_file()
     if is_run and ("/" in name or name not in every_name()):
         click.echo(_run(Path(name)))
         return
-    click.echo(_remembered(f"show {name}", lambda: _shown(name)))
+    page = _remembered(f"show {name}", lambda: _shown(name))
+    click.echo(reflowed(page, shutil.get_terminal_size().columns) if sys.stdout.isatty() else page)
 
 
 def _shown(name: str) -> str:

@@ -254,6 +254,32 @@ def folded(text: str, space: int | None) -> str:
     return textwrap.fill(text, space, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
+_DOCSTRING = 98  # columns of a docstring's longest line, as `show` prints it
+
+
+def reflowed(text: str, space: int) -> str:
+    """A text with docstrings, its long lines broken at words anew for a page of `space` columns."""
+    paragraphs: list[str] = []
+    before = ""
+    for line in text.splitlines():
+        word = line.split(maxsplit=1)[:1]
+        if word and before.strip() and len(before.rstrip()) + 1 + len(word[0]) > _DOCSTRING:
+            paragraphs[-1] = f"{paragraphs[-1].rstrip()} {line.strip()}"
+        else:
+            paragraphs.append(line)
+        before = line
+    out = []
+    for line in paragraphs:
+        indent = line[: len(line) - len(line.lstrip())]
+        whole = len(line) <= space
+        out += (
+            [line]
+            if whole
+            else textwrap.wrap(line, space, subsequent_indent=indent, break_on_hyphens=False)
+        )
+    return "\n".join(out)
+
+
 def fitted(
     rows: Sequence[Mapping[str, Any]],
     names: Sequence[str] | None = None,

@@ -53,7 +53,7 @@ class Deployment:
     )
     patience: PositiveInt = hyper(3, "such rounds in a row, after which the run stops")
     spare: NonNegative = hyper(
-        0.0, "share of clients asked beyond the cohort; of the answers the first by number count"
+        0.0, "share of clients asked beyond the cohort; the answers with the lowest numbers count"
     )
     evaluate: Literal["server", "nodes"] = hyper(
         "server", "who measures the model: the server on data of its own, or the nodes on theirs"
