@@ -109,7 +109,7 @@ def test_only_who_is_there_is_asked_before_round_one():
 
 def test_ef21_needs_everybodys_memory():
     via = Via(TopK(ratio=0.5), EF21())
-    with pytest.raises(CompositionError, match="EF21 and turnover.forget"):
+    with pytest.raises(CompositionError, match=r"EF21 and turnover\.forget"):
         experiment(1, "fedavg", forget=True, compress=via).run()
     experiment(3, "fedavg", compress=via).run()
     experiment(3, "fedavg", forget=True, compress=Via(TopK(ratio=0.5), Residual())).run()
