@@ -63,3 +63,12 @@ def test_help_begins_with_what_a_beginner_needs() -> None:
     assert re.findall(r"^  (\w+)", first, re.MULTILINE) == list(FIRST)
     assert {*re.findall(r"^  (\w+)", more, re.MULTILINE)} == {*cli.commands} - {*FIRST}
     assert "..." not in first + more and not re.search(r"^    ", more, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", ["data", "deploy"])
+def test_no_summary_of_a_group_is_cut(group: str) -> None:
+    from click.testing import CliRunner
+
+    said = CliRunner().invoke(cli, [group, "--help"], terminal_width=80).output
+    commands = said.split("Commands:\n")[1]
+    assert "..." not in commands and not re.search(r"^    ", commands, re.MULTILINE)

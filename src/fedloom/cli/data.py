@@ -61,7 +61,9 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
         click.echo(f"{name}: {found.state}: {found.detail}{hint}")
 
 
-@data_command.command("check")
+@data_command.command(
+    "check", short_help="Say whether the copies here are the published data sets."
+)
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @_WHERE
 def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
@@ -88,7 +90,7 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
         raise click.ClickException("; ".join(wrong))
 
 
-@data_command.command("clear")
+@data_command.command("clear", short_help="Delete the arrays made to load data sets faster.")
 @_WHERE
 def clear_prepared(data_dir: Path | None) -> None:
     """Delete the arrays that were made of data sets to load them faster (.prepared); the data sets

@@ -36,7 +36,9 @@ def deploy_command() -> None:
     """
 
 
-@deploy_command.command("new")
+@deploy_command.command(
+    "new", short_help="Make a federation's folder: keys, settings, files for sites."
+)
 @click.argument("settings", nargs=-1, metavar="RECIPE|FILE.toml [KEY=VALUE ...]")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The new folder.")
 @click.option(
@@ -75,7 +77,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
 
 
-@deploy_command.command("check")
+@deploy_command.command("check", short_help="Compare both halves, run here, with the simulation.")
 @_FOLDER
 def check_command(fed: Path) -> None:
     """Run both halves here, compare them with the simulation, and say what would be sent.
@@ -107,7 +109,7 @@ def check_command(fed: Path) -> None:
         raise ConfigError("the two halves are not the simulation; please report this")
 
 
-@deploy_command.command("server")
+@deploy_command.command("server", short_help="Run the server's half, to which nodes connect.")
 @_FOLDER
 def server_command(fed: Path) -> None:
     """Run the server's half: nodes connect to it, runs begin with `fedloom deploy run`."""
@@ -123,7 +125,7 @@ def server_command(fed: Path) -> None:
         _until_stopped()
 
 
-@deploy_command.command("node")
+@deploy_command.command("node", short_help="Run a client's half, on data of its own.")
 @_FOLDER
 @click.option("--client", type=click.IntRange(0), required=True, help="Its number in the roll.")
 @click.option(
@@ -195,7 +197,7 @@ def resume_command(fed: Path) -> None:
         _follow(folder, begin(folder))
 
 
-@deploy_command.command("stop")
+@deploy_command.command("stop", short_help="Stop the run after its last checkpoint.")
 @_FOLDER
 def stop_command(fed: Path) -> None:
     """Stop the run after its last checkpoint; `fedloom deploy resume` goes on with it."""
@@ -205,7 +207,7 @@ def stop_command(fed: Path) -> None:
     click.echo(f"stopped run {', '.join(stopped)}" if stopped else "nothing runs")
 
 
-@deploy_command.command("status")
+@deploy_command.command("status", short_help="Say which nodes are there, and how far the run is.")
 @_FOLDER
 def status_command(fed: Path) -> None:
     """Which nodes are connected, how far the run is, who answered in its last round."""
