@@ -344,6 +344,15 @@ def test_a_recipe_takes_an_engine_that_suits_the_device(tmp_path):
     assert chosen == "auto+serial"  # two clients a round
 
 
+def test_vectorised_without_a_number_takes_it_by_the_rule_and_writes_it_down(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: pytest.fail("free memory"))
+    config = resolve("digits", [*DIGITS, "rounds=1", "engine=vectorised"])
+    one = config.experiment().run(tmp_path / "run")
+    assert from_run(tmp_path / "run").values["engine"] == "vectorised:2"  # two clients a round
+    two = resolve("digits", [*DIGITS, "rounds=1", "engine=vectorised:2"]).experiment().run()
+    agree(one.state, two.state)
+
+
 def test_processes_that_were_asked_for_refuse_the_device_in_one_line(tmp_path):
     config = resolve("fashion_dirichlet", [*DIGITS, "engine=workers:2"])
     assert config.values["engine"] == "workers:2"

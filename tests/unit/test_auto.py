@@ -33,13 +33,15 @@ from fedloom.engines import (
     make_engine,
     vmap_range,
 )
-from fedloom.engines.family import Choice, family_of
+from fedloom.engines.family import Choice, family_of, numbered
 from fedloom.engines.vmap_range import default_chunk
 from fedloom.engines.vmap_round import VmapRound
 from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
 from fedloom.federation.clock import Asynchronous
 from fedloom.recipes import RECIPES
+from fedloom.storage.identity import differing
+from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import resealed
 from tiny import clusters, mlp, small, timeless
 
@@ -518,6 +520,12 @@ def test_a_dry_run_says_what_the_rule_took_and_why_and_starts_no_process(monkeyp
     assert ("auto+serial" in said and "1 of a cohort are too few" in said) == (given == "auto")
 
 
+def test_a_dry_run_says_how_many_clients_at_once_vectorised_takes():
+    words = ["model=mlp", "model.hidden=[8]", "data.clients=5", "cohort=4", "engine=vectorised"]
+    said = estimate(resolve("digits", words), 1)
+    assert re.search(r"engine +vectorised:4 +cohorts of 4\n", said)
+
+
 def test_callbacks_see_every_round_once(monkeypatch):
     rows: list[int] = []
     Ways(monkeypatch, many=0.5)
@@ -600,14 +608,52 @@ def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
     assert not unequal(small(Scaffold(), engine="vectorised:8", **parts).run().state, whole.state)
 
 
-def test_a_gpu_takes_as_many_clients_as_fit_into_its_free_memory(monkeypatch):
+@pytest.mark.parametrize("processes", ["", "workers:1+"])
+def test_vectorised_without_a_number_has_the_rules_and_goes_on_with_it(processes, tmp_path):
+    """48 clients, of whom 26 take part: chunks of 26, whatever a later round has."""
+    data = clusters(sizes=[3, 8, 5, 12] * 12)
+    parts = {"data": data, "cohort": 26, "engine": f"{processes}vectorised"}
+    small(Scaffold(), rounds=2, **parts).run(tmp_path / "run")
+    assert from_run_engine(tmp_path / "run") == f"{processes}vectorised:26"
+    again = small(Scaffold(), rounds=4, **parts).run(tmp_path / "run", go_on=True)
+    whole = small(Scaffold(), rounds=4, **parts | {"engine": "vectorised:26"}).run()
+    assert not unequal(again.state, whole.state)
+    assert differing({"engine": "vectorised:26"}, {"engine": parts["engine"]}) == []
+    assert differing({"engine": "serial"}, {"engine": parts["engine"]}) == ["engine"]
+
+
+def test_a_run_of_before_whose_engine_has_no_number_goes_on_as_it_began(tmp_path, monkeypatch):
+    """One chunk of 100 of a cohort of 104, where the rule takes two of 52."""
+    data = clusters(sizes=[3, 8, 5, 12] * 26)
+    parts = {"data": data, "cohort": 104, "engine": "vectorised"}
+    with monkeypatch.context() as before:
+        before.setattr("fedloom.experiment.experiment.numberless", lambda engine: False)
+        small(FedAvg(), rounds=1, **parts).run(tmp_path / "run")
+    assert from_run_engine(tmp_path / "run") == "vectorised"
+    again = small(FedAvg(), rounds=2, **parts).run(tmp_path / "run", go_on=True)
+    assert from_run_engine(tmp_path / "run") == "vectorised"
+    want = small(FedAvg(), rounds=2, **parts | {"engine": "vectorised:100"}).run()
+    assert not unequal(again.state, want.state)
+
+
+def from_run_engine(folder):
+    return RunDirectory(folder).read_config()["engine"]
+
+
+def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
+    """On a CPU it takes no more than fit into a gigabyte as they are counted; on a GPU the rule's
+    number, and memory that is too small stops the run."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: pytest.fail("free memory"))
     loop = small(FedAvg()).build()
-    one = vmap_range._bytes_of_client(vmap_range.Client(loop.plan, loop.fed, loop.net))
+    parts = loop.plan, loop.fed, loop.net
+    for budget, found in ((1 << 30, "vectorised:50"), (1, "vectorised:1")):
+        monkeypatch.setattr(vmap_range, "BUDGET", budget)
+        assert numbered(*parts, 100).family == found
+    assert "gigabyte" in numbered(*parts, 100).why
     monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
-    for clients, fits in ((2.5, 2), (0.1, 1), (10.0**6, loop.fed.population)):
-        free = int(one * clients / vmap_range.FREE)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2 * free))
-        assert default_chunk(loop.plan, loop.fed, loop.net) == fits
+    assert numbered(*parts, 100).family == "vectorised:50"
+    assert numbered(*parts, 90, 3).family == "vectorised:30"
+    assert numbered(*parts, 0).family == "vectorised:1"  # as in rounds that are mostly empty
 
 
 # --------------------------------------------------------------------------------------- names

@@ -88,8 +88,10 @@ def estimate(config: Config, seeds: int) -> str:
         beside = f"not started here: the times are one process's, shared among {cost.workers}"
         rows.insert(0, ["engine", f"{cost.workers} processes", beside])
     if experiment.choice is not None:
-        why = f"{experiment.choice.why}; a long run tries processes with the same bits"
-        rows.insert(0, ["engine", f"auto+{experiment.choice.family}", why])
+        why = experiment.choice.why
+        if experiment.choice.given == "auto":
+            why += "; a long run tries processes with the same bits"
+        rows.insert(0, ["engine", str(experiment.taken), why])
     if cost.bf16 is not None:
         rows.append(
             ["bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"]

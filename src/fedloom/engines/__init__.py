@@ -9,7 +9,7 @@ from ..storage.identity import bits_of
 from .auto import Auto
 from .base import Engine
 from .evaluation import Score
-from .family import Choice, family_of
+from .family import Choice, family_of, numbered
 from .one_step import bfloat16_gain
 from .ranks import Ranks
 from .serial import Serial
@@ -31,6 +31,8 @@ __all__ = [
     "family_of",
     "is_auto",
     "make_engine",
+    "numbered",
+    "numberless",
     "on_processes",
 ]
 
@@ -83,6 +85,15 @@ def is_auto(engine: str | Engine) -> bool:
     (True, True, False)
     """
     return engine in ("auto", "ranks+auto")
+
+
+def numberless(engine: str | Engine) -> bool:
+    """Say whether the number of clients at once is still to be chosen by the rule.
+
+    >>> numberless("vectorised"), numberless("workers:2+vectorised"), numberless("vectorised:9")
+    (True, True, False)
+    """
+    return isinstance(engine, str) and engine.endswith("vectorised")
 
 
 def _auto(family: str, text: str) -> Engine:

@@ -1,4 +1,5 @@
-"""Which family of bits `engine = auto` takes: by a rule from the configuration, never by a clock.
+"""Which family of bits `engine = auto` takes, and how many clients at once `vectorised` without a
+number: by a rule from the configuration, never by a clock.
 
 A family is a way to compute a client's round that gives the same bits in one process and in many:
 "serial", "serial+onednn" or "vectorised:N". The rule looks at the device's kind, the model's layers
@@ -39,6 +40,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .one_step import try_step
 from .vectorised import Vectorised
+from .vmap_range import default_chunk
 from .vmap_refusals import refuse_model
 
 PARAMETERS = 1 << 17  # of a longer model one client keeps a processor busy
@@ -52,9 +54,10 @@ class Choice:
 
     family: str
     why: str
+    given: str = "auto"
 
     def __str__(self) -> str:
-        return f"engine = auto takes {self.family}: {self.why}"
+        return f"engine = {self.given} takes {self.family}: {self.why}"
 
 
 def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
@@ -76,6 +79,17 @@ def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int =
     if net.device.type == "cpu" and full and gains(net.module, batch):
         return Choice("serial+onednn", f"{why_not}; it has large linear layers")
     return Choice("serial", why_not)
+
+
+def numbered(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
+    """What `vectorised` without a number takes: the clients at once of family_of(), on a CPU at
+    most as many as fit into a gigabyte. Raises CompositionError for a model that cannot be vmapped.
+    """
+    refuse_model(plan, fed, net)
+    chunk, why = max(1, chunk_of(clients, shares)), f"cohorts of {clients}"
+    if net.device.type == "cpu" and (fits := default_chunk(plan, fed, net, chunk)) < chunk:
+        chunk, why = fits, "as many as fit into a gigabyte"
+    return Choice(f"vectorised:{chunk}", why, "vectorised")
 
 
 def one_by_one(net: Net, clients: int, shares: int = 1) -> str:

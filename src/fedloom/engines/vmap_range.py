@@ -27,9 +27,8 @@ from .threads import Threads
 from .vmap_refusals import refuse_changes
 from .vmap_round import NeedsFullError, Trained, VmapRound
 
-LARGEST = 100  # clients at once on a CPU, unless the configuration says otherwise
-BUDGET = 1 << 30  # bytes that a chunk may take by default on a CPU
-FREE = 0.5  # of a GPU's free memory: what that a chunk may take; the rest is for states and data
+LARGEST = 100  # clients at once, unless the configuration says otherwise
+BUDGET = 1 << 30  # bytes that they may take by default
 VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
 
 
@@ -222,13 +221,8 @@ class VmapRange:
 
 
 def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) -> int:
-    """Number of clients that fit into a gigabyte, at most 100 (or `most`); on a CUDA device into
-    half of its free memory, however many.
-    """
-    budget = BUDGET
-    if net.device.type == "cuda":
-        budget, most = int(FREE * torch.cuda.mem_get_info(net.device)[0]), fed.population
-    return max(1, min(most, budget // _bytes_of_client(Client(plan, fed, net))))
+    """Number of clients that fit into a gigabyte, at most 100 (or `most`)."""
+    return max(1, min(most, BUDGET // _bytes_of_client(Client(plan, fed, net))))
 
 
 def _bytes_of_client(client: Client) -> int:

@@ -25,7 +25,7 @@ from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
 from ..core.rng import key
 from ..data import FederatedData
-from ..engines import Choice, is_auto
+from ..engines import Choice, is_auto, numberless
 from ..engines.base import Engine
 from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
@@ -268,13 +268,17 @@ class Experiment(Settings):
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
-        """The engine; what the rule of "auto" chooses is written behind it."""
+        """The engine; what the rule of "auto" chooses is written behind it, and so is the number of
+        clients at once behind "vectorised".
+        """
         group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
         self.taken = self._kept or self.engine
-        if is_auto(self.taken):
+        lacks = numberless(self.taken) and not self._kept
+        if is_auto(self.taken) or lacks:
             usual = min(clients, round(cohorts.expected))
-            self.choice = processes.chosen(plan, fed, net, usual, group)
-            self.taken = f"{self.taken}+{self.choice.family}"
+            self.choice = processes.chosen(plan, fed, net, usual, group, str(self.taken))
+            first = str(self.taken).removesuffix("vectorised") if lacks else f"{self.taken}+"
+            self.taken = first + self.choice.family
         engine = processes.engine_for(self.taken, group, clients, self.rounds)
         check_simulated(self.clock, cohorts, engine)
         return engine
@@ -338,6 +342,8 @@ class Experiment(Settings):
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
         began = str(folder.read_config().get("engine", "serial"))
         self._kept = began if is_auto(self.engine) else ""
+        if numberless(self.engine):  # a run of before has no number, and keeps what it meant then
+            self._kept = f"{self.engine}{began.partition('vectorised')[2]}"
         loop = self.build()
         self._group.first(lambda: check_same(folder, configuration(self, loop), self.data, loop))
         self._attach(loop, folder)

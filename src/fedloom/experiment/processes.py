@@ -25,7 +25,9 @@ from ..engines import (
     Workers,
     bfloat16_gain,
     family_of,
+    is_auto,
     make_engine,
+    numbered,
     on_processes,
 )
 from ..engines.base import Engine, Remote
@@ -45,9 +47,14 @@ WORTH = 0.9  # of a step's time: what is said at the end of a run
 _log = logging.getLogger(__name__)
 
 
-def chosen(plan: Plan, fed: Federation, net: Net, clients: int, group: Group) -> Choice:
-    """What the rule of "auto" takes for rounds of so many clients: the same at all ranks."""
-    return group.first(lambda: family_of(plan, fed, net, clients, group.size))
+def chosen(
+    plan: Plan, fed: Federation, net: Net, clients: int, group: Group, given: str = "auto"
+) -> Choice:
+    """What the rule takes for "auto", or for "vectorised" without a number, in rounds of so many
+    clients: the same at all ranks.
+    """
+    rule = family_of if is_auto(given) else numbered
+    return group.first(lambda: rule(plan, fed, net, clients, group.size))
 
 
 def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> Engine:

@@ -111,7 +111,8 @@ def differing(kept: Table, asked: Table) -> list[str]:
     keys = [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]
     engine = str(asked.get("engine", "serial"))
     took = str(kept.get("engine", "serial"))
-    same = bits_of(engine) in ("auto", bits_of(took))  # auto takes what the run has
+    bits = bits_of(took)  # auto takes them, and "vectorised" the run's number of clients at once
+    same = bits_of(engine) in ("auto", bits, bits.partition(":")[0])
     return [k for k in keys if not (same if k == "engine" else may_change(k))]
 
 
