@@ -268,9 +268,7 @@ class Experiment(Settings):
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
-        """The engine; what the rule of "auto" chooses is written behind it, and so is the number of
-        clients at once behind "vectorised".
-        """
+        """The engine; what a rule chooses for "auto" or "vectorised" is written behind it."""
         group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
         self.taken = self._kept or self.engine
         lacks = numberless(self.taken) and not self._kept

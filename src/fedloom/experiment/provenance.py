@@ -30,7 +30,6 @@ from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.heterogeneity import by_client
 from ..data.raw_inputs import recipe
-from ..engines import is_auto, numberless
 from ..engines.base import processors
 from ..engines.metrics import told
 from ..errors import CheckpointError
@@ -151,8 +150,7 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
 def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
     """The complete configuration: from file and command line, or from Python objects."""
     if exp.config is not None:
-        asked = str(exp.config.get("engine"))
-        chosen = {"engine": exp.taken} if is_auto(asked) or numberless(asked) else {}
+        chosen = {"engine": exp.taken} if exp.choice or exp._kept else {}
         return dict(plain({**exp.config, **chosen}))  # it goes on with what a rule chose
     model = exp.model if isinstance(exp.model, nn.Module) else loop.net.module
     return in_words(
