@@ -126,6 +126,18 @@ def test_python_m_fedloom_is_the_command() -> None:
     assert done.returncode == 0
 
 
+def test_no_garbage_is_looked_for_when_a_command_ends() -> None:
+    code = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count() > 1000))  # called after those that come later
+sys.argv = ["fedloom", "--version"]
+from fedloom.cli.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split()[-1] == "True" and not done.stderr
+
+
 @pytest.mark.parametrize("name", cli.commands)
 def test_every_command_says_what_it_does(name: str) -> None:
     assert len((cli.commands[name].help or "").split()) > 5

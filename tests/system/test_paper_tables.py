@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import json
 import re
@@ -51,18 +50,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("papers")
 
 
-@functools.cache
-def _digits() -> Any:
-    from sklearn.datasets import load_digits
-
-    return load_digits()
-
-
 @pytest.fixture
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for the disk or reads the digits again, which take longer than such runs."""
-    digits = _digits()
-    monkeypatch.setattr("sklearn.datasets.load_digits", lambda: digits)
+    """Nothing waits for the disk, which takes longer than such runs."""
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 

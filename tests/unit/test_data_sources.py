@@ -10,6 +10,7 @@ import http.server
 import socket
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -328,5 +329,13 @@ def test_the_share_of_the_digits_is_kept():
 
 
 def test_without_scikit_learn_the_message_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     refused(digits, "pip install fedloom[digits]")
+
+
+def test_the_digits_are_the_same_where_scikit_learn_keeps_its_file_elsewhere(monkeypatch):
+    want = digits()
+    module = sys.modules["fedloom.data.published.digits"]
+    monkeypatch.setattr(module, "find_spec", lambda name: SimpleNamespace(origin="/gone/x.py"))
+    assert torch.equal(digits().inputs, want.inputs)
+    assert torch.equal(digits().targets, want.targets)

@@ -256,7 +256,7 @@ def test_importing_fedloom_does_nothing():
     assert run(LOOK) == "[]"
 
 
-def test_using_fedloom_loads_no_optional_library_and_seeds_nothing():
+def test_a_first_round_loads_no_optional_library_and_seeds_nothing():
     code = """
 import sys, torch
 state, threads = torch.random.get_rng_state(), torch.get_num_threads()
@@ -264,7 +264,11 @@ import fedloom, fedloom.algorithms.registry, fedloom.data, fedloom.models
 fedloom.Experiment
 assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
 optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
-optional |= {"pooch", "pandas"}
+optional |= {"pooch", "pandas", "sympy", "torch._dynamo"}
+from fedloom import Experiment, FedAvg, data, models
+for engine, cohort in (("auto", 5), ("auto", 20)):  # serial, and vectorised
+    of = {"algorithm": FedAvg(), "model": models.mlp(64), "data": data.digits(), "rounds": 1}
+    Experiment(**of, engine=engine, cohort=cohort).run()
 print(sorted(optional & set(sys.modules)), torch.cuda.is_initialized())
 """
     assert run(code) == "[] False"

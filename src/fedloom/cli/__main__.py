@@ -5,7 +5,9 @@ Only click is imported here; a command imports what it needs when it runs, so th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -192,6 +194,7 @@ for _command in (
 
 def main() -> None:
     """Run the command line."""
+    atexit.register(gc.freeze)  # or the interpreter looks through all of torch when it ends
     cli.main(prog_name="fedloom")
 
 
