@@ -1,11 +1,12 @@
 """Evaluation as a share of whole rounds, and what could be gained by evaluating beside training.
 
-    python benchmarks/records/2026-11-24_evaluation/shares.py RECIPE|W2|W3 [ROUNDS]
+    python benchmarks/records/2026-11-24_evaluation/shares.py RECIPE|W2|W3 [ROUNDS] [--wall]
 
 Processor seconds, which other work on the machine changes little: of every client's round and of
 every batch of an evaluation, in one process; of the rest of a round, as the parent of two workers
 has it. Then the rounds of two idle processors are computed from them: tasks go to the first worker
-that is free, in the order and the sizes of engines/workers.py.
+that is free, in the order and the sizes of engines/workers.py. --wall: wall seconds instead, of two
+workers with and without evaluation beside, in turn; it says something on a quiet machine alone.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from rounds import WORKS
 from fedloom import Evaluation, Experiment, FedAvg
 from fedloom.config import resolve
 from fedloom.data import from_arrays, iid
-from fedloom.engines import make_engine
 from fedloom.engines.evaluation import evaluation_batch
 from fedloom.engines.summation import ranges
+from fedloom.server import rounds as server
 
 
 def experiment(name: str, rounds: int, engine: str) -> Experiment:
@@ -57,6 +58,8 @@ def main() -> None:
     """Print a line."""
     name, rounds = sys.argv[1], int((sys.argv[2:] or ["4"])[0])
     torch.set_num_threads(1)
+    if "--wall" in sys.argv:
+        return wall(name, rounds)
     loop = experiment(name, rounds, "serial").build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
@@ -103,18 +106,35 @@ def main() -> None:
     costs = [one] * len(clients[0])
     train = makespan([sum(costs[a:b]) for a, b in ranges(costs, 8)])
     batches = -(-len(inputs) // evaluation_batch(targets))
-    pieces = [evaluation * (b - a) / batches for a, b in ranges([1.0] * batches, 4)]
-    beside = makespan([sum(costs[a:b]) for a, b in ranges(costs, 8)] + pieces)
+    cut = lambda n: [evaluation * (b - a) / batches for a, b in ranges([1.0] * batches, n)]
+    pieces = cut(4)
+    beside = makespan([sum(costs[a:b]) for a, b in ranges(costs, 8)] + cut(8))
     now, then = rest + train + makespan(pieces), rest + beside
-    floor = max(train, beside)  # the rest of a round beside the evaluation too
     print(
         f"{name}: one process, a round {median(took[1:]):.3f} s, its evaluation {evaluation:.3f}: "
         f"{100 * evaluation / median(took[1:]):.1f} %; cohort {len(costs)}, a client {one:.3f}; "
         f"parent {rest:.3f}; two workers: {now:.3f} s, training alone {train:.3f} (idle "
         f"{2 * train - sum(costs):.3f}), evaluation beside it {then:.3f}: "
-        f"{100 * (1 - then / now):.1f} % less; floor {floor:.3f}"
+        f"{100 * (1 - then / now):.1f} % less"
     )
-    assert make_engine
+
+
+def wall(name: str, rounds: int, turns: int = 5) -> None:
+    """Print the medians of a round with evaluation after it and beside the next one."""
+    loop = experiment(name, 10_000, "workers:2").build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    loop.run(2)
+    real, took = server.beside, ([], [])
+    for _ in range(turns):
+        for way, call in enumerate((lambda _: False, real)):
+            server.beside = call
+            a = time.perf_counter()
+            loop.run(loop.round + rounds)
+            took[way].append((time.perf_counter() - a) / rounds)
+    loop.engine.close()
+    after, beside = map(statistics.median, took)
+    print(f"{name}: {after:.3f} s a round, {beside:.3f} with evaluation beside the next")
 
 
 if __name__ == "__main__":

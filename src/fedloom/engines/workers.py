@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
@@ -18,6 +19,7 @@ from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import one_thread, processors
+from .beside import Beside
 from .client_results import Asked
 from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch, scores_of
@@ -59,6 +61,7 @@ class Workers:
         self._executor: Any = None
         self._board: Board | None = None
         self._posted: dict[tuple[int, int], tuple[Any, str]] = {}
+        self._beside: Beside | None = None
 
     @property
     def text(self) -> str:
@@ -159,6 +162,7 @@ class Workers:
         cuts = self._cut([self._fed.cost(i) for i in asked.cohort])
         post = self._board.post((asked.msg, asked.buffers))
 
+        self._waited()
         parts, known = [asked.range(*cut) for cut in cuts], asked.memories
         mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
         sent = [self._board.pack(rows) for rows in mine]
@@ -169,7 +173,14 @@ class Workers:
 
         try:
             tasks = [task(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
-            return _joined(self._each(tasks))
+            beside = self._beside
+            if beside is None or beside.found is not None:
+                return _joined(self._each(tasks))
+            last = self._evaluating(beside.post, beside.inputs, beside.targets, pieces=_PIECES)
+            results = self._each([*tasks, *last])
+            found = _joined(itertools.islice(results, len(tasks)))
+            beside.results = results
+            return found
         finally:
             self._board.remove(post)
             delete(file for parcel in sent for file in parcel.files)
@@ -188,6 +199,7 @@ class Workers:
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 1."""
         assert self._board is not None
+        self._waited()
         post = self._board.post((x, buffers))
         cuts = self._cut([1.0] * len(clients))
 
@@ -207,27 +219,56 @@ class Workers:
         With metrics of the whole set everything is evaluated here, because what such objects gather
         cannot be merged.
         """
-        assert self._board is not None
         if any(map(is_whole, self._fed.metrics.values())):
             with one_thread():
                 self._net.load_buffers(buffers)
                 return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
+        assert self._board is not None
+        beside = self._waited()
+        found = None if beside is None else beside.of(x, buffers, inputs, targets)
+        if found is not None:
+            return found
+        post = self._board.post((x, buffers))
+        try:
+            tasks = self._evaluating(post, inputs, targets, first)
+            return [s for part in self._each(tasks) for s in part]
+        finally:
+            self._board.remove(post)
+
+    def expect(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> bool:
+        """Evaluate this model beside the next exchange, where a process has nothing else to do:
+        scores() then has the results. False if nothing can be gained: it is not evaluated.
+        """
+        if self.workers < 2 or any(map(is_whole, self._fed.metrics.values())):
+            return False
+        assert self._board is not None
+        if self._beside is not None:
+            self._board.remove(self._beside.post)
+        self._beside = Beside(x, buffers, inputs, targets, self._board.post((x, buffers)))
+        return True
+
+    def _waited(self) -> Beside | None:
+        """What was evaluated beside an exchange, after its end."""
+        if self._beside is not None:
+            self._beside.wait()
+        return self._beside
+
+    def _evaluating(
+        self, post: str, inputs: Tensor, targets: Tensor, first: int = 0, pieces: int = 2
+    ) -> list[_Task]:
+        """The tasks of an evaluation: `pieces` for each process, of whole batches."""
+        assert self._board is not None
         held = (id(inputs), id(targets))
         if held not in self._posted:
             self._posted[held] = ((inputs, targets), self._board.post((inputs, targets)))
         size = evaluation_batch(targets)
         data, batches = self._posted[held][1], -(-len(inputs) // size)
-        model = self._board.post((x, buffers))
 
         def task(a: int, b: int) -> _Task:
-            part = model, data, a * size, b * size, first + a
+            part = post, data, a * size, b * size, first + a
             return _Task("an evaluation", worker_process.score, part)
 
-        cuts = ranges([1.0] * batches, 2 * self.workers)
-        try:
-            return [s for part in self._each([task(a, b) for a, b in cuts]) for s in part]
-        finally:
-            self._board.remove(model)
+        return [task(a, b) for a, b in ranges([1.0] * batches, pieces * self.workers)]
 
     def _each(self, tasks: list[_Task]) -> Iterator[Any]:
         """The results of these tasks, in order, each as soon as it is there: while they are added
@@ -294,7 +335,7 @@ class Workers:
             self._executor = None
         if self._board is not None:
             self._board.close()
-            self._board = None
+            self._board = self._beside = None
         self._posted.clear()
 
     def _end(self) -> None:

@@ -41,9 +41,10 @@ from ..federation.local import Local
 from ..federation.sampling import Cohorts, Turnover
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
+from ..server.callbacks import Measuring
 from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say, wanted
-from ..server.rounds import Loop, Measuring
+from ..server.rounds import Loop
 from ..server.submodel_evaluation import Sizes
 from ..storage.checkpoint import Checkpoint
 from ..storage.run_directory import RunDirectory
@@ -380,7 +381,7 @@ class Experiment(Settings):
         shown, config = None, configuration(self, loop)
         if wanted(progress) and self._group.rank == 0:
             shown = Progress.of(loop, f"{self.called}, seed {self.seed}", self.rounds)
-            loop.on_round.append(shown.update)
+            loop.watching.append(shown.update)
         with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
             loop.run(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)

@@ -52,7 +52,7 @@ class Tracking:
 
     def __enter__(self) -> Tracking:
         """Open every session; of a resumed run, the one of the earlier rounds."""
-        self._loop.on_round.append(self._update)
+        self._loop.watching.append(self._update)
         folder = self._loop.folder
         if folder is not None and self._loop.round > 0 and (folder.path / _FILE).is_file():
             self._known = folder.read_object(_FILE)

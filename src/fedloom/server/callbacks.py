@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
+from ..engines.base import Expecting
+from ..engines.batch_statistics import keeps_no_statistics
 from ..engines.evaluation import Score
 from .ledger import own_columns, put
 
@@ -46,6 +48,31 @@ def tell(
         call(row, made) if with_model else call(row)
     for call in others:
         call(row)
+
+
+class Measuring(Protocol):
+    """A look at a run between two rounds, every so many of them: -> columns of the round's row. It
+    changes nothing. It is called with the run's rounds.Loop.
+    """
+
+    @property
+    def every(self) -> int: ...
+
+    def __call__(self, loop: Any, /) -> Mapping[str, float]: ...
+
+
+def beside(loop: Any) -> bool:
+    """Evaluate the last round beside the next one, if the engine can. A function of the user, a
+    measure and sub-models are not kept waiting: False.
+    """
+    data, engine = loop.fed.data, loop.engine
+    waits = loop.on_round or loop.on_evaluation or loop.measures or loop.sizes
+    if waits or not isinstance(engine, Expecting) or data.test_inputs is None:
+        return False
+    pending = len(loop.history) > loop.logged and loop.evaluation.due(loop.round)
+    if not pending or keeps_no_statistics(loop.net.module):
+        return False
+    return engine.expect(loop.model(), loop.buffers, data.test_inputs, data.test_targets)
 
 
 def columns(loop: Any, scores: Mapping[str, Score], last: bool) -> Row:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ from ..storage.run_directory import RunDirectory, State
 from .aggregated import aggregated, check_spent, published
 from .arrivals import as_json, chooser, restored
 from .billing import all_billed, simulated_seconds, together, wasted
-from .callbacks import columns, tell
+from .callbacks import Measuring, beside, columns, tell
 from .choosing import Chosen, Told, UnderWay
 from .client_evaluation import ClientTests, PerClient, untested
 from .divergence import Watch
@@ -48,17 +48,6 @@ from .submodel_evaluation import Sizes
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
 Saving = Checkpoint  # what it was called in fedloom 0.1
-
-
-class Measuring(Protocol):
-    """A look at a run between two rounds, every so many of them: -> columns of the round's row. It
-    changes nothing.
-    """
-
-    @property
-    def every(self) -> int: ...
-
-    def __call__(self, loop: Loop, /) -> Mapping[str, float]: ...
 
 
 @dataclass
@@ -77,6 +66,7 @@ class Loop:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     on_round: list[Callable[[Row], None]] = field(default_factory=list)
     on_evaluation: list[Callable[..., object]] = field(default_factory=list)
+    watching: list[Callable[[Row], None]] = field(default_factory=list)  # may hear it a round later
     sizes: Sizes | None = None  # of sub-models
     choose: ClientChoice | None = None  # None: cohorts are drawn
     clock: Clock | None = None  # None: rounds
@@ -175,21 +165,25 @@ class Loop:
         rounds = rule.allowed(self.gathered, rounds)  # a privacy budget may end the run before
         try:
             while self.round < rounds:
-                self._finish_row(rounds)
+                if not beside(self):
+                    self._finish_row(rounds)
                 started = time.perf_counter()
                 with self._saved_after_an_error():
                     msg, at_down = self.message()
                     told = Told(msg, self.buffers, at_down)
                     done = exchanged(self._chooser, self._step, told, self, self._states)
                     own = self._step.reported(done.learnt.srv, self.round + 1)
+                paused = time.perf_counter()
+                self._finish_row(rounds)  # what was evaluated beside
+                started += time.perf_counter() - paused
                 stats = [done.chosen.candidates, done.answers, done.results.stats]
                 with undisturbed():
                     bills = all_billed(done.chosen, stats, at_down, self.memory, self.round)
                     came = done.results.memories, done.learnt
                     self._commit(done.chosen, *came, started, *bills, own)
                     self.at_down = at_down
-                self._finish_row(rounds)
                 if self.folder and self.checkpoint.due(self.round, last_save, self.group):
+                    self._finish_row(rounds)
                     self.save()
                     last_save = time.monotonic()
             self._finish_row(rounds)
@@ -287,7 +281,7 @@ class Loop:
         evaluated = self.on_evaluation if scores else []
         model = lambda: self.net.export(self.model(), self.buffers).cpu()
         with self._saved_after_an_error():
-            self.group.first(lambda: tell(evaluated, self.on_round, row, model))
+            self.group.first(lambda: tell(evaluated, [*self.on_round, *self.watching], row, model))
 
     def client_values(self, score: Score) -> PerClient:
         """Every metric per client, with the model that it would use itself. score: of the common
