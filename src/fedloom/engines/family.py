@@ -56,6 +56,18 @@ class Choice:
     why: str
     given: str = "auto"
 
+    @property
+    def engine(self) -> str:
+        """The engine that was given, with what was chosen.
+
+        >>> Choice("vectorised:50", "").engine
+        'auto+vectorised:50'
+        >>> Choice("vectorised:50", "", "workers:2+vectorised").engine
+        'workers:2+vectorised:50'
+        """
+        plus = "+" if self.given.endswith("auto") else ""
+        return self.given.removesuffix("vectorised") + plus + self.family
+
     def __str__(self) -> str:
         return f"engine = {self.given} takes {self.family}: {self.why}"
 
@@ -89,7 +101,7 @@ def numbered(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 
     chunk, why = max(1, chunk_of(clients, shares)), f"cohorts of {clients}"
     if net.device.type == "cpu" and (fits := default_chunk(plan, fed, net, chunk)) < chunk:
         chunk, why = fits, "as many as fit into a gigabyte"
-    return Choice(f"vectorised:{chunk}", why, "vectorised")
+    return Choice(f"vectorised:{chunk}", why)
 
 
 def one_by_one(net: Net, clients: int, shares: int = 1) -> str:

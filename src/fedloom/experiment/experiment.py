@@ -272,12 +272,10 @@ class Experiment(Settings):
         """The engine; what a rule chooses for "auto" or "vectorised" is written behind it."""
         group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
         self.taken = self._kept or self.engine
-        lacks = numberless(self.taken) and not self._kept
-        if is_auto(self.taken) or lacks:
+        if is_auto(self.taken) or (numberless(self.taken) and not self._kept):
             usual = min(clients, round(cohorts.expected))
             self.choice = processes.chosen(plan, fed, net, usual, group, str(self.taken))
-            first = str(self.taken).removesuffix("vectorised") if lacks else f"{self.taken}+"
-            self.taken = first + self.choice.family
+            self.taken = self.choice.engine
         engine = processes.engine_for(self.taken, group, clients, self.rounds)
         check_simulated(self.clock, cohorts, engine)
         return engine

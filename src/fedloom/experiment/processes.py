@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def chosen(
     clients: the same at all ranks.
     """
     rule = family_of if is_auto(given) else numbered
-    return group.first(lambda: rule(plan, fed, net, clients, group.size))
+    return group.first(lambda: replace(rule(plan, fed, net, clients, group.size), given=given))
 
 
 def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> Engine:
