@@ -12,6 +12,7 @@ from fedloom.core.rng import key, substream
 from fedloom.core.vector import tree
 from fedloom.engines import Serial
 from fedloom.engines.client_round import Client, Done
+from fedloom.wrappers.base import trajectory_parts
 
 
 def fresh(record):
@@ -68,7 +69,7 @@ class NaiveClient(Client):
                 whole(lambda g, x: g(x), passes), whole(lambda g, x: g.loss(x), value_passes)
             ),
             size=fed.relative_size(i),
-            around=self.around(share.view),
+            around=trajectory_parts(plan.algorithm),
             relative_weight=fed.relative_weight(i),
         )
         net.train()
@@ -85,7 +86,7 @@ class NaiveClient(Client):
         loss = math.fsum(map(float, losses)) / len(losses) if losses else 0.0
         memory = memory._replace(alg=fresh(own))
         calls, values = calls + len(passes), values + len(value_passes)
-        costs = (calls, msg.x[:0], len(passes), values, len(value_passes))
+        costs = (calls, msg.x[:0], x, len(passes), values, len(value_passes))
         return Done(fresh(up), memory, job, loss, *costs)
 
     def whole(self, ask, x, share, obj, i, round, passes):

@@ -9,12 +9,13 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.core.vector import rec, zeros
+from fedloom.engines.client_results import everything
 from fedloom.engines.gradient import FullGradient
 from fedloom.errors import ConfigError
 from fedloom.federation.choice import ClientChoice, PowerOfChoice
 from fedloom.federation.devices import Levels
 from fedloom.objectives import CrossEntropy
-from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, HeteroFL, whole
+from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, HeteroFL
 from fedloom.wrappers import Nesterov, Prox, ServerOpt
 from tiny import same, small, timeless, trace
 
@@ -354,7 +355,7 @@ def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     net.train()
     losses = []
     for i in range(7):
-        full = FullGradient(plan, fed, net, whole(net.layout), net.init(), rec(), (0, i))
+        full = FullGradient(plan, fed, everything(net, rec(x=net.init())), rec(), 0, i)
         losses.append(float(full.loss(net.init())))
     assert first["clients"] == sorted(sorted(range(7), key=lambda i: -losses[i])[:2])
     vector, number = 4 * 102, 8

@@ -81,10 +81,10 @@ class Draws:
     (True, False)
     """
 
-    __slots__ = ("_calls", "_like", "_place", "_seed")
+    __slots__ = ("_calls", "_like", "_place", "seed")
 
     def __init__(self, seed: int | Tensor, like: Tensor) -> None:
-        self._seed, self._like, self._place, self._calls = seed, like, START, 0
+        self.seed, self._like, self._place, self._calls = seed, like, START, 0
 
     def at(self, place: int) -> Draws:
         """Go to another place. Returns this object."""
@@ -99,7 +99,7 @@ class Draws:
         """n numbers in [0, 1), (n,), with as many random bits as the type has digits."""
         self._calls += 1
         dtype, device = self._like.dtype, self._like.device
-        seed = self._seed
+        seed = self.seed
         if not isinstance(seed, Tensor):
             seed = torch.full((), seed, dtype=torch.int64, device=device)
         # substream() in tensors: sums wrap around, and the mask makes the same of them

@@ -21,7 +21,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import keep_memory, one_thread
-from ..engines.client_results import Asked
+from ..engines.client_results import Asked, everything
 from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed, weighed_probe
@@ -30,7 +30,6 @@ from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.manifest import numbered
-from ..submodels.base import whole
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .downlink import Downlink
 from .message import Ask, Head, Refusal, Update, What, answer_to, one_line, sealed
@@ -237,8 +236,7 @@ class FederationEngine:
 
     def _whole(self, x: Vec) -> Share:
         """The model as everybody receives it before round 1."""
-        msg, view = rec(x=x), whole(self._net.layout)
-        return Share(view, self._net, msg, nbytes(msg), view)
+        return everything(self._net, msg := rec(x=x))._replace(down=nbytes(msg))
 
     def _exchanged(
         self,
@@ -325,11 +323,9 @@ class FederationEngine:
             up = link.receive(packet, share.view.layout, like, weight)
             if not self._weighs_itself:
                 up = up._replace(weight=weight)  # a client does not say how much it counts
-            steps = self._fed.steps(i)
-            rates = self._plan.rates(self._fed.local, round, steps, self._fed.pace(i))
-            before = rec(last=float(last))
-            job = self._client.job(i, round, before, share.view, rates, None)
-            job = job.at(lr=rates[-1], step=float(steps - 1))
+            rates = self._client.steps.rates(i, round)
+            job = self._client.steps.job(i, round, last, share, rates)
+            job = job.at(lr=rates[-1], step=len(rates) - 1.0)
             part = self._client.leaf(up, own, job, share, i, round)
         except FedloomError as error:
             raise WireError(str(error)) from None
@@ -338,7 +334,7 @@ class FederationEngine:
         sent = {name: len(raw) for name, raw in packet.items()}
         if own.numel():
             sent["buffers"] = own.nbytes
-        work = (steps, head.gradients, share.down, sent, head.squares)
+        work = (len(rates), head.gradients, share.down, sent, head.squares)
         more = (head.passes, head.values, head.value_passes)
         return part, Stats(i, True, head.loss, *work, *more)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..algorithm import Job
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from ..submodels.base import View
+from ..submodels.base import View, whole
 from .summation import Node
 
 
@@ -63,9 +63,16 @@ class Share(NamedTuple):
     wire: View
 
 
+def everything(net: Net, msg: Rec) -> Share:
+    """What a client of the whole model receives, its bytes not counted."""
+    view = whole(net.layout)
+    return Share(view, net, msg, {}, view)
+
+
 class Done(NamedTuple):
     """The result of local training. buffers: the module's buffers after training, empty if it has
-    none. gradients, passes, values, value_passes: see Stats.
+    none. gradients, passes, values, value_passes: see Stats. x (m,): where the steps ended, until
+    the next client's steps overwrite it.
     """
 
     up: Rec
@@ -74,6 +81,7 @@ class Done(NamedTuple):
     loss: float | None
     gradients: int
     buffers: Vec
+    x: Vec
     passes: int = 0
     values: int = 0
     value_passes: int = 0

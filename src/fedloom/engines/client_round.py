@@ -7,28 +7,27 @@ compressed; the decoded update is scattered to length d and added to the sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..aggregation.rows import row
-from ..algorithm import Grad, Job, LocalSGD, Trait
-from ..core.arithmetic import average, total
-from ..core.dropout import seeded
+from ..algorithm import Job, LocalSGD, Trait
+from ..core.arithmetic import average
 from ..core.net import Net
-from ..core.rng import FINISH, Draws, key, substream
+from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, rec
 from ..core.wire import nbytes
 from ..errors import ClientError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
-from ..submodels.base import Rule, View, whole
-from ..wrappers.base import trajectory_parts
-from .author_checks import Guard, counters, first_memory
+from ..submodels.base import View, whole
+from .author_checks import counters, first_memory
 from .client_results import Asked, Done, RangeResult, Share, Stats
+from .client_step import ClientStep
 from .error_context import Explained
 from .first_state import First
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
@@ -45,11 +44,11 @@ class Client:
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, Rec] | None = None
-        self.guard, self._around = Guard(plan.algorithm), trajectory_parts(plan.algorithm)
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self._whole = whole(net.layout)
         self.private = PrivateLayers(plan.private, net)
+        self.steps = ClientStep(plan, fed, self.private)
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
         self.scale = 1.0  # of the moves, see leaf()
@@ -57,7 +56,6 @@ class Client:
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
         self._remembers = loss.init is not Objective.init
-        self._begins = loss.begin is not Objective.begin
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
         self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of no client
         self._rule = None if plan.aggregation.plain else plan.aggregation
@@ -254,136 +252,50 @@ class Client:
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
-    def begun(self, view: View, memory: Rec, i: int, round: int, seed: int) -> Rec:
-        """The objective's client state at the beginning of a round, with the length of the net that
-        computes the loss. Torch's generators begin at its seed if the objective may draw.
-        """
-        obj = view.take(memory.obj) if view.net is not None else memory.obj
-        if not self._begins:
-            return obj
-        seed_torch(seed, self.net.params[0])
-        info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
-        return self.plan.objective.begin(obj, info)
-
     def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
         """One client's local training. The client state has length d, before and after."""
-        fed, alg, objective = self.fed, self.guard, self.plan.objective
+        fed, steps, guard = self.fed, self.steps, self.steps.guard
         view, net, msg = share.view, share.net, share.msg
         seed = key(fed.seed, "step", round, i)
         seed_torch(seed, net.params[0])  # start() may draw
-        own, obj = view.take(memory.alg), self.begun(view, memory, i, round, seed)
-        ref, indices = view.seen(msg.x), fed.batches(i, round)
-        rates = self.plan.rates(fed.local, round, len(indices), fed.pace(i))
-        oracle = Gradient(self.plan, net, view, ref, self._gradients)
-        full = FullGradient(self.plan, fed, net, view, ref, obj, (round, i))
-        job = self.job(i, round, memory, view, rates, full, msg.x)
+        own, obj = steps.begun(share, memory, i, round, seed)
+        rates = steps.rates(i, round)
+        oracle = Gradient(self.plan, share, self._gradients)
+        full = FullGradient(self.plan, fed, share, obj, round, i)
+        job = steps.job(i, round, memory.last, share, rates, full)
         net.train()
         before = counters(msg, own)
-        x, loc = alg.start(msg, own, job)
-        carries = objective.carries
-        plain = alg.algorithm.plain and not carries and view.fit is None
-        plain = (
-            plain and (view.held is None or view.net is not None) and not self.private.alternates
-        )
-        if plain:
+        x, loc = guard.start(msg, own, job)
+        if plain := steps.plain(view):
             x = self._points.take(x).copy_(x)
-        for k, index in enumerate(indices):
+        for k, index in enumerate(fed.batches(i, round)):
             batch = fed.batch(index, fed.draws(i, round, k, len(index)))
-            step = substream(seed, k)
-            oracle.at(batch, obj, step)
+            at = substream(seed, k)
+            oracle.at(batch, obj, at)
             if plain:
                 oracle.descend(x, rates[k])
                 continue
             job = job.at(lr=rates[k], step=float(k))
-            job.draws.step(k)
-            d, loc = alg.direction(x, loc, msg, own, oracle, job)
-            if view.fit is not None and self.plan.rule is not None:
-                d = self.plan.rule.move(d, x, view.fit)
-            if self.private.alternates:
-                d = self.private.turn(d, job)
-            if carries:
-                with seeded(step):
-                    obj = objective.carry(net, view.seen(x), batch, obj)
+            d, loc, obj = steps.step(k, x, loc, obj, share, own, job, oracle, batch, at)
             d = d.contiguous()  # one entry of x spread out would change while x is written to
             held = storages(loc, obj) if loc or obj else NOTHING
             x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
         job = job.at(lr=rates[-1], step=float(len(rates) - 1))
-        job.draws.at(FINISH)
-        self.last: Vec = x  # for measures; the next client's steps overwrite it
-        up, kept = alg.finish(x, loc, msg, own, job)
-        alg.unchanged(before, msg, own)
-        obj = objective.finish(view.seen(x), ref, obj)
-        if view.held is not None:
-            kept = view.put(kept, memory.alg)
-            obj = view.put(obj, memory.obj) if view.net is not None else obj
-        memory = memory._replace(alg=kept, obj=obj)
-        memory = self.private.kept_of(memory, x)
+        up, kept, obj = steps.end(x, loc, obj, share, own, job)
+        guard.unchanged(before, msg, own)
+        memory = steps.remembered(view, memory, kept, obj, x)
         held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)
         calls, values = oracle.calls + full.calls, oracle.values + full.values
-        costs = (calls, msg.x[:0], full.calls, values, full.values)
+        costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return Done(up, memory, job, _mean_loss(oracle.losses), *costs)
-
-    def job(
-        self,
-        i: int,
-        round: int,
-        memory: Rec,
-        view: View,
-        rates: Sequence[float],
-        full: Grad | None,
-        like: Vec | None = None,
-    ) -> Job:
-        """What a client is told about its round, at the first step. like: the model that it has, if
-        it is to draw random numbers.
-        """
-        return Job(
-            weight=self.fed.weight(i),
-            steps=float(len(rates)),
-            lr=rates[0],
-            lr_sum=total(rates),
-            round=float(round),
-            step=0.0,
-            last=float(memory.last),
-            full=full,
-            size=self.fed.relative_size(i),
-            kept=self.kept(view),
-            around=self.around(view),
-            relative_weight=self.fed.relative_weight(i),
-            draws=None if like is None else Draws(key(self.fed.seed, "author", round, i), like),
-        )
-
-    def around(self, view: View) -> tuple[Any, ...]:
-        """The value of Job.around for clients with this view."""
-        rule, fit = self.plan.rule, view.fit
-        return self._around if rule is None or fit is None else (*self._around, Masked(rule, fit))
-
-    def kept(self, view: View) -> Callable[[Vec], Vec] | None:
-        """The value of Job.kept for clients with this view."""
-        rule, fit = self.plan.rule, view.fit
-        return None if rule is None or fit is None else lambda x: rule.kept(x, fit)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""
         return Explained(self.plan.algorithm.method, i, round)
-
-
-class Masked:
-    """The rule's change of a direction, for second trajectories: see Job.move."""
-
-    def __init__(self, rule: Rule, fit: Rec) -> None:
-        self._rule, self._fit = rule, fit
-
-    def begun(self, y: Rec) -> Rec:
-        """A second trajectory at its beginning."""
-        return y
-
-    def along(self, d: Vec, y: Rec, job: Job) -> tuple[Vec, Rec]:
-        """The direction in which the second trajectory y really moves."""
-        return self._rule.move(d, y.x, self._fit), y
 
 
 def _mean_loss(losses: Sequence[Tensor]) -> float | None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..core.dropout import seeded
-from ..core.net import Net
 from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, leaves
 from ..errors import AuthorError, FedloomError
@@ -18,6 +17,7 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..submodels.base import View
+from .client_results import Share
 from .heartbeat import beat
 
 NOTHING: set[int] = set()
@@ -88,8 +88,9 @@ class Gradient:
     calls of a step see the same randomness.
     """
 
-    def __init__(self, plan: Plan, net: Net, view: View, ref: Vec, buffers: Buffers) -> None:
-        self.plan, self.net, self.view, self.ref, self.buffers = plan, net, view, ref, buffers
+    def __init__(self, plan: Plan, share: Share, buffers: Buffers) -> None:
+        self.plan, self.net, self.view, self.buffers = plan, share.net, share.view, buffers
+        self.ref = share.view.seen(share.msg.x)
         self.calls = self.values = 0  # gradients; losses without one
         self.losses: list[Tensor] = []
         self.batch: tuple[Any, ...] = ()
@@ -115,13 +116,8 @@ class Gradient:
         beat()
         seed_torch(self.seed, x)
         with torch.no_grad(), seeded(self.seed):
-            objective, handle = self.plan.objective, self.net.live(self.view.seen(x))
-            try:
-                value = objective.mean(self.net, handle, self.batch, self.ref, self.memory)
-            except Exception as error:
-                blame(objective, error)
-                raise
-        check_scalar(objective, value)
+            value = self._mean(self.net.live(self.view.seen(x)))
+        check_scalar(self.plan.objective, value)
         self.values += 1
         return value.detach().clone()
 
@@ -175,15 +171,20 @@ class Gradient:
 
     def _differentiated(self, x: Vec) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """The batch's mean loss, and its gradients."""
-        net = self.net
-        handle = net.live(x)
-        try:
-            value = self.plan.objective.mean(net, handle, self.batch, self.ref, self.memory)
-        except Exception as error:
-            blame(self.plan.objective, error)
-            raise
+        handle = self.net.live(x)
+        value = self._mean(handle)
         check_value(self.plan.objective, value)
-        return value, torch.autograd.grad(value, [*net.params, handle], allow_unused=True)
+        return value, torch.autograd.grad(value, [*self.net.params, handle], allow_unused=True)
+
+    def _mean(self, handle: Tensor) -> Tensor:
+        objective = self.plan.objective
+        try:
+            return objective.mean(self.net, handle, self.batch, self.ref, self.memory)
+        except FedloomError:
+            raise
+        except Exception as error:
+            error.add_note(blamed(objective))
+            raise
 
 
 class FullGradient:
@@ -191,17 +192,8 @@ class FullGradient:
     (Job.full); loss(x): that loss. calls, values: gradients and losses of chunks so far.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        fed: Federation,
-        net: Net,
-        view: View,
-        ref: Vec,
-        memory: Rec,
-        place: tuple[int, int],
-    ) -> None:
-        self._of = (plan, net, view, ref)
+    def __init__(self, plan: Plan, fed: Federation, share: Share, memory: Rec, *place: int) -> None:
+        self._plan, self._share = plan, share
         self._fed, self._memory, self._place = fed, memory, place  # round, client
         self.calls = self.values = 0
 
@@ -222,7 +214,8 @@ class FullGradient:
     def _chunks(self) -> Iterator[tuple[Gradient, float]]:
         """The gradient function of every chunk, and the chunk's share of the data."""
         fed = self._fed
-        oracle, seed = Gradient(*self._of, Buffers()), key(fed.seed, "full", *self._place)
+        oracle = Gradient(self._plan, self._share, Buffers())
+        seed = key(fed.seed, "full", *self._place)
         own = fed.data.clients.of(self._place[1]).to(fed.data.inputs.device)
         for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
             oracle.at(fed.batch(index), self._memory, substream(seed, k))
@@ -250,10 +243,9 @@ def check_value(objective: Objective, value: Any) -> None:
         )
 
 
-def blame(objective: Objective, error: Exception) -> None:
-    """Note in an exception that it comes from the model or the loss, not from the method."""
-    if not isinstance(error, FedloomError):
-        error.add_note(f"the model or its loss, {objective.name}")
+def blamed(objective: Objective) -> str:
+    """Who is to blame for an exception of a loss: not the method."""
+    return f"the model or its loss, {objective.name}"
 
 
 def check_scalar(objective: Objective, value: Any) -> None:

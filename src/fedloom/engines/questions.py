@@ -17,9 +17,8 @@ from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
-from ..submodels.base import whole
 from .author_checks import counters, probed
-from .client_results import Asked, RangeResult, Share, Stats
+from .client_results import Asked, RangeResult, Share, Stats, everything
 from .client_round import Client
 from .gradient import Buffers, FullGradient, Gradient, seed_torch
 from .summation import finite, numbers, push, root, spread
@@ -47,7 +46,7 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
         net.train()
         seed = key(fed.seed, "probe", 0, i)
         seed_torch(seed, x)
-        oracle = Gradient(plan, net, whole(net.layout), x, Buffers())
+        oracle = Gradient(plan, everything(net, rec(x=x)), Buffers())
         obj = client.first_memory(x, i).obj
         oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
         up = probed(plan.algorithm, x, oracle)
@@ -112,25 +111,23 @@ def _loss(client: Client, share: Share, memory: Rec, i: int, round: int) -> Stat
 def _full(client: Client, share: Share, memory: Rec, i: int, round: int, seed: int) -> FullGradient:
     """The gradient of a client's whole objective; its randomness begins at the seed."""
     seed_torch(seed, share.msg.x)
-    view = share.view
-    obj, ref = client.begun(view, memory, i, round, seed), view.seen(share.msg.x)
-    return FullGradient(client.plan, client.fed, share.net, view, ref, obj, (round, i))
+    obj = client.steps.begun(share, memory, i, round, seed)[1]
+    return FullGradient(client.plan, client.fed, share, obj, round, i)
 
 
 def answer_of(
     client: Client, share: Share, memory: Rec, i: int, round: int
 ) -> tuple[Rec, Rec, FullGradient]:
     """What a client answers; its new state, None if that stays the same; what was computed."""
-    fed, plan, view = client.fed, client.plan, share.view
+    steps, view = client.steps, share.view
     own = view.take(memory.alg)
-    full = _full(client, share, memory, i, round, key(fed.seed, "ask", round, i))
-    rates = plan.rates(fed.local, round, fed.steps(i), fed.pace(i))
-    job = client.job(i, round, memory, view, rates, full, share.msg.x)
+    full = _full(client, share, memory, i, round, key(client.fed.seed, "ask", round, i))
+    job = steps.job(i, round, memory.last, share, steps.rates(i, round), full)
     job.draws.at(ASK)
     share.net.train()
     before = counters(share.msg, own)
-    answer, new = client.guard.ask(share.msg, own, job)
-    client.guard.unchanged(before, share.msg, own)
+    answer, new = steps.guard.ask(share.msg, own, job)
+    steps.guard.unchanged(before, share.msg, own)
     if new is own:
         return numbers(answer), None, full
     return numbers(answer), memory._replace(alg=view.put(new, memory.alg)), full

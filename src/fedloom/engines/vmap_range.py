@@ -21,6 +21,7 @@ from .author_rules import noted
 from .base import one_thread
 from .client_results import Asked
 from .client_round import Client, Done, RangeResult, Share, Stats
+from .gradient import blamed
 from .prefetch import Prefetcher
 from .summation import finite, push_rows
 from .threads import Threads
@@ -59,8 +60,7 @@ class VmapRange:
             with torch.no_grad(), seeded(0), self.client.explained(0, 0):
                 batch = self.fed.trial(some)
                 objective = self.plan.objective
-                blamed = f"the model or its loss, {objective.name}"
-                loss = noted(blamed, objective.loss, self.net, x, batch, x, memory.obj)
+                loss = noted(blamed(objective), objective.loss, self.net, x, batch, x, memory.obj)
                 losses.append(self.plan.objective.checked(loss, batch))
             self.net.load_buffers(self.net.init_buffers())
         if losses[0].ndim == 0:

@@ -60,7 +60,7 @@ def local_models(loop: Loop) -> LocalModels:
     work.ask()
     _, learnt = Step(loop.plan, loop.fed, recorder.net).checked(work, loop.learnt, loop.round)
     after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
-    return LocalModels(loop.model(), after, recorder.models, recorder.ended, recorder.net)
+    return LocalModels(loop.model(), after, recorder.models, recorder.buffers, recorder.net)
 
 
 class _Recorder(Client):
@@ -68,11 +68,10 @@ class _Recorder(Client):
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         super().__init__(plan, fed, net)
-        self.models: dict[int, Vec] = {}
-        self.ended: dict[int, Vec] = {}
+        self.models, self.buffers = dict[int, Vec](), dict[int, Vec]()
 
     def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
         """As every client's, and keep the result."""
         done = super().train(share, memory, i, round)
-        self.models[i], self.ended[i] = self.last.clone(), share.net.buffers()
+        self.models[i], self.buffers[i] = done.x.clone(), share.net.buffers()
         return done
