@@ -14,11 +14,12 @@ from torch import nn
 from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
+from fedloom.core.vector import rec
 from fedloom.errors import AuthorError, ClientError, CompositionError, ConfigError
 from fedloom.federation.schedules import Cosine
-from fedloom.objectives import CrossEntropy, FedMLB, Objective, UserLoss
+from fedloom.objectives import CrossEntropy, FedMLB, Function, Objective, UserLoss
 from fedloom.submodels import FIARSE, HeteroFL
-from tiny import mlp, small, trace, weights
+from tiny import mlp, quadratics, small, trace, weights
 
 ENGINES = ["serial", "vectorised", "workers:2"]
 
@@ -39,6 +40,23 @@ def test_a_clients_method_is_named_with_client_and_round(kind, engine, engine_of
     text = says(small(kind()), engine, engine_of)
     assert re.match(rf"{kind.__name__}: client \d, round 1: ", text), text
     assert re.search(AT_CLIENTS[kind][1], text), text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_that_cannot_be_vmapped_is_named_itself(engine, engine_of):
+    """A loss of whole batches cannot be padded, so whoever asks for all data trains alone."""
+
+    class Asks(FedAvg):
+        def start(self, msg, mem, job):
+            return msg.x - 0 * job.full(msg.x), rec()
+
+    def third(x, a, b):
+        if float(b[0, 0]) == 6:
+            raise ValueError("no such sample")
+        return (a / 2 * (x - b) ** 2).sum(1).mean()
+
+    text = says(quadratics(Asks(), objective=Function(f=third)), engine, engine_of)
+    assert text.startswith("Asks: client 2, round 1: ") and "no such sample" in text
 
 
 @pytest.mark.parametrize("engine", ENGINES)

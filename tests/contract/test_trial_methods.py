@@ -9,7 +9,7 @@ import torch
 
 from fedloom import FedAvg, Local
 from fedloom.core.vector import rec, zeros
-from fedloom.engines.client_results import everything
+from fedloom.engines.client_round import Client
 from fedloom.engines.gradient import FullGradient
 from fedloom.errors import ConfigError
 from fedloom.federation.choice import ClientChoice, PowerOfChoice
@@ -353,9 +353,10 @@ def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     first = loop.history[0]
     net, fed, plan = loop.net, loop.fed, loop.plan
     net.train()
-    losses = []
+    client, losses = Client(plan, fed, net), []
+    share = client.share(client.whole_view, rec(x=net.init()))
     for i in range(7):
-        full = FullGradient(plan, fed, everything(net, rec(x=net.init())), rec(), 0, i)
+        full = FullGradient(plan, fed, share, rec(), 0, i)
         losses.append(float(full.loss(net.init())))
     assert first["clients"] == sorted(sorted(range(7), key=lambda i: -losses[i])[:2])
     vector, number = 4 * 102, 8

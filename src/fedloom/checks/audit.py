@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..core.wire import pack
 from ..engines import Serial
-from ..engines.client_results import Asked
-from ..engines.client_round import Client, Done, RangeResult, Share, Stats
+from ..engines.client_results import Asked, Sizes
+from ..engines.client_round import Client, RangeResult, Share
 from ..engines.summation import root
 from ..errors import AuthorError
 from ..federation.federation import Federation
@@ -61,21 +62,19 @@ class _Packing(Client):
                 self.audit.down["buffers"] += self.net.init_buffers().nbytes
         return made
 
-    def _sent(
-        self, up: Rec, done: Done, share: Share, i: int, round: int
-    ) -> tuple[Rec, Rec, Stats]:
-        link, view = self.plan.link, share.view
-        place = (up, done.memory.link, view, self.fed.seed, round, i)
-        packet, state = link.send(*place)
-        read, _, counted = link.deliver(*place)
-        if found := unequal(link.receive(packet, view.layout, up), read) or unequal(state, counted):
+    def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+        link, view = self.plan.link, share.wire
+        packet, after = link.send(up, state, view, self.fed.seed, *place)
+        read, sizes, counted = super().coded(up, state, share, *place)
+        if found := unequal(link.receive(packet, view.layout, up), read) or unequal(after, counted):
             raise AuthorError(
                 f"what the server decodes from the bytes differs in '{found}' from what the client "
                 "counts as sent: decode() must depend on the message and the layout alone"
             )
         self.audit.up.update({name: len(raw) for name, raw in packet.items()})
-        self.audit.up.update({"buffers": done.buffers.nbytes} if done.buffers.numel() else {})
-        return super()._sent(up, done, share, i, round)
+        if self.net.buffer_layout.d:
+            self.audit.up["buffers"] += self.net.init_buffers().nbytes
+        return read, sizes, counted
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:
         self.audit.up.update(_sizes(answer))

@@ -21,7 +21,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import keep_memory, one_thread
-from ..engines.client_results import Asked, everything
+from ..engines.client_results import Asked, cost
 from ..engines.client_round import Client, RangeResult, Share, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed, weighed_probe
@@ -180,7 +180,10 @@ class FederationEngine:
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 1. Raises ConfigError if nobody answers."""
-        like, share = probe_of(self._plan, self._net), self._whole(x)
+        like = probe_of(self._plan, self._net)
+        share = self._client.share(self._client.whole_view, msg := rec(x=x))._replace(
+            down=nbytes(msg)
+        )
 
         def take(i: int) -> tuple[Rec, Stats]:
             head, packet = self._opened(i, "probe", -1)
@@ -233,10 +236,6 @@ class FederationEngine:
     def _shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
         with one_thread(self._fed.local.precision):
             return self._client.shares(msg, cohort, round)
-
-    def _whole(self, x: Vec) -> Share:
-        """The model as everybody receives it before round 1."""
-        return everything(self._net, msg := rec(x=x))._replace(down=nbytes(msg))
 
     def _exchanged(
         self,
@@ -320,13 +319,13 @@ class FederationEngine:
         link, like = self._plan.link, share.view.take(self._like)
         weight = LONGEST if self._weighs_itself else self._fed.weight(i)
         try:
-            up = link.receive(packet, share.view.layout, like, weight)
+            up = link.receive(packet, share.wire.layout, like, weight)
             if not self._weighs_itself:
                 up = up._replace(weight=weight)  # a client does not say how much it counts
             rates = self._client.steps.rates(i, round)
             job = self._client.steps.job(i, round, last, share, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
-            part = self._client.leaf(up, own, job, share, i, round)
+            part = self._client.server_half(up, own, job, share, i, round)
         except FedloomError as error:
             raise WireError(str(error)) from None
         if not finite(part):
@@ -334,9 +333,7 @@ class FederationEngine:
         sent = {name: len(raw) for name, raw in packet.items()}
         if own.numel():
             sent["buffers"] = own.nbytes
-        work = (len(rates), head.gradients, share.down, sent, head.squares)
-        more = (head.passes, head.values, head.value_passes)
-        return part, Stats(i, True, head.loss, *work, *more)
+        return part, cost(i, len(rates), head, share.down, sent, head.squares)
 
 
 def _check_sum(part: Rec, count: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from ..core.rng import key
 from ..core.vector import Rec, Vec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
-from ..engines.client_round import Client, Done, Share
+from ..engines.client_results import Sizes
+from ..engines.client_round import Client, Share
 from ..engines.gradient import FullGradient, seed_torch
 from ..engines.questions import answer_of, probe_of
-from ..engines.summation import finite, numbers
+from ..engines.summation import finite
 from ..errors import ClientError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
@@ -36,6 +36,14 @@ from .shapes import embedded, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
+
+
+class _Sender(Client):
+    """A client whose updates travel."""
+
+    def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Parts, Sizes, Rec]:
+        packet, state = self.plan.link.send(up, state, share.wire, self.fed.seed, *place)
+        return packet, {}, state
 
 
 class Node:
@@ -56,7 +64,7 @@ class Node:
         self._lost = False
         self._waiting: tuple[tuple[int, int], Rec] = ((-1, -1), None)  # round, taken; client state
         self._said = b"", b""  # the last message's hash, and its answer
-        self._client = Client(plan, fed, net)
+        self._client = _Sender(plan, fed, net)
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer: an update, or a refusal that says why. The last
@@ -87,16 +95,18 @@ class Node:
             return sealed(Refusal(**who, lost=lost, why=why), {})
 
     def _probed(self, ask: Ask, parts: Parts) -> bytes:
-        like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
-        sent = tree(aligned, read(parts, like, "the first message"))
+        sent = self._model(parts, "the first message")
         up, cost = probe_of(self._client, sent.msg.x, sent.buffers, self.i)
         about = {"gradients": cost.gradients, "values": cost.values}
         return self._sealed(ask, pack(up), **about)
 
     def _measured(self, ask: Ask, parts: Parts) -> bytes:
-        like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
-        sent = tree(aligned, read(parts, like, "the model to be measured"))
+        sent = self._model(parts, "the model to be measured")
         return sealed(measured(self.plan, self.fed, self.net, sent, ask), {})
+
+    def _model(self, parts: Parts, what: str) -> Rec:
+        like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
+        return tree(aligned, read(parts, like, what))
 
     def _asked(self, ask: Ask, parts: Parts) -> bytes:
         """The answer before the local steps; what it changes of the client state waits for them."""
@@ -115,12 +125,13 @@ class Node:
     ) -> tuple[Rec, FullGradient]:
         """What the client answers to the method's question, and what that cost."""
         with self._client.explained(self.i, ask.round):
-            share.net.load_buffers(buffers)
+            share = self._client.receive(share, memory, buffers)
             answer, kept, count = answer_of(self._client, share, memory, self.i, ask.round)
         self._waiting = (ask.round, ask.taken), memory if kept is None else kept
         return answer, count
 
     def _trained(self, ask: Ask, parts: Parts) -> bytes:
+        """The answer with an update; the new client state is on the disk before it leaves."""
         share, buffers = self._share(ask, parts, self._like)
         memory = self._before(ask, share)
         if self.plan.algorithm.asks:
@@ -130,11 +141,17 @@ class Node:
                 self._changed_by(ask, share._replace(msg=question), buffers, memory)
             memory = self._waiting[1]
         with self._client.explained(self.i, ask.round):
-            share.net.load_buffers(buffers)
-            done = self._client.train(share, memory, self.i, ask.round)
-            if buffers.numel():
-                done = done._replace(buffers=share.net.buffers())
-        return self._sent(ask, done, share)
+            done = self._client.client_half(share, memory, buffers, self.i, ask.round)
+        if done.why:
+            raise ClientError(done.why)
+        packet: Parts = done.up
+        seen = {name: getattr(share.msg, name) for name in self.plan.link.codes_down}
+        self.states.put(ask.round, rec(state=done.memory, seen=rec(**seen)))
+        if done.buffers.numel():
+            packet["buffers"] = as_bytes(done.buffers).numpy().tobytes()
+        counted = ("loss", "gradients", "passes", "values", "value_passes", "squares")
+        about = {name: getattr(done, name) for name in counted}
+        return self._sealed(ask, packet, lost=self._lost, **about)
 
     def _share(self, ask: Ask, parts: Parts, like: Rec) -> tuple[Share, Vec]:
         """What the client receives, and the buffers. Raises WireError."""
@@ -146,10 +163,8 @@ class Node:
         both = rec(msg=rec(**dense), buffers=self.net.init_buffers())
         sent = tree(aligned, read(parts, both, "the broadcast"))
         told = sent.msg._asdict() | coded
-        net = view.net or self.net
-        net.bf16, net.onednn = self.net.bf16, self.net.onednn
         msg = rec(**{name: told[name] for name in like._fields})
-        return Share(view, net, msg, {}, view), sent.buffers
+        return self._client.share(view, msg), sent.buffers
 
     def _before(self, ask: Ask, share: Share) -> Rec:
         """The client state at the beginning of the round."""
@@ -159,25 +174,6 @@ class Node:
             return version.state
         with self._client.explained(self.i, ask.round):
             return self._client.first_memory(embedded(share.msg.x, share.view), self.i, share.view)
-
-    def _sent(self, ask: Ask, done: Done, share: Share) -> bytes:
-        """The answer with an update; the new client state is on the disk before it leaves."""
-        up, link = numbers(done.up), self.plan.link
-        whole = done.loss is None or math.isfinite(done.loss)
-        if not (whole and finite(up) and finite(done.buffers)):
-            raise ClientError(f"its update is not finite; its loss was {done.loss}")
-        packet, state = link.send(
-            up, done.memory.link, share.view, self.fed.seed, ask.round, self.i
-        )
-        memory = done.memory._replace(link=state, last=float(ask.round))
-        seen = {name: getattr(share.msg, name) for name in link.codes_down}
-        self.states.put(ask.round, rec(state=memory, seen=rec(**seen)))
-        if done.buffers.numel():
-            packet["buffers"] = as_bytes(done.buffers).numpy().tobytes()
-        counted = ("loss", "gradients", "passes", "values", "value_passes")
-        about = {name: getattr(done, name) for name in counted}
-        squares = link.squares(done.up, state)
-        return self._sealed(ask, packet, lost=self._lost, squares=squares, **about)
 
     def _sealed(self, ask: Ask, packet: Parts, **about: Any) -> bytes:
         """An update. about: what its header says beside who and when."""

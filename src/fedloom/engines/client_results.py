@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..algorithm import Job
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from ..submodels.base import View, whole
+from ..submodels.base import View
 from .summation import Node
+
+Sizes = dict[str, int]  # {field: bytes}
+Squares = tuple[float, float] | None
 
 
 class Stats(NamedTuple):
@@ -24,12 +27,20 @@ class Stats(NamedTuple):
     loss: float | None
     steps: int
     gradients: int
-    bytes_down: dict[str, int]
-    bytes_up: dict[str, int]
-    squares: tuple[float, float] | None = None
+    bytes_down: Sizes
+    bytes_up: Sizes
+    squares: Squares = None
     passes: int = 0
     values: int = 0
     value_passes: int = 0
+
+
+def cost(
+    client: int, steps: int, work: Any, down: Sizes, up: Sizes, squares: Squares = None
+) -> Stats:
+    """What these local steps cost. work: says its loss, gradients, passes, values, value_passes."""
+    more = (squares, work.passes, work.values, work.value_passes)
+    return Stats(client, True, work.loss, steps, work.gradients, down, up, *more)
 
 
 class Asked(NamedTuple):
@@ -59,23 +70,21 @@ class Share(NamedTuple):
     view: View
     net: Net
     msg: Rec
-    down: dict[str, int]
+    down: Sizes
     wire: View
-
-
-def everything(net: Net, msg: Rec) -> Share:
-    """What a client of the whole model receives, its bytes not counted."""
-    view = whole(net.layout)
-    return Share(view, net, msg, {}, view)
 
 
 class Done(NamedTuple):
     """The result of local training. buffers: the module's buffers after training, empty if it has
     none. gradients, passes, values, value_passes: see Stats. x (m,): where the steps ended, until
     the next client's steps overwrite it.
+
+    Once it is sent: up is what the server reads, or {field: bytes} where these travel; sizes:
+    {field: bytes}; squares: see Stats; memory holds if the server takes the update; buffers are
+    those that travel. why: why nothing can be sent, or "".
     """
 
-    up: Rec
+    up: Any
     memory: Rec
     job: Job
     loss: float | None
@@ -85,6 +94,9 @@ class Done(NamedTuple):
     passes: int = 0
     values: int = 0
     value_passes: int = 0
+    sizes: Sizes = {}
+    squares: Squares = None
+    why: str = ""
 
 
 class RangeResult(NamedTuple):

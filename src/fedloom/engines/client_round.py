@@ -26,7 +26,7 @@ from ..objectives import Objective
 from ..plan import Plan
 from ..submodels.base import View, whole
 from .author_checks import counters, first_memory
-from .client_results import Asked, Done, RangeResult, Share, Stats
+from .client_results import Asked, Done, RangeResult, Share, Sizes, Stats, cost
 from .client_step import ClientStep
 from .error_context import Explained
 from .first_state import First
@@ -46,12 +46,12 @@ class Client:
         self._first: tuple[Vec, View, Rec, Rec] | None = None
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
-        self._whole = whole(net.layout)
+        self.whole_view = whole(net.layout)
         self.private = PrivateLayers(plan.private, net)
         self.steps = ClientStep(plan, fed, self.private)
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
-        self.scale = 1.0  # of the moves, see leaf()
+        self.scale = 1.0  # of the moves, see server_half()
         self._later = False  # whether client updates are checked when they are summed
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
@@ -73,21 +73,14 @@ class Client:
                 share = shares[self.fed.capacity(i)]
                 with self.explained(i, round):
                     memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
-                    share, mine = self.private.begun(share, memory, buffers)
-                    share.net.load_buffers(mine)
-                    done = self.train(share, memory, i, round)
-                    done = self.with_buffers(done, share.net, buffers)
-                    self.take_in(out, done, share, place, i, round)
+                    sent = self.client_half(share, memory, buffers, i, round)
+                    self.take_in(out, sent, share, place, i, round)
             sums = [part for _, _, part in out.nodes if part is not None]
             if not self._later or all(map(finite, sums)):
                 break
             self._later = False  # once more with each update alone, to find the client
         self.forget_first()
         return out
-
-    def with_buffers(self, done: Done, net: Net, before: Vec) -> Done:
-        """A result with the module's buffers after training; before: those of the server."""
-        return self.private.ended(done, net.buffers(), before) if before.numel() else done
 
     def forget_first(self) -> None:
         """Forget this round's x, and the state of clients that begin there."""
@@ -101,88 +94,93 @@ class Client:
             if view is None:
                 if rule is not None:
                     seed_torch(key(self.fed.seed, "view", round), msg.x)
-                view = rule.view(msg.x, self.net, capacity, round) if rule else self._whole
+                view = rule.view(msg.x, self.net, capacity, round) if rule else self.whole_view
                 if rule is None or rule.fixed:
                     self._kept[capacity] = view
             part = view.take(msg)
             told = nbytes(rule.told(view)) if rule else {}
-            wire = self.private.travels or view
-            down = nbytes(wire.take(part) if self.private else part) | {
-                f"view.{k}": n for k, n in told.items()
-            }
+            share = self.share(view, part)
+            down = nbytes(share.wire.take(part)) | {f"view.{k}": n for k, n in told.items()}
             if self.private.buffer_bytes:
                 down["buffers"] = self.private.buffer_bytes
-            net = view.net or self.net
-            net.bf16, net.onednn = self.net.bf16, self.net.onednn
-            made[capacity] = Share(view, net, part, down, wire)
+            made[capacity] = share._replace(down=down)
         return made
 
-    # ----------------------------------------------------------------------------------- delivery
+    def share(self, view: View, msg: Rec) -> Share:
+        """What a client with this view receives, vectors (m,); its bytes are not counted."""
+        net = view.net or self.net
+        net.bf16, net.onednn = self.net.bf16, self.net.onednn
+        return Share(view, net, msg, {}, self.private.travels or view)
+
     def take_in(
         self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
     ) -> None:
-        """Add a trained client's update, state and cost to the result of a range."""
-        part, memory, cost = self.deliver(done, share, i, round)
-        if memory is not None:
-            out.memories[i] = memory
-        out.stats.append(cost)
+        """Add what a client sent, its state and its cost to the result of a range. Raises
+        ClientError.
+        """
+        part, why, sizes, squares = None, done.why, done.sizes, done.squares
+        if not why:
+            try:
+                part = self.server_half(done.up, done.buffers, done.job, share, i, round)
+                out.memories[i] = done.memory
+            except NotFiniteError as error:  # the aggregation cannot add it
+                why = str(error)
+        if why and self.plan.nonfinite == "stop":
+            raise ClientError(
+                f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
+                'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
+            )
+        if why:  # a codec takes finite values only: this client has nothing to send
+            sizes, squares = {} if self.plan.link.codes else nbytes(numbers(done.up)), None
+        found = cost(i, int(done.job.steps), done, share.down, sizes, squares)
+        out.stats.append(found._replace(answered=False) if why else found)
         push(out.nodes, 0, place, part)
 
-    def deliver(self, done: Done, share: Share, i: int, round: int) -> tuple[Rec, Rec, Stats]:
-        """Encode and decode a client update. Returns the leaf of the sums and the new client state
-        (None if the update is left out), and the cost.
-        """
+    # -------------------------------------------------------------------- at the client, and after
+    def receive(self, share: Share, memory: Rec, buffers: Vec) -> Share:
+        """What a client computes with: its own layers are in the message and in the net."""
+        share, mine = self.private.begun(share, memory, buffers)
+        share.net.load_buffers(mine)
+        return share
+
+    def client_half(self, share: Share, memory: Rec, buffers: Vec, i: int, round: int) -> Done:
+        """All that a client does in a round. memory: its state (d,); buffers: the server's."""
+        done = self.train(self.receive(share, memory, buffers), memory, i, round)
+        return self.send(done, share, buffers, i, round)
+
+    def send(self, done: Done, share: Share, before: Vec, i: int, round: int) -> Done:
+        """What leaves a client after its steps. before: the server's buffers."""
+        if self.private or before.numel():
+            done = self.private.ended(done, share.net.buffers(), before)
         if self.fed.hostile:
             done = done._replace(up=self.fed.sent(done.up, i, round))
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
         if done.loss is not None and not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
         elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
+            up = share.wire.take(up) if self.private else up
             try:
-                return self._sent(up, done, share, i, round)
+                read, sizes, link = self.coded(up, done.memory.link, share, round, i)
+                if self.private.buffer_bytes:
+                    sizes["buffers"] = self.private.buffer_bytes
+                sizes = sizes if self._rule is None else self._rule.billed(sizes, read)
+                memory = done.memory._replace(link=link, last=float(round))
+                squares = self.plan.link.squares(up, link)  # a vector more, so before the sum
+                return Done(read, memory, *done[2:-3], sizes, squares)  # _replace takes longer
             except NotFiniteError as error:  # what is sent is more than the update: a residual is
                 why = str(error)  # added, and the sum may overflow
-        if self.plan.nonfinite == "stop":
-            raise ClientError(
-                f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
-                'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
-            )
-        # a codec takes finite values only: this client has nothing to send
-        sent = {} if self.plan.link.codes else nbytes(up)
-        return None, None, self._cost(i, done, share, sent, answered=False)
+        return done._replace(why=why)
 
-    def _cost(
-        self,
-        i: int,
-        done: Done,
-        share: Share,
-        sent: dict[str, int],
-        squares: tuple[float, float] | None = None,
-        answered: bool = True,
-    ) -> Stats:
-        work = (int(done.job.steps), done.gradients)
-        extra = (done.passes, done.values, done.value_passes)
-        return Stats(i, answered, done.loss, *work, share.down, sent, squares, *extra)
+    def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+        """An update as it travels -> see Done: up and sizes, without buffers; the link's new state.
+        place: round, client.
+        """
+        return self.plan.link.deliver(up, state, share.wire, self.fed.seed, *place)
 
-    def _sent(
-        self, up: Rec, done: Done, share: Share, i: int, round: int
-    ) -> tuple[Rec, Rec, Stats]:
-        link, mine, memory = self.plan.link, done.buffers, done.memory
-        if self.private:
-            up, done = share.wire.take(up), done._replace(up=share.wire.take(done.up))
-        up, sent, state = link.deliver(up, memory.link, share.wire, self.fed.seed, round, i)
-        squares = link.squares(done.up, state)  # needs a vector more, so before the sum
-        part = self.leaf(up, mine, done.job, share, i, round)
-        if self.private.buffer_bytes and mine.numel():
-            sent["buffers"] = self.private.buffer_bytes
-        sent = sent if self._rule is None else self._rule.billed(sent, up)
-        memory = memory._replace(link=state, last=float(round))
-        return part, memory, self._cost(i, done, share, sent, squares)
-
-    def leaf(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
+    def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
-        sums. All that comes before is the client's half of a round. The move counts `scale` times,
-        as an older one may count less; other fields are what they are.
+        sums. job: of the last step. The move counts `scale` times, as an older one may count less;
+        other fields are what they are. Raises NotFiniteError.
         """
         if self.scale != 1:
             up = up._replace(delta=self.scale * up.delta)
@@ -233,7 +231,7 @@ class Client:
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """The state of a client that takes part for the first time: vectors of length d."""
-        alg, link = self._common_memory(x, view or self._whole)
+        alg, link = self._common_memory(x, view or self.whole_view)
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
@@ -285,7 +283,7 @@ class Client:
         job = job.at(lr=rates[-1], step=float(len(rates) - 1))
         up, kept, obj = steps.end(x, loc, obj, share, own, job)
         guard.unchanged(before, msg, own)
-        memory = steps.remembered(view, memory, kept, obj, x)
+        memory = steps.remembered(view, memory, kept, obj)
         held = storages(up, memory)
         self._points.give_away(held)
         self._gradients.give_away(held)

@@ -122,11 +122,10 @@ class ClientStep:
             obj = self.plan.objective.finish(seen(x), seen(share.msg.x), obj)
         return up, own, obj
 
-    def remembered(self, view: View, memory: Rec, own: Rec, obj: Rec, x: Vec) -> Rec:
-        """The client state (d,) after the steps, which ended at x."""
+    def remembered(self, view: View, memory: Rec, own: Rec, obj: Rec) -> Rec:
+        """The client state (d,) after the steps."""
         obj = view.put(obj, memory.obj) if view.net is not None else obj
-        memory = memory._replace(alg=view.put(own, memory.alg), obj=obj)
-        return self.private.kept_of(memory, x)
+        return memory._replace(alg=view.put(own, memory.alg), obj=obj)
 
 
 class Masked:

@@ -46,23 +46,17 @@ class PrivateLayers:
         msg = share.msg._replace(x=self.filled(share.msg.x, memory.own))
         return share._replace(msg=msg), self._kept.filled_buffers(buffers, memory.own)
 
-    def kept_of(self, memory: Rec, x: Vec) -> Rec:
-        """A client's state with its own layers of x (d,), where its steps ended."""
-        if self._kept is None:
-            return memory
-        own = x.index_select(0, self._kept.own)
-        return memory._replace(own=memory.own._replace(x=own))
-
     def ended(self, done: Done, buffers: Vec, before: Vec) -> Done:
-        """A result with the module's buffers after training; in what is sent, private ones are the
-        server's, `before`.
+        """A result with a client's own layers, where its steps ended, in its state, and with the
+        buffers after them; of those that are sent, private ones are the server's, `before`.
         """
-        if self._kept is None:
+        kept = self._kept
+        if kept is None:
             return done._replace(buffers=buffers)
-        index = self._kept.buffers.to(buffers.device)
-        own = done.memory.own._replace(buffers=buffers.index_select(0, index))
+        index = kept.buffers.to(buffers.device)
         sent = buffers.index_copy(0, index, before.index_select(0, index))
-        return done._replace(buffers=sent, memory=done.memory._replace(own=own))
+        memory = done.memory._replace(own=kept.state(done.x, buffers))
+        return done._replace(buffers=sent, memory=memory)
 
     def turn(self, d: Vec, job: Job) -> Vec:
         """A direction (d,) of a scheme whose private layers move in turn with the others."""

@@ -18,7 +18,7 @@ from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
 from .author_checks import counters, probed
-from .client_results import Asked, RangeResult, Share, Stats, everything
+from .client_results import Asked, RangeResult, Share, Stats
 from .client_round import Client
 from .gradient import Buffers, FullGradient, Gradient, seed_torch
 from .summation import finite, numbers, push, root, spread
@@ -46,7 +46,7 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
         net.train()
         seed = key(fed.seed, "probe", 0, i)
         seed_torch(seed, x)
-        oracle = Gradient(plan, everything(net, rec(x=x)), Buffers())
+        oracle = Gradient(plan, client.share(client.whole_view, rec(x=x)), Buffers())
         obj = client.first_memory(x, i).obj
         oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
         up = probed(plan.algorithm, x, oracle)
@@ -76,8 +76,7 @@ def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult
         share = shares[client.fed.capacity(i)]
         with client.explained(i, round):
             memory = memories.get(i) or client.first_memory(msg.x, i, share.view)
-            share, mine = client.private.begun(share, memory, buffers)
-            share.net.load_buffers(mine)
+            share = client.receive(share, memory, buffers)
             if losses:
                 out.stats.append(_loss(client, share, memory, i, round))
                 continue

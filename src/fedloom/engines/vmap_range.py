@@ -99,30 +99,29 @@ class VmapRange:
         """
         members, client, buffers, round = list(start), self.client, asked.buffers, asked.round
         groups = self._groups(members)
-        done: dict[int, Done] = {}
+        sent: dict[int, Done] = {}
         for group in groups:
             share = shares[self.fed.capacity(group[0])]
             with client.explained(group[0], round):
                 # what clients keep of the buffers is what the module came with: nobody changes it
-                _, mine = client.private.begun(share, start[group[0]], buffers)
-                share.net.load_buffers(mine)
+                client.receive(share, start[group[0]], buffers)
+                loaded = share.net.buffers()
                 trained = self._together(share, start, group, round)
-                refuse_changes(share.net, mine)
+                refuse_changes(share.net, loaded)
                 if len(groups) == 1 and trained and self._all_in(trained):
                     self._take_in(out, trained, share, members, round, first)
                     return
-                for r, i in enumerate(group):
-                    if trained:
-                        one = trained.done(r)
-                    else:
-                        alone, mine = client.private.begun(share, start[i], buffers)
-                        share.net.load_buffers(mine)
-                        one = client.train(alone, start[i], i, round)
-                    done[i] = client.with_buffers(one, share.net, buffers)
+            for r, i in enumerate(group):
+                with client.explained(i, round):
+                    sent[i] = (
+                        client.send(trained.done(r), share, buffers, i, round)
+                        if trained
+                        else client.client_half(share, start[i], buffers, i, round)
+                    )
         for place, i in enumerate(members, first):
             with client.explained(i, round):
                 share = shares[self.fed.capacity(i)]
-                client.take_in(out, done.pop(i), share, place, i, round)
+                client.take_in(out, sent.pop(i), share, place, i, round)
 
     def _too_many(
         self, shares: dict[float, Share], start: dict[int, Rec], asked: Asked

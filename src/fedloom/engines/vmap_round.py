@@ -69,10 +69,10 @@ class Trained(NamedTuple):
         """A copy of one client's state: a view would keep the whole chunk alive."""
         work, copy = self.work, lambda v: v[r].clone()
         old = work.old[work.group[r]]
-        if not self.own and not self.obj and not work.private:
+        if not self.own and not self.obj:
             return old
         own, obj = tree(copy, self.own), tree(copy, self.obj)
-        return work.client.steps.remembered(work.share.view, old, own, obj, self.x[r])
+        return work.client.steps.remembered(work.share.view, old, own, obj)
 
     def done(self, r: int) -> Done:
         """One client's result, as training it alone gives it."""

@@ -79,7 +79,7 @@ class Durations:
         return self._sizes[capacity]
 
     def _up(self, share: Share, x: Vec) -> int:
-        plan, fed, private = self._plan, self._fed, self._client.private
+        plan, fed = self._plan, self._fed
         found = rec(delta=x, weight=1.0) if plan.trace is None else plan.trace.up
         draw = generator(fed.seed, "typical")
 
@@ -89,6 +89,6 @@ class Durations:
 
         up = share.wire.take(numbers(tree(typical, found)))
         link = plan.link.init(x, share.wire.layout, fed.seed)
-        up, sent, _ = plan.link.deliver(up, link, share.wire, fed.seed, 0, 0)
+        up, sent, _ = self._client.coded(up, link, share, 0, 0)
         sent = sent if plan.aggregation.plain else plan.aggregation.billed(sent, up)
-        return sum(sent.values()) + private.buffer_bytes
+        return sum(sent.values()) + self._client.private.buffer_bytes
