@@ -21,6 +21,7 @@ from fedloom.algorithms import FedAvg
 from fedloom.core.net import Net
 from fedloom.core.vector import Vec, rec
 from fedloom.data import from_clients
+from fedloom.engines.client_results import Asked
 from fedloom.engines.client_round import Client, Share
 from fedloom.federation.federation import Federation
 from fedloom.federation.local import Local
@@ -84,8 +85,8 @@ def main() -> None:
     clients = {rule.name: client_of(rule, options.batch, options.device) for rule in rules}
     shares = {}
     for name, client in clients.items():
-        message = rec(x=client.net.init())
-        found = client.shares(message, list(range(len(CAPACITIES))), 0)
+        x, cohort = client.net.init(), list(range(len(CAPACITIES)))
+        found = client.shares(Asked(rec(x=x), x[:0], {}, cohort, 0))
         shares[name] = [found[c] for c in CAPACITIES]
     times: dict[tuple[str, int], list[float]] = {}
     for _ in range(options.repeats + 1):

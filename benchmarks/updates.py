@@ -51,7 +51,8 @@ class Case:
         probe = settings["algorithm"].probe(x, lambda v: v) if loop.plan.algorithm.probes else None
         srv = loop.plan.algorithm.server_init(x, probe)
         self.msg = loop.plan.algorithm.broadcast(srv)
-        self.share = self.engine._client.shares(self.msg, [CLIENT], 0)[1.0]
+        asked = Asked(self.msg, self.buffers, {}, [CLIENT], 0)
+        self.share = self.engine._client.shares(asked)[1.0]
         other = experiment(**settings).build()
         node = Node(other.plan, other.fed, other.net, CLIENT, folder, "r")
         self.round(0)

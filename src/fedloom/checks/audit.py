@@ -51,9 +51,9 @@ class _Packing(Client):
         super().__init__(plan, fed, net)
         self.audit = audit
 
-    def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
-        made, rule = super().shares(msg, cohort, round), self.plan.rule
-        for i in cohort:
+    def shares(self, asked: Asked) -> dict[float, Share]:
+        made, rule = super().shares(asked), self.plan.rule
+        for i in asked.cohort:
             share = made[self.fed.capacity(i)]
             told = pack(rule.told(share.view)) if rule else {}
             self.audit.down.update(_sizes(share.msg))

@@ -137,15 +137,13 @@ class FederationEngine:
         not asked again in it. Raises TooFewError if the round is to have another cohort.
         """
         round, self._client.scale = asked.round, asked.scale
-        shares = self._shares(asked.msg, asked.cohort, round)
+        shares = self._shares(asked)
         last = _last(asked.memories, asked.cohort)
 
         def take(i: int) -> tuple[Rec, Stats]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
-        out = self._exchanged(
-            Asking("round", round, last, asked.first), shares, asked.buffers, take
-        )
+        out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
         if self.attendance.counts(round):
             kept = not self._plan.algorithm.asks  # with other answers it would be another update
             out = self.attendance.counted(out, self.refused, round, kept)
@@ -162,7 +160,7 @@ class FederationEngine:
                 "the clients of a real federation cannot be asked for their losses before a round "
                 "yet: choose them in another way"
             )
-        round, shares = asked.round, self._shares(asked.msg, asked.cohort, asked.round)
+        round, shares = asked.round, self._shares(asked)
 
         def take(i: int) -> tuple[Rec, Stats]:
             head, packet = self._opened(i, "question", round)
@@ -174,16 +172,15 @@ class FederationEngine:
             return part, Stats(i, True, 0.0, 0, *costs, head.values, head.value_passes)
 
         asking = Asking("question", round, _last(asked.memories, asked.cohort), asked.first)
-        out = self._exchanged(asking, shares, asked.buffers, take)
+        out = self._exchanged(asking, shares, take)
         self.attendance.questioned(out, self.refused, round)
         return out
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 1. Raises ConfigError if nobody answers."""
         like = probe_of(self._plan, self._net)
-        share = self._client.share(self._client.whole_view, msg := rec(x=x))._replace(
-            down=nbytes(msg)
-        )
+        share = self._client.share(self._client.whole_view, msg := rec(x=x), buffers)
+        share = share._replace(down=nbytes(msg))
 
         def take(i: int) -> tuple[Rec, Stats]:
             head, packet = self._opened(i, "probe", -1)
@@ -195,7 +192,7 @@ class FederationEngine:
 
         asking = Asking("probe", -1, dict.fromkeys(clients, -1), first)
         shares = dict.fromkeys(map(self._fed.capacity, clients), share)
-        out = self._exchanged(asking, shares, buffers, take)
+        out = self._exchanged(asking, shares, take)
         if not any(s.answered for s in out.stats):
             raise ConfigError("no client answered before round 1, so the method cannot begin")
         return out
@@ -233,19 +230,15 @@ class FederationEngine:
         """The nodes go on waiting."""
 
     # ------------------------------------------------------------------------------------ messages
-    def _shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
+    def _shares(self, asked: Asked) -> dict[float, Share]:
         with one_thread(self._fed.local.precision):
-            return self._client.shares(msg, cohort, round)
+            return self._client.shares(asked)
 
     def _exchanged(
-        self,
-        asking: Asking,
-        shares: dict[float, Share],
-        buffers: Vec,
-        take: Callable[[int], tuple[Rec, Stats]],
+        self, asking: Asking, shares: dict[float, Share], take: Callable[[int], tuple[Rec, Stats]]
     ) -> RangeResult:
         """Ask clients, and add up the parts that `take` makes of their answers."""
-        packets = {c: self._packet(share, buffers) for c, share in shares.items()}
+        packets = {c: self._packet(share) for c, share in shares.items()}
         self._send(asking, {i: packets[self._fed.capacity(i)] for i in asking.last})
         out, taken = RangeResult([], {}, []), 0
         for place, i in enumerate(asking.last, asking.first):
@@ -265,9 +258,9 @@ class FederationEngine:
             push(out.nodes, 0, place, part)
         return out
 
-    def _packet(self, share: Share, buffers: Vec) -> dict[str, bytes]:
+    def _packet(self, share: Share) -> dict[str, bytes]:
         """A broadcast, and what a client needs to know its part of the model."""
-        packet, rule = pack(rec(msg=share.msg, buffers=buffers)), self._plan.rule
+        packet, rule = pack(rec(msg=share.msg, buffers=share.buffers)), self._plan.rule
         if rule is not None and (told := rule.told(share.view)._asdict()):
             packet["view"] = save({k: v.cpu().contiguous() for k, v in told.items()})
         return packet

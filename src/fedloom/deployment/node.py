@@ -16,7 +16,7 @@ from safetensors.torch import load
 
 from ..core.net import Net
 from ..core.rng import key
-from ..core.vector import Rec, Vec, aligned, as_bytes, rec, tree
+from ..core.vector import Rec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
 from ..engines.client_results import Sizes
@@ -110,9 +110,9 @@ class Node:
 
     def _asked(self, ask: Ask, parts: Parts) -> bytes:
         """The answer before the local steps; what it changes of the client state waits for them."""
-        share, buffers = self._share(ask, parts, self._question)
+        share = self._share(ask, parts, self._question)
         memory = self._before(ask, share)
-        answer, count = self._changed_by(ask, share, buffers, memory)
+        answer, count = self._changed_by(ask, share, memory)
         if not finite(answer):
             raise ClientError("what it was asked for is not finite")
         work = {"gradients": count.calls, "passes": count.calls}
@@ -120,28 +120,26 @@ class Node:
             ask, pack(answer), values=count.values, value_passes=count.values, **work
         )
 
-    def _changed_by(
-        self, ask: Ask, share: Share, buffers: Vec, memory: Rec
-    ) -> tuple[Rec, FullGradient]:
+    def _changed_by(self, ask: Ask, share: Share, memory: Rec) -> tuple[Rec, FullGradient]:
         """What the client answers to the method's question, and what that cost."""
         with self._client.explained(self.i, ask.round):
-            share = self._client.receive(share, memory, buffers)
+            share = self._client.receive(share, memory)
             answer, kept, count = answer_of(self._client, share, memory, self.i, ask.round)
         self._waiting = (ask.round, ask.taken), memory if kept is None else kept
         return answer, count
 
     def _trained(self, ask: Ask, parts: Parts) -> bytes:
         """The answer with an update; the new client state is on the disk before it leaves."""
-        share, buffers = self._share(ask, parts, self._like)
+        share = self._share(ask, parts, self._like)
         memory = self._before(ask, share)
         if self.plan.algorithm.asks:
             if self._waiting[0] != (ask.round, ask.taken):  # this process began after the question
                 told = share.msg._asdict()
                 question = rec(**{k: told[k] for k in self._question._fields})
-                self._changed_by(ask, share._replace(msg=question), buffers, memory)
+                self._changed_by(ask, share._replace(msg=question), memory)
             memory = self._waiting[1]
         with self._client.explained(self.i, ask.round):
-            done = self._client.client_half(share, memory, buffers, self.i, ask.round)
+            done = self._client.client_half(share, memory, self.i, ask.round)
         if done.why:
             raise ClientError(done.why)
         packet: Parts = done.up
@@ -153,8 +151,8 @@ class Node:
         about = {name: getattr(done, name) for name in counted}
         return self._sealed(ask, packet, lost=self._lost, **about)
 
-    def _share(self, ask: Ask, parts: Parts, like: Rec) -> tuple[Share, Vec]:
-        """What the client receives, and the buffers. Raises WireError."""
+    def _share(self, ask: Ask, parts: Parts, like: Rec) -> Share:
+        """What the client receives. Raises WireError."""
         self._version = self.states.at(ask.taken, ask.kept)
         seen = None if self._version is None else self._version.seen
         coded = received(self.plan, self.net, parts, seen)._asdict()
@@ -164,7 +162,7 @@ class Node:
         sent = tree(aligned, read(parts, both, "the broadcast"))
         told = sent.msg._asdict() | coded
         msg = rec(**{name: told[name] for name in like._fields})
-        return self._client.share(view, msg), sent.buffers
+        return self._client.share(view, msg, sent.buffers)
 
     def _before(self, ask: Ask, share: Share) -> Rec:
         """The client state at the beginning of the round."""

@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 
 class Share(NamedTuple):
     """What all clients of one capacity receive in a round. wire: the view of what travels, where
-    that is less than what they hold.
+    that is less than what they hold. buffers: of the module, at the server.
     """
 
     view: View
@@ -72,6 +72,7 @@ class Share(NamedTuple):
     msg: Rec
     down: Sizes
     wire: View
+    buffers: Vec
 
 
 class Done(NamedTuple):

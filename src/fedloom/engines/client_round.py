@@ -63,8 +63,8 @@ class Client:
     # ------------------------------------------------------------------------------------ a range
     def run_range(self, asked: Asked) -> RangeResult:
         """Train the clients of a range of the cohort. Raises ClientError."""
-        msg, buffers, memories, cohort, round, first, self.scale = asked
-        shares = self.shares(msg, cohort, round)
+        msg, _, memories, cohort, round, first, self.scale = asked
+        shares = self.shares(asked)
         # a finite sum has finite terms: this saves a pass over each client update
         self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
         while True:
@@ -73,7 +73,7 @@ class Client:
                 share = shares[self.fed.capacity(i)]
                 with self.explained(i, round):
                     memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
-                    sent = self.client_half(share, memory, buffers, i, round)
+                    sent = self.client_half(share, memory, i, round)
                     self.take_in(out, sent, share, place, i, round)
             sums = [part for _, _, part in out.nodes if part is not None]
             if not self._later or all(map(finite, sums)):
@@ -86,10 +86,10 @@ class Client:
         """Forget this round's x, and the state of clients that begin there."""
         self._first = None
 
-    def shares(self, msg: Rec, cohort: list[int], round: int) -> dict[float, Share]:
+    def shares(self, asked: Asked) -> dict[float, Share]:
         """{capacity: what these clients receive}. A view is made once per capacity and round."""
-        rule, made = self.plan.rule, {}
-        for capacity in dict.fromkeys(map(self.fed.capacity, cohort)):
+        msg, round, rule, made = asked.msg, asked.round, self.plan.rule, {}
+        for capacity in dict.fromkeys(map(self.fed.capacity, asked.cohort)):
             view = self._kept.get(capacity)
             if view is None:
                 if rule is not None:
@@ -99,18 +99,18 @@ class Client:
                     self._kept[capacity] = view
             part = view.take(msg)
             told = nbytes(rule.told(view)) if rule else {}
-            share = self.share(view, part)
+            share = self.share(view, part, asked.buffers)
             down = nbytes(share.wire.take(part)) | {f"view.{k}": n for k, n in told.items()}
             if self.private.buffer_bytes:
                 down["buffers"] = self.private.buffer_bytes
             made[capacity] = share._replace(down=down)
         return made
 
-    def share(self, view: View, msg: Rec) -> Share:
+    def share(self, view: View, msg: Rec, buffers: Vec) -> Share:
         """What a client with this view receives, vectors (m,); its bytes are not counted."""
         net = view.net or self.net
         net.bf16, net.onednn = self.net.bf16, self.net.onednn
-        return Share(view, net, msg, {}, self.private.travels or view)
+        return Share(view, net, msg, {}, self.private.travels or view, buffers)
 
     def take_in(
         self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
@@ -137,21 +137,20 @@ class Client:
         push(out.nodes, 0, place, part)
 
     # -------------------------------------------------------------------- at the client, and after
-    def receive(self, share: Share, memory: Rec, buffers: Vec) -> Share:
+    def receive(self, share: Share, memory: Rec) -> Share:
         """What a client computes with: its own layers are in the message and in the net."""
-        share, mine = self.private.begun(share, memory, buffers)
-        share.net.load_buffers(mine)
+        share = self.private.begun(share, memory)
+        share.net.load_buffers(share.buffers)
         return share
 
-    def client_half(self, share: Share, memory: Rec, buffers: Vec, i: int, round: int) -> Done:
-        """All that a client does in a round. memory: its state (d,); buffers: the server's."""
-        done = self.train(self.receive(share, memory, buffers), memory, i, round)
-        return self.send(done, share, buffers, i, round)
+    def client_half(self, share: Share, memory: Rec, i: int, round: int) -> Done:
+        """All that a client does in a round. memory: its state (d,)."""
+        return self.send(self.train(self.receive(share, memory), memory, i, round), share, i, round)
 
-    def send(self, done: Done, share: Share, before: Vec, i: int, round: int) -> Done:
-        """What leaves a client after its steps. before: the server's buffers."""
-        if self.private or before.numel():
-            done = self.private.ended(done, share.net.buffers(), before)
+    def send(self, done: Done, share: Share, i: int, round: int) -> Done:
+        """What leaves a client after its steps."""
+        if self.private or share.buffers.numel():
+            done = self.private.ended(done, share)
         if self.fed.hostile:
             done = done._replace(up=self.fed.sent(done.up, i, round))
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"

@@ -35,6 +35,7 @@ class ClientStep:
         self.plan, self.fed, self.private = plan, fed, private
         self.guard, self._around = Guard(plan.algorithm), trajectory_parts(plan.algorithm)
         loss = type(plan.objective)  # most have no client state, and are not asked
+        self._carries = plan.objective.carries
         self._begins = loss.begin is not Objective.begin
         self._finishes = loss.finish is not Objective.finish
 
@@ -81,7 +82,7 @@ class ClientStep:
 
     def plain(self, view: View) -> bool:
         """True if x moves along the gradient itself, and nothing else happens in a step."""
-        more = self.plan.objective.carries or self.private.alternates or view.fit is not None
+        more = self._carries or self.private.alternates or view.fit is not None
         in_place = view.held is None or view.net is not None
         return self.plan.algorithm.plain and not more and in_place
 
@@ -105,8 +106,9 @@ class ClientStep:
         d, loc = self.guard.direction(x, loc, share.msg, own, grad, job)
         if share.view.fit is not None and self.plan.rule is not None:
             d = self.plan.rule.move(d, x, share.view.fit)
-        d = self.private.turn(d, job)
-        if self.plan.objective.carries:
+        if self.private.alternates:
+            d = self.private.turn(d, job)
+        if self._carries:
             with seeded(seed):
                 obj = self.plan.objective.carry(share.net, share.view.seen(x), batch, obj)
         return d, loc, obj

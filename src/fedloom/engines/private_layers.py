@@ -39,22 +39,23 @@ class PrivateLayers:
         """x (d,) with a client's own layers."""
         return x if self._kept is None else self._kept.filled(x, own)
 
-    def begun(self, share: Share, memory: Rec, buffers: Vec) -> tuple[Share, Vec]:
-        """What a client begins with: message and buffers, with its own layers in them."""
+    def begun(self, share: Share, memory: Rec) -> Share:
+        """What a client begins with: message and buffers with its own layers in them."""
         if self._kept is None:
-            return share, buffers
+            return share
         msg = share.msg._replace(x=self.filled(share.msg.x, memory.own))
-        return share._replace(msg=msg), self._kept.filled_buffers(buffers, memory.own)
+        buffers = self._kept.filled_buffers(share.buffers, memory.own)
+        return share._replace(msg=msg, buffers=buffers)
 
-    def ended(self, done: Done, buffers: Vec, before: Vec) -> Done:
+    def ended(self, done: Done, share: Share) -> Done:
         """A result with a client's own layers, where its steps ended, in its state, and with the
-        buffers after them; of those that are sent, private ones are the server's, `before`.
+        module's buffers after them; of those that are sent, private ones are the server's.
         """
-        kept = self._kept
+        kept, buffers = self._kept, share.net.buffers()
         if kept is None:
             return done._replace(buffers=buffers)
         index = kept.buffers.to(buffers.device)
-        sent = buffers.index_copy(0, index, before.index_select(0, index))
+        sent = buffers.index_copy(0, index, share.buffers.index_select(0, index))
         memory = done.memory._replace(own=kept.state(done.x, buffers))
         return done._replace(buffers=sent, memory=memory)
 

@@ -46,7 +46,7 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
         net.train()
         seed = key(fed.seed, "probe", 0, i)
         seed_torch(seed, x)
-        oracle = Gradient(plan, client.share(client.whole_view, rec(x=x)), Buffers())
+        oracle = Gradient(plan, client.share(client.whole_view, rec(x=x), buffers), Buffers())
         obj = client.first_memory(x, i).obj
         oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
         up = probed(plan.algorithm, x, oracle)
@@ -70,13 +70,13 @@ def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult
     what the clients answer, times their weights. losses: ask for their losses over all data
     instead, which go into Stats.loss; there are no nodes. Raises ClientError.
     """
-    msg, buffers, memories, cohort, round, first, _ = asked
-    out, shares = RangeResult([], {}, []), client.shares(msg, cohort, round)
+    msg, _, memories, cohort, round, first, _ = asked
+    out, shares = RangeResult([], {}, []), client.shares(asked)
     for place, i in enumerate(cohort, first):
         share = shares[client.fed.capacity(i)]
         with client.explained(i, round):
             memory = memories.get(i) or client.first_memory(msg.x, i, share.view)
-            share = client.receive(share, memory, buffers)
+            share = client.receive(share, memory)
             if losses:
                 out.stats.append(_loss(client, share, memory, i, round))
                 continue

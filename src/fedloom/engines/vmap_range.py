@@ -69,9 +69,9 @@ class VmapRange:
 
     def run_range(self, asked: Asked) -> RangeResult:
         """Train the clients of a range of the cohort. Raises ClientError."""
-        msg, _, memories, cohort, round, first, self.client.scale = asked
+        msg, _, memories, cohort, _, first, self.client.scale = asked
         out, at = RangeResult([], {}, []), 0
-        shares = self.client.shares(msg, cohort, round)
+        shares = self.client.shares(asked)
         while at < len(cohort):
             members = cohort[at : at + self.chunk]
             start = {
@@ -97,14 +97,14 @@ class VmapRange:
         """Train clients at once, which begin at place `first`. start: {client: its state}. Raises
         TooManyError, and then `out` is as it was.
         """
-        members, client, buffers, round = list(start), self.client, asked.buffers, asked.round
+        members, client, round = list(start), self.client, asked.round
         groups = self._groups(members)
         sent: dict[int, Done] = {}
         for group in groups:
             share = shares[self.fed.capacity(group[0])]
             with client.explained(group[0], round):
                 # what clients keep of the buffers is what the module came with: nobody changes it
-                client.receive(share, start[group[0]], buffers)
+                client.receive(share, start[group[0]])
                 loaded = share.net.buffers()
                 trained = self._together(share, start, group, round)
                 refuse_changes(share.net, loaded)
@@ -113,11 +113,10 @@ class VmapRange:
                     return
             for r, i in enumerate(group):
                 with client.explained(i, round):
-                    sent[i] = (
-                        client.send(trained.done(r), share, buffers, i, round)
-                        if trained
-                        else client.client_half(share, start[i], buffers, i, round)
-                    )
+                    if trained is None:
+                        sent[i] = client.client_half(share, start[i], i, round)
+                    else:
+                        sent[i] = client.send(trained.done(r), share, i, round)
         for place, i in enumerate(members, first):
             with client.explained(i, round):
                 share = shares[self.fed.capacity(i)]

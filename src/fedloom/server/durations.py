@@ -14,6 +14,7 @@ from ..core.net import Net
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec, tree, zeros
 from ..engines.base import one_thread
+from ..engines.client_results import Asked
 from ..engines.client_round import Client, Share
 from ..engines.summation import numbers
 from ..errors import ConfigError
@@ -74,7 +75,8 @@ class Durations:
         capacity = self._fed.capacity(client)
         if capacity not in self._sizes:
             with one_thread():
-                share = self._client.shares(msg, [client], 0)[capacity]
+                asked = Asked(msg, msg.x[:0], {}, [client], 0)
+                share = self._client.shares(asked)[capacity]
                 self._sizes[capacity] = share.down, self._up(share, msg.x)
         return self._sizes[capacity]
 
