@@ -119,11 +119,13 @@ def test_the_mean_by_name_is_no_setting_of_its_own(tmp_path: Any) -> None:
         experiment(algorithm=FedAvg(), aggregation="median").resume(tmp_path / "run")
 
 
+def _with_statistics() -> dict[str, Any]:
+    layers = torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)
+    return {"model": torch.nn.Sequential(*layers), "data": clusters(sizes=[4, 8, 12, 8, 4])}
+
+
 def test_running_statistics_go_through_the_rule_or_are_refused_by_name() -> None:
-    module = torch.nn.Sequential(
-        torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)
-    )
-    parts: dict[str, Any] = {"model": module, "data": clusters(sizes=[4, 8, 12, 8, 4])}
+    parts = _with_statistics()
     loop = [*trace(small(FedAvg(), aggregation=Median(), cohort=3, **parts), 1)][-1]
     rows = []
     for i in loop.cohorts.of(0):
@@ -145,6 +147,8 @@ def test_what_a_round_of_rows_costs_is_what_the_updates_cost() -> None:
     loop = [*trace(small(Scaffold(), aggregation="integer_ring"), 1)][-1]
     plain = [*trace(small(Scaffold()), 1)][-1]
     assert loop.ledger.up["delta"] == 2 * plain.ledger.up["delta"]
+    loop = [*trace(small(FedAvg(), aggregation="integer_ring", **_with_statistics()), 1)][-1]
+    assert loop.ledger.up["buffers"] == 8 * loop.ledger.answers * len(loop.buffers)
 
 
 class _Overwritten(NormBound):

@@ -95,7 +95,9 @@ class Aggregation(Part):
         return {}
 
     def billed(self, sent: dict[str, int], up: Rec) -> dict[str, int]:
-        """{field: bytes} of an update on the wire. sent: as it is without this aggregation."""
+        """{field: bytes} of an update on the wire. sent: as it is without this aggregation; up: has
+        the module's buffers too, as they travel.
+        """
         return sent
 
     def summary(self, state: Rec, rounds: int) -> Mapping[str, Any]:

@@ -160,9 +160,7 @@ class Client:
             up = share.wire.take(up) if self.private else up
             try:
                 read, sizes, link = self.coded(up, done.memory.link, share, round, i)
-                if self.private.buffer_bytes:
-                    sizes["buffers"] = self.private.buffer_bytes
-                sizes = sizes if self._rule is None else self._rule.billed(sizes, read)
+                sizes = self.billed(sizes, up, mine)
                 memory = done.memory._replace(link=link, last=float(round))
                 squares = self.plan.link.squares(up, link)  # a vector more, so before the sum
                 return Done(read, memory, *done[2:-3], sizes, squares)  # _replace takes longer
@@ -175,6 +173,15 @@ class Client:
         place: round, client.
         """
         return self.plan.link.deliver(up, state, share.wire, self.fed.seed, *place)
+
+    def billed(self, sizes: Sizes, up: Rec, buffers: Vec) -> Sizes:
+        """{field: bytes} of all that leaves a client with these sizes of an update."""
+        if size := self.private.buffer_bytes:
+            sizes["buffers"] = size
+        if self._rule is None:
+            return sizes
+        travelling = buffers[: size // buffers.element_size()]
+        return self._rule.billed(sizes, rec(**up._asdict(), buffers=travelling))
 
     def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the

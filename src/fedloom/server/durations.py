@@ -92,5 +92,4 @@ class Durations:
         up = share.wire.take(numbers(tree(typical, found)))
         link = plan.link.init(x, share.wire.layout, fed.seed)
         up, sent, _ = self._client.coded(up, link, share, 0, 0)
-        sent = sent if plan.aggregation.plain else plan.aggregation.billed(sent, up)
-        return sum(sent.values()) + self._client.private.buffer_bytes
+        return sum(self._client.billed(sent, up, self._net.init_buffers()).values())
