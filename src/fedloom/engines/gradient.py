@@ -180,10 +180,9 @@ class Gradient:
         objective = self.plan.objective
         try:
             return objective.mean(self.net, handle, self.batch, self.ref, self.memory)
-        except FedloomError:
-            raise
         except Exception as error:
-            error.add_note(blamed(objective))
+            if not isinstance(error, FedloomError):
+                error.add_note(blamed(objective))
             raise
 
 

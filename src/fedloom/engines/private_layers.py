@@ -35,15 +35,11 @@ class PrivateLayers:
             return {}
         return {"own": self._kept.state(x, self._net.init_buffers())}
 
-    def filled(self, x: Vec, own: Rec) -> Vec:
-        """x (d,) with a client's own layers."""
-        return x if self._kept is None else self._kept.filled(x, own)
-
     def begun(self, share: Share, memory: Rec) -> Share:
         """What a client begins with: message and buffers with its own layers in them."""
         if self._kept is None:
             return share
-        msg = share.msg._replace(x=self.filled(share.msg.x, memory.own))
+        msg = share.msg._replace(x=self._kept.filled(share.msg.x, memory.own))
         buffers = self._kept.filled_buffers(share.buffers, memory.own)
         return share._replace(msg=msg, buffers=buffers)
 

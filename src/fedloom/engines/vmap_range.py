@@ -69,35 +69,28 @@ class VmapRange:
 
     def run_range(self, asked: Asked) -> RangeResult:
         """Train the clients of a range of the cohort. Raises ClientError."""
-        msg, _, memories, cohort, _, first, self.client.scale = asked
-        out, at = RangeResult([], {}, []), 0
-        shares = self.client.shares(asked)
-        while at < len(cohort):
-            members = cohort[at : at + self.chunk]
+        msg, _, memories, cohort, *_, self.client.scale = asked
+        out, shares = RangeResult([], {}, []), self.client.shares(asked)
+        for at in range(0, len(cohort), self.chunk):
+            part = asked.range(at, at + self.chunk)
             start = {
                 i: memories.get(i)
                 or self.client.first_memory(msg.x, i, shares[self.fed.capacity(i)].view)
-                for i in members
+                for i in part.cohort
             }
             try:
-                self._run_chunk(out, shares, start, asked, first + at)
+                self._run_chunk(out, shares, start, part)
             except TooManyError:
-                raise self._too_many(shares, start, asked) from None
-            at += len(members)
+                raise self._too_many(shares, start, part) from None
         return out
 
     def _run_chunk(
-        self,
-        out: RangeResult,
-        shares: dict[float, Share],
-        start: dict[int, Rec],
-        asked: Asked,
-        first: int,
+        self, out: RangeResult, shares: dict[float, Share], start: dict[int, Rec], part: Asked
     ) -> None:
-        """Train clients at once, which begin at place `first`. start: {client: its state}. Raises
-        TooManyError, and then `out` is as it was.
+        """Train clients at once. start: {client: its state}; part: what these clients are asked.
+        Raises TooManyError, and then `out` is as it was.
         """
-        members, client, round = list(start), self.client, asked.round
+        members, client, round = list(start), self.client, part.round
         groups = self._groups(members)
         sent: dict[int, Done] = {}
         for group in groups:
@@ -109,7 +102,7 @@ class VmapRange:
                 trained = self._together(share, start, group, round)
                 refuse_changes(share.net, loaded)
                 if len(groups) == 1 and trained and self._all_in(trained):
-                    self._take_in(out, trained, share, members, round, first)
+                    self._take_in(out, trained, part)
                     return
             for r, i in enumerate(group):
                 with client.explained(i, round):
@@ -117,7 +110,7 @@ class VmapRange:
                         sent[i] = client.client_half(share, start[i], i, round)
                     else:
                         sent[i] = client.send(trained.done(r), share, i, round)
-        for place, i in enumerate(members, first):
+        for place, i in enumerate(members, part.first):
             with client.explained(i, round):
                 share = shares[self.fed.capacity(i)]
                 client.take_in(out, sent.pop(i), share, place, i, round)
@@ -134,7 +127,7 @@ class VmapRange:
                 torch.cuda.empty_cache()
             few = {i: start[i] for i in members[:fits]}
             with contextlib.suppress(TooManyError):
-                self._run_chunk(RangeResult([], {}, []), shares, few, asked, asked.first)
+                self._run_chunk(RangeResult([], {}, []), shares, few, asked.range(0, fits))
                 return ClientError(
                     f"round {asked.round + 1}: {len(members)} clients at once do not fit into the "
                     f"memory of {device}, and {fits} do; start anew with engine = vectorised:{fits}"
@@ -177,25 +170,15 @@ class VmapRange:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
         plan = self.plan
         plain = plan.rule is None and plan.private is None and not plan.link.codes
-        plain = plain and plan.aggregation.plain and not self.fed.hostile and self.client.scale == 1
-        plain = (
-            plain
-            and all(v is None or math.isfinite(v) for v in trained.losses)
-            and finite(trained.up)
-        )
-        return plain and finite(self.net.buffers())
+        if not plain or not plan.aggregation.plain or self.fed.hostile or self.client.scale != 1:
+            return False
+        whole = all(v is None or math.isfinite(v) for v in trained.losses)
+        return whole and finite(trained.up) and finite(self.net.buffers())
 
-    def _take_in(
-        self,
-        out: RangeResult,
-        trained: Trained,
-        share: Share,
-        members: list[int],
-        round: int,
-        first: int,
-    ) -> None:
+    def _take_in(self, out: RangeResult, trained: Trained, part: Asked) -> None:
         """Client.take_in for all of these clients at once."""
-        up, buffers = trained.up, share.net.buffers()
+        up, share = trained.up, trained.work.share
+        buffers = share.net.buffers()
         weight = up.weight.cpu().double()
         rows = rec(
             n=torch.ones_like(weight),
@@ -206,16 +189,15 @@ class VmapRange:
             uniform=tree(lambda v: v.cpu() if v.ndim == 1 else v, trained.uniform),
             buffers=up.weight[:, None] * buffers,
         )
-        push_rows(out.nodes, first, rows)
+        push_rows(out.nodes, part.first, rows)
         sent = nbytes(tree(lambda v: 0.0 if v.ndim == 1 else v[0], up))
         if buffers.numel():
             sent["buffers"] = buffers.nbytes
-        for r, i in enumerate(members):
-            steps, loss = len(self.fed.sizes(i)), trained.losses[r]
-            costs = trained.costs(r)
-            cost = Stats(i, True, loss, steps, costs[0], share.down, sent, None, *costs[1:])
-            out.memories[i] = trained.memory(r)._replace(last=float(round))
-            out.stats.append(cost)
+        for r, i in enumerate(part.cohort):
+            steps, (calls, *costs) = trained.work.steps[r], trained.costs(r)
+            counted = (trained.losses[r], steps, calls, share.down, sent, None)
+            out.stats.append(Stats(i, True, *counted, *costs))
+            out.memories[i] = trained.memory(r)._replace(last=float(part.round))
 
 
 def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) -> int:

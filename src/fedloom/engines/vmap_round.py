@@ -139,7 +139,7 @@ class VmapRound:
             for i, seed in zip(group, seeds, strict=True)
         ]
         own, obj = (_stack([*some], msg.x) for some in zip(*begun, strict=True))
-        filled = [self.private.filled(msg.x, memories[i].own) for i in group if self.private]
+        filled = [self.private.begun(share, memories[i]).msg.x for i in group if self.private]
         x = torch.stack(filled) if filled else ()
         numbered = torch.tensor(numbers, **like)  # (C, 7)
         self.first = _Client(own, numbered, (), x, both[:, K], obj, self.lr[:, 0])
