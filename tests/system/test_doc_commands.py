@@ -46,7 +46,7 @@ def test_a_command_of_a_page_is_one(page: str) -> None:
     """Its options are known, and the settings of a recipe."""
     for words in commands(section(page)):
         command: click.Command | None = cli
-        while isinstance(command, click.Group) and words:
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
             name, *words = words
             command = command.get_command(click.Context(cli), name)
         assert command is not None, f"{page}: {name}"

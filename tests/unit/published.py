@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedloom.errors import DataError
+from fedloom.errors import DataError, SettingError
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -20,8 +20,8 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def refused(call, *says):
-    """What a DataError says: one line with all of these in it."""
-    with pytest.raises(DataError) as error:
+    """What a DataError says, or the error of an option: one line with all of these in it."""
+    with pytest.raises((DataError, SettingError)) as error:
         call()
     message = str(error.value)
     assert "\n" not in message

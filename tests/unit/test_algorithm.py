@@ -214,7 +214,7 @@ USUAL = {  # the hyper-parameters that the pages of the methods name
     "feddyn": {"alpha": 0.1, "size_scaled": False},
     "fedsmoo": {"rho": 0.1, "beta": 10.0, "dynamic": True, "correction": True},
     "fafed": {"alpha": 0.9, "beta": 0.9, "rho": 0.01, "c": None, "ext": 1.0}
-    | {"precondition_first_step": False, "a_lag": False},
+    | {"precondition_first_step": False, "a_lag": False, "matrix": "coordinate"},
     "fedadagrad": {"server_lr": 0.03, "beta1": 0.0, "tau": 0.001, "v0": None},
     "fedadam": {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None},
     "fedyogi": {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None},

@@ -100,7 +100,7 @@ def test_a_configuration_says_what_the_server_does() -> None:
     [
         (["server=adma"], ["command line", "unknown server 'adma'", "did you mean 'adam'"]),
         (["server=adam", "server.lrr=1"], ["server 'adam' has no key 'lrr'", "did you mean 'lr'"]),
-        (["server=adam", "server.lr=-1"], ["command line, [server]", "(0, inf)", "-1"]),
+        (["server=adam", "server.lr=-1"], ["command line: server.lr", "(0, inf)", "-1"]),
         (["server=lookahead", "server.lam=1"], ["server.lam", "[0, 1)"]),
         (["server=lookahead", "server.inner=1"], ["has no key 'inner'"]),
         (["server=amsgrad", "server.eps=0"], ["[server]", "eps = 0 and start = 0"]),
