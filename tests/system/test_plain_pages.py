@@ -80,3 +80,6 @@ def test_a_released_section_of_the_changelog_has_at_most_30_lines() -> None:
     released = re.split(r"^## ", text, flags=re.MULTILINE)[2:]
     assert [s.splitlines()[0] for s in released if len(re.findall(r"\S.*\n", s)) > 30] == []
     assert len(released) >= 2
+    coming = re.split(r"^## ", text, flags=re.MULTILINE)[1]
+    heads = re.findall(r"^### .*", coming, flags=re.MULTILINE)
+    assert coming.startswith("Unreleased") and coming.count("\n") <= 110 and len(heads) <= 5
