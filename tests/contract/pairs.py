@@ -99,19 +99,19 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
         if b == "view" and other is not None and Trait.WHOLE_MODEL in one.traits:
             return other.name, one.method
         if b == "local" and one.traits & MOVES and (other.momentum or other.optimiser != "sgd"):
-            return "LocalOpt", name_of(one)
+            return "local.", name_of(one)
         if b == "local" and Trait.DIVIDES_BY_RATES in one.traits and other.optimiser != "sgd":
-            return "LocalOpt", name_of(one)
+            return "local.", name_of(one)
         if b == "server" and q == "prox" and Trait.DIVIDES_BY_RATES in one.traits:
             return "Prox", name_of(one)
         if b == "server" and q == "per step" and (one.traits & MOVES or averaged(one)):
             return "PerStep", name_of(one)
         ahead = Trait.STARTS_AHEAD in one.traits
         if b == "server" and ahead and q in ("momentum", "adam", "lookahead"):
-            return ("Lookahead" if q == "lookahead" else "ServerOpt"), name_of(one)
+            return "server=", name_of(one)
         several = Trait.SEVERAL_MODELS in one.traits
         if b == "server" and several and q in ("momentum", "adam", "lookahead"):
-            return ("Lookahead" if q == "lookahead" else "ServerOpt"), name_of(one)
+            return "server=", name_of(one)
         if b == "codec" and _is_ef21(other) and set(averaged(one)) - set(one.sent):
             return "EF21", one.method
         weighed = set(averaged(one)) - set(plain_means(one, traced(one, 2).up))
