@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom import FedAvg
 from fedloom.algorithm import Algorithm
 from fedloom.algorithms import Scaffold
 from fedloom.engines import Vectorised, threads, vectorised
-from fedloom.engines.threads import ENOUGH, Threads
+from fedloom.engines.threads import ENOUGH, Threads, repeatable
+from fedloom.models import mlp
 from tiny import results_agree, small
 
 
@@ -84,6 +85,38 @@ def test_a_step_that_writes_into_its_input_is_done_once_on_it() -> None:
     x = torch.ones(3)
     found = Threads(2).step("a", lambda v: v.add_(1), (x,), lambda: None)
     assert found is x and x.tolist() == [2.0] * 3
+
+
+class Counting(nn.Module):
+    """A layer that is another one at each call."""
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.calls: Tensor | int = 0
+        if buffer:
+            del self.calls
+            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return inputs / self.calls
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_a_network_that_keeps_something_from_call_to_call_is_computed_once(
+    buffer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads.Threads, "_both", lambda *_: pytest.fail("computed twice"))
+    monkeypatch.setattr(vectorised, "processors", lambda: 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        small(
+            FedAvg(), engine=Vectorised(3), model=nn.Sequential(nn.Linear(5, 3), Counting(buffer))
+        ).run()
+    finally:
+        torch.set_num_threads(before)
+    assert repeatable(mlp(6)) and not repeatable(Counting(buffer))
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Scaffold()])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..core.vector import as_bytes
@@ -27,6 +27,17 @@ ENOUGH = 3  # steps of a shape with equal bits, or, later, slow ones
 FASTER = 0.95  # times as long as with one thread: several must gain that much
 
 _log = logging.getLogger(__name__)
+
+
+def repeatable(module: nn.Module) -> bool:
+    """True if a step of a network may be computed twice: its layers are torch's and fedloom's, and
+    none counts its calls. A layer of a user's own may keep anything from one call to the next.
+
+    >>> repeatable(nn.Linear(2, 1)), repeatable(nn.BatchNorm1d(2))
+    (True, False)
+    """
+    known = all(type(m).__module__.startswith(("torch.nn.", "fedloom.")) for m in module.modules())
+    return known and all(b.is_floating_point() for b in module.buffers())
 
 
 @dataclass

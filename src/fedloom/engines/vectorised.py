@@ -17,7 +17,7 @@ from .client_results import Asked
 from .client_round import RangeResult
 from .prefetch import Prefetcher
 from .serial import InProcess
-from .threads import Threads
+from .threads import Threads, repeatable
 from .vmap_range import VmapRange, default_chunk
 from .vmap_refusals import refuse_model
 
@@ -48,7 +48,7 @@ class Vectorised(InProcess):
         self._chunks = VmapRange(plan, fed, net, self.chunk)
         self._client = self._chunks.client
         self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
-        if net.device.type == "cpu":
+        if net.device.type == "cpu" and repeatable(net.module):
             self._chunks.threads = Threads(min(torch.get_num_threads(), processors()))
 
     def _train(self, asked: Asked) -> RangeResult:
