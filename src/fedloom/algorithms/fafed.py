@@ -9,21 +9,21 @@ from ..core.hyper import Decay, NonNegative, Positive, Share, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 from .base import own_previous
 
+Matrix = Literal["coordinate", "global", "norm"]
+
 
 class FAFED(LocalSGD):
     """FAFED (Wu et al., AAAI 2023, Algorithm 2): STORM at every client, A = sqrt(v) + rho for all.
 
     server: x, m (momentum), v (second moment), lr (rate of the last step), first (1 before round 1)
     client: prev (own last but one point)        up: delta, m, v
-    matrix: v holds the squares of each coordinate; "global" and "norm" have one number for all, a
-    mean of ||g||^2 that forgets (beta), or its sum as AdaGrad-Norm's, and send two thirds.
+    matrix: v is of each coordinate; of ||g||^2, a mean ("global") or a sum ("norm": AdaGrad-Norm).
     Paper symbols: A_t -> sqrt(msg.v) + rho, fixed within a round; alpha_(t+1) = c eta_t^2 with c.
     Differs from the paper: partial cohorts, and K_i steps of each client's own (own_previous). The
     last local move is the server's, so that it uses the new A (lines 10-12): a client sends its
     last but one point. delta, m and v are weighted as the experiment says; the paper has plain
     means. The authors' code: a_lag (that step's A is still the old one), ext 0.95.
-    alpha: the paper tries 0.1 and 0.9 and does not say which it took, and its code has 0.1. With
-    that its Fashion-MNIST experiment ends four points lower (docs/results/zoo.md), hence 0.9.
+    alpha: the paper tries 0.1 and 0.9; with its code's 0.1 Fashion-MNIST ends four points lower.
     Reference: https://arxiv.org/abs/2212.00974
     """
 
@@ -43,9 +43,7 @@ class FAFED(LocalSGD):
     beta: Decay = hyper(0.9, "decay of the second moment", "experiments: {0.1, 0.9}")
     rho: Positive = hyper(0.01, "added to the root of the second moment", "experiments: 0.01")
     c: NonNegative | None = hyper(None, "alpha = c eta^2 instead", "Theorem 2; None: constant")
-    matrix: Literal["coordinate", "global", "norm"] = hyper(
-        "coordinate", "what A is made of", "below Algorithm 2: a global rate, AdaGrad-Norm"
-    )
+    matrix: Matrix = hyper("coordinate", "what A is made of", "below Algorithm 2")
     ext: Share = hyper(1.0, "factor of the old gradient", "1: the paper; 0.95: its authors' code")
     precondition_first_step: bool = hyper(False, "divide line 3 by A too", "as printed: no")
     a_lag: bool = hyper(False, "the server steps by the old A", "line 10: False; the code: True")
