@@ -167,6 +167,7 @@ docs: $(INSTALLED)
 
 results: $(INSTALLED)
 	$(RUN)/python benchmarks/papers/pages.py
+	$(RUN)/python benchmarks/papers/tables.py
 
 # Lines of a table come from one commit: TAG, checked out beside the working tree.
 HOURS ?= 8

@@ -13,8 +13,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from evidence.lines import RESULTS
-from tables import LINES
+from study import LINES, RESULTS
 
 from fedloom.papers import ENTRIES, Protocol
 from fedloom.papers.board import shown

@@ -1,10 +1,11 @@
-"""The result pages: zoo.md, compression.md and submodels.md from the lines in docs/results.
+"""The result pages of our own studies, from the lines in docs/results.
 
     python benchmarks/papers/pages.py [NAME ...] [--lines FOLDER] [--out FOLDER]
 
-NAME is zoo, compression or submodels; without one all three. Tables, claims and pictures are made
-from NAME.jsonl; what is written by hand is in docs/results/words/NAME.md. Lines that are not there
-yet are said to be missing. --lines reads them from another folder, --out writes elsewhere.
+NAME is zoo, compression, submodels, robust or private; without one all. Tables, claims and
+pictures are made from the lines; what is written by hand is in docs/results/words/NAME.md. Lines
+that are not there yet are said to be missing. --lines reads them from another folder, --out writes
+elsewhere.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from evidence import compression, compression_runs, submodel_runs, submodels, zoo, zoo_runs
-from evidence.lines import RESULTS, read
+from evidence import aggregation, compression, submodels, zoo
 from evidence.page import Page
+from study import RESULTS, STUDIES, Study
 
 from fedloom.errors import DataError, FedloomError, did_you_mean
 
 MAKERS = {
-    "zoo": (zoo.make, zoo_runs.needs),
-    "compression": (compression.make, compression_runs.needs),
-    "submodels": (submodels.make, submodel_runs.needs),
+    "zoo": zoo.make,
+    "compression": compression.make,
+    "submodels": submodels.make,
+    "robust": aggregation.robust,
+    "private": aggregation.private,
 }
 
 
@@ -29,23 +32,22 @@ def page(name: str, lines: Path = RESULTS) -> Page:
     """A page from the lines of a folder; a missing file is no lines yet. Raises DataError for an
     unknown name, a folder that is not there, or lines that cannot be read.
     """
-    if name not in MAKERS:
-        raise DataError(f"there is no page '{name}'. {did_you_mean(name, MAKERS)}")
+    if name not in STUDIES:
+        raise DataError(f"there is no page '{name}'. {did_you_mean(name, STUDIES)}")
     if not lines.is_dir():
         raise DataError(f"there is no folder '{lines}'; --lines takes the one with {name}.jsonl")
-    make, needs = MAKERS[name]
     words = (RESULTS / "words" / f"{name}.md").read_text(encoding="utf-8")
-    return make(read(lines / f"{name}.jsonl", needs), words)
+    return MAKERS[name](Study(name, lines), words)
 
 
 def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MAKERS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(STUDIES))
     parser.add_argument("--lines", type=Path, default=RESULTS, help="folder with NAME.jsonl")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for pages and pictures")
     options = parser.parse_args()
-    for name in options.names or MAKERS:
+    for name in options.names or STUDIES:
         for file in page(name, options.lines).write(options.out):
             print(file)
 

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.command import as_command
-from evidence.lines import RESULTS
 from evidence.page import MISSING, per_cent, points_of
 from evidence.page import table as markdown
 from evidence.traffic import sent_by
+from study import LINES, RESULTS
 
 from fedloom.cli.paper_pages import page as printed
 from fedloom.core.curves import at, at_equal
@@ -34,7 +33,6 @@ from fedloom.report.paper_figures import save_pictures
 from fedloom.report.statistics import Paired, corrected, paired
 from fedloom.report.style import Picture
 
-LINES = RESULTS / "papers"
 HEAD = """<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->
 
 # The papers' tables
@@ -224,4 +222,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    main()

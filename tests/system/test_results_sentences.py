@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from results_lines import RESULTS, SCRIPTS, load
+from results_lines import RESULTS
 from scipy.stats import ttest_1samp
 
 from fedloom.papers import ENTRIES
 from fedloom.papers.board import shown
 from fedloom.papers.lines import NAME, read
 
-PAGES = load("results_pages", SCRIPTS / "pages.py")
-LINES, ZOO_RUNS, COMPRESSION, SUBMODELS, PUBLISHED = (
+ZOO_RUNS, SUBMODELS, PUBLISHED = (
     importlib.import_module(f"evidence.{name}")
-    for name in ("lines", "zoo_runs", "compression_runs", "submodel_runs", "published")
+    for name in ("zoo_runs", "submodel_runs", "published")
 )
+STUDY = importlib.import_module("study")
 
 
 def words(name: str) -> str:
@@ -59,15 +59,14 @@ def clear(ours: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> set[s
 
 # --------------------------------------------------------------------------------------------- zoo
 @functools.cache
-def zoo_lines() -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = LINES.read(RESULTS / "zoo.jsonl", ZOO_RUNS.needs)
-    return lines
+def zoo(part: str) -> Any:
+    return ZOO_RUNS.Zoo(STUDY.Study("zoo"), part, (part,))
 
 
 @functools.cache
-def zoo(part: str) -> Any:
-    methods = {"dirichlet": "METHODS", "higher": "HIGHER"}[part]
-    return ZOO_RUNS.Zoo(getattr(LINES.script("zoo"), methods), zoo_lines(), part, (part,))
+def zoo_lines() -> list[dict[str, Any]]:
+    text = (RESULTS / "zoo.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def ends(name: str, part: str = "dirichlet") -> list[float]:
@@ -84,7 +83,7 @@ def ends(name: str, part: str = "dirichlet") -> list[float]:
 
 
 def rivals_of(paper: str, part: str = "dirichlet") -> dict[str, list[float]]:
-    (column,) = [c for c in PUBLISHED.ZOO if c.own == paper]
+    (column,) = [c for c in PUBLISHED.columns(zoo(part).study) if c.own == paper]
     return {v: ends(v, part) for n in column.values if (v := zoo(part).variant(n)) and n != paper}
 
 
@@ -123,7 +122,7 @@ def test_rounds_to_a_target_lie_between_evaluations() -> None:
     def rounds(name: str) -> float:
         found = []
         for line in zoo("dirichlet").finished(name, "dirichlet").values():
-            places, values = zip(*line["curve"], strict=True)
+            places, values = zip(*line["curves"]["curve"], strict=True)
             total = weight = 0.0
             average, before = [], 0
             for t, a in zip(places, values, strict=True):
@@ -321,13 +320,12 @@ def test_sentences_on_fedacgs_table_4() -> None:
 # -------------------------------------------------------------------------------------- sub-models
 def test_sentences_on_sub_models() -> None:
     text, front, readme = words("submodels"), words("results"), words("README")
-    part = SUBMODELS.Part("main", LINES.read(RESULTS / "submodels.jsonl", SUBMODELS.needs))
+    part = SUBMODELS.Part("main", STUDY.Study("submodels"))
 
     def ends_of(method: str, column: str, last: int = 0) -> list[float]:
         out = []
         for line in part.runs(method).values():
-            curve = line["curves"][column]
-            values = [curve[t] for t in sorted(curve, key=int)]
+            values = [v for _, v in line["curves"][column]]
             out.append(fmean(values[-last:]) if last else tenth(values))
         return out
 

@@ -9,16 +9,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from results_lines import RESULTS, SCRIPTS, load, sub_line, zoo_line, zoo_lines
 
+from fedloom.core.commit import commit
+from fedloom.papers.lines import made_by
 from fedloom.report.statistics import Paired
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
-PAGE, LINES, ZOO_RUNS, SUBMODELS = (
-    importlib.import_module(f"evidence.{name}")
-    for name in ("page", "lines", "zoo_runs", "submodel_runs")
+PAGE, ZOO_RUNS, SUBMODELS = (
+    importlib.import_module(f"evidence.{name}") for name in ("page", "zoo_runs", "submodel_runs")
 )
+STUDY = importlib.import_module("study")
 
 
 # -------------------------------------------------------------------------------------- Student's t
@@ -37,8 +38,9 @@ def test_a_bound_is_tested_and_not_only_the_mean() -> None:
 
 
 # ------------------------------------------------------------------------------ what is not judged
-def zoo_of(lines: list[dict[str, Any]]) -> Any:
-    return ZOO_RUNS.Zoo(LINES.script("zoo").METHODS, lines)
+def zoo_of(folder: Path, lines: list[dict[str, Any]]) -> Any:
+    (folder / "zoo.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return ZOO_RUNS.Zoo(STUDY.Study("zoo", folder))
 
 
 def test_another_weight_decay_is_said_and_no_sign_claimed(tmp_path: Path) -> None:
@@ -57,14 +59,19 @@ def test_another_weight_decay_is_said_and_no_sign_claimed(tmp_path: Path) -> Non
     assert row.endswith("| not judged: weight_decay 0.0001 against 0.001 |")
 
 
-def test_settings_that_are_no_methods_are_compared() -> None:
-    zoo = zoo_of(zoo_lines())
+def test_settings_that_are_no_methods_are_compared(tmp_path: Path) -> None:
+    zoo = zoo_of(tmp_path, zoo_lines())
     assert zoo.unequal("FAFED") == "clip none against 10"
     assert zoo.unequal("FAFED", "STEM") == ""
     assert zoo.unequal("FedACG") == ""
 
 
-def test_fewest_rounds_in_every_seed_means_every_seed() -> None:
+def test_fewest_rounds_in_every_seed_means_every_seed(tmp_path: Path) -> None:
+    def part_of(lines: list[dict[str, Any]]) -> Any:
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (tmp_path / "submodels.jsonl").write_text(text)
+        return SUBMODELS.Part("main", STUDY.Study("submodels", tmp_path))
+
     # means 20 and 30, but level in the second seed
     lines = []
     for seed, (ours, theirs) in enumerate(((20, 40), (20, 20), (20, 30))):
@@ -72,17 +79,17 @@ def test_fewest_rounds_in_every_seed_means_every_seed() -> None:
             line = sub_line(method, seed, 0.8, [f"submodel={method.lower()}"])
             line["curves"]["test_accuracy@0.25"] = {"10": 0.1, str(at): 0.9}
             lines.append(line)
-    part = SUBMODELS.Part("main", lines)
+    part = part_of(lines)
     claims = importlib.import_module("evidence.submodel_claims")
     (case,) = claims._rounds(part).cases
     assert case.verdict == "open", "two rules have no run"
     for rule, own in (("FedRolex", ["submodel=fedrolex"]), ("ScaleFL", None)):
-        own = own or LINES.script("submodels").PARTS["main"][0][rule]
+        own = own or [*part.table.rows[rule]]
         for seed in range(3):
             line = sub_line(rule, seed, 0.8, own)
             line["curves"]["test_accuracy@0.25"] = {"10": 0.1}
             lines.append(line)
-    (case,) = claims._rounds(SUBMODELS.Part("main", lines)).cases
+    (case,) = claims._rounds(part_of(lines)).cases
     assert case.verdict == "no"
 
 
@@ -102,32 +109,24 @@ def test_lines_say_version_and_commit(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (package / "__init__.py").write_text("x = 1\n")
     (results / "zoo.jsonl").write_text("{}\n")
-    assert LINES.commit(package) is None
+    assert commit(package) is None
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "one")
     head = git("rev-parse", "HEAD")
-    assert LINES.commit(package) == head
+    assert commit(package) == head
     with (results / "zoo.jsonl").open("a") as file:
         file.write("{}\n")  # a finished run changes the lines, not the code
-    assert LINES.commit(package) == head
+    assert commit(package) == head
     (package / "__init__.py").write_text("x = 2\n")
-    assert LINES.commit(package) == f"{head}+dirty"
+    assert commit(package) == f"{head}+dirty"
     installed = tmp_path / ".venv" / "fedloom"
     installed.mkdir(parents=True)
     (installed / "__init__.py").touch()
-    assert LINES.commit(installed) is None
-    found = LINES.made_by()
+    assert commit(installed) is None
+    found = made_by()
     assert list(found) == ["version", "commit"]
     assert found["version"] == fedloom.__version__
-
-
-def test_old_lines_without_them_are_valid(tmp_path: Path) -> None:
-    old = zoo_lines()[0]
-    new = zoo_lines()[1] | {"version": "0.1.0", "commit": None}
-    assert "commit" not in old
-    (tmp_path / "zoo.jsonl").write_text(f"{json.dumps(old)}\n{json.dumps(new)}\n")
-    assert len(LINES.read(tmp_path / "zoo.jsonl", ZOO_RUNS.needs)) == 2
 
 
 # ------------------------------------------------------------------------------ committed verdicts
@@ -140,7 +139,7 @@ def by_hand(values: list[float]) -> float:
 
 
 def test_every_sign_on_the_page_follows_from_the_lines() -> None:
-    zoo = zoo_of(LINES.read(RESULTS / "zoo.jsonl", ZOO_RUNS.needs))
+    zoo = ZOO_RUNS.Zoo(STUDY.Study("zoo"))
     text = (RESULTS / "zoo.md").read_text(encoding="utf-8")
     blocks = text.split("### Less FedAvg, in points: ")[1:]
     assert len(blocks) == 3, "of three papers"
@@ -183,7 +182,9 @@ def lately(study: Any, name: str, base: str) -> list[float]:
     """A method less another in three seeds: the means of the last tenth of evaluations."""
     ends = []
     for one in (name, base):
-        curves = [[a for _, a in x["curve"]] for x in study.finished(one, study.tuned).values()]
+        curves = [
+            [a for _, a in x["curves"]["curve"]] for x in study.finished(one, study.tuned).values()
+        ]
         ends.append([sum(c[-(len(c) // 10) :]) / (len(c) // 10) for c in curves])
     assert len(ends[0]) == len(ends[1]) == 3
     return [a - b for a, b in zip(*ends, strict=True)]
@@ -194,47 +195,3 @@ def holm_by_hand(p: dict[str, float]) -> dict[str, float]:
     for rank, name in enumerate(sorted(p, key=lambda n: p[n])):
         least = out[name] = max(least, min(1.0, (len(p) - rank) * p[name]))
     return out
-
-
-def test_the_better_of_two_rates_is_compared_with_fedavgs_best() -> None:
-    fair = importlib.import_module("evidence.zoo_fair")
-    script = LINES.script("zoo")
-    runs = []
-
-    def add(part: str, name: str, tried: dict[str, float], emas: tuple[float, ...]) -> None:
-        methods = script.METHODS if part == "dirichlet" else script.HIGHER
-        key = methods[name].tried.partition("=")[0]
-        best = max(tried, key=lambda v: tried[v])
-        lines = [zoo_line(name, "tuning", key, v, last_validation=a) for v, a in tried.items()]
-        lines += [
-            zoo_line(name, "final", key, best, seed=s, last_ema=e) for s, e in enumerate(emas)
-        ]
-        runs.extend(line | {"part": part} for line in lines)
-
-    low, high, best = (0.80, 0.81, 0.82), (0.83, 0.84, 0.85), (0.86, 0.875, 0.88)
-    add("dirichlet", "FedAvg", {"0.05": 0.1, "0.1": 0.2, "0.2": 0.3}, low)
-    add("dirichlet", ZOO_RUNS.OWN_RATE, {"0.3": 0.4, "0.4": 0.6, "0.5": 0.5}, high)
-    add("dirichlet", "FedACG", {"0.8": 0.1, "0.85": 0.2, "0.9": 0.1}, low)
-    assert not fair.section(zoo_of(runs), _high(runs)), "FedACG is not tuned at 0.4 yet"
-    add("higher", "FedACG", {"0.8": 0.1, "0.85": 0.2, "0.9": 0.7}, best)
-    add("higher", "FedDyn", {"0.001": 0.1, "0.01": 0.2, "0.1": 0.7}, best)
-    found = fair.Fair(zoo_of(runs), _high(runs))
-    assert found.names() == ["FedACG"], "FedDyn was tuned at one rate only"
-    assert found.entered("FedACG").tuned == "lam 0.9 at rate 0.4"
-    assert found.base("FedACG").tuned == "lr 0.4"
-    gaps = [a - b for a, b in zip(best, high, strict=True)]
-    assert found.gap("FedACG").mean == pytest.approx(sum(gaps) / 3)
-    _, _, rows, missing = fair.section(zoo_of(runs), _high(runs))
-    assert rows.splitlines()[-1].endswith("| as there |  |  |")
-    assert by_hand(gaps) < 0.05 and f"| {by_hand(gaps):.3f} |" in rows.splitlines()[-1]
-    assert "FedDyn" in missing
-    # a decay of its own needs FedAvg with that decay
-    for part in ("dirichlet", "higher"):
-        add(part, "FedCM, alpha 0.1", {"0.0001": 0.7, "0.0003": 0.2, "0.001": 0.1}, best)
-    assert fair.Fair(zoo_of(runs), _high(runs)).gap("FedCM, alpha 0.1") is None
-    add("higher", fair.OTHER_DECAY, {"0.2": 0.1, "0.4": 0.2, "0.8": 0.1}, best)
-    assert fair.Fair(zoo_of(runs), _high(runs)).gap("FedCM, alpha 0.1").mean == 0
-
-
-def _high(lines: list[dict[str, Any]]) -> Any:
-    return ZOO_RUNS.Zoo(LINES.script("zoo").HIGHER, lines, "higher", ("higher",))

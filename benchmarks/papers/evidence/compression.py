@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from study import Study
+
+from fedloom.papers.lines import Line
 from fedloom.report.tables import fixed
 
 from .compression_claims import BUDGETS, claims
@@ -15,21 +18,16 @@ from .compression_runs import (
     after,
     by_both_ways,
     by_uplink,
-    label,
     late,
     sent,
     share,
 )
-from .lines import Line
 from .page import MISSING, Page, Plot, mib, per_cent, table
 
 
-def state(runs: Runs) -> str:
+def state(study: Study) -> str:
     """What is there, and what is not."""
-    missing = [n for n in runs.plan if n not in runs.by_name]
-    said = f"- {len(runs.plan) - len(missing)} of {len(runs.plan)} planned runs are finished."
-    said += f"\n- Missing: {'; '.join(missing)}." if missing else ""
-    return said + (
+    return study.state() + (
         "\n- Not among the runs: Figure 2's baseline, FedAvg with one local step; p=10; CFedAvg's "
         "experiments on CIFAR-10; further seeds."
     )
@@ -69,7 +67,7 @@ def ways(runs: Runs, p: int) -> str:
     rows, plain = [], runs.fashion(p, "uncompressed")
     for way in runs.ways:
         if line := runs.fashion(p, way):
-            row = _row(label(way), line, plain)
+            row = _row(way, line, plain)
             rows.append([*row, f"{share(line['changes']):g}"])
     return table(["way", *HEAD, "nominal"], rows)
 
@@ -93,7 +91,7 @@ def budgets(runs: Runs) -> str:
             if line := runs.fashion(p, way):
                 curves = [by_uplink(line, true) for true in (False, True)]
                 cells = [per_cent(after(c, b)) for c in curves for b in BUDGETS]
-                rows.append([str(p), label(way), *cells])
+                rows.append([str(p), way, *cells])
     return table(head, rows, texts=2)
 
 
@@ -104,14 +102,14 @@ def both_ways(runs: Runs) -> str:
         for way in FEEDBACK:
             if line := runs.fashion(p, way):
                 cells = [per_cent(after(by_both_ways(line), b)) for b in BOTH]
-                rows.append([str(p), label(way), *cells])
+                rows.append([str(p), way, *cells])
     return table(["p", "way", *(f"{b:g}" for b in BOTH)], rows, texts=2)
 
 
-def make(lines: Sequence[Line], words: str) -> Page:
+def make(study: Study, words: str) -> Page:
     """The page."""
-    runs = Runs(lines)
-    parts: list[str | Plot] = ["## What there is", state(runs)]
+    runs = Runs(study)
+    parts: list[str | Plot] = ["## What there is", state(study)]
     if runs.by_name:
         parts += ["## CFedAvg's and FedACG's claims", *claims(runs)]
     shown = [p for p in CLASSES if runs.any_of(p)]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from fedloom.papers.lines import Line
 from fedloom.report.statistics import Paired
 
-from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, after, by_uplink, label, late
-from .lines import Line
+from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, after, by_uplink, late
 from .page import Case, Claim, Verdict, claims_table, judged, per_cent, said
 
 NEAR = 0.02  # within two points: "almost the same"
 SAVED = 0.98  # "about 99 %", positions included
-CODED, KINDS = FEEDBACK[1:], ("topk", "dropping")
-LOST = ("topk .99", "dropping .99")  # also run without feedback
+CODED, KINDS = FEEDBACK[1:], ("Top-k", "RD")
+LOST = ("Top-k .99", "RD .99")  # also run without feedback
 BUDGETS = (0.5, 1.0, 2.0)  # model sizes that a client has sent
 
 
@@ -76,18 +76,18 @@ def _ordered(values: Sequence[float | None], digits: int, unit: str = "") -> Cas
 
 def _accuracy(runs: Runs) -> Iterator[Claim]:
     where = "CFedAvg, section 5, 2-a, Figure 1"
-    for way in ("topk .9", "topk .99"):
+    for way in ("Top-k .9", "Top-k .99"):
         cases = []
         for p in CLASSES:
             cases.append(Case(f"p={p}", *_near(runs.fashion(p, way), runs.fashion(p, PLAIN))))
-        says = f"{label(way)} is almost as good as no compression: within two points, or better"
+        says = f"{way} is almost as good as no compression: within two points, or better"
         yield Claim(says, where, cases)
-    cases = _pairs(runs.late, "dropping .9", "dropping .99")
+    cases = _pairs(runs.late, "RD .9", "RD .99")
     yield Claim("RD becomes worse from .9 to .99", where, cases)
     for comp in (".9", ".99"):
         says = f"Top-k is better than RD at the same compression, {comp}"
-        yield Claim(says, "CFedAvg, B.1", _pairs(runs.late, f"topk {comp}", f"dropping {comp}"))
-    a, b = runs.late(1, "dropping .99"), runs.late(1, PLAIN)
+        yield Claim(says, "CFedAvg, B.1", _pairs(runs.late, f"Top-k {comp}", f"RD {comp}"))
+    a, b = runs.late(1, "RD .99"), runs.late(1, PLAIN)
     failed = None if a is None or b is None else a < b / 2
     numbers = "" if failed is None else f"{per_cent(a)} against {per_cent(b)}"
     yield Claim("RD .99 fails at p=1", "CFedAvg, B.1, Figure 4", [Case("", said(failed), numbers)])
@@ -96,14 +96,14 @@ def _accuracy(runs: Runs) -> Iterator[Claim]:
 def _feedback(runs: Runs) -> Iterator[Claim]:
     for way in LOST:
         pair = way, f"{way}, no feedback"
-        says = f"{label(way)} is better with error feedback than without"
+        says = f"{way} is better with error feedback than without"
         where = "CFedAvg, section 5, 2-b, Figures 1, 6, 7"
         yield Claim(says, where, _pairs(runs.late, *pair))
         gaps: list[float | None] = []
         for p in CLASSES:
             a, b = (runs.late(p, w) for w in pair)
             gaps.append(None if a is None or b is None else 100 * (a - b))
-        says = f"The gap of {label(way)} grows as p falls"
+        says = f"The gap of {way} grows as p falls"
         yield Claim(says, "CFedAvg, section 5, 2-b", [_ordered(gaps, 2, " points")])
 
 
@@ -112,12 +112,12 @@ def _shape(runs: Runs) -> Iterator[Claim]:
     says = "Without compression the curve zigzags, the more the smaller p (roughness)"
     yield Claim(says, where, [_ordered([runs.shakes(p, PLAIN) for p in CLASSES], 2)])
     smooth, better = [], []
-    for way in ("dropping .9", "topk .99"):
+    for way in ("RD .9", "Top-k .99"):
         a, b = runs.shakes(1, way), runs.shakes(1, PLAIN)
         less = None if a is None or b is None else a < b
         numbers = "" if less is None else f"{a:.2f} against {b:.2f}"
-        smooth.append(Case(label(way), said(less), numbers))
-        better.append(_case(label(way), runs.average(1, way), runs.average(1, PLAIN)))
+        smooth.append(Case(way, said(less), numbers))
+        better.append(_case(way, runs.average(1, way), runs.average(1, PLAIN)))
     says = "At p=1 compression with feedback is smoother than none (roughness)"
     yield Claim(says, where, smooth)
     says = "At p=1 they converge better than without compression (mean accuracy over the rounds)"
@@ -132,7 +132,7 @@ def _errors(runs: Runs) -> Iterator[Claim]:
             ratio = runs.error(p, way)
             found = None if ratio is None else ratio > 1
             numbers = "" if ratio is None else f"{ratio:.1f}"
-            cases.append(Case(f"{label(way)}, p={p}", said(found), numbers))
+            cases.append(Case(f"{way}, p={p}", said(found), numbers))
     yield Claim("The error is larger than the update: ‖e‖² / ‖Δ‖² above 1", where, cases)
     cases = []
     for kind in KINDS:
@@ -140,7 +140,7 @@ def _errors(runs: Runs) -> Iterator[Claim]:
             a, b = runs.error(p, f"{kind} .99"), runs.error(p, f"{kind} .9")
             more = None if a is None or b is None else a > b
             numbers = "" if more is None else f"{a:.1f} against {b:.1f}"
-            cases.append(Case(f"{label(kind)}, p={p}", said(more), numbers))
+            cases.append(Case(f"{kind}, p={p}", said(more), numbers))
     yield Claim("‖e‖² / ‖Δ‖² is larger at .99 than at .9", where, cases)
     for comp, says in ((".9", "is bounded at .9"), (".99", "keeps growing at .99")):
         cases = []
@@ -149,10 +149,10 @@ def _errors(runs: Runs) -> Iterator[Claim]:
                 end = runs.grows(p, f"{kind} {comp}")
                 seen = None if end is None else end[1] == (comp == ".99")
                 numbers = f"x {end[0]:.2f}" if end else ""
-                cases.append(Case(f"{label(kind)}, p={p}", said(seen), numbers))
+                cases.append(Case(f"{kind}, p={p}", said(seen), numbers))
         yield Claim(f"‖e‖² {says}", where, cases)
     for way in CODED:
-        says = f"‖e‖² / ‖Δ‖² of {label(way)} is larger the smaller p"
+        says = f"‖e‖² / ‖Δ‖² of {way} is larger the smaller p"
         yield Claim(says, "CFedAvg, B.2", [_ordered([runs.error(p, way) for p in CLASSES], 1)])
 
 
@@ -164,7 +164,7 @@ def _uplink(runs: Runs) -> Iterator[Claim]:
             for way in FEEDBACK:
                 line = runs.fashion(5, way)
                 values[way] = after(by_uplink(line, true), budget) if line else None
-            numbers = ", ".join(f"{label(w)} {per_cent(v)}" for w, v in values.items() if v)
+            numbers = ", ".join(f"{w} {per_cent(v)}" for w, v in values.items() if v)
             kinds = ([v or 0.0 for w, v in values.items() if w.startswith(k)] for k in KINDS)
             best = [max(found) for found in kinds]
             whole = all(runs.fashion(5, w) for w in FEEDBACK)
@@ -178,7 +178,7 @@ def _uplink(runs: Runs) -> Iterator[Claim]:
 
 def _mnist(runs: Runs) -> Claim:
     says, where = "MNIST, CFedAvg's network, p=1, Top-k .99", "CFedAvg, section 5, 2-a"
-    plain, coded = (runs.by_name.get(f"mnist p=1, {w}") for w in (PLAIN, "topk .99"))
+    plain, coded = (runs.by_name.get(f"mnist p=1, {w}") for w in (PLAIN, "Top-k .99"))
     if plain is None or coded is None:
         return Claim(says, where, [Case("", "open")])
     saved = 1 - coded["bytes_up"] / plain["bytes_up"]

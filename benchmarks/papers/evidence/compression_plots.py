@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedloom.papers.series import points
 from fedloom.report.style import Style
 
-from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, label, late
+from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, late
 from .drawing import Axis, Panel, Trace, panels
-from .numbers import band, points
+from .numbers import band
 from .page import Plot, per_cent
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 LOOK: Mapping[str, Style] = {
     PLAIN: Style("#000000", "-"),
-    "topk .9": Style("#0072B2", "-"),
-    "topk .99": Style("#0072B2", "--"),
-    "dropping .9": Style("#D55E00", "-"),
-    "dropping .99": Style("#D55E00", "--"),
-    "topk .99, no feedback": Style("#56B4E9", "-."),
-    "dropping .99, no feedback": Style("#E69F00", "-."),
+    "Top-k .9": Style("#0072B2", "-"),
+    "Top-k .99": Style("#0072B2", "--"),
+    "RD .9": Style("#D55E00", "-"),
+    "RD .99": Style("#D55E00", "--"),
+    "Top-k .99, no feedback": Style("#56B4E9", "-."),
+    "RD .99, no feedback": Style("#E69F00", "-."),
 }
 WITHOUT = (PLAIN, *(w for w in LOOK if ".99" in w))
 ROUNDS = Axis("rounds", low=0)
@@ -49,7 +50,7 @@ def fashion(runs: Runs) -> list[str | Plot]:
     ):
         found = [(p, w) for p in CLASSES for w in ways if runs.fashion(p, w)]
         if found:
-            last = "; ".join(f"p={p}, {label(w)} {per_cent(runs.late(p, w))}" for p, w in found)
+            last = "; ".join(f"p={p}, {w} {per_cent(runs.late(p, w))}" for p, w in found)
             alt = f"Test accuracy and training loss by round, {says}. {LATE}: {last}"
             out.append(Plot(f"compression-{name}", alt, partial(_rounds, runs, ways)))
     return out
@@ -57,9 +58,9 @@ def fashion(runs: Runs) -> list[str | Plot]:
 
 def _rounds(runs: Runs, ways: Sequence[str]) -> Figure:
     grid, shown = [], [p for p in CLASSES if any(runs.fashion(p, w) for w in ways)]
-    for key, said in (("test_accuracy", "accuracy"), ("train_loss", "training loss")):
+    for key, said in (("curve", "accuracy"), ("train_loss", "training loss")):
         for p in shown:
-            traces = [t for w in ways for t in _trace(label(w), runs.curve(p, w, key), LOOK[w])]
+            traces = [t for w in ways for t in _trace(w, runs.curve(p, w, key), LOOK[w])]
             grid.append(Panel(f"p={p}: {said}", traces))
     return panels(grid, ROUNDS, [ACCURACY, LOSS], across=len(shown))
 
@@ -80,7 +81,7 @@ def errors(runs: Runs) -> list[str | Plot]:
                     for key, said, colour in kinds
                     for t in _trace(said, runs.curve(p, way, key), Style(colour, "-"))
                 ]
-                grid.append(Panel(f"p={p}: {label(way)}", traces))
+                grid.append(Panel(f"p={p}: {way}", traces))
         return panels(grid, ROUNDS, Axis("mean over the clients", log=True), across=len(ways))
 
     alt = "Mean squared norms of the clients' updates and of what feedback keeps, by round"
@@ -100,7 +101,7 @@ def uplink(runs: Runs) -> list[str | Plot]:
                 traces = []
                 for way in FEEDBACK:
                     if line := runs.fashion(p, way):
-                        traces += _trace(label(way), by_uplink(line, true), LOOK[way])
+                        traces += _trace(way, by_uplink(line, true), LOOK[way])
                 grid.append(Panel(f"p={p}: {said}", traces))
         x = Axis("model sizes sent by a client", log=True)
         return panels(grid, x, ACCURACY, across=len(shown))
@@ -122,7 +123,7 @@ def fedpaq(runs: Runs) -> list[str | Plot]:
             line = runs.by_name[name]
             colour = "#0072B2" if name.startswith("fedavg") else "#D55E00"
             dash = {"127": "--", "7": ":"}.get(name.rpartition(" ")[2], "-")
-            style, curve = Style(colour, dash), points(line["curve"], "test_accuracy")
+            style, curve = Style(colour, dash), points(line, "curve")
             each = line["bytes_up"] / line["rounds"]
             by_round += _trace(name, curve, style)
             by_bytes += _trace(name, {t * each: v for t, v in curve.items()}, style)
@@ -145,12 +146,12 @@ def mnist(runs: Runs) -> list[str | Plot]:
         by_round: list[Trace] = []
         by_bytes: list[Trace] = []
         for way, line in found.items():
-            by_round += _trace(label(way), points(line["curve"], "test_accuracy"), LOOK[way])
-            by_bytes += _trace(label(way), by_uplink(line, true=True), LOOK[way])
+            by_round += _trace(way, points(line, "curve"), LOOK[way])
+            by_bytes += _trace(way, by_uplink(line, true=True), LOOK[way])
         up = Axis("model sizes sent by a client, true bytes", log=True)
         grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
         return panels(grid, ROUNDS, ACCURACY, across=2)
 
-    last = "; ".join(f"{label(w)} {per_cent(late(x))}" for w, x in found.items())
+    last = "; ".join(f"{w} {per_cent(late(x))}" for w, x in found.items())
     alt = f"Test accuracy on MNIST by round and by what a client has sent. {LATE}: {last}"
     return [Plot("compression-mnist", alt, draw)]

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+
+from study import Study
 
 from fedloom.core.curves import at, last_tenth
-from fedloom.papers.series import roughness
+from fedloom.papers.lines import Line
+from fedloom.papers.series import points, roughness
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 
-from .lines import Line, script
-from .numbers import points, still_growing
+from .numbers import still_growing
 
 CLASSES = (1, 2, 5)
 PLAIN = "uncompressed"
-FEEDBACK = (PLAIN, "topk .9", "topk .99", "dropping .9", "dropping .99")
-
-
-def needs(line: Line) -> Iterator[str]:
-    """The keys that a line must have."""
-    yield from ("run", "recipe", "changes", "last", "best", "last_ema", "rounds", "parameters")
-    yield from ("bytes_up", "bytes_down", "rounds_to_target_text", "bytes_to_target", "curve")
-
-
-def label(way: str) -> str:
-    """A way as CFedAvg names it.
-
-    >>> label("dropping .99, no feedback")
-    'RD .99, no feedback'
-    """
-    return way.replace("topk", "Top-k").replace("dropping", "RD")
+FEEDBACK = (PLAIN, "Top-k .9", "Top-k .99", "RD .9", "RD .99")
 
 
 def share(changes: Sequence[str]) -> float:
@@ -43,26 +29,19 @@ def share(changes: Sequence[str]) -> float:
     return float(ways[-1].partition(":")[2] or 1) if ways else 1.0
 
 
-@dataclass(frozen=True)
 class Runs:
-    """The finished runs by name, and what compression.py plans."""
+    """The finished runs by name, and what is planned."""
 
-    lines: Sequence[Line]
-    by_name: dict[str, Line] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {x["run"]: x for x in self.lines})
-
-    @property
-    def ways(self) -> Mapping[str, list[str]]:
-        """The ways of compression, and how they are asked for."""
-        found: Mapping[str, list[str]] = script("compression").WAYS
-        return found
-
-    @property
-    def plan(self) -> list[str]:
-        """The names of all runs."""
-        return list(script("compression").plan())
+    def __init__(self, study: Study) -> None:
+        self.ways = [*study.tables["p=1"].rows]
+        self.plan: list[str] = []
+        self.by_name: dict[str, Line] = {}
+        for table in study.tables.values():
+            before = {"p": f"fashion {table.name}, ", "m": "mnist p=1, "}.get(table.name[0], "")
+            for row in table.rows:
+                self.plan.append(before + row)
+                if line := study.finished(table.name, row).get(0):
+                    self.by_name[before + row] = line
 
     def fashion(self, p: int, way: str) -> Line | None:
         """The run on Fashion-MNIST with p classes per client, if it is finished."""
@@ -77,10 +56,10 @@ class Runs:
         line = self.fashion(p, way)
         return None if line is None else late(line)
 
-    def curve(self, p: int, way: str, key: str = "test_accuracy") -> dict[int, float]:
+    def curve(self, p: int, way: str, key: str = "curve") -> dict[int, float]:
         """{round: value}; of a run that is not finished nothing."""
         line = self.fashion(p, way)
-        return {} if line is None else points(line["curve"], key)
+        return {} if line is None else points(line, key)
 
     def average(self, p: int, way: str) -> float | None:
         """The mean accuracy over the evaluations: how fast and how high."""
@@ -107,7 +86,7 @@ class Runs:
 
 def late(line: Line) -> float:
     """The mean of the last tenth of the evaluations that a line keeps (every fifth round)."""
-    curve = points(line["curve"], "test_accuracy")
+    curve = points(line, "curve")
     found = last_tenth([curve[t] for t in sorted(curve)])
     return float(line["last"]["value"] if found is None else found)
 
@@ -140,12 +119,12 @@ def sent(line: Line) -> float:
 def by_both_ways(line: Line) -> dict[float, float]:
     """{model sizes that one client has sent and received, in true bytes: accuracy}."""
     each = sent(line) * (1 + line["bytes_down"] / line["bytes_up"])
-    return {each * t: v for t, v in points(line["curve"], "test_accuracy").items()}
+    return {each * t: v for t, v in points(line, "curve").items()}
 
 
-def by_uplink(line: Line, true: bool, key: str = "test_accuracy") -> dict[float, float]:
+def by_uplink(line: Line, true: bool, key: str = "curve") -> dict[float, float]:
     """{model sizes that one client has sent: value}: nominal (the kept share, CFedAvg's unit), or
     true bytes; every round has the same share of the run's bytes.
     """
     each = sent(line) if true else share(line["changes"])
-    return {each * t: v for t, v in points(line["curve"], key).items()}
+    return {each * t: v for t, v in points(line, key).items()}

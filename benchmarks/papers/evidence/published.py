@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from study import Study
+
 from fedloom.papers import published
+from fedloom.papers.published_tables import settings_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Published:
 
 
 def _column(
-    paper: str, table: str, metric: str, at: str, dataset: str, **setting: str
+    paper: str, table: str, metric: str, at: str, dataset: str, setting: str = ""
 ) -> dict[str, float]:
     """{method: number} of a printed column, in per cent."""
     scale = 100 if metric.endswith("_fraction") else 1
@@ -29,27 +32,16 @@ def _column(
         cell.method: round(scale * cell.value, 2)
         for cell in published(paper, table)
         if (cell.metric, cell.at, cell.dataset) == (metric, at, dataset)
-        if cell.value is not None and cell.has(setting)
+        if cell.value is not None and cell.has(settings_of(setting))
     }
 
 
-ZOO = (
-    Published(
-        "FedACG, Table 1a: CIFAR-10, Dirichlet 0.3, 5 of 100, moving average at round 1,000",
-        "FedACG",
-        _column("fedacg", "1a", "acc_ema_pct", "round=1000", "CIFAR-10"),
-    ),
-    Published(
-        "FedSMOO, Table 1: CIFAR-10, Dirichlet 0.6, 10 of 100, round 800",
-        "FedSMOO",
-        _column("fedsmoo", "1", "test_acc_pct", "round=800", "CIFAR-10", clients="100", u="0.6"),
-    ),
-    Published(
-        "FAFED, Table 2c: Fashion-MNIST, 5 classes a client, all of 20",
-        "FAFED",
-        _column("fafed", "2_high", "test_acc_fraction", "", "Fashion-MNIST"),
-    ),
-)
+def columns(study: Study) -> list[Published]:
+    """The columns that a study is set beside."""
+    return [
+        Published(one["source"], one["own"], _column(*one["cells"]))
+        for one in study.words["published"]
+    ]
 
 
 # FedACG, Table Aa: CIFAR-100, 5 of 100, average at round 1,000: alone, and with the look-ahead

@@ -22,7 +22,7 @@ from .page import (
     said,
     tested,
 )
-from .submodel_runs import COLUMNS, PARTS, TENTH, WINDOW, Part, size_name
+from .submodel_runs import COLUMNS, TENTH, WINDOW, Part, size_name
 
 OURS, ROLLING = "FIARSE", "FedRolex"
 STATIC = ("HeteroFL", "ScaleFL")
@@ -37,7 +37,7 @@ def claims(parts: Sequence[Part]) -> list[str]:
         found = [*_first(part), _rounds(part), _whole(part), *_unseen(part), _histograms(part)]
         found += [*_explored(part), *_ablation(part)]
         one = max(len(part.runs(m)) for m in part.there) == 1
-        out += [f"### {PARTS[part.name]}", claims_table(found, one_seed=one)]
+        out += [f"### {part.table.title}", claims_table(found, one_seed=one)]
     return [*out, NOTE]
 
 

@@ -10,7 +10,7 @@ from fedloom.report.style import Style, numbered
 from .drawing import Axis, Panel, Trace, panels, steps
 from .numbers import band
 from .page import Plot, per_cent
-from .submodel_runs import PARTS, Part, size_name
+from .submodel_runs import Part, size_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def by_round(part: Part) -> list[str | Plot]:
             for m in methods
             for s in part.sizes
         )
-        alt = f"{PARTS[part.name]}: global accuracy {said} by round and size. Means of the last "
+        alt = f"{part.table.title}: global accuracy {said} by round and size. Means of the last "
         alt += f"tenth of evaluations: {last}"
         out.append(Plot(f"submodels-{part.name}-{name}", alt, draw))
     return ["### By round", *out] if out else []
@@ -72,7 +72,7 @@ def histograms(part: Part) -> list[str | Plot]:
     ends = "; ".join(
         f"{m} {per_cent(math.fsum(part.clients(m)) / len(part.clients(m)))}" for m in methods
     )
-    alt = f"{PARTS[part.name]}: clients by local accuracy, bins of five points, mean of the seeds"
+    alt = f"{part.table.title}: clients by local accuracy, bins of five points, mean of the seeds"
     name = f"submodels-{part.name}-clients"
     return ["### Clients by local accuracy", Plot(name, f"{alt}. Means: {ends}", draw)]
 
@@ -92,7 +92,7 @@ def unseen(part: Part) -> list[str | Plot]:
         grid = [Panel(f"trained: {trained}", traces)]
         return panels(grid, x, Axis("global accuracy (%)", 100.0), across=1)
 
-    alt = f"{PARTS[part.name]}: global accuracy of sub-models of every size, trained or not"
+    alt = f"{part.table.title}: global accuracy of sub-models of every size, trained or not"
     return ["### Sizes that nobody trained", Plot(f"submodels-{part.name}-unseen", alt, draw)]
 
 
@@ -125,6 +125,6 @@ def explored(part: Part) -> list[str | Plot]:
         "coordinates that a size has held so far, the same in rounds in which a client of that "
         "size took part, and the share of its part that the last round replaced."
     )
-    alt = f"{PARTS[part.name]}: exploration and model difference of FIARSE by round and size"
+    alt = f"{part.table.title}: exploration and model difference of FIARSE by round and size"
     plot = Plot(f"submodels-{part.name}-explored", f"{alt} (as in Figure 7)", draw)
     return ["### Exploration and model difference", words, plot]

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from study import Study, Table
 
 from fedloom.core.curves import crossing, last_tenth, whole_round
+from fedloom.papers.lines import Line
+from fedloom.papers.series import points
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, paired
 
-from .lines import Line, script
-
-PARTS = {
-    "main": "Fashion-MNIST, four sizes",
-    "five": "Fashion-MNIST, five sizes",
-    "cifar": "CIFAR-10, a small network, four sizes",
-}
 COLUMNS = {"local": "local_accuracy", "global": "test_accuracy"}
 WINDOW = 10  # evaluations: FIARSE does not say which one it reports; ours are ten rounds apart
 TENTH = 0  # in their place: the last tenth of the evaluations, which verdicts are on
-FREE = ("engine", "device", "checkpoint", "memory")  # where and how a run is computed
-
-
-def needs(line: Line) -> Iterator[str]:
-    """The keys that a line must have."""
-    yield from ("part", "method", "seed", "settings", "rounds", "parameters", "last")
-    yield from ("bytes_up", "bytes_down", "sizes", "clients", "curves")
-
-
-def deciding(settings: Sequence[str]) -> list[str]:
-    """The settings that decide a run's numbers.
-
-    >>> deciding(["submodel=fiarse", "engine=serial", "seed=0"])
-    ['submodel=fiarse', 'seed=0']
-    """
-    return [s for s in settings if s.partition("=")[0].partition(".")[0] not in FREE]
 
 
 def size_name(capacity: str | float) -> str:
@@ -59,37 +39,26 @@ class Part:
     """One part of the evidence: its methods, and the lines that there are with what it plans."""
 
     name: str
-    lines: Sequence[Line]
+    study: Study
+
+    @property
+    def table(self) -> Table:
+        """Its rows and changes."""
+        return self.study.tables[self.name]
 
     @property
     def planned(self) -> list[str]:
-        """The methods that submodels.py runs in this part."""
-        return list(script("submodels").PARTS[self.name][0])
+        """The methods that run in this part."""
+        return list(self.table.rows)
 
     @property
     def rivals(self) -> list[str]:
         """The rules that are compared, without the ablation's variants."""
-        return [m for m in self.planned if m not in script("submodels").ABLATION]
+        return [m for m in self.planned if m not in self.study.words["rows"]["ablation"]]
 
     def runs(self, method: str) -> dict[int, Line]:
-        """{seed: line} under the settings that submodels.py has now; of one made twice the later.
-
-        Lines with further changes of settings are not of this table.
-        """
-        methods, common = script("submodels").PARTS[self.name]
-        own = [*common, *methods.get(method, [])]
-        return {
-            x["seed"]: x
-            for x in sorted(self.lines, key=lambda x: x["seed"])
-            if (x["part"], x["method"]) == (self.name, method)
-            and deciding(x["settings"]) == [*own, f"seed={x['seed']}"]
-        }
-
-    @property
-    def others(self) -> int:
-        """How many lines of the part are left out."""
-        used = [x for m in self.planned for x in self.runs(m).values()]
-        return sum(x["part"] == self.name and not any(x is u for u in used) for x in self.lines)
+        """{seed: line}; nothing of a method that is not planned."""
+        return self.study.finished(self.name, method) if method in self.planned else {}
 
     @property
     def there(self) -> list[str]:
@@ -147,10 +116,7 @@ class Part:
 
     def curves(self, method: str, column: str) -> list[dict[int, float]]:
         """The seeds' {round: value} of a column such as test_accuracy@0.25."""
-        found: list[Mapping[str, float]] = [
-            x["curves"].get(column, {}) for x in self.runs(method).values()
-        ]
-        return [{int(t): float(v) for t, v in c.items() if v is not None} for c in found]
+        return [points(x, column) for x in self.runs(method).values()]
 
     def clients(self, method: str) -> list[float]:
         """The local accuracy of every client of every seed, each with its own size."""
@@ -158,9 +124,7 @@ class Part:
 
     def clients_by_seed(self, method: str) -> dict[int, list[float]]:
         """{seed: the local accuracy of every client}."""
-        found: dict[int, list[Any]] = {
-            s: x["clients"]["values"] for s, x in self.runs(method).items()
-        }
+        found = {s: x["clients"] for s, x in self.runs(method).items()}
         return {s: [float(v) for v in values if v is not None] for s, values in found.items()}
 
     def unseen(self, method: str) -> list[dict[float, float]]:
@@ -176,9 +140,7 @@ class Part:
     @property
     def target(self) -> float:
         """The accuracy that rounds are counted to: the recipe's, or what the part sets instead."""
-        changes = script("submodels").PARTS[self.name][1]
-        asked = [c.partition("=")[2] for c in changes if c.startswith("evaluate.target=")]
-        return float(asked[-1] if asked else RECIPES["fiarse_fashion"]()["evaluate"]["target"])
+        return self.table.target or float(RECIPES[self.table.recipe]()["evaluate"]["target"])
 
     def rounds_to(self, method: str, size: str) -> list[int | None]:
         """The round of each seed at whose end a size is as good as the target, on straight lines

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from study import Study
 
 from fedloom.report.curve_data import mean
 
-from .lines import Line
 from .page import MISSING, Page, Plot, mib, points_of, seeds_cell, table
 from .submodel_claims import claims
 from .submodel_plots import by_round, explored, histograms, unseen
-from .submodel_runs import PARTS, TENTH, WINDOW, Part, size_name
+from .submodel_runs import TENTH, WINDOW, Part, size_name
 
 OURS = "FIARSE"
 # the 2 x 2: what re-masking at every step and the bias factor do, alone and together
@@ -20,27 +19,6 @@ SQUARE = (
     ("factor alone", "no", "yes"),
     (OURS, "yes", "yes"),
 )
-SEEDS = {"main": 3, "five": 1, "cifar": 1}
-
-
-def state(parts: Sequence[Part]) -> str:
-    """What is there, and what is not."""
-    out = []
-    for part in parts:
-        counts = {m: len(part.runs(m)) for m in part.planned}
-        whole = SEEDS[part.name] * len(counts)
-        rounds = sorted({x["rounds"] for m in part.there for x in part.runs(m).values()})
-        over = f", over {' or '.join(map(str, rounds))} rounds" if rounds else ""
-        done = sum(min(k, SEEDS[part.name]) for k in counts.values())
-        line = f"- {PARTS[part.name]}: {done} of {whole} runs{over}."
-        short = [f"{m} {k} of {SEEDS[part.name]}" for m, k in counts.items() if 0 < k < whole]
-        none = [m for m, k in counts.items() if not k]
-        short = [t for t in short if not t.endswith(f" {SEEDS[part.name]} of {SEEDS[part.name]}")]
-        line += f" With fewer seeds: {', '.join(short)}." if short else ""
-        line += f" Without a run: {', '.join(none)}." if none and done else ""
-        line += f" Left out, with other settings: {part.others} lines." if part.others else ""
-        out.append(line)
-    return "\n".join(out)
 
 
 def accuracies(part: Part, kind: str, last: int = TENTH) -> str:
@@ -106,7 +84,7 @@ def square(part: Part, last: int = TENTH) -> str:
 
 def section(part: Part) -> list[str | Plot]:
     """All of a part."""
-    out: list[str | Plot] = [f"## {PARTS[part.name]}", LEGEND, "### Local accuracy"]
+    out: list[str | Plot] = [f"## {part.table.title}", LEGEND, "### Local accuracy"]
     out += [accuracies(part, "local"), "### Global accuracy", accuracies(part, "global")]
     out += [f"### Local accuracy, mean of the last {WINDOW} evaluations"]
     out += [accuracies(part, "local", WINDOW)]
@@ -135,10 +113,10 @@ LEGEND = (
 )
 
 
-def make(lines: Sequence[Line], words: str) -> Page:
+def make(study: Study, words: str) -> Page:
     """The page."""
-    parts = [Part(name, lines) for name in PARTS]
-    out: list[str | Plot] = ["## What there is", state(parts)]
+    parts = [Part(name, study) for name in study.tables]
+    out: list[str | Plot] = ["## What there is", study.state()]
     if any(part.there for part in parts):
         out += ["## FIARSE's claims", *claims([part for part in parts if part.there])]
     for part in parts:

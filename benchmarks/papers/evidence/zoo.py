@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from study import Study, held_out
+
 from fedloom.core.curves import last_tenth
+from fedloom.papers.lines import Line
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, against, p_text
 
-from .lines import Line, script
 from .page import MISSING, Page, Plot, mib, per_cent, points_of, seeds_cell, table
 from .zoo_claims import claims, papers
-from .zoo_fair import section
 from .zoo_plots import plots
-from .zoo_runs import BASE, PARTS, SEEDS, Zoo, accuracies, gradients, reached, words_of
+from .zoo_runs import BASE, Zoo, accuracies, gradients, reached
 
 GOAL = 80  # the recipe's target, in per cent
 
@@ -86,7 +87,7 @@ def at_the_higher_rate(zoo: Zoo, high: Zoo) -> list[str | Plot]:
         lines, (key, values) = high.tuning(name), high.tried(name)
         if not lines:
             continue
-        tried = ", ".join(f"{v}: {per_cent(x['last_validation'])}" for v, x in lines.items())
+        tried = ", ".join(f"{v}: {per_cent(held_out(x))}" for v, x in lines.items())
         missing = f"; {len(values) - len(lines)} of {len(values)} not tried"
         ends = [
             per_cent(last_tenth([*accuracies(x).values()])) if x else MISSING
@@ -102,8 +103,8 @@ def at_the_higher_rate(zoo: Zoo, high: Zoo) -> list[str | Plot]:
 
 HIGHER_TITLE = "## At rate 0.4, as far as it was run"
 HIGHER = (
-    "`--part higher` gives every method FedAvg's better rate; it was stopped. The last two columns "
-    "are the mean of the last tenth of evaluations of one seed, at 0.4 and at the common rate, "
+    "`--table higher` gives every method FedAvg's better rate; it was stopped. The last two "
+    "columns are the mean of the last tenth of evaluations of one seed, at 0.4 and at the common rate, "
     "each with what was chosen there. One seed is no test: nothing is claimed."
 )
 
@@ -121,7 +122,7 @@ def tuning(zoo: Zoo) -> str:
             line = lines.get(value)
             shown = "open" if line is None else "failed"
             if line is not None and line["state"] == "finished":
-                shown = per_cent(line["last_validation"])
+                shown = per_cent(held_out(line))
             cells.append(f"**{value}: {shown}**" if value == best else f"{value}: {shown}")
         edge = "at the edge" if best in (values[0], values[-1]) else ""
         rows.append([name, f"`{key}`", ", ".join(cells), edge])
@@ -130,58 +131,40 @@ def tuning(zoo: Zoo) -> str:
 
 def failures(zoo: Zoo) -> str:
     """A line for each run that failed, and its reason; of all parts."""
-    rows = [
-        [
-            x["method"],
-            words_of(x["part"]) if x["stage"] == "final" else "tuning",
-            ", ".join(f"{k}={v}" for k, v in x["choice"].items()),
-            str(x["seed"]),
-            (x.get("why") or "no reason given").splitlines()[0],
-        ]
-        for x in zoo.lines
-        if x["state"] == "failed"
-    ]
+    rows = []
+    for name in zoo.methods:
+        key = zoo.tried(name)[0]
+        ended = [("tuning", v, x) for v, x in zoo.tuning(name).items()]
+        for part in zoo.parts:
+            finals = zoo.finals(name, part).values()
+            ended += [(zoo.words_of(part), zoo.chosen(name) or "", x) for x in finals]
+        for stage, value, x in ended:
+            if x["state"] == "failed":
+                why = (x.get("reason") or x.get("why") or "no reason given").splitlines()[0]
+                rows.append([name, stage, f"{key}={value}", str(x["seed"]), why])
     return table(["method", "stage", "value", "seed", "why"], rows, texts=5) if rows else ""
 
 
 def state(zoo: Zoo) -> str:
     """What is there, and what is not."""
     untuned = zoo.untuned()
-    said = [f"{len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned."]
-    said += [f"Not yet tuned: {', '.join(untuned)}."] if untuned else []
-    for part in zoo.parts:
-        words = words_of(part)
-        short = {n: len(zoo.finals(n, part)) for n in zoo.methods}
-        rounds = sorted({x["rounds"] for n in zoo.methods for x in zoo.finished(n, part).values()})
-        done = sum(min(k, SEEDS) for k in short.values())
-        whole = len(zoo.methods) * SEEDS
-        over = f", over {' or '.join(map(str, rounds))} rounds" if rounds else ""
-        said.append(f"{words[0].upper()}{words[1:]}: {done} of {whole} runs{over}.")
-        some = [f"{n} {k} of {SEEDS}" for n, k in short.items() if 0 < k < SEEDS]
-        none = [n for n, k in short.items() if not k]
-        said += [f"With fewer seeds: {', '.join(some)}."] if some else []
-        said += [f"Without a run: {', '.join(none)}."] if none and done else []
-    old = zoo.outdated()
-    said += [f"Not with the settings that zoo.py has now: {', '.join(old)}."] if old else []
-    used = [x for n in zoo.methods for p in zoo.parts for x in zoo.finals(n, p).values()]
-    finals = [x for x in zoo.lines if x["stage"] == "final" and x["part"] in zoo.parts]
-    left = sum(not any(x is u for u in used) for x in finals)
-    said += [f"Left out, for another value or made again: {left} lines."] if left else []
-    return "\n".join(f"- {line}" for line in said)
+    said = f"- {len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned.\n"
+    said += f"- Not yet tuned: {', '.join(untuned)}.\n" if untuned else ""
+    return said + zoo.study.state(zoo.parts)
 
 
-def make(lines: Sequence[Line], words: str) -> Page:
+def make(study: Study, words: str) -> Page:
     """The page."""
-    zoo = Zoo(script("zoo").METHODS, lines)
-    high = Zoo(script("zoo").HIGHER, lines, "higher", ("higher",))
+    zoo, high = Zoo(study), Zoo(study, "higher", ("higher",))
     parts: list[str | Plot] = ["## What there is", state(zoo)]
-    for part, said in PARTS.items():
+    for part in zoo.parts:
+        said = zoo.words_of(part)[0].upper() + zoo.words_of(part)[1:]
         if any(zoo.finals(n, part) for n in zoo.methods):
-            parts += [f"## {said[0].upper()}{said[1:]}", LEGEND, results(zoo, part)]
+            parts += [f"## {said}", LEGEND, results(zoo, part)]
             parts += plots(zoo, part)
             parts += papers(zoo) if part == zoo.tuned else []
         if part == "dirichlet":
-            parts += section(zoo, high) or at_the_higher_rate(zoo, high)
+            parts += at_the_higher_rate(zoo, high)
     if parts[-1] != parts[1]:
         parts += ["## The papers' claims", *claims(zoo)]
     if any(zoo.tuning(n) for n in zoo.methods):

@@ -23,14 +23,14 @@ from .page import (
     table,
     tested,
 )
-from .published import ACG_GAINS, CORRECTION, ZOO, Published
+from .published import ACG_GAINS, CORRECTION, Published, columns
 from .zoo_runs import BASE, OWN_RATE, Zoo, accuracies
 
 
 def papers(zoo: Zoo) -> list[str | Plot]:
     """For each paper's table: every method's distance from FedAvg, there and here."""
     out: list[str | Plot] = []
-    for column in ZOO:
+    for column in columns(zoo.study):
         if not (found := _distances(column, zoo)):
             continue
         bases = [b for b in (BASE, OWN_RATE) if b in zoo.methods]
@@ -96,7 +96,7 @@ def _sign(zoo: Zoo, name: str, there: float, gaps: Sequence[Paired | None]) -> s
 
 def claims(zoo: Zoo) -> list[str | Plot]:
     """The papers' claims with their verdicts."""
-    best = [_best_of(column, zoo) for column in ZOO]
+    best = [_best_of(column, zoo) for column in columns(zoo.study)]
     found = [*best, _gains(zoo), _smooth(zoo), _sam(zoo), _correction(zoo)]
     return [claims_table(found), NOTE]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedloom.report.curve_data import mean
@@ -12,28 +11,12 @@ from fedloom.report.tables import fixed
 from .drawing import Axis, Panel, Trace, dots, panels
 from .numbers import Band, band
 from .page import Plot
-from .zoo_runs import BASE, Zoo, words_of
+from .zoo_runs import BASE, Zoo
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# so many lines in one picture cannot be told apart: families of at most five, FedAvg behind each
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "Pull and momentum": ("FedAvg, rate of its own", "FedNova", "FedProx", "FedAvgM", "FedACG"),
-    "Control variates and duals": ("SCAFFOLD", "FedDyn", "FedDC", "FedCM", "FedCM, alpha 0.1"),
-    "Sharpness": ("FedSAM", "MoFedSAM", "MoFedSAM, alpha 0.1", "FedSpeed", "FedSMOO"),
-    "Adaptive at the server": ("FedAdam", "FedAdagrad", "FedYogi", "FedAMS"),
-    "Variance reduction, local adaptivity": (
-        "STEM",
-        "FAFED",
-        "naive local adaptive",
-        "STEM, alpha 0.9",
-        "FAFED, alpha 0.9",
-    ),
-    "Objectives": ("MOON", "FedNTD", "FedLC", "FedDecorr", "FedMLB"),
-    "Objectives with the look-ahead": ("FedMLB + ACG", "FedLC + ACG", "FedDecorr + ACG"),
-}
 GREY = Style("#888888", "--")
 
 
@@ -41,7 +24,7 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
     """The part's pictures, with a line of words before each."""
     if not zoo.ranked(part):
         return []
-    words, short = words_of(part), "" if part == "dirichlet" else f"-{part}"
+    words, short = zoo.words_of(part), "" if part == "dirichlet" else f"-{part}"
     ends = {n: mean(list(zoo.values(n, part).values())) or 0.0 for n in zoo.ranked(part)}
     last = ", ".join(f"{n} {fixed(100 * end, 1)}" for n, end in ends.items())
     out: list[str | Plot] = [
@@ -71,9 +54,12 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
 
 def families(zoo: Zoo) -> dict[str, list[str]]:
     """The families of the methods that there are; what is in none is in a last one."""
-    known = {n for names in FAMILIES.values() for n in names} | {BASE}
+    known = {n for names in zoo.study.words["families"].values() for n in names} | {BASE}
     more = [n for n in zoo.methods if n not in known]
-    found = {title: [n for n in names if n in zoo.methods] for title, names in FAMILIES.items()}
+    found = {
+        title: [n for n in names if n in zoo.methods]
+        for title, names in zoo.study.words["families"].items()
+    }
     return {k: v for k, v in (found | {"Others": more}).items() if v}
 
 
@@ -121,7 +107,7 @@ def _ranking(zoo: Zoo) -> Figure:
         cells = {
             w: [100 * v for v in zoo.values(name, p).values()]
             for p in zoo.parts
-            for w in [words_of(p)]
+            for w in [zoo.words_of(p)]
         }
         rows.append((name, {k: v for k, v in cells.items() if v}))
     return dots(rows, "accuracy, mean of the last tenth of evaluations (%)")

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from study import Study, held_out
 
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.cli.method_costs import costs
 from fedloom.core.curves import at_equal, crossing, last_tenth, whole_round
-from fedloom.papers.series import smoothed
+from fedloom.papers.lines import Line
+from fedloom.papers.series import points, smoothed
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, common_seeds, paired
 
-from .lines import Line, script
 from .traffic import sent_by
 
 BASE, OWN_RATE, SEEDS = "FedAvg", "FedAvg, rate of its own", 3
 NUISANCES = ("weight_decay", "clip")  # settings of no method: alike, or the methods do not compare
-PARTS = {"dirichlet": "Dirichlet 0.3", "two": "two labels per client"}
-
-
-def words_of(part: str) -> str:
-    """What a part is."""
-    return PARTS.get(part, part)
-
-
-def needs(line: Line) -> Iterator[str]:
-    """The keys that a line must have."""
-    yield from ("method", "part", "stage", "hash", "choice", "seed", "state")
-    if line.get("state") == "finished":
-        yield from ("last", "best", "last_ema", "last_validation", "rounds_to_target")
-        yield from ("bytes_to_target", "rounds", "bytes_up", "bytes_down", "seconds_per_round")
-        yield "curve"
 
 
 @functools.cache
@@ -43,15 +29,9 @@ def gradients(algorithm: str) -> float:
     return costs(make_algorithm(algorithm)).gradients
 
 
-def is_current(line: Line) -> bool:
-    """Say whether a line's run had the settings that zoo.py has now."""
-    places = (line[k] for k in ("method", "part", "stage", "choice", "seed"))
-    return bool(script("zoo").settings_hash(*places) == line["hash"])
-
-
 def accuracies(line: Line) -> dict[int, float]:
     """{round: test accuracy} of a run."""
-    return {int(t): float(a) for t, a in line["curve"]}
+    return points(line, "curve")
 
 
 def reached(line: Line, target: float) -> int | None:
@@ -64,43 +44,29 @@ def reached(line: Line, target: float) -> int | None:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The methods that zoo.py plans, and the lines that there are. tuned: the part whose trials
-    choose; parts: those that take their choice.
-    """
+    """A study's methods. tuned: the table whose trials choose; parts: those with its choice."""
 
-    methods: Mapping[str, Any]
-    lines: Sequence[Line]
+    study: Study
     tuned: str = "dirichlet"
-    parts: tuple[str, ...] = tuple(PARTS)
+    parts: tuple[str, ...] = ("dirichlet", "two")
+
+    @property
+    def methods(self) -> Mapping[str, Sequence[str]]:
+        """{name: its changes of the recipe}."""
+        return self.study.tables[self.tuned].rows
+
+    def words_of(self, part: str) -> str:
+        """What a part is."""
+        return self.study.tables[part].title
 
     def tried(self, name: str) -> tuple[str, list[str]]:
-        """The setting that is tuned, and its values."""
-        key, _, values = self.methods[name].tried.partition("=")
+        """The setting that is tuned, and its values; of one that is not its last setting."""
+        key, _, values = self.methods[name][-1].partition("=")
         return key, values.split(",")
 
     def tuning(self, name: str) -> dict[str, Line]:
-        """{value: line}; of one made twice the later one, and of what zoo.py plans now if there is
-        any.
-        """
-        key, values = self.tried(name)
-        of = (name, self.tuned, "tuning")
-        own = [x for x in self.lines if (x["method"], x["part"], x["stage"]) == of]
-        own = [x for x in own if key in x["choice"]]
-        found = {x["choice"][key]: x for x in self.current(own)}
-        return {v: found[v] for v in values if v in found}
-
-    def current(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """Of lines of one method and stage those with the settings that zoo.py has now, by their
-        hash; all if none has them.
-        """
-        return [x for x in lines if is_current(x)] or lines
-
-    def outdated(self) -> list[str]:
-        """The methods that are shown with lines of other settings than zoo.py has now."""
-        shown = {n: [*self.tuning(n).values()] for n in self.methods}
-        for name, lines in shown.items():
-            lines += [x for part in self.parts for x in self.finals(name, part).values()]
-        return [n for n, own in shown.items() if not all(map(is_current, own))]
+        """{value: line}."""
+        return self.study.trials(self.tuned, name)
 
     def untuned(self) -> list[str]:
         """The methods of which not every value has been tried; one value needs no trial."""
@@ -108,18 +74,9 @@ class Zoo:
         return [n for n, (done, all_) in counts.items() if done < all_ and all_ > 1]
 
     def chosen(self, name: str) -> str | None:
-        """The value with the best held-out accuracy, or the only one; None before all are there, or
-        if all failed. Of equals the one that zoo.py takes: the greatest as text.
-        """
-        lines, (key, values) = self.tuning(name), self.tried(name)
-        if len(values) == 1:
-            return values[0]
-        scored = [
-            (line["last_validation"], f"{key}={value}", value)
-            for value, line in lines.items()
-            if line["state"] == "finished"
-        ]
-        return max(scored)[2] if scored and len(lines) == len(values) else None
+        """The value with the best held-out accuracy, or the only one."""
+        found = self.study.chosen(self.tuned, name)
+        return None if found is None else next(iter(found.values()), self.tried(name)[1][0])
 
     def variants(self, name: str) -> list[str]:
         """A method and what it is with a second alpha."""
@@ -136,9 +93,10 @@ class Zoo:
 
     def nuisances(self, name: str) -> dict[str, str]:
         """The settings of no method, as its runs have them."""
-        local = RECIPES[script("zoo").RECIPE]()["local"]
-        chosen = f"{self.tried(name)[0]}={self.chosen(name)}"
-        set_to = dict(c.split("=", 1) for c in (*self.methods[name].changes, chosen))
+        table = self.study.tables[self.tuned]
+        local = RECIPES[table.recipe]()["local"]
+        typed = table.typed(name, self.study.chosen(self.tuned, name))
+        set_to = dict(c.split("=", 1) for c in typed)
         found = {k: set_to.get(f"local.{k}", local.get(k, "none")) for k in NUISANCES}
         return {k: v if v == "none" else f"{float(v):g}" for k, v in found.items()}
 
@@ -147,23 +105,17 @@ class Zoo:
 
         def score(n: str) -> float:
             line = self.tuning(n).get(self.chosen(n) or "", {})
-            return float(line.get("last_validation") or 0.0)
+            return held_out(line) if line else 0.0
 
         return max(self.variants(name), key=score, default=name)
 
     def finals(self, name: str, part: str) -> dict[int, Line]:
-        """{seed: line} with the chosen value, finished or failed; of one made twice the later, and
-        of what zoo.py plans now if there is any.
-        """
-        key, best = self.tried(name)[0], self.chosen(name)
-        of = (name, part, "final")
-        own = [x for x in self.lines if (x["method"], x["part"], x["stage"]) == of]
-        return {x["seed"]: x for x in self.current([x for x in own if x["choice"] == {key: best}])}
+        """{seed: line} with the chosen value, finished or failed."""
+        return self.study.finals(part, name)
 
     def finished(self, name: str, part: str) -> dict[int, Line]:
         """{seed: line} of the runs that came to their end."""
-        lines = self.finals(name, part)
-        return {s: x for s, x in sorted(lines.items()) if x["state"] == "finished"}
+        return self.study.finished(part, name)
 
     @functools.cached_property
     def seeds(self) -> dict[str, list[int]]:
@@ -205,7 +157,7 @@ class Zoo:
 
     def sent(self, name: str, line: Line, round: float) -> float:
         """Bytes up and down of all clients by the end of a round of a method's run."""
-        population = int(RECIPES[script("zoo").RECIPE]()["data"]["partition"]["clients"])
+        population = int(RECIPES[self.study.words["recipe"]]()["data"]["partition"]["clients"])
         return sent_by(line, self.algorithm(name), population)(round)
 
     def by_bytes(self, name: str, line: Line) -> dict[float, float]:
@@ -226,5 +178,5 @@ class Zoo:
 
     def algorithm(self, name: str) -> str:
         """The algorithm that a method runs."""
-        keys = dict(c.split("=", 1) for c in self.methods[name].changes)
+        keys = dict(c.split("=", 1) for c in self.methods[name])
         return str(keys["algorithm"])

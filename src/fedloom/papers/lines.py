@@ -112,6 +112,7 @@ def _measured(run: Run) -> Line:
     metric, summary = run.metric, run.summary
     wanted = {
         "curve": metric.column,
+        "validation": f"validation_{metric.name}",
         "train_loss": "train_loss",
         "test_loss": "test_loss",
         "delta_square": "delta_square",

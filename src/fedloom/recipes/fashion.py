@@ -22,7 +22,7 @@ def zoo_fashion_mnist() -> dict[str, Any]:
 
     FAFED's small network, one local epoch of batch 50 (12 steps), learning rate 0.2 times 0.998 per
     round, weight decay 0.001, gradients clipped at 10, 300 rounds, evaluated every 5. The methods
-    and their tuning: benchmarks/papers/zoo.py. Two labels per client:
+    and their tuning: benchmarks/papers/studies/zoo.toml. Two labels per client:
     data.partition=classes_per_client.
     Source: the protocol of Kim, Kim and Han, FedACG, CVPR 2024, section 5.1, with fewer local steps
     (hence the learning rate, the best of 0.05, 0.1 and 0.2 for FedAvg; theirs is 0.1);

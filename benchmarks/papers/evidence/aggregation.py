@@ -1,0 +1,97 @@
+"""robust.md and private.md: accuracy by share of attackers, and by epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from study import Study
+
+from fedloom.config import resolve
+from fedloom.papers.lines import Line
+from fedloom.papers.series import points
+from fedloom.report.style import numbered
+
+from .drawing import Axis, Panel, Trace, panels
+from .numbers import band
+from .page import MISSING, Page, Plot, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = ("0.1", "0.2", "0.3", "0.4")
+
+
+def accuracy(study: Study, name: str, row: str) -> float | None:
+    """The accuracy at the end of a row's run, in per cent; None without a line."""
+    line = study.finished(name, row).get(0)
+    return None if line is None else 100 * [*points(line, "curve").values()][-1]
+
+
+def _cell(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"
+
+
+def _drawn(
+    panels_of: dict[str, dict[str, dict[float, float]]], across: str, log: bool = False
+) -> Figure:
+    """A panel for each {title: {curve: {x: per cent}}}."""
+    grid = []
+    for title, curves in panels_of.items():
+        found = [(name, band([curve])) for name, curve in curves.items()]
+        traces = [Trace(n, b, numbered(i)) for i, (n, b) in enumerate(found) if b is not None]
+        grid.append(Panel(title, traces))
+    return panels(grid, Axis(across, log=log), Axis("test accuracy, %"), len(grid))
+
+
+def robust(study: Study, words: str) -> Page:
+    """A table and a panel for each attack."""
+    tables, shown = list[str | Plot](), dict[str, dict[str, dict[float, float]]]()
+    for attack in dict.fromkeys(name.rpartition(", ")[0] for name in study.tables if ", " in name):
+        names = {0.0: "none"} | {100 * float(s): f"{attack}, {s}" for s in SHARES}
+        rows, shown[attack] = [], {}
+        for rule in study.tables["none"].rows:
+            found = {share: accuracy(study, name, rule) for share, name in names.items()}
+            rows.append([rule, *map(_cell, found.values())])
+            shown[attack][rule] = {s: v for s, v in found.items() if v is not None}
+        heads = ["accuracy, %", *(f"{s:.0f} % hostile" for s in names)]
+        tables += [f"## {attack[0].upper()}{attack[1:]}", table(heads, rows)]
+    return _page(study, words, partial(_drawn, shown, "hostile clients, %"), tables)
+
+
+def private(study: Study, words: str) -> Page:
+    """One table: epsilon by noise, and the accuracy by clip."""
+    noises = [name for name in study.tables if name.startswith("noise, ")]
+    clips = [*study.tables[noises[0]].rows]
+    rows, curves = [], {clip: dict[float, float]() for clip in clips}
+    for name in noises:
+        lines = [line for clip in clips if (line := study.finished(name, clip).get(0))]
+        spent = epsilons(lines[0]) if lines else ()
+        found = {clip: accuracy(study, name, clip) for clip in clips}
+        costs = [f"{e:.2f}" for e in spent] or [MISSING] * 2
+        rows.append([name.removeprefix("noise, "), *costs, *map(_cell, found.values())])
+        for clip, value in found.items():
+            if value is not None:
+                curves[clip][spent[0]] = value
+    heads = ["noise", "epsilon (PLD)", "epsilon (RDP)", *(f"{clip}, accuracy %" for clip in clips)]
+    plain = _cell(accuracy(study, "without noise", "mean"))
+    parts = [table(heads, rows), f"Without noise and clipping: {plain} %."]
+    return _page(study, words, partial(_drawn, {"": curves}, "epsilon", True), parts)
+
+
+def epsilons(line: Line) -> tuple[float, float]:
+    """What a run has spent, by PLD and by RDP; computed where its line does not say it."""
+    if "epsilon" not in line:
+        aggregation = resolve(line["recipe"], line["changes"]).experiment().plan().aggregation
+        line = aggregation.summary(aggregation.init([], 100.0, 0.5), line["rounds"])
+    return float(line["epsilon_tight"]), float(line["epsilon"])
+
+
+def _page(study: Study, words: str, draw: object, parts: Sequence[str | Plot]) -> Page:
+    there = any(study.there(name) for name in study.tables)
+    done = sum(len(study.there(name)) for name in study.tables)
+    planned = sum(len(one.rows) for one in study.tables.values())
+    said = f"- {done} of {planned} planned runs are finished, one seed each."
+    shown = [Plot(study.name, study.name, draw), *parts] if there else []
+    return Page(study.name, words, ["## What there is", said, *shown])
