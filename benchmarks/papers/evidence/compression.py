@@ -111,7 +111,7 @@ def make(study: Study, words: str) -> Page:
     runs = Runs(study)
     parts: list[str | Plot] = ["## What there is", state(study)]
     if runs.by_name:
-        parts += ["## CFedAvg's and FedACG's claims", *claims(runs)]
+        parts += ["## CFedAvg's and FedACG's claims", *claims(study, runs)]
     shown = [p for p in CLASSES if runs.any_of(p)]
     if shown:
         parts += ["## Fashion-MNIST, 20 clients", LEGEND]

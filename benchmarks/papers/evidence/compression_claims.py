@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
+
+from study import Study
 
 from fedloom.papers.lines import Line
 from fedloom.report.statistics import Paired
 
 from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, after, by_uplink, late
+from .numbers import GROWTH
 from .page import Case, Claim, Verdict, claims_table, judged, per_cent, said
 
 NEAR = 0.02  # within two points: "almost the same"
 SAVED = 0.98  # "about 99 %", positions included
-CODED, KINDS = FEEDBACK[1:], ("Top-k", "RD")
-LOST = ("Top-k .99", "RD .99")  # also run without feedback
+KINDS = ("Top-k", "RD")
 BUDGETS = (0.5, 1.0, 2.0)  # model sizes that a client has sent
 
 
-def claims(runs: Runs) -> list[str]:
+def claims(study: Study, runs: Runs) -> list[str]:
     """The claims with their verdicts, and how they were judged."""
-    found = [*_accuracy(runs), *_feedback(runs), *_shape(runs), *_errors(runs)]
+    found = [_claim(runs, words) for words in study.words["claims"]]
     found += [*_uplink(runs), _mnist(runs), _fedpaq(runs)]
     return [claims_table(found, one_seed=True), NOTE]
 
@@ -51,109 +54,97 @@ def _near(ours: Line | None, plain: Line | None) -> tuple[Verdict, str]:
     return said(late(ours) >= late(plain) - NEAR), numbers
 
 
-def _case(name: str, a: float | None, b: float | None) -> Case:
+def _above(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
     """Whether an accuracy is above another; a point between two runs is noise."""
-    if a is None or b is None:
-        return Case(name, "open")
-    gap = Paired(a - b, None, 1)
-    return Case(name, judged(gap), f"{per_cent(a)} against {per_cent(b)}")
+    return judged(Paired(a - b, None, 1)), f"{per_cent(a)} against {per_cent(b)}"
 
 
-def _pairs(value: Callable[[int, str], float | None], above: str, below: str) -> list[Case]:
-    """For each p: is one way's value above the other's."""
-    return [_case(f"p={p}", value(p, above), value(p, below)) for p in CLASSES]
+def _close(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
+    return _near(*runs)
 
 
-def _ordered(values: Sequence[float | None], digits: int, unit: str = "") -> Case:
+def _fails(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
+    return said(a < b / 2), f"{per_cent(a)} against {per_cent(b)}"
+
+
+def _less(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
+    return said(a < b), f"{a:.{more['digits']}f} against {b:.{more['digits']}f}"
+
+
+def _more(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
+    return said(a > b), f"{a:.{more['digits']}f} against {b:.{more['digits']}f}"
+
+
+def _over(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
+    return said(a > 1), f"{a:.{more['digits']}f}"
+
+
+def _grows(runs: Sequence[Run], a: float, b: float, more: Words) -> tuple[Verdict, str]:
+    return said((a > GROWTH) == (more["test"] == "grows")), f"x {a:.2f}"
+
+
+Words = dict[str, Any]
+Run = Line | None
+TESTS: dict[str, Callable[[Sequence[Run], float, float, Words], tuple[Verdict, str]]] = {
+    "near": _close,
+    "above": _above,
+    "fails": _fails,
+    "less": _less,
+    "more": _more,
+    "over": _over,
+    "grows": _grows,
+    "bounded": _grows,
+}
+
+
+def _claim(runs: Runs, words: Words) -> Claim:
+    """A claim of the study's file: its test for every pair of ways and every p."""
+    measure = MEASURES[words.get("measure", "late")]
+    cases = []
+    for pair in words["pairs"]:
+        found = {p: [measure(runs, p, way) for way in pair] for p in words.get("p", CLASSES)}
+        if words["test"] == "falls":
+            cases.append(_falls([_gap(values) for values in found.values()], words))
+            continue
+        for p, values in found.items():
+            row = pair[0]
+            name = words.get("name", "p={p}").format(p=p, row=row, kind=row.rpartition(" ")[0])
+            first, *rest = values
+            if first is None or None in rest:
+                cases.append(Case(name, "open"))
+                continue
+            lines = [runs.fashion(p, way) for way in pair]
+            second = rest[0] if rest else 0.0
+            cases.append(Case(name, *TESTS[words["test"]](lines, first, second or 0.0, words)))
+    return Claim(words["says"], words["where"], cases)
+
+
+MEASURES: dict[str, Callable[[Runs, int, str], float | None]] = {
+    "late": Runs.late,
+    "average": Runs.average,
+    "roughness": Runs.shakes,
+    "error": Runs.error,
+    "growth": Runs.growth,
+}
+
+
+def _gap(values: Sequence[float | None]) -> float | None:
+    """One value, or in points how much the first of two is above the second."""
+    if len(values) == 1:
+        return values[0]
+    a, b = values
+    return None if a is None or b is None else 100 * (a - b)
+
+
+def _falls(values: Sequence[float | None], words: Words) -> Case:
     """Whether a number falls from each p to the next larger one."""
     known = [v for v in values if v is not None]
     if len(known) < len(CLASSES):
         return Case("", "open")
-    falls = all(a > b for a, b in pairwise(known))
-    numbers = ", ".join(f"{v:.{digits}f}{unit}" for v in known)
-    return Case(f"p={', '.join(map(str, CLASSES))}", said(falls), numbers)
-
-
-def _accuracy(runs: Runs) -> Iterator[Claim]:
-    where = "CFedAvg, section 5, 2-a, Figure 1"
-    for way in ("Top-k .9", "Top-k .99"):
-        cases = []
-        for p in CLASSES:
-            cases.append(Case(f"p={p}", *_near(runs.fashion(p, way), runs.fashion(p, PLAIN))))
-        says = f"{way} is almost as good as no compression: within two points, or better"
-        yield Claim(says, where, cases)
-    cases = _pairs(runs.late, "RD .9", "RD .99")
-    yield Claim("RD becomes worse from .9 to .99", where, cases)
-    for comp in (".9", ".99"):
-        says = f"Top-k is better than RD at the same compression, {comp}"
-        yield Claim(says, "CFedAvg, B.1", _pairs(runs.late, f"Top-k {comp}", f"RD {comp}"))
-    a, b = runs.late(1, "RD .99"), runs.late(1, PLAIN)
-    failed = None if a is None or b is None else a < b / 2
-    numbers = "" if failed is None else f"{per_cent(a)} against {per_cent(b)}"
-    yield Claim("RD .99 fails at p=1", "CFedAvg, B.1, Figure 4", [Case("", said(failed), numbers)])
-
-
-def _feedback(runs: Runs) -> Iterator[Claim]:
-    for way in LOST:
-        pair = way, f"{way}, no feedback"
-        says = f"{way} is better with error feedback than without"
-        where = "CFedAvg, section 5, 2-b, Figures 1, 6, 7"
-        yield Claim(says, where, _pairs(runs.late, *pair))
-        gaps: list[float | None] = []
-        for p in CLASSES:
-            a, b = (runs.late(p, w) for w in pair)
-            gaps.append(None if a is None or b is None else 100 * (a - b))
-        says = f"The gap of {way} grows as p falls"
-        yield Claim(says, "CFedAvg, section 5, 2-b", [_ordered(gaps, 2, " points")])
-
-
-def _shape(runs: Runs) -> Iterator[Claim]:
-    where = "CFedAvg, section 5, 2-a, and B.1"
-    says = "Without compression the curve zigzags, the more the smaller p (roughness)"
-    yield Claim(says, where, [_ordered([runs.shakes(p, PLAIN) for p in CLASSES], 2)])
-    smooth, better = [], []
-    for way in ("RD .9", "Top-k .99"):
-        a, b = runs.shakes(1, way), runs.shakes(1, PLAIN)
-        less = None if a is None or b is None else a < b
-        numbers = "" if less is None else f"{a:.2f} against {b:.2f}"
-        smooth.append(Case(way, said(less), numbers))
-        better.append(_case(way, runs.average(1, way), runs.average(1, PLAIN)))
-    says = "At p=1 compression with feedback is smoother than none (roughness)"
-    yield Claim(says, where, smooth)
-    says = "At p=1 they converge better than without compression (mean accuracy over the rounds)"
-    yield Claim(says, "CFedAvg, B.1, Figure 4d", better)
-
-
-def _errors(runs: Runs) -> Iterator[Claim]:
-    where = "CFedAvg, Figures 3, 8, 9"
-    cases = []
-    for way in CODED:
-        for p in CLASSES:
-            ratio = runs.error(p, way)
-            found = None if ratio is None else ratio > 1
-            numbers = "" if ratio is None else f"{ratio:.1f}"
-            cases.append(Case(f"{way}, p={p}", said(found), numbers))
-    yield Claim("The error is larger than the update: ‖e‖² / ‖Δ‖² above 1", where, cases)
-    cases = []
-    for kind in KINDS:
-        for p in CLASSES:
-            a, b = runs.error(p, f"{kind} .99"), runs.error(p, f"{kind} .9")
-            more = None if a is None or b is None else a > b
-            numbers = "" if more is None else f"{a:.1f} against {b:.1f}"
-            cases.append(Case(f"{kind}, p={p}", said(more), numbers))
-    yield Claim("‖e‖² / ‖Δ‖² is larger at .99 than at .9", where, cases)
-    for comp, says in ((".9", "is bounded at .9"), (".99", "keeps growing at .99")):
-        cases = []
-        for kind in KINDS:
-            for p in CLASSES:
-                end = runs.grows(p, f"{kind} {comp}")
-                seen = None if end is None else end[1] == (comp == ".99")
-                numbers = f"x {end[0]:.2f}" if end else ""
-                cases.append(Case(f"{kind}, p={p}", said(seen), numbers))
-        yield Claim(f"‖e‖² {says}", where, cases)
-    for way in CODED:
-        says = f"‖e‖² / ‖Δ‖² of {way} is larger the smaller p"
-        yield Claim(says, "CFedAvg, B.2", [_ordered([runs.error(p, way) for p in CLASSES], 1)])
+    numbers = ", ".join(f"{v:.{words['digits']}f}{words.get('unit', '')}" for v in known)
+    return Case(
+        f"p={', '.join(map(str, CLASSES))}", said(all(a > b for a, b in pairwise(known))), numbers
+    )
 
 
 def _uplink(runs: Runs) -> Iterator[Claim]:
@@ -191,7 +182,8 @@ def _fedpaq(runs: Runs) -> Claim:
     cases = []
     for levels in (7, 127):
         names = [f"{a}, fedpaq {levels}" for a in ("fedacg", "fedavg")]
-        ours, theirs = (late(x) if (x := runs.by_name.get(n)) else None for n in names)
-        cases.append(_case(f"{levels} levels", ours, theirs))
+        found = [late(x) for n in names if (x := runs.by_name.get(n))]
+        case = _above([], *found, {}) if len(found) == 2 else ("open", "")
+        cases.append(Case(f"{levels} levels", *case))
     says = "FedACG with FedPAQ is above FedPAQ alone (there 50.53 against 41.99)"
     return Claim(says, "FedACG, Table 6", cases)

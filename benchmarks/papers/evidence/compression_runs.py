@@ -12,7 +12,7 @@ from fedloom.papers.series import points, roughness
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 
-from .numbers import still_growing
+from .numbers import growth
 
 CLASSES = (1, 2, 5)
 PLAIN = "uncompressed"
@@ -79,9 +79,9 @@ class Runs:
         above, below = ends
         return above / below if above is not None and below else None
 
-    def grows(self, p: int, way: str) -> tuple[float, bool] | None:
-        """Whether ‖e‖² still grows at the end."""
-        return still_growing(self.curve(p, way, "residual_square"))
+    def growth(self, p: int, way: str) -> float | None:
+        """‖e‖² over the last fifth of the evaluations, over that of the fifth before."""
+        return growth(self.curve(p, way, "residual_square"))
 
 
 def late(line: Line) -> float:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 GROWTH = 1.05  # by how much the last fifth must lie above the fifth before to be called growing
-
-
-def points(rows: Iterable[Mapping[str, Any]], key: str) -> dict[int, float]:
-    """{round: value} of the rows that have a finite value."""
-    found = {int(r["round"]): float(r[key]) for r in rows if r.get(key) is not None}
-    return {t: v for t, v in found.items() if math.isfinite(v)}
 
 
 def skewness(values: Sequence[float]) -> float | None:
@@ -30,19 +24,16 @@ def skewness(values: Sequence[float]) -> float | None:
     return third / second**1.5 if second > 0 else None
 
 
-def still_growing(curve: Mapping[int, float]) -> tuple[float, bool] | None:
-    """The mean of the curve's last fifth over that of the fifth before, and whether it grew by
-    more than a twentieth; None with fewer than ten points.
+def growth(curve: Mapping[int, float]) -> float | None:
+    """The mean of the curve's last fifth over that of the fifth before; None with fewer than ten
+    points.
     """
     values = [curve[t] for t in sorted(curve)]
     fifth = len(values) // 5
     if fifth < 2:
         return None
     before = math.fsum(values[-2 * fifth : -fifth])
-    if before <= 0:
-        return None
-    ratio = math.fsum(values[-fifth:]) / before
-    return ratio, ratio > GROWTH
+    return math.fsum(values[-fifth:]) / before if before > 0 else None
 
 
 @dataclass(frozen=True)

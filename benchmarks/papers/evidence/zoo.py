@@ -104,8 +104,8 @@ def at_the_higher_rate(zoo: Zoo, high: Zoo) -> list[str | Plot]:
 HIGHER_TITLE = "## At rate 0.4, as far as it was run"
 HIGHER = (
     "`--table higher` gives every method FedAvg's better rate; it was stopped. The last two "
-    "columns are the mean of the last tenth of evaluations of one seed, at 0.4 and at the common rate, "
-    "each with what was chosen there. One seed is no test: nothing is claimed."
+    "columns are the mean of the last tenth of evaluations of one seed, at 0.4 and at the common "
+    "rate, each with what was chosen there. One seed is no test: nothing is claimed."
 )
 
 
