@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedloom.report.style import Style, figure, legend_below, line_with_band, plain, shorten
+from fedloom.report import style
+from fedloom.report.style import Style
 
 from .numbers import Band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-_WIDTH, _HEIGHT, _WIDEST = 3.3, 2.7, 10.0
 
 
 @dataclass(frozen=True)
@@ -62,58 +60,45 @@ def panels(
     y: one for all, or one for each row. One legend below, or with `own_legends` one in every panel.
     Raises ConfigError if matplotlib is missing.
     """
-    rows = -(-len(grid) // across)
-    ys = [y] * rows if isinstance(y, Axis) else list(y)
-    made = figure(max(5.6, min(_WIDTH * across, _WIDEST)), _HEIGHT * rows)
-    cells = made.subplots(rows, across, squeeze=False, sharey="row" if shared else False).ravel()
+    across = min(across, len(grid))
+    rows = "row" if shared else False
+    made, cells = style.panels(len(grid), min(3.3, 10 / across), 2.7, across, rows)
     legend: dict[str, Any] = {}
-    for i, axes in enumerate(cells):
-        if i >= len(grid):
-            axes.set_visible(False)
-            continue
-        own = _draw(axes, grid[i], grid[i].x or x, ys[i // across], leftmost=i % across == 0)
+    for i, (axes, panel) in enumerate(zip(cells, grid, strict=True)):
+        lines = _draw(axes, panel, panel.x or x, y if isinstance(y, Axis) else y[i // across])
         if own_legends:
-            lines, names = list(own.values()), list(own)
             below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3}
-            axes.legend(lines, names, fontsize=7, frameon=False, **below)
-        legend |= own
-    for i, (axes, panel) in enumerate(zip(cells, grid, strict=False)):
-        _limit(axes, panel.x or x, ys[i // across])
+            axes.legend(list(lines.values()), list(lines), fontsize=7, frameon=False, **below)
+        legend |= lines
     if legend and not own_legends:
-        legend_below(made, list(legend.values()), list(legend))
+        style.legend_below(made, list(legend.values()), list(legend))
     return made
 
 
-def _draw(axes: Axes, panel: Panel, x: Axis, y: Axis, leftmost: bool) -> dict[str, Any]:
+def _draw(axes: Axes, panel: Panel, x: Axis, y: Axis) -> dict[str, Any]:
+    """Draw the traces of a panel -> {label: its line}."""
     from matplotlib.ticker import MaxNLocator
 
     handles = {}
     for trace in panel.traces:
-        band, style = trace.band, trace.style
+        band = trace.band
         heights = ([v * y.factor for v in part] for part in (band.mean, band.low, band.high))
         xs = [v / x.factor for v in band.x]
-        line = line_with_band(axes, xs, *heights, style, faint=trace.faint)
-        handles[shorten(trace.label, 48)] = line
-    plain(axes, x.label, y.label if leftmost else "")
-    axes.set_title(panel.title, fontsize=9.5, loc="left")
-    if x.log:
-        axes.set_xscale("log")
-    if y.log:
-        axes.set_yscale("log")
+        line = style.line_with_band(axes, xs, *heights, trace.style, faint=trace.faint)
+        handles[style.shorten(trace.label, 48)] = line
+    style.plain(axes, x.label, y.label if style.is_first(axes) else "")
+    style.named(axes, panel.title)
+    axes.set(xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
     if x.ticks:
         axes.set_xticks(list(x.ticks), list(x.ticks.values()))
         axes.minorticks_off()
     elif x.label == "rounds":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
-    return handles
-
-
-def _limit(axes: Axes, x: Axis, y: Axis) -> None:
-    """Set the limits that are asked for; a shared axis is not measured again after the first."""
-    if (x.low, x.high) != (None, None):
-        axes.set_xlim(x.low, x.high)
-    if (y.low, y.high) != (None, None):
+    if x.low is not None:
+        axes.set_xlim(x.low)
+    if y.low is not None:
         axes.set_ylim(y.low, y.high)
+    return handles
 
 
 def steps(
@@ -122,24 +107,16 @@ def steps(
     """Histograms side by side of shares in bins of five points, as FIARSE's Figure 2: clients per
     bin, the mean over the seeds. grid: (title, the values of all seeds' clients).
     """
-    across = min(4, len(grid))
-    rows = -(-len(grid) // across)
-    made = figure(max(5.6, 2.8 * across), 2.4 * rows)
-    cells = made.subplots(rows, across, squeeze=False, sharex=True, sharey=True).ravel()
+    made, cells = style.panels(len(grid), 2.8, 2.4, shared=True)
     edges = [5.0 * i for i in range(21)]
-    for i, axes in enumerate(cells):
-        if i >= len(grid):
-            axes.set_visible(False)
-            continue
-        title, values = grid[i]
+    for i, (axes, (title, values)) in enumerate(zip(cells, grid, strict=True)):
         weights = [1 / seeds[i]] * len(values)
         shares = [min(100 * v, 99.99) for v in values]  # the last bin holds its upper end
         axes.hist(shares, bins=edges, weights=weights, color=colours[i].colour, alpha=0.85)
         if values:
             axes.axvline(100 * sum(values) / len(values), color="black", lw=1.2)
-        plain(axes, "local accuracy (%)", "clients" if i % across == 0 else "")
-        axes.set_title(title, fontsize=9.5, loc="left")
-        axes.tick_params(labelbottom=True)
+        style.plain(axes, "local accuracy (%)", "clients" if style.is_first(axes) else "")
+        style.named(axes, title)
     return made
 
 
@@ -147,7 +124,7 @@ def dots(rows: Sequence[tuple[str, Mapping[str, Iterable[float]]]], x: str) -> F
     """Draw a row of dots for each name: the first series filled, further ones open; the mean of
     each as a bar. rows: (name, {series: values in the axis' unit}), the highest first.
     """
-    made = figure(7.2, 1.0 + 0.24 * len(rows))
+    made = style.figure(7.2, 1.0 + 0.24 * len(rows))
     axes = made.add_subplot()
     series = list(dict.fromkeys(name for _, cells in rows for name in cells))
     looks = [("#0072B2", "o"), ("#D55E00", "D")]
@@ -163,9 +140,9 @@ def dots(rows: Sequence[tuple[str, Mapping[str, Iterable[float]]]], x: str) -> F
             )
             middle = sum(found) / len(found)
             axes.plot([middle] * 2, [at - 0.32, at + 0.32], color=colour, lw=2.0)
-    axes.set_yticks(range(len(rows)), [shorten(name, 40) for name, _ in rows])
+    axes.set_yticks(range(len(rows)), [style.shorten(name, 40) for name, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    plain(axes, x, "")
+    style.plain(axes, x, "")
     if len(series) > 1:
-        legend_below(made, list(handles.values()), list(handles))
+        style.legend_below(made, list(handles.values()), list(handles))
     return made

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom.errors import ConfigError
 
@@ -89,10 +89,14 @@ def figure(width: float, height: float) -> Figure:
 
 
 def panels(
-    count: int, width: float = 2.8, height: float = 2.5, across: int = 4, shared: bool = False
+    count: int,
+    width: float = 2.8,
+    height: float = 2.5,
+    across: int = 4,
+    shared: bool | Literal["row"] = False,
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure with so many pairs of axes (inches), at most `across` in a row -> it, and they.
-    shared: all have one vertical scale.
+    shared: all have one vertical scale, or those of a row.
     """
     across = min(count, across)
     rows = -(-count // across)
