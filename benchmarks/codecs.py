@@ -17,11 +17,11 @@ import math
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from alternating import seconds
 
 from fedloom import FedAvg
 from fedloom.compression.codecs import index_coding as indices
@@ -51,14 +51,8 @@ def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object
 
 
 def measured(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of every call, taken in turn; the first time of each is left out."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats + 1):
-        for name, call in calls.items():
-            started = time.perf_counter()
-            call()
-            times[name].append(1e3 * (time.perf_counter() - started))
-    return {name: found[1:] for name, found in times.items()}
+    """Milliseconds of every call, taken in turn."""
+    return {k: [1e3 * s for s in found] for k, found in seconds(calls, repeats).items()}
 
 
 def growth(text: str, d: int) -> float:

@@ -11,7 +11,9 @@ import argparse
 import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+
+from alternating import seconds
 
 CASES = {
     "python": "pass",
@@ -28,14 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=7)
     repeats = parser.parse_args().repeats
-    times: dict[str, list[float]] = {name: [] for name in CASES}
-    for _ in range(repeats + 1):
-        for name, code in CASES.items():
-            a = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-            times[name].append(time.perf_counter() - a)
+
+    def process(code: str) -> Callable[[], object]:
+        command = [sys.executable, "-c", code]
+        return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    times = seconds({name: process(code) for name, code in CASES.items()}, repeats)
     for name, found in times.items():
-        print(f"{name:32} {statistics.median(found[1:]):8.3f} s")
+        print(f"{name:32} {statistics.median(found):8.3f} s")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from fedloom.papers.series import smoothed
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
 STUDY = importlib.import_module("study")
-NUMBERS = importlib.import_module("evidence.numbers")
+DRAWING = importlib.import_module("evidence.drawing")
 
 
 NAMES = ("zoo", "compression", "submodels", "robust", "private")
@@ -238,7 +238,8 @@ def test_moving_average_is_that_of_the_runs() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "evidence.numbers",
+        "evidence.drawing",
+        "evidence.submodel_claims",
         "evidence.page",
         "evidence.compression_runs",
         "evidence.submodel_runs",
@@ -295,16 +296,15 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
 
 
 def test_panels_of_a_row_show_all_of_each() -> None:
-    drawing = importlib.import_module("evidence.drawing")
     style = importlib.import_module("fedloom.report.style").numbered(0)
-    small, large = (NUMBERS.band([{1: a, 2: b}]) for a, b in ((1.0, 2.0), (50.0, 90.0)))
-    grid = [drawing.Panel(t, [drawing.Trace(t, b, style)]) for t, b in (("a", small), ("b", large))]
-    rounds = drawing.Axis("rounds", low=0)
-    made = drawing.panels(grid, rounds, drawing.Axis("value"), across=2)
+    small, large = (DRAWING.band([{1: a, 2: b}]) for a, b in ((1.0, 2.0), (50.0, 90.0)))
+    grid = [DRAWING.Panel(t, [DRAWING.Trace(t, b, style)]) for t, b in (("a", small), ("b", large))]
+    rounds = DRAWING.Axis("rounds", low=0)
+    made = DRAWING.panels(grid, rounds, DRAWING.Axis("value"), across=2)
     for axes in made.axes:
         low, high = axes.get_ylim()
         assert low < 1.0 < 90.0 < high
-    alone = drawing.panels(grid, rounds, drawing.Axis("value"), across=2, shared=False)
+    alone = DRAWING.panels(grid, rounds, DRAWING.Axis("value"), across=2, shared=False)
     assert alone.axes[0].get_ylim()[1] < 3.0
 
 

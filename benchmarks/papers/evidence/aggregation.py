@@ -13,8 +13,7 @@ from fedloom.papers.lines import Line
 from fedloom.papers.series import points
 from fedloom.report.style import numbered
 
-from .drawing import Axis, Panel, Trace, panels
-from .numbers import band
+from .drawing import Axis, Panel, Trace, band, panels
 from .page import MISSING, Page, Plot, table
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from study import Study
 from fedloom.papers.lines import Line
 from fedloom.report.statistics import Paired
 
-from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, after, by_uplink, late
-from .numbers import GROWTH
+from .compression_runs import CLASSES, FEEDBACK, GROWTH, PLAIN, Runs, after, by_uplink, late
 from .page import Case, Claim, Verdict, claims_table, judged, per_cent, said
 
 NEAR = 0.02  # within two points: "almost the same"

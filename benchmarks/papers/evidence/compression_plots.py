@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedloom.papers.lines import Line
 from fedloom.papers.series import points
 from fedloom.report.style import Style
 
 from .compression_runs import CLASSES, FEEDBACK, PLAIN, Runs, by_uplink, late
-from .drawing import Axis, Panel, Trace, panels
-from .numbers import band
+from .drawing import Axis, Panel, Trace, band, panels
 from .page import Plot, per_cent
 
 if TYPE_CHECKING:
@@ -112,46 +112,46 @@ def uplink(runs: Runs) -> list[str | Plot]:
 
 def fedpaq(runs: Runs) -> list[str | Plot]:
     """FedAvg and FedACG with FedPAQ, by round and by bytes up."""
-    names = [n for n in runs.plan if n.startswith(("fedavg", "fedacg")) and n in runs.by_name]
-    if not names:
-        return []
-
-    def draw() -> Figure:
-        by_round: list[Trace] = []
-        by_bytes: list[Trace] = []
-        for name in names:
-            line = runs.by_name[name]
-            colour = "#0072B2" if name.startswith("fedavg") else "#D55E00"
-            dash = {"127": "--", "7": ":"}.get(name.rpartition(" ")[2], "-")
-            style, curve = Style(colour, dash), points(line, "curve")
-            each = line["bytes_up"] / line["rounds"]
-            by_round += _trace(name, curve, style)
-            by_bytes += _trace(name, {t * each: v for t, v in curve.items()}, style)
-        up = Axis("MiB up, all clients", 2**20, log=True)
-        grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
-        return panels(grid, ROUNDS, ACCURACY, across=2)
-
-    last = "; ".join(f"{n} {per_cent(late(runs.by_name[n]))}" for n in names)
-    alt = f"Test accuracy of FedAvg and FedACG with FedPAQ by round and by MiB up. {LATE}: {last}"
-    return [Plot("compression-fedpaq", alt, draw)]
+    found = {n: runs.by_name[n] for n in runs.plan if n.startswith("fed") and n in runs.by_name}
+    looks = {}
+    for name in found:
+        dash = {"127": "--", "7": ":"}.get(name.rpartition(" ")[2], "-")
+        looks[name] = Style("#0072B2" if name.startswith("fedavg") else "#D55E00", dash)
+    sent = {
+        n: {t * x["bytes_up"] / x["rounds"]: v for t, v in points(x, "curve").items()}
+        for n, x in found.items()
+    }
+    up = Axis("MiB up, all clients", 2**20, log=True)
+    alt = "Test accuracy of FedAvg and FedACG with FedPAQ by round and by MiB up"
+    return _two("fedpaq", found, looks, sent, up, alt)
 
 
 def mnist(runs: Runs) -> list[str | Plot]:
     """CFedAvg's own network on MNIST."""
     found = {w: x for w in LOOK if (x := runs.by_name.get(f"mnist p=1, {w}"))}
+    sent = {way: by_uplink(line, true=True) for way, line in found.items()}
+    up = Axis("model sizes sent by a client, true bytes", log=True)
+    alt = "Test accuracy on MNIST by round and by what a client has sent"
+    return _two("mnist", found, LOOK, sent, up, alt)
+
+
+def _two(
+    name: str,
+    found: Mapping[str, Line],
+    looks: Mapping[str, Style],
+    sent: Mapping[str, Mapping[float, float]],
+    up: Axis,
+    alt: str,
+) -> list[str | Plot]:
+    """Runs by round, and by what they have sent; nothing without a run."""
     if not found:
         return []
 
     def draw() -> Figure:
-        by_round: list[Trace] = []
-        by_bytes: list[Trace] = []
-        for way, line in found.items():
-            by_round += _trace(way, points(line, "curve"), LOOK[way])
-            by_bytes += _trace(way, by_uplink(line, true=True), LOOK[way])
-        up = Axis("model sizes sent by a client, true bytes", log=True)
+        by_round = [t for n, x in found.items() for t in _trace(n, points(x, "curve"), looks[n])]
+        by_bytes = [t for n, curve in sent.items() for t in _trace(n, curve, looks[n])]
         grid = [Panel("by round", by_round), Panel("by bytes up", by_bytes, up)]
         return panels(grid, ROUNDS, ACCURACY, across=2)
 
-    last = "; ".join(f"{w} {per_cent(late(x))}" for w, x in found.items())
-    alt = f"Test accuracy on MNIST by round and by what a client has sent. {LATE}: {last}"
-    return [Plot("compression-mnist", alt, draw)]
+    last = "; ".join(f"{n} {per_cent(late(x))}" for n, x in found.items())
+    return [Plot(f"compression-{name}", f"{alt}. {LATE}: {last}", draw)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from study import Study
@@ -12,8 +13,7 @@ from fedloom.papers.series import points, roughness
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 
-from .numbers import growth
-
+GROWTH = 1.05  # by how much the last fifth must lie above the fifth before to be called growing
 CLASSES = (1, 2, 5)
 PLAIN = "uncompressed"
 FEEDBACK = (PLAIN, "Top-k .9", "Top-k .99", "RD .9", "RD .99")
@@ -128,3 +128,15 @@ def by_uplink(line: Line, true: bool, key: str = "curve") -> dict[float, float]:
     """
     each = sent(line) if true else share(line["changes"])
     return {each * t: v for t, v in points(line, key).items()}
+
+
+def growth(curve: Mapping[int, float]) -> float | None:
+    """The mean of the curve's last fifth over that of the fifth before; None with fewer than ten
+    points.
+    """
+    values = [curve[t] for t in sorted(curve)]
+    fifth = len(values) // 5
+    if fifth < 2:
+        return None
+    before = math.fsum(values[-2 * fifth : -fifth])
+    return math.fsum(values[-fifth:]) / before if before > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,35 @@ from typing import TYPE_CHECKING, Any
 from fedloom.report import style
 from fedloom.report.style import Style
 
-from .numbers import Band
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Band:
+    """Several seeds' curves: at each x that all of them have, the mean, the lowest and highest."""
+
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    seeds: int
+
+
+def band(curves: Sequence[Mapping[Any, float]]) -> Band | None:
+    """Seeds together; None if they share no x.
+
+    >>> band([{1: 0.0, 2: 1.0}, {2: 3.0}])
+    Band(x=(2,), mean=(2.0,), low=(1.0,), high=(3.0,), seeds=2)
+    """
+    curves = [c for c in curves if c]
+    shared = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
+    if not shared:
+        return None
+    rows = [[c[x] for c in curves] for x in shared]
+    means = tuple(math.fsum(r) / len(r) for r in rows)
+    return Band(tuple(shared), means, tuple(map(min, rows)), tuple(map(max, rows)), len(curves))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fedloom.report.curve_data import mean, sd
 from fedloom.report.statistics import Paired, against, corrected, p_text, paired
 from fedloom.report.tables import fixed
 
-from .numbers import band, skewness
+from .drawing import band
 from .page import (
     Case,
     Claim,
@@ -300,3 +300,17 @@ IDEAS = (
     ("Re-masking", (OURS, MASKS), (FACTOR, GREEDY)),
     ("The bias factor", (OURS, FACTOR), (MASKS, GREEDY)),
 )
+
+
+def skewness(values: Sequence[float]) -> float | None:
+    """Fisher's moment coefficient E[(x - m)^3] / s^3; negative with a longer tail to the left.
+
+    >>> skewness([1.0, 2.0, 3.0]), skewness([0.0, 3.0, 3.0]) < 0, skewness([1.0, 1.0])
+    (0.0, True, None)
+    """
+    if not values:
+        return None
+    middle = math.fsum(values) / len(values)
+    second = math.fsum((v - middle) ** 2 for v in values) / len(values)
+    third = math.fsum((v - middle) ** 3 for v in values) / len(values)
+    return third / second**1.5 if second > 0 else None

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedloom.report.style import Style, numbered
 
-from .drawing import Axis, Panel, Trace, panels, steps
-from .numbers import band
+from .drawing import Axis, Panel, Trace, band, panels, steps
 from .page import Plot, per_cent
 from .submodel_runs import Part, size_name
 

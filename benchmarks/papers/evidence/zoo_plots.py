@@ -8,8 +8,7 @@ from fedloom.report.curve_data import mean
 from fedloom.report.style import Style, numbered
 from fedloom.report.tables import fixed
 
-from .drawing import Axis, Panel, Trace, dots, panels
-from .numbers import Band, band
+from .drawing import Axis, Band, Panel, Trace, band, dots, panels
 from .page import Plot
 from .zoo_runs import BASE, Zoo
 
