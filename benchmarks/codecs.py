@@ -4,8 +4,7 @@
 
 One thread, medians and the fastest, in milliseconds. send: what a client does with feedback (add
 the residual, choose, pack, keep the rest); read: what a server does (unpack, decode). The list
-alternates, so that a busy machine hits all alike. growth: how much one send adds to the peak of the
-process, in vectors of the model's length; a round holds about six already. The second table is the
+alternates, so that a busy machine hits all alike; memory.py has the peaks. The second table is the
 index coding at random places: its length against log2 of the number of sets, and its time.
 """
 
@@ -15,8 +14,6 @@ import argparse
 import importlib.util
 import math
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -42,7 +39,7 @@ def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object
     """-> send(), read(), bytes."""
     codec, layout = make_codec(text), Layout(("x",), ((d,),))
     feedback = Forget() if codec.unfit(d) else Residual()
-    link = Link(Via(codec, feedback)).settled(FedAvg(), d=d)
+    link = Link(Via(codec, feedback)).settled(FedAvg())
     up = rec(delta=torch.randn(d, generator=generator(0, "benchmark")), weight=1.0)
     _, state = link.send(up, link.init(up.delta, layout, 0), Whole(layout), 0, 0, 0)
     packet, _ = link.send(up, state, Whole(layout), 0, 1, 0)
@@ -53,30 +50,6 @@ def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object
 def measured(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Milliseconds of every call, taken in turn."""
     return {k: [1e3 * s for s in found] for k, found in seconds(calls, repeats).items()}
-
-
-def growth(text: str, d: int) -> float:
-    """Vectors by which one send raises the peak of a fresh process that holds the answer and its
-    residual. Linux: a child inherits its parent's peak in getrusage(), but not in /proc.
-    """
-    code = (
-        f"{_IMPORT}\n"
-        "torch.set_num_threads(1)\n"
-        f"send, d = b.sender({text!r}, 1000)[0], {d}\n"
-        "send()\n"
-        "codec, layout = b.make_codec(" + repr(text) + "), b.Layout(('x',), ((d,),))\n"
-        "feedback = b.Forget() if codec.unfit(d) else b.Residual()\n"
-        "link = b.Link(b.Via(codec, feedback)).settled(b.FedAvg(), d=d)\n"
-        "up = b.rec(delta=torch.randn(d), weight=1.0)\n"
-        "state = link.init(up.delta, layout, 0)\n"
-        "state.delta.e.add_(0.0)\n"
-        "peak = lambda: int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
-        "before = peak()\n"
-        "link.send(up, state, b.Whole(layout), 0, 0, 0)\n"
-        "print(peak() - before)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return int(done.stdout) * 1024 / (4 * d)
 
 
 def places(ratio: float, d: int, repeats: int) -> str:
@@ -96,14 +69,6 @@ def places(ratio: float, d: int, repeats: int) -> str:
         f"{ratio:6} {plan.nbytes:9,} {share:7.3f}  {plan.coding.name.lower():7}"
         f" {write:9.1f} {read:9.1f}"
     )
-
-
-_IMPORT = (
-    "import importlib.util, torch\n"
-    f"spec = importlib.util.spec_from_file_location('b', {__file__!r})\n"
-    "b = importlib.util.module_from_spec(spec)\n"
-    "spec.loader.exec_module(b)"
-)
 
 
 def main() -> None:
@@ -132,13 +97,12 @@ def main() -> None:
     for name in calls:
         if not name.startswith(("send", "read")):
             print(f"{name:18} {say(name)}")
-    head = ("codec", "send", "fastest", "read", "fastest", "bytes", "of dense", "growth")
-    print("{:18} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>7}".format(*head))
+    head = ("codec", "send", "fastest", "read", "fastest", "bytes", "of dense")
+    print("{:18} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9}".format(*head))
     for text in CODECS:
         share = 100 * sizes[text] / (4 * d)
         print(
             f"{text:18} {say(f'send {text}')} {say(f'read {text}')} {sizes[text]:11,} {share:8.2f}%"
-            f" {growth(text, d):7.2f}"
         )
     print(f"\nplaces of {d:,}: bytes, of the entropy bound, median ms to write and to read")
     for ratio in RATIOS:
