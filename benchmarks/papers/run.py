@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--list", action="store_true", help="say what is missing, run nothing")
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     tables = Study(options.study).tables
     for name in chosen(options.table, [*tables]):
         table = tables[name]

@@ -25,7 +25,7 @@ from fedloom.errors import DataError
 from fedloom.papers.series import smoothed
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
-STUDY = importlib.import_module("study")
+STUDY, RUN = (importlib.import_module(name) for name in ("study", "run"))
 DRAWING = importlib.import_module("evidence.drawing")
 
 
@@ -336,6 +336,34 @@ def test_a_later_line_of_a_run_counts_wherever_it_stands(tmp_path: Path) -> None
     text = page(tmp_path, "zoo", zoo_lines()[:3]).text()
     assert column(text, "FedAvg", "last tenth", "## Dirichlet 0.3") == "60.00"
     assert column(text, "FedAvg", "best", "## Dirichlet 0.3") == "60.00"
+
+
+def test_what_has_no_line_is_run_and_its_line_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RUN, "LINES", tmp_path / "papers")
+    words = ["run.py", "private", "--table", "without noise"]
+    monkeypatch.setattr("sys.argv", [*words, "--list"])
+    RUN.main()
+    assert capsys.readouterr().out == "without noise: 0 trials and 0 runs are missing\n"
+    monkeypatch.setattr("sys.argv", [*words, "rounds=1", "data.partition.clients=10"])
+    RUN.main()
+    (line,) = STUDY.Study("private", tmp_path).lines
+    assert line["changes"][-2:] == ["rounds=1", "data.partition.clients=10"]
+    assert STUDY.place(line["recipe"], line["changes"])[1] > {"rounds=1", "aggregation=mean"}
+    assert line["last"]["value"] == line["curves"]["curve"][-1][1]
+
+
+def test_values_are_tried_before_the_best_is_run(tmp_path: Path) -> None:
+    study = STUDY.Study("zoo", tmp_path)
+    table = study.tables["dirichlet"]
+    tried = RUN.trials(study, table, ["FedACG", "FedNova"], [])
+    assert len(tried.runs) == 3, "FedNova is not tuned"
+    assert all("rounds=150" in run.typed for run in tried.runs)
+    assert all(run.config.values["evaluate"]["validation"] == 0.1 for run in tried.runs)
+    left = RUN.finals(study, table, ["FedACG", "FedNova"], 2, [])
+    assert {run.row.method for run in left.runs} == {"FedNova"}, "FedACG has no choice yet"
+    assert len(left.runs) == 2
 
 
 def test_one_method_alone_is_drawn(tmp_path: Path) -> None:
