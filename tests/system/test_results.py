@@ -23,6 +23,8 @@ from results_lines import (
 
 from fedloom.errors import DataError
 from fedloom.papers.series import smoothed
+from fedloom.recipes import RECIPES
+from fedloom.storage.identity import digest
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
 STUDY, RUN = (importlib.import_module(name) for name in ("study", "run"))
@@ -352,6 +354,16 @@ def test_what_has_no_line_is_run_and_its_line_counts(
     assert line["changes"][-2:] == ["rounds=1", "data.partition.clients=10"]
     assert STUDY.place(line["recipe"], line["changes"])[1] > {"rounds=1", "aggregation=mean"}
     assert line["last"]["value"] == line["curves"]["curve"][-1][1]
+
+
+def test_the_recipe_of_older_lines_is_still_the_same() -> None:
+    """Their hash is of the recipe, which once named an engine, and of the changes."""
+    recipe = RECIPES["zoo_fashion_mnist"]() | {"engine": "workers"}
+    older = [line for line in STUDY.Study("zoo").lines if "hash" in line]
+    assert len(older) == 219
+    for line in older:
+        typed = sorted({*line["changes"], f"seed={line['seed']}"})
+        assert digest([recipe, typed]) == line["hash"], line["method"]
 
 
 def test_values_are_tried_before_the_best_is_run(tmp_path: Path) -> None:
