@@ -307,8 +307,19 @@ def count(vectors: tuple[str, ...]) -> str:
     return f"{len(vectors)}: {', '.join(vectors)}" if vectors else "0"
 
 
+def is_more(name: str) -> bool:
+    """Say whether a method is of none of the papers: it stands in algorithms/more/."""
+    return ALGORITHMS[name].__module__.startswith("fedloom.algorithms.more.")
+
+
+def place(name: str) -> str:
+    """Where a method's page is, seen from docs/algorithms."""
+    label = ALGORITHMS.label(name).lower().replace(" ", "-")
+    return f"more.md#{label}" if is_more(name) else f"{name}.md"
+
+
 def page(name: str) -> str:
-    """docs/algorithms/NAME.md."""
+    """docs/algorithms/NAME.md, or the method's part of more.md."""
     make, cost = ALGORITHMS[name], costs(make_algorithm(name))
     source = Path(inspect.getsourcefile(make) or "").resolve()
     code = source.relative_to(ROOT)
@@ -349,6 +360,13 @@ def page(name: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def more() -> str:
+    """docs/algorithms/more.md: methods that no paper which fedloom reproduces has, on one page."""
+    parts = [re.sub(r"^#", "##", page(name), flags=re.M) for name in ALGORITHMS if is_more(name)]
+    head = "# More methods\n\nThose of other papers than the five that fedloom reproduces.\n"
+    return "\n".join([head, *parts])
+
+
 def index() -> str:
     """docs/algorithms/README.md."""
     rows = []
@@ -356,7 +374,7 @@ def index() -> str:
         cost = costs(make_algorithm(name))
         first = " ".join((inspect.getdoc(ALGORITHMS[name]) or "").split("\n\n")[0].split())
         numbers = [len(cost.down), len(cost.up), len(cost.memory)]
-        link = f"[{ALGORITHMS.label(name)}]({name}.md)"
+        link = f"[{ALGORITHMS.label(name)}]({place(name)})"
         rows.append([link, first, *map(str, numbers), f"{cost.gradients:g}"])
     head = ["method", "what it is", "down", "up", "client", "gradients"]
     lines = [
@@ -434,8 +452,9 @@ def parts() -> str:
 
 def pages() -> dict[str, str]:
     """{path below docs: text} of everything that is made and not committed."""
-    out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS}
-    out |= {"algorithms/README.md": index(), "compatibility.md": as_markdown()}
+    out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS if not is_more(name)}
+    out |= {"algorithms/README.md": index(), "algorithms/more.md": more()}
+    out |= {"compatibility.md": as_markdown()}
     return out | {"settings.md": settings.as_markdown(), "old-names.md": old_names()}
 
 

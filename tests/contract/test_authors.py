@@ -172,7 +172,7 @@ def test_the_declared_fields_are_the_real_ones(name, watched):
 # a paper's class is its algorithm: that is what a reader finds in it
 PAPERS = [
     (path.stem, node)
-    for path in sorted(Path(algorithms.__file__).parent.glob("*.py"))
+    for path in sorted(Path(algorithms.__file__).parent.rglob("*.py"))
     for node in ast.parse(path.read_text()).body
     if isinstance(node, ast.ClassDef)
     and issubclass(getattr(algorithms, node.name, type), Algorithm)

@@ -115,4 +115,6 @@ def test_the_pages_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "algorithms").mkdir()
     (tmp_path / "algorithms" / "gone.md").write_text("of a method that is no more")
     PAGES.write(tmp_path)
-    assert {p.stem for p in (tmp_path / "algorithms").glob("*")} == {*ALGORITHMS, "README"}
+    papers = {name for name in ALGORITHMS if not PAGES.is_more(name)}
+    assert {p.stem for p in (tmp_path / "algorithms").glob("*")} == {*papers, "README", "more"}
+    assert "ditto" in {*ALGORITHMS} - papers and "\n## Ditto\n" in PAGES.more()

@@ -17,7 +17,7 @@ from fedloom.algorithms import (
     fedavgm,
     fedyogi,
 )
-from fedloom.algorithms.diloco import DiLoCoSteps
+from fedloom.algorithms.more.diloco import DiLoCoSteps
 from fedloom.config import resolve
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Grad, Job, Trait
-from ..core.hyper import NonNegative, hyper
-from ..core.vector import Rec, Vec, rec
+from ...algorithm import FedAvg, Grad, Job, Trait
+from ...core.hyper import NonNegative, hyper
+from ...core.vector import Rec, Vec, rec
 
 
 class Ditto(FedAvg):

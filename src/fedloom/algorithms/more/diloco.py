@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..algorithm import Algorithm, LocalSGD, Trait
-from ..wrappers import Nesterov, ServerOpt
+from ...algorithm import Algorithm, LocalSGD, Trait
+from ...wrappers import Nesterov, ServerOpt
 
 
 def DiLoCo(server_lr: float = 0.7, beta: float = 0.9) -> Algorithm:

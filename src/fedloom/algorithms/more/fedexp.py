@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import Job, LocalSGD, Round, Trait
-from ..core.hyper import Positive, hyper
-from ..core.vector import Rec, Vec, rec, zeros
+from ...algorithm import Job, LocalSGD, Round, Trait
+from ...core.hyper import Positive, hyper
+from ...core.vector import Rec, Vec, rec, zeros
 
 
 class FedExP(LocalSGD):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import Job, LocalSGD, Round, Trait
-from ..core.hyper import NonNegative, Positive, hyper
-from ..core.vector import Rec, Vec, rec
+from ...algorithm import Job, LocalSGD, Round, Trait
+from ...core.hyper import NonNegative, Positive, hyper
+from ...core.vector import Rec, Vec, rec
 
 
 class QFedAvg(LocalSGD):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Grad, Job
-from ..core.vector import Rec, Vec, rec, zeros
+from ...algorithm import FedAvg, Grad, Job
+from ...core.vector import Rec, Vec, rec, zeros
 
 
 class FedLin(FedAvg):

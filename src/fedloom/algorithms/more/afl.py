@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..algorithm import Job, LocalSGD, Round, Trait
-from ..core.hyper import Positive, hyper
-from ..core.vector import Rec, Vec, rec, zeros
+from ...algorithm import Job, LocalSGD, Round, Trait
+from ...core.hyper import Positive, hyper
+from ...core.vector import Rec, Vec, rec, zeros
 
 
 class AFL(LocalSGD):

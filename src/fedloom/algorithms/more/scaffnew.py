@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..algorithm import ACCUMULATED, Grad, Job, LocalSGD, Trait
-from ..core.vector import Rec, Vec, rec, zeros
-from .base import took_part_last
+from ...algorithm import ACCUMULATED, Grad, Job, LocalSGD, Trait
+from ...core.vector import Rec, Vec, rec, zeros
+from ..base import took_part_last
 
 
 class Scaffnew(LocalSGD):

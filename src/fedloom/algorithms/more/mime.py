@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..algorithm import MEAN, FedAvg, Grad, Job, Round
-from ..core.hyper import Decay, hyper
-from ..core.vector import Rec, Vec, rec, zeros
+from ...algorithm import MEAN, FedAvg, Grad, Job, Round
+from ...core.hyper import Decay, hyper
+from ...core.vector import Rec, Vec, rec, zeros
 
 
 class MimeLite(FedAvg):

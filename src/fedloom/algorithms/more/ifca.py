@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..algorithm import Job, LocalSGD, Round, Trait
-from ..core.hyper import Positive, PositiveInt, hyper
-from ..core.vector import Rec, Vec, rec, zeros
+from ...algorithm import Job, LocalSGD, Round, Trait
+from ...core.hyper import Positive, PositiveInt, hyper
+from ...core.vector import Rec, Vec, rec, zeros
 
 
 class IFCA(LocalSGD):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Job, Round, Trait
-from ..core.vector import Rec, Vec, rec
+from ...algorithm import FedAvg, Job, Round, Trait
+from ...core.vector import Rec, Vec, rec
 
 
 class FedNova(FedAvg):

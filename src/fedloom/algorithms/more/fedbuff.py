@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algorithm import FedAvg, Trait
+from ...algorithm import FedAvg, Trait
 
 
 class FedBuff(FedAvg):
