@@ -1,4 +1,4 @@
-"""Make docs/algorithms/, compatibility.md, settings.md and old-names.md in docs: `make docs`, or
+"""Make docs/algorithms/, compatibility.md and settings.md in docs: `make docs`, or
 `python docs/pages.py [FOLDER]`. git ignores them. It makes docs/parts.md too, which is committed.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
@@ -16,8 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom._old_names import FUNCTIONS, MOVED
-from fedloom._old_names import SUBMODELS as NAMES
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
 from fedloom.cli.list_and_show import registry_of
@@ -407,24 +405,6 @@ def index() -> str:
     )
 
 
-def old_names() -> str:
-    """docs/old-names.md."""
-    rows = [[f"`fedloom.{old}`", f"`fedloom.{new}`"] for old, new in sorted(MOVED.items())]
-    rows += [[f"`fedloom.views.{old}`", f"`fedloom.submodels.{new}`"] for old, new in NAMES.items()]
-    was = {new: old for old, new in MOVED.items()}
-    rows += [
-        [f"`fedloom.{was[module]}.{old}`", f"`fedloom.{module}.{new}`"]
-        for module, names in FUNCTIONS.items()
-        for old, new in names.items()
-    ]
-    words = (
-        "Modules, classes and functions of fedloom 0.1. The old names still import, with a "
-        "warning. Modules named as a function of their package (`fedloom.data.shakespeare`, "
-        "`fedloom.data.folders`) have no old name: theirs would hide the function."
-    )
-    return "\n".join(["# Old names and new ones", "", words, "", *grid(["old", "new"], rows), ""])
-
-
 def brief(text: str, most: int = 25) -> str:
     """A cell of at most so many words, which ends where a part of the sentence does.
 
@@ -455,7 +435,7 @@ def pages() -> dict[str, str]:
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS if not is_more(name)}
     out |= {"algorithms/README.md": index(), "algorithms/more.md": more()}
     out |= {"compatibility.md": as_markdown()}
-    return out | {"settings.md": settings.as_markdown(), "old-names.md": old_names()}
+    return out | {"settings.md": settings.as_markdown()}
 
 
 def write(folder: Path) -> None:

@@ -9,7 +9,6 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import _old_names
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -64,6 +63,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-_old_names.install()

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # made from code or records: their words are tested where they are made
-MADE = {"compatibility.md", "old-names.md", "settings.md", "parts.md"}
+MADE = {"compatibility.md", "settings.md", "parts.md"}
 PAGES = [
     page
     for page in sorted((ROOT / "docs").glob("**/*.md"))

@@ -19,7 +19,7 @@ from tiny import SOURCE, environment
 # A name stands for a module or for a whole package, whose modules may import each other. Everything
 # else comes from a lower layer. The picture in docs/architecture.md is this table.
 LAYERS = {
-    0: ["_old_names", "_version", "errors"],
+    0: ["_version", "errors"],
     1: ["core"],
     2: ["algorithm", "data", "objectives", "storage", "trackers"],
     3: ["aggregation", "compression", "trace", "wrappers"],

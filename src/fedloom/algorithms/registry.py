@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,14 +55,6 @@ ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
     },
     own=Algorithm,
 )
-
-
-def __getattr__(name: str) -> Any:
-    """LABELS of fedloom 0.1, with a warning."""
-    if name != "LABELS":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("LABELS is now ALGORITHMS.label(name)", DeprecationWarning, stacklevel=2)
-    return {known: ALGORITHMS.label(known) for known in ALGORITHMS}
 
 
 class Option(NamedTuple):

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._old_names import SUBMODELS
 from .._version import __version__
 from ..core.arithmetic import plain_number
 from ..core.commit import own_commit
@@ -35,7 +34,7 @@ from ..engines.metrics import told
 from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
-from ..storage.identity import bits_of, digest, fixed_parts, flatten
+from ..storage.identity import SUBMODELS, bits_of, digest, fixed_parts, flatten
 from ..storage.manifest import deployed
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import FIRST, resealed

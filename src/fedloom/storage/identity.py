@@ -12,10 +12,18 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from .._old_names import SUBMODELS
 from ..core.own_parts import is_own, short
 
 Table = Mapping[str, Any]
+
+# sub-models by their names in run folders of fedloom 0.1 -> their names now
+SUBMODELS = {
+    "Depth": "ScaleFL",
+    "Importance": "FIARSE",
+    "Ordered": "FjORD",
+    "Rolling": "FedRolex",
+    "Width": "HeteroFL",
+}
 
 # How a run is called, and where it is computed and kept: no number depends on it. The family
 # of an engine (bits_of) decides how numbers are rounded, so that a run cannot go on in another one;

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any
 
-from .._old_names import SUBMODELS as OLD_NAMES
 from ..core.registry import Registry
 from .base import Rule, View, behind_mask, whole
 from .fedrolex import FedRolex
@@ -51,11 +48,3 @@ __all__ = [
     "greedy",
     "whole",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """The classes under their names of fedloom 0.1, with a warning."""
-    if name not in OLD_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is now {OLD_NAMES[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[OLD_NAMES[name]]
