@@ -29,9 +29,8 @@ from fedloom.papers.series import points
 from fedloom.papers.table import Table
 from fedloom.papers.tune import ETA, RUNGS
 from fedloom.report.curve_data import mean
-from fedloom.report.paper_figures import save_pictures
 from fedloom.report.statistics import Paired, corrected, paired
-from fedloom.report.style import Picture
+from fedloom.report.style import Picture, save_pictures
 
 HEAD = """<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->
 

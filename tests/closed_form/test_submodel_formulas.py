@@ -24,8 +24,7 @@ from fedloom.server.evaluation import Evaluation
 from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, behind_mask, greedy
 from fedloom.submodels.slicing.flow import Cut
 from fedloom.submodels.slicing.layers import unscaled
-from fedloom.submodels.slicing.walk import count_left, cut_net
-from fedloom.submodels.width_budget import largest_share
+from fedloom.submodels.slicing.walk import count_left, cut_net, largest_share
 from tiny import trace
 
 pytestmark = pytest.mark.usefixtures("seed_zero")

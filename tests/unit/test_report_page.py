@@ -22,8 +22,7 @@ from fedloom.report import group_runs, load_run, save_curves, write_report
 from fedloom.report.attendance import attendance, names_of
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
 from fedloom.report.curves import metric_curves
-from fedloom.report.paper_figures import save_pictures
-from fedloom.report.style import fit, numbered, styles
+from fedloom.report.style import fit, numbered, save_pictures, styles
 
 NASTY = '_<script>alert("x")</script> & $5_^ $ 数 {{ 7*7 }}'  # no such glyph in the font
 VOID = {"meta", "link", "img", "br", "input", "hr"}

@@ -85,7 +85,8 @@ def options(name: str) -> list[Option]:
     """
     make = ALGORITHMS.known(name)
     hints = typing.get_type_hints(make, include_extras=True)
-    rules = {f.name: f.metadata["hyper"] for part in _parts(make()) for f in _ranged(part)}
+    declared = [f for part in _parts(make()) for f in dataclasses.fields(part)]
+    rules = {f.name: f.metadata["hyper"] for f in declared if "hyper" in f.metadata}
     aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
     out = []
     for key, parameter in inspect.signature(make).parameters.items():
@@ -100,10 +101,6 @@ def _parts(part: Any) -> list[Any]:
     """An algorithm, what it wraps, and the optimisers it uses."""
     inner = [getattr(part, f.name) for f in dataclasses.fields(part)]
     return [part, *(q for p in inner if dataclasses.is_dataclass(p) for q in _parts(p))]
-
-
-def _ranged(part: Any) -> list[Any]:
-    return [f for f in dataclasses.fields(part) if "hyper" in f.metadata]
 
 
 def label_of(algorithm: Algorithm) -> str:

@@ -29,9 +29,8 @@ from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import changed, imprint, unequal, unlike
 from .engine_agreement import TOLERANCE, Contract, held_by_parts
-from .explain import root
 from .invariance import move_of_the_server, norms_are_declared, rates_are_declared
-from .outcome import Check
+from .outcome import Check, root
 from .purity import Notes, Watch
 from .tiny_federation import End, run
 

@@ -26,11 +26,6 @@ _ONE = Layout(("b",), ((1,),))
 _DRAWS = 300  # of the bound on the error: its mean is then known to a few per cent
 
 
-def _via(part: Codec) -> Via:
-    """With error feedback where that has a meaning."""
-    return Via(part, Forget() if part.unfit(200) else Residual())
-
-
 def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
     """(name, p, layout): what a field may look like."""
     for dtype in (torch.float32, torch.float64):
@@ -61,7 +56,8 @@ class CodecContract(Contract):
         return [Check("nothing is lost with feedback", self.conserved)]
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
-        return {"compress": _via(part)}
+        # with error feedback where that has a meaning
+        return {"compress": Via(part, Forget() if part.unfit(200) else Residual())}
 
     def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
         """A first message, as the link asks for it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..core.vector import Rec, fields, leaves, rec
+from ..core.vector import fields, leaves, rec
 from ..engines.author_rules import ARGUMENTS, KEPT, REPEAT, keeps_state
 from ..engines.self_state import changed, state
 from ..errors import AuthorError, CompositionError
@@ -141,7 +141,8 @@ class Contract:
     def types(self) -> None:
         """In a run in float64 nothing that is kept has another floating type."""
         end = self.serial(torch.float64)
-        for path, v in fields(rec(server=end.srv, **_named(end.memory))).items():
+        memory = {f"client_{i}": row for i, row in end.memory.items()}
+        for path, v in fields(rec(server=end.srv, **memory)).items():
             if isinstance(v, torch.Tensor) and v.is_floating_point() and v.dtype != torch.float64:
                 raise AuthorError(
                     f"in a run in float64 it keeps '{path}' as {str(v.dtype)[6:]}: every round "
@@ -204,10 +205,6 @@ class Contract:
         want = self.serial(torch.float32)._replace(history=[])
         ends = (run(self.trial(v, torch.float32))._replace(history=[]) for v in variants)
         return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
-
-
-def _named(memory: dict[int, Rec]) -> dict[str, Rec]:
-    return {f"client_{i}": row for i, row in memory.items()}
 
 
 def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> str | None:

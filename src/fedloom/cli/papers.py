@@ -225,7 +225,7 @@ def _draw(made: Plan, out: Path, asked: Figures) -> None:
     from fedloom.papers.figures import pictures
     from fedloom.papers.lines import NAME, read
     from fedloom.papers.table import table
-    from fedloom.report.paper_figures import save_pictures
+    from fedloom.report.style import save_pictures
 
     lines = read(out / NAME)
     drawn = pictures(table(made, lines), lines)

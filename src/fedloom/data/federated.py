@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.rng import generator
-from fedloom.data.client_indices import Ragged, Split
-from fedloom.data.counting import count_labels, refuse_shared_samples
+from fedloom.data.client_indices import Ragged, Split, count_labels, refuse_shared_samples
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.data.validation import check_arrays, check_indices, check_lists, kind

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.skew import Floats, Ints, between_pairs, gini
-from fedloom.data.counting import count_labels
+from fedloom.data.client_indices import count_labels
 from fedloom.data.federated import FederatedData
 
 _LISTED, _SHOWN = 10_000, 1000  # clients of which each is shown; of more so many are

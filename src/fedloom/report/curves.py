@@ -15,7 +15,6 @@ from fedloom.errors import ConfigError
 from .charts import clients_chart, ledger_chart, partition_charts
 from .curve_data import Axis, Curve, group_curve, mean, value_of
 from .measures import measure_pictures
-from .paper_figures import save_pictures
 from .runs import Floats, Group, Metric, Run, group_runs
 from .style import (
     HEIGHT,
@@ -26,6 +25,7 @@ from .style import (
     legend_below,
     line_with_band,
     plain,
+    save_pictures,
     styles,
 )
 from .submodels import size_pictures

@@ -24,11 +24,10 @@ from .curve_data import best, last
 from .curves import all_pictures
 from .differences import columns, cut_to, differences
 from .measures import measure_cells
-from .paper_figures import save_pictures
 from .runs import Group, Run, group_runs, load_run, show_value
 from .setting_differences import distinct, setting_cells
 from .skew import common
-from .style import DPI, Picture, need, styles
+from .style import DPI, Picture, need, save_pictures, styles
 from .submodels import size_cells
 from .table_text import table_cells
 from .tables import (

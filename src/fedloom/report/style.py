@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom.errors import ConfigError
 
+from ..storage.atomic import write_out
 from .runs import Group
 
 if TYPE_CHECKING:
@@ -280,3 +282,24 @@ run: pip install fedloom[report]
         raise ConfigError(
             f"{purpose} need {module}, which cannot be imported; run: pip install fedloom[report]"
         ) from error
+
+
+def save_pictures(
+    pictures: Sequence[Picture],
+    folder: str | Path,
+    kinds: Sequence[str] = ("png",),
+    column: float | None = None,
+) -> list[Path]:
+    """Write drawn pictures in each format (png, svg, pdf) -> the files.
+
+    column: the width of a page's columns in inches, for which the figures are changed; None leaves
+    them as they were drawn. Raises ConfigError if the folder cannot be written.
+    """
+    if column is not None:
+        for picture in pictures:
+            fit(picture.figure, column)
+    return [
+        write_out(Path(folder) / f"{picture.name}.{kind}", picture.as_bytes(kind))
+        for picture in pictures
+        for kind in kinds
+    ]

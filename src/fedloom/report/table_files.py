@@ -10,7 +10,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from .table_text import Column, chosen, columns
 from .tables import MISSING, Row
@@ -33,12 +32,11 @@ def as_json(rows: Sequence[Row]) -> str:
     >>> as_json([{"label": "FedAvg", "last_mean": float("nan")}])
     '[\\n {\\n  "label": "FedAvg",\\n  "last_mean": null\\n }\\n]\\n'
     """
-    kept = [{key: _finite(value) for key, value in row.items()} for row in rows]
+    kept = [
+        {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        for row in rows
+    ]
     return json.dumps(kept, indent=1, ensure_ascii=False, default=str) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:

@@ -12,8 +12,7 @@ from ..core.net import Net
 from ..core.vector import Vec
 from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
-from .slicing.walk import cut_net, rows_of_heads
-from .width_budget import GRAIN, largest_share
+from .slicing.walk import GRAIN, cut_net, largest_share, rows_of_heads
 
 
 class HeteroFL(Rule):

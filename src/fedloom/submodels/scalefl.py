@@ -13,8 +13,7 @@ from ..errors import CompositionError
 from ..objectives import Needs
 from .base import Rule, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
-from .slicing.walk import cut_net
-from .width_budget import GRAIN, largest_share
+from .slicing.walk import GRAIN, cut_net, largest_share
 
 
 class ScaleFL(Rule):

@@ -42,7 +42,9 @@ class Sign(Codec):
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout, there=True)
         parts = torch.split(p, self._sizes(layout))
-        scale = torch.stack([_mean(part) for part in parts]).to(work(p))
+        scale = torch.stack(
+            [part.abs().sum(dtype=torch.float64) / max(len(part), 1) for part in parts]
+        ).to(work(p))
         return rec(size=torch.tensor([len(p)]), scale=scale, negative=p < 0), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
@@ -89,8 +91,3 @@ class Sign(Codec):
 
     def delta(self, d: int) -> float | None:
         return 1 - 1 / max(d, 1)
-
-
-def _mean(part: Vec) -> Tensor:
-    """||p||_1 / d in float64 (), 0 of nothing."""
-    return part.abs().sum(dtype=torch.float64) / max(len(part), 1)

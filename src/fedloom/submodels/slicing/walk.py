@@ -20,6 +20,8 @@ from ...core.net import Net
 from .flow import KNOWN, Cut, Cuttable, Flow, Part
 from .layers import WAYS
 
+GRAIN = 64  # widths go in steps of 1/64
+
 
 class CuttingWalk:
     """One walk. kept[parameter] = (rows, columns, ...), None for all; left_out: parameters of
@@ -151,6 +153,29 @@ def count_left(net: Net, how: Cut) -> int:
             kept = [n if i is None else len(i) for n, i in zip(shape, ids, strict=False)]
             total += math.prod(kept) * math.prod(shape[len(kept) :])
     return total
+
+
+def largest_share(net: Net, how: Cut, capacity: float) -> float | None:
+    """The largest width k/64 whose slice holds at most `capacity` of all parameters; None if even
+    1/64 of the width holds more. how.share is ignored.
+
+    Raises CompositionError for a net that cannot be sliced.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> net = Net(nn.Sequential(nn.Linear(4, 64, bias=False), nn.Linear(64, 4, bias=False)))
+    >>> largest_share(net, Cut("HeteroFL", 1.0, lambda units, keep: torch.arange(keep)), 0.3)
+    0.296875
+    """
+    budget = math.floor(round(capacity * net.layout.d, 6))
+    low, high = 0, GRAIN
+    while low < high:
+        k = (low + high + 1) // 2
+        if count_left(net, how._replace(share=k / GRAIN)) <= budget:
+            low = k
+        else:
+            high = k - 1
+    return low / GRAIN if low else None
 
 
 def _positions(shape: tuple[int, ...], ids: tuple[Tensor | None, ...]) -> Tensor:
