@@ -46,7 +46,7 @@ class AggregationContract(Contract):
     # ----------------------------------------------------------------------------- on a few updates
     @functools.cached_property
     def state(self) -> Rec:
-        """Before round 1."""
+        """The part's state before round 1, for vectors of length _D."""
         return self.part.init(torch.zeros(_D), float(_CLIENTS), 0.5)
 
     def update(self, i: int) -> Rec:
@@ -60,7 +60,7 @@ class AggregationContract(Contract):
 
     @functools.cached_property
     def told(self) -> Rec:
-        """A broadcast."""
+        """What the part tells clients in round 1, at x = 0."""
         return self.part.tell(rec(x=torch.zeros(_D)), self.state)
 
     @functools.cached_property

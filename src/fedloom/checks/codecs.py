@@ -38,7 +38,7 @@ def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
 
 
 class CodecContract(Contract):
-    """See Contract."""
+    """What `fedloom check` asks of a codec."""
 
     part: Codec
 

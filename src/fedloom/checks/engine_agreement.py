@@ -42,15 +42,15 @@ class Contract:
         raise NotImplementedError  # every kind of part has its own
 
     def first(self) -> list[Check]:
-        """The kind's own checks before any run."""
+        """The checks of this kind of part that come before any run."""
         raise NotImplementedError  # every kind of part has its own
 
     def later(self) -> list[Check]:
-        """And those after the first."""
+        """Those that come after the first; none by default."""
         return []
 
     def last(self) -> list[Check]:
-        """And after all engines."""
+        """The checks of this kind of part that come after those of the engines; none by default."""
         return []
 
     def checks(self, engines: Sequence[str]) -> list[Check]:
@@ -82,7 +82,7 @@ class Contract:
 
     @functools.cache  # noqa: B019 # lives as long as the checks of one part
     def serial(self, dtype: torch.dtype) -> End:
-        """The reference."""
+        """How the run ends in the serial engine: what all other engines are compared with."""
         return run(self.trial(self.part, dtype))
 
     def fitting(self, check: Callable[..., str | None], *arguments: Any) -> str | None:
@@ -129,7 +129,7 @@ class Contract:
             )
 
     def finite(self) -> None:
-        """The server's record."""
+        """Raise AuthorError if the server's record is not finite after four rounds."""
         values = [v for v in leaves(self.serial(torch.float64).srv) if isinstance(v, torch.Tensor)]
         if not all(bool(torch.isfinite(v).all()) for v in values):
             raise AuthorError(

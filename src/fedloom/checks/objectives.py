@@ -20,7 +20,7 @@ from .tiny_losses import Case, case_for
 
 
 class ObjectiveContract(Contract):
-    """See Contract."""
+    """What `fedloom check` asks of an objective."""
 
     part: Objective
 
@@ -92,7 +92,7 @@ class ObjectiveContract(Contract):
             raise AuthorError("the gradient of the loss is not finite: a norm or a root of 0?")
 
     def fields(self) -> None:
-        """Memory keeps its fields."""
+        """Raise AuthorError if a later client state has other fields than init()'s."""
         case, part = self.case, self.part
         begin = case.first
         made: dict[str, Callable[[], Any]] = {

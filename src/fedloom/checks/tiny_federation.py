@@ -164,7 +164,7 @@ class End(NamedTuple):
 
 
 def run(given: Experiment) -> End:
-    """Run without a directory."""
+    """Run an experiment without a run folder -> how it ended."""
     loop = given.build()
     try:
         loop.engine.open(loop.plan, loop.fed, loop.net)

@@ -85,7 +85,7 @@ class Case:
     # what a loss is given is made anew each time: one that writes into it fails one check, not all
     @property
     def ref(self) -> Vec:
-        """The received model."""
+        """The received model x (d,), a new vector at every call."""
         return self.net.init()
 
     @property
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def info(self) -> Rec:
-        """What init() is told."""
+        """What init() is told of the client and its data."""
         data, (examples, batches) = self.fed.data, self.fed.pass_of(self.client)
         x = self.x
         counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(self.client).to(x)

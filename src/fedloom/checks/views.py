@@ -25,7 +25,7 @@ _TRIED = (0.9, 0.5, 0.25, 0.05)
 
 
 class ViewContract(Contract):
-    """See Contract."""
+    """What `fedloom check` asks of a sub-model rule."""
 
     part: Rule
 
@@ -47,7 +47,7 @@ class ViewContract(Contract):
 
     @functools.cached_property
     def net(self) -> Net:
-        """The model."""
+        """The user's model, or a small one that the rule can cut, made from one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             made = self.given.model or network_for(self.part)

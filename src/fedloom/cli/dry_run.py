@@ -44,7 +44,7 @@ class Cost:
 
 
 def estimate(config: Config, seeds: int) -> str:
-    """The estimate as text."""
+    """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
     from fedloom.report import human_bytes, human_seconds
 
     from .printing import table

@@ -42,7 +42,7 @@ class Part(Protocol):
 
 
 class Whole(NamedTuple):
-    """All coordinates."""
+    """The part of a client that holds all d coordinates: nothing is gathered or scattered."""
 
     layout: Layout
 

@@ -152,7 +152,7 @@ _TITLES = {
 
 
 def as_markdown() -> str:
-    """The page."""
+    """All settings by table as Markdown: the page docs/settings.md."""
     out = [_HEAD]
     for name, table in TABLES.items():
         title = "Outside of tables" if name == "run" else f"[{name}]"

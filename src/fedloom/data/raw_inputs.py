@@ -52,7 +52,7 @@ class Pixels:
         return values.div_(self.scale).sub_(self.mean).div_(self.std)
 
     def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
-        """The pixels, uint8."""
+        """Stored inputs of any shape -> pixels of that shape, uint8, to the nearest integer."""
         values = (stored.double().numpy() * self.std + self.mean) * self.scale
         return np.rint(values).astype(np.uint8)
 
@@ -93,7 +93,7 @@ class Subwords(Raw):
     length: int
 
     def about(self) -> dict[str, Any]:
-        """Kind "subwords"."""
+        """Kind "subwords", with the tokeniser and the number of tokens."""
         return {"kind": "subwords", "source": self.source, "length": self.length}
 
 
@@ -106,11 +106,11 @@ class Characters:
     alphabet: str
 
     def back(self, stored: Tensor) -> list[str]:
-        """The texts."""
+        """Numbers (n, length) -> n texts of that many characters."""
         return ["".join(self.alphabet[i] for i in row) for row in stored.tolist()]
 
     def about(self) -> dict[str, Any]:
-        """Kind "characters"."""
+        """Kind "characters", with the alphabet in the order of its numbers."""
         return {"kind": "characters", "words": list(self.alphabet)}
 
 
@@ -125,7 +125,7 @@ class Running:
         return numbers(words, self.vocabulary)
 
     def back(self, stored: Tensor) -> list[str]:
-        """The stretches."""
+        """Numbers (n, length) -> n texts of that many words, with spaces between them."""
         names = list(self.vocabulary)
         return [" ".join(names[i] for i in row) for row in stored.tolist()]
 
@@ -150,7 +150,7 @@ class Untold(Raw):
     """Inputs that no description makes."""
 
     def about(self) -> dict[str, Any]:
-        """Kind "unknown"."""
+        """Kind "unknown" and nothing else."""
         return {"kind": "unknown"}
 
 

@@ -65,7 +65,7 @@ class Tokens(Transform):
 
     @property
     def out(self) -> torch.dtype:
-        """int64."""
+        """The type that a model is given: int64."""
         return torch.int64
 
     def plain(self, inputs: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Images:
 
     @property
     def out(self) -> torch.dtype:
-        """float32 or float64."""
+        """The type that a model is given: float32 or float64."""
         return self.dtype
 
     def plain(self, inputs: Tensor) -> Tensor:

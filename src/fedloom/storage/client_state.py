@@ -185,7 +185,7 @@ class ClientMemory:
 
     # ------------------------------------------------------------------------------------ on disk
     def save(self) -> dict[str, Any]:
-        """flush(), then index()."""
+        """Write what changed, and give the index for a checkpoint. Raises OSError, see flush()."""
         self.flush()
         return self.index()
 

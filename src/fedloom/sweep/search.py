@@ -121,7 +121,7 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        """The sweep's folder."""
+        """Where the sweep's runs and its study are kept."""
         return self._base.folder
 
     def _opened(self, direction: str) -> Any:

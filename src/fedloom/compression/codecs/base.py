@@ -37,7 +37,7 @@ class Header(NamedTuple):
     k: int
 
     def bytes(self) -> bytes:
-        """The twelve bytes."""
+        """The header as it is sent, 12 bytes; a Reader reads them."""
         kind = _DTYPES.index(self.dtype)
         return _HEADER.pack(self.codec, kind, self.coding, 0, self.d, self.k)
 

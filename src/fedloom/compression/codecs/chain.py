@@ -167,7 +167,7 @@ class Zstd(Codec):
 
     @property
     def on_device(self) -> bool:  # type: ignore[override]
-        """Where inner computes."""
+        """Whether inner computes on the device of its vector."""
         return self.inner.on_device
 
     def init(self, layout: Layout, seed: int) -> Rec:

@@ -67,7 +67,7 @@ class QSGD(Codec):
 
     @property
     def width(self) -> int:
-        """Bits a value."""
+        """Bits that one value takes: those of the integers from 0 to 2 levels."""
         return (2 * self.levels).bit_length()
 
     def omega(self, d: int) -> float | None:

@@ -87,7 +87,9 @@ class Walk(Protocol):
         """Which of n channels are kept."""
 
     def module(self, m: nn.Module, flow: Flow, path: str) -> tuple[nn.Module, Flow]:
-        """Cut one module."""
+        """Cut the module at `path`, which the channels of `flow` reach -> the smaller module, and
+        the channels that leave it. Raises CompositionError if no way to cut it is known.
+        """
 
 
 class Part:

@@ -60,7 +60,7 @@ class CuttingWalk:
         return (self.how.choose(units, keep)[:, None] * grain + torch.arange(grain)).reshape(-1)
 
     def module(self, m: nn.Module, flow: Flow, path: str) -> tuple[nn.Module, Flow]:
-        """Cut one module."""
+        """See Walk.module; notes in `kept` what is left of its parameters."""
         part = Part(self, m, path)
         if next(m.parameters(), None) is not None:
             if id(m) in self._met:
