@@ -22,12 +22,13 @@ from fedloom.core.net import Net
 from fedloom.core.vector import Vec, rec
 from fedloom.data import from_clients
 from fedloom.engines.client_results import Asked
-from fedloom.engines.client_round import Client, Share
+from fedloom.engines.client_round import Client
 from fedloom.federation.federation import Federation
 from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion, cnn_femnist
 from fedloom.objectives import CrossEntropy, SelfDistillation
 from fedloom.plan import Plan
+from fedloom.stage import Share
 from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL
 
 CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)

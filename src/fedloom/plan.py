@@ -23,6 +23,7 @@ from .errors import CompositionError, ConfigError
 from .federation.clock import untimely
 from .federation.local import Local
 from .objectives import Needs, Objective
+from .stage import Stage
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
 from .trace import Trace, plain_means, traced
@@ -44,8 +45,8 @@ class Setting(NamedTuple):
 class Plan:
     """The axes of a method: algorithm (with its local parts around it, see Local.around),
     objective, rule (the sub-model scheme; None: clients hold the whole model), link (how updates
-    and broadcasts travel), private (which layers clients keep; None: none) and aggregation (what
-    the server makes of the updates).
+    and broadcasts travel), private (which layers clients keep; None: none), aggregation (what
+    the server makes of the updates) and stages (the user's own, in the order of sending).
 
     nonfinite: of an update that is not finite, or with which the server would not be, "stop" raises
     ClientError naming client and round; "skip" leaves it out of the means and lets its client keep
@@ -61,6 +62,7 @@ class Plan:
     setting: Setting = field(default_factory=Setting)
     private: Private | None = None
     aggregation: Aggregation = field(default_factory=Mean)
+    stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
         named = self.link.spelled_out(self.algorithm)

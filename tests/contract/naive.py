@@ -11,7 +11,8 @@ from fedloom.core.dropout import seeded
 from fedloom.core.rng import key, substream
 from fedloom.core.vector import tree
 from fedloom.engines import Serial
-from fedloom.engines.client_round import Client, Done
+from fedloom.engines.client_round import Client
+from fedloom.stage import Done
 from fedloom.wrappers.base import trajectory_parts
 
 

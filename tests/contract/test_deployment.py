@@ -26,9 +26,9 @@ from fedloom.deployment.node import Node
 from fedloom.errors import CompositionError
 from fedloom.federation.attacks import SignFlip
 from fedloom.objectives import MOON, FedLC
-from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL
+from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, FedRolex, FjORD, HeteroFL
 from support.without import Without
-from tiny import same
+from tiny import clusters, same
 
 
 class Nodes:
@@ -95,6 +95,13 @@ def test_every_codec_with_its_error_feedback(name, tmp_path):
     agree(tmp_path, compress=via)
 
 
+def normed():
+    """A model with running statistics of two norms, and clients without a batch of one example."""
+    first, second = torch.nn.BatchNorm1d(5), torch.nn.BatchNorm1d(4)
+    parts = first, torch.nn.Linear(5, 4), second, torch.nn.Tanh(), torch.nn.Linear(4, 3)
+    return {"model": torch.nn.Sequential(*parts), "data": clusters(sizes=[4, 8, 12] * 2)}
+
+
 PARTS = {
     "ef21": {"compress": Via(TopK(ratio=0.1), EF21())},
     "changes": {"algorithm": Scaffold(), "compress": Link(Via(TopK(ratio=0.1), EF21()))},
@@ -120,6 +127,10 @@ PARTS = {
         "rounds": 3,
     },
     "norm bound": {"aggregation": "norm_bound", "compress": Via(TopK(ratio=0.2), Residual())},
+    "fedper": {"private": FedPer(), "compress": Via(TopK(ratio=0.2), Residual())},
+    "fedrep": {"private": FedRep(head=0.5), "aggregation": "median"},
+    "fedbn": {"private": FedBN(), **normed()},
+    "a norm of one's own": {"private": FedPer(layers=("2",)), **normed()},
 }
 
 

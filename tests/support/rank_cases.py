@@ -35,6 +35,7 @@ from fedloom.federation.devices import LogNormal
 from fedloom.objectives import MOON
 from fedloom.storage.rank_states import RankStates
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
+from support.own_stages import Noise, Signs
 from tiny import clusters, mlp, same
 
 SIZES = (1, 3, 5, 8, 11, 2, 13, 4, 6)
@@ -148,6 +149,8 @@ def _cases() -> Iterator[tuple[str, Make]]:
             yield f"{kind}:{name}, {engine}", lambda n=name, e=engine: trial(make_algorithm(n), e)
     for name, make in _parts().items():
         yield f"parts:{name}", make
+    yield "own:signs", lambda: trial(Scaffold(), stages=(Signs(), Noise()))
+    yield "own:noise", lambda: trial(FedAvg(), "vectorised:3", stages=(Noise(),), compress="qsgd")
     yield "workers:scaffold", lambda: trial(Scaffold(), "workers:2")
     yield "cut:scaffold", lambda: trial(Scaffold())
     yield "cut:fafed", lambda: trial(FAFED(), "vectorised:3", weighting="uniform")

@@ -9,12 +9,13 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..core.wire import pack
 from ..engines import Serial
-from ..engines.client_results import Asked, Sizes
-from ..engines.client_round import Client, RangeResult, Share
+from ..engines.client_results import Asked
+from ..engines.client_round import Client, RangeResult
 from ..engines.summation import root
 from ..errors import AuthorError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import Share, Sizes
 from .compare import unequal
 
 
@@ -56,10 +57,10 @@ class _Packing(Client):
         for i in asked.cohort:
             share = made[self.fed.capacity(i)]
             told = pack(rule.told(share.view)) if rule else {}
-            self.audit.down.update(_sizes(share.msg))
+            self.audit.down.update(_sizes(share.wire.take(share.msg)))
             self.audit.down.update({f"view.{name}": len(raw) for name, raw in told.items()})
-            if self.net.buffer_layout.d:
-                self.audit.down["buffers"] += self.net.init_buffers().nbytes
+            if size := share.travelling(share.buffers).nbytes:
+                self.audit.down["buffers"] += size
         return made
 
     def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
@@ -72,8 +73,8 @@ class _Packing(Client):
                 "counts as sent: decode() must depend on the message and the layout alone"
             )
         self.audit.up.update({name: len(raw) for name, raw in packet.items()})
-        if self.net.buffer_layout.d:
-            self.audit.up["buffers"] += self.net.init_buffers().nbytes
+        if size := share.travelling(share.buffers).nbytes:
+            self.audit.up["buffers"] += size
         return read, sizes, counted
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:

@@ -22,13 +22,14 @@ from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import keep_memory, one_thread
 from ..engines.client_results import Asked, cost
-from ..engines.client_round import Client, RangeResult, Share, Stats
+from ..engines.client_round import Client, RangeResult, Stats
 from ..engines.evaluation import Score, scores_of
 from ..engines.questions import weighed, weighed_probe
 from ..engines.summation import finite, push
 from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import Share
 from ..storage.manifest import numbered
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .downlink import Downlink
@@ -180,7 +181,7 @@ class FederationEngine:
         """Ask clients once before round 1. Raises ConfigError if nobody answers."""
         like = probe_of(self._plan, self._net)
         share = self._client.share(self._client.whole_view, msg := rec(x=x), buffers)
-        share = share._replace(down=nbytes(msg))
+        share = share._replace(down=nbytes(msg), wire=share.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, Stats]:
             head, packet = self._opened(i, "probe", -1)
@@ -260,7 +261,8 @@ class FederationEngine:
 
     def _packet(self, share: Share) -> dict[str, bytes]:
         """A broadcast, and what a client needs to know its part of the model."""
-        packet, rule = pack(rec(msg=share.msg, buffers=share.buffers)), self._plan.rule
+        sent = rec(msg=share.wire.take(share.msg), buffers=share.travelling(share.buffers))
+        packet, rule = pack(sent), self._plan.rule
         if rule is not None and (told := rule.told(share.view)._asdict()):
             packet["view"] = save({k: v.cpu().contiguous() for k, v in told.items()})
         return packet
@@ -307,9 +309,10 @@ class FederationEngine:
         if head.lost:
             _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
         mine = packet.pop("buffers", b"")
-        like = rec(buffers=self._net.init_buffers())
-        own = read({"buffers": mine}, like, "the answer").buffers
-        link, like = self._plan.link, share.view.take(self._like)
+        like = rec(buffers=share.travelling(share.buffers))
+        sent_buffers = read({"buffers": mine}, like, "the answer").buffers
+        own = share.arrived(sent_buffers, share.buffers)
+        link, like = self._plan.link, share.wire.take(share.view.take(self._like))
         weight = LONGEST if self._weighs_itself else self._fed.weight(i)
         try:
             up = link.receive(packet, share.wire.layout, like, weight)
@@ -324,8 +327,8 @@ class FederationEngine:
         if not finite(part):
             raise WireError("its update times its weight is not finite")
         sent = {name: len(raw) for name, raw in packet.items()}
-        if own.numel():
-            sent["buffers"] = own.nbytes
+        if sent_buffers.numel():
+            sent["buffers"] = sent_buffers.nbytes
         return part, cost(i, len(rates), head, share.down, sent, head.squares)
 
 

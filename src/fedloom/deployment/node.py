@@ -19,14 +19,14 @@ from ..core.rng import key
 from ..core.vector import Rec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
-from ..engines.client_results import Sizes
-from ..engines.client_round import Client, Share
+from ..engines.client_round import Client
 from ..engines.gradient import FullGradient, seed_torch
 from ..engines.questions import answer_of, probe_of
 from ..engines.summation import finite
 from ..errors import ClientError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import Share, Sizes
 from ..submodels.base import View, whole
 from .downlink import LostError, received
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
@@ -59,6 +59,7 @@ class Node:
         self.plan, self.fed, self.net, self.i, self.run = plan, fed, net, client, run
         self.states = NodeStates(folder)
         trace = trace_of(plan, net)
+        trace = trace._replace(msg=trace.msg._replace(x=net.init()))  # what never travels
         self._like, self._question = trace.msg, question_of(plan, trace)[0]
         self._version: Rec = None  # what is here of the round that the server counts on
         self._lost = False
@@ -101,8 +102,12 @@ class Node:
         return self._sealed(ask, pack(up), **about)
 
     def _measured(self, ask: Ask, parts: Parts) -> bytes:
-        sent = self._model(parts, "the model to be measured")
-        return sealed(measured(self.plan, self.fed, self.net, sent, ask), {})
+        """The scores of the model that this client would use: with what it keeps for itself."""
+        sent, newest = self._model(parts, "the model to be measured"), self.states.newest()
+        share = self._client.share(whole(self.net.layout), sent.msg, sent.buffers)
+        if newest is not None:
+            share = self._client.received(share, newest.state)
+        return sealed(measured(self.plan, self.fed, self.net, share, ask), {})
 
     def _model(self, parts: Parts, what: str) -> Rec:
         like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
@@ -145,8 +150,8 @@ class Node:
         packet: Parts = done.up
         seen = {name: getattr(share.msg, name) for name in self.plan.link.codes_down}
         self.states.put(ask.round, rec(state=done.memory, seen=rec(**seen)))
-        if done.buffers.numel():
-            packet["buffers"] = as_bytes(done.buffers).numpy().tobytes()
+        if (buffers := share.travelling(done.buffers)).numel():
+            packet["buffers"] = as_bytes(buffers).numpy().tobytes()
         counted = ("loss", "gradients", "passes", "values", "value_passes", "squares")
         about = {name: getattr(done, name) for name in counted}
         return self._sealed(ask, packet, lost=self._lost, **about)
@@ -155,14 +160,16 @@ class Node:
         """What the client receives. Raises WireError."""
         self._version = self.states.at(ask.taken, ask.kept)
         seen = None if self._version is None else self._version.seen
-        coded = received(self.plan, self.net, parts, seen)._asdict()
+        coded = received(self.plan, self.net, parts, seen)
         view = self._view(parts.pop("view", b""), ask.round)
-        dense = {k: v for k, v in view.take(like)._asdict().items() if k not in coded}
-        both = rec(msg=rec(**dense), buffers=self.net.init_buffers())
+        share = self._client.share(view, view.take(like), self.net.init_buffers())
+        whole, wire = share.msg._asdict(), share.wire
+        dense = rec(**{k: v for k, v in whole.items() if k not in coded._fields})
+        both = rec(msg=wire.take(dense), buffers=share.travelling(share.buffers))
         sent = tree(aligned, read(parts, both, "the broadcast"))
-        told = sent.msg._asdict() | coded
-        msg = rec(**{name: told[name] for name in like._fields})
-        return self._client.share(view, msg, sent.buffers)
+        told = sent.msg._asdict() | wire.take(coded)._asdict()
+        msg = wire.put(rec(**{name: told[name] for name in like._fields}), share.msg)
+        return share._replace(msg=msg, buffers=share.arrived(sent.buffers, share.buffers))
 
     def _before(self, ask: Ask, share: Share) -> Rec:
         """The client state at the beginning of the round."""

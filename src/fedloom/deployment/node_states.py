@@ -30,14 +30,22 @@ class NodeStates:
         server can ask for: what it did not take, and what is older than its oldest checkpoint, at
         which `kept` rounds were done. Raises CheckpointError for a damaged file.
         """
-        here = sorted(
-            int(p.stem) for p in self.folder.glob("*.safetensors") if ROUND.fullmatch(p.stem)
-        )
+        here = self._here()
         oldest = max((v for v in here if v <= min(taken, kept - 1)), default=-1)
         for v in here:
             if not oldest <= v <= taken:
                 self._path(v).unlink(missing_ok=True)
         return self._read(taken) if taken in here else None
+
+    def newest(self) -> Rec | None:
+        """The version after the last round, None if there is none. Raises as at()."""
+        here = self._here()
+        return self._read(here[-1]) if here else None
+
+    def _here(self) -> list[int]:
+        """The rounds of all versions, rising."""
+        found = self.folder.glob("*.safetensors")
+        return sorted(int(p.stem) for p in found if ROUND.fullmatch(p.stem))
 
     def _make(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it tells of the data

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.net import Net
-from ..core.vector import Rec
 from ..engines.evaluation import Score, add, scores_of
 from ..engines.metrics import is_whole
 from ..errors import ClientError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import Share
 from .message import Head, Measured, Refusal, answer_to
 
 _NOTHING = Score(0, 0.0, {}, {}, {}, {})
 
 
-def measured(plan: Plan, fed: Federation, net: Net, sent: Rec, about: Head) -> Measured:
+def measured(plan: Plan, fed: Federation, net: Net, sent: Share, about: Head) -> Measured:
     """The sums of a model and its buffers over this node's test examples. A metric of a whole set
     counts as one of all its examples, and as one of none where it is not defined.
     """

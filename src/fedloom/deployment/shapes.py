@@ -53,10 +53,10 @@ def question_of(plan: Plan, trace: Trace) -> tuple[Rec, Rec]:
 def refuse(plan: Plan) -> None:
     """Raise CompositionError for what cannot be deployed yet, or would not equal the simulation."""
     alg = plan.algorithm
-    if plan.private is not None:
+    if plan.private is not None and plan.aggregation.private:
         raise CompositionError(
-            "private layers cannot be deployed yet: the server evaluates the clients' own models, "
-            "and does not have them"
+            f"{plan.private.name} and {plan.aggregation.name} cannot be deployed together: the "
+            "noise also moves private layers at the server, which a node does not receive"
         )
     if type(plan.aggregation).billed is not Aggregation.billed:
         raise CompositionError(

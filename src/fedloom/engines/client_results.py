@@ -1,17 +1,12 @@
-"""What a client's round, and a range of a cohort, gives."""
+"""What an engine is asked in a round, and what it gives."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..algorithm import Job
-from ..core.net import Net
 from ..core.vector import Rec, Vec
-from ..submodels.base import View
+from ..stage import Sizes, Squares
 from .summation import Node
-
-Sizes = dict[str, int]  # {field: bytes}
-Squares = tuple[float, float] | None
 
 
 class Stats(NamedTuple):
@@ -60,44 +55,6 @@ class Asked(NamedTuple):
     def range(self, begin: int, end: int) -> Asked:
         """The same of the clients from place `begin` to `end` of these."""
         return self._replace(cohort=self.cohort[begin:end], first=self.first + begin)
-
-
-class Share(NamedTuple):
-    """What all clients of one capacity receive in a round. wire: the view of what travels, where
-    that is less than what they hold. buffers: of the module, at the server.
-    """
-
-    view: View
-    net: Net
-    msg: Rec
-    down: Sizes
-    wire: View
-    buffers: Vec
-
-
-class Done(NamedTuple):
-    """The result of local training. buffers: the module's buffers after training, empty if it has
-    none. gradients, passes, values, value_passes: see Stats. x (m,): where the steps ended, until
-    the next client's steps overwrite it.
-
-    Once it is sent: up is what the server reads, or {field: bytes} where these travel; sizes:
-    {field: bytes}; squares: see Stats; memory holds if the server takes the update; buffers are
-    those that travel. why: why nothing can be sent, or "".
-    """
-
-    up: Any
-    memory: Rec
-    job: Job
-    loss: float | None
-    gradients: int
-    buffers: Vec
-    x: Vec
-    passes: int = 0
-    values: int = 0
-    value_passes: int = 0
-    sizes: Sizes = {}
-    squares: Squares = None
-    why: str = ""
 
 
 class RangeResult(NamedTuple):

@@ -24,17 +24,21 @@ from ..errors import ClientError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
+from ..stage import At, Done, Share, Sizes, asked
 from ..submodels.base import View, whole
 from .author_checks import counters, first_memory
-from .client_results import Asked, Done, RangeResult, Share, Sizes, Stats, cost
+from .client_results import Asked, RangeResult, Stats, cost
 from .client_step import ClientStep
 from .error_context import Explained
 from .first_state import First
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
-from .private_layers import PrivateLayers
+from .stages import stages_of
 from .summation import finite, numbers, push, spread, uniform_of
 
 __all__ = ["Client", "Done", "RangeResult", "Share", "Stats"]
+
+
+NOTHING_KEPT = rec()  # of a stage without a name
 
 
 class Client:
@@ -43,12 +47,14 @@ class Client:
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
-        self._first: tuple[Vec, View, Rec, Rec] | None = None
+        self._first: tuple[Vec, View, Rec, Rec, dict[str, Rec]] | None = None
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self.whole_view = whole(net.layout)
-        self.private = PrivateLayers(plan.private, net)
-        self.steps = ClientStep(plan, fed, self.private)
+        self.stages = stages_of(plan, fed, net)
+        self.receiving, self._sending = asked(self.stages, "receive"), asked(self.stages, "send")
+        self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
+        self.steps = ClientStep(plan, fed, self.stages)
         self._rows = plan.rule.rows(net) if plan.rule else None
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
         self.scale = 1.0  # of the moves, see server_half()
@@ -57,8 +63,12 @@ class Client:
         # most losses have no client state, and need not be asked for each client
         self._remembers = loss.init is not Objective.init
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
-        self._fresh = usual and plan.rule is None and not plan.link.codes  # x - msg.x, of no client
+        own = plan.stages or plan.rule is not None or plan.link.codes
+        self._fresh = usual and not own  # x - msg.x, which no client state holds
         self._rule = None if plan.aggregation.plain else plan.aggregation
+        changes = plan.rule is not None or plan.link.codes or self._sending or self._reading
+        # whether updates may be added as they are
+        self.sends_as_trained = not changes and not self._addressing and self._rule is None
 
     # ------------------------------------------------------------------------------------ a range
     def run_range(self, asked: Asked) -> RangeResult:
@@ -101,8 +111,8 @@ class Client:
             told = nbytes(rule.told(view)) if rule else {}
             share = self.share(view, part, asked.buffers)
             down = nbytes(share.wire.take(part)) | {f"view.{k}": n for k, n in told.items()}
-            if self.private.buffer_bytes:
-                down["buffers"] = self.private.buffer_bytes
+            if size := share.travelling(share.buffers).nbytes:
+                down["buffers"] = size
             made[capacity] = share._replace(down=down)
         return made
 
@@ -110,7 +120,10 @@ class Client:
         """What a client with this view receives, vectors (m,); its bytes are not counted."""
         net = view.net or self.net
         net.bf16, net.onednn = self.net.bf16, self.net.onednn
-        return Share(view, net, msg, {}, self.private.travels or view, buffers)
+        share = Share(view, net, msg, {}, view, buffers)
+        for stage in self._addressing:
+            share = stage.address(share)
+        return share
 
     def take_in(
         self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
@@ -138,9 +151,15 @@ class Client:
 
     # -------------------------------------------------------------------- at the client, and after
     def receive(self, share: Share, memory: Rec) -> Share:
-        """What a client computes with: its own layers are in the message and in the net."""
-        share = self.private.begun(share, memory)
+        """What a client's steps see, in the message and in the net."""
+        share = self.received(share, memory)
         share.net.load_buffers(share.buffers)
+        return share
+
+    def received(self, share: Share, memory: Rec) -> Share:
+        """What a client's steps see. memory: its state."""
+        for stage in reversed(self.receiving):
+            share = stage.receive(share, getattr(memory, stage.name, NOTHING_KEPT))
         return share
 
     def client_half(self, share: Share, memory: Rec, i: int, round: int) -> Done:
@@ -149,18 +168,21 @@ class Client:
 
     def send(self, done: Done, share: Share, i: int, round: int) -> Done:
         """What leaves a client after its steps."""
-        if self.private or share.buffers.numel():
-            done = self.private.ended(done, share)
-        if self.fed.hostile:
-            done = done._replace(up=self.fed.sent(done.up, i, round))
+        if self._sending or share.buffers.numel():
+            done = done._replace(buffers=share.net.buffers())
+        for stage in self._sending:
+            own = getattr(done.memory, stage.name, NOTHING_KEPT)
+            done, own = stage.send(done, own, share, At(self.fed.seed, round, i))
+            if stage.name:
+                done = done._replace(memory=done.memory._replace(**{stage.name: own}))
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
         if done.loss is not None and not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
         elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
-            up = share.wire.take(up) if self.private else up
+            up = up if share.wire is share.view else share.wire.take(up)
             try:
                 read, sizes, link = self.coded(up, done.memory.link, share, round, i)
-                sizes = self.billed(sizes, up, mine)
+                sizes = self.billed(sizes, up, share.travelling(mine))
                 memory = done.memory._replace(link=link, last=float(round))
                 squares = self.plan.link.squares(up, link)  # a vector more, so before the sum
                 return Done(read, memory, *done[2:-3], sizes, squares)  # _replace takes longer
@@ -175,19 +197,22 @@ class Client:
         return self.plan.link.deliver(up, state, share.wire, self.fed.seed, *place)
 
     def billed(self, sizes: Sizes, up: Rec, buffers: Vec) -> Sizes:
-        """{field: bytes} of all that leaves a client with these sizes of an update."""
-        if size := self.private.buffer_bytes:
-            sizes["buffers"] = size
+        """{field: bytes} of all that leaves a client with these sizes of an update. buffers: those
+        that travel.
+        """
+        if buffers.numel():
+            sizes["buffers"] = buffers.nbytes
         if self._rule is None:
             return sizes
-        travelling = buffers[: size // buffers.element_size()]
-        return self._rule.billed(sizes, rec(**up._asdict(), buffers=travelling))
+        return self._rule.billed(sizes, rec(**up._asdict(), buffers=buffers))
 
     def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
         sums. job: of the last step. The move counts `scale` times, as an older one may count less;
         other fields are what they are. Raises NotFiniteError.
         """
+        for stage in reversed(self._reading):
+            up = stage.read(up, share, At(self.fed.seed, round, i))
         if self.scale != 1:
             up = up._replace(delta=self.scale * up.delta)
         weight, view = float(up.weight), self.plan.rule
@@ -237,22 +262,23 @@ class Client:
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """The state of a client that takes part for the first time: vectors of length d."""
-        alg, link = self._common_memory(x, view or self.whole_view)
+        alg, link, own = self._common_memory(x, view or self.whole_view)
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
             obj = self.plan.objective.init(First(self.fed, i, x, self.net))
-        return rec(alg=alg, obj=obj, link=link, last=-1.0, **self.private.first(x))
+        return rec(alg=alg, obj=obj, link=link, last=-1.0, **own)
 
-    def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec]:
+    def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec, dict[str, Rec]]:
         """The state of all clients that first take part at x with this view; it is read-only."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             seed_torch(key(self.fed.seed, "init"), x)
-            wire = self.private.travels or view
-            link = self.plan.link.init(x, wire.layout, self.fed.seed)
+            share = self.share(view, rec(x=x), x[:0])
+            link = self.plan.link.init(x, share.wire.layout, self.fed.seed)
+            own = {s.name: s.client_init(x, share) for s in asked(self.stages, "client_init")}
             initial = Trait.INITIAL_MODEL in self.plan.algorithm.traits
             memory = first_memory(self.plan.algorithm, self.net.init() if initial else x)
-            self._first = (x, view, memory, link)
+            self._first = (x, view, memory, link, own)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client

@@ -18,12 +18,11 @@ from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
+from ..stage import Share, Stage, asked
 from ..submodels.base import Rule, View
 from ..wrappers.base import trajectory_parts
 from .author_checks import Guard
-from .client_results import Share
 from .gradient import seed_torch
-from .private_layers import PrivateLayers
 
 
 class ClientStep:
@@ -31,8 +30,8 @@ class ClientStep:
     objective, as long as the vectors of its steps. Methods raise AuthorError.
     """
 
-    def __init__(self, plan: Plan, fed: Federation, private: PrivateLayers) -> None:
-        self.plan, self.fed, self.private = plan, fed, private
+    def __init__(self, plan: Plan, fed: Federation, stages: tuple[Stage, ...]) -> None:
+        self.plan, self.fed, self._turning = plan, fed, asked(stages, "along")
         self.guard, self._around = Guard(plan.algorithm), trajectory_parts(plan.algorithm)
         loss = type(plan.objective)  # most have no client state, and are not asked
         self._carries = plan.objective.carries
@@ -82,7 +81,7 @@ class ClientStep:
 
     def plain(self, view: View) -> bool:
         """True if x moves along the gradient itself, and nothing else happens in a step."""
-        more = self._carries or self.private.alternates or view.fit is not None
+        more = self._carries or self._turning or view.fit is not None
         in_place = view.held is None or view.net is not None
         return self.plan.algorithm.plain and not more and in_place
 
@@ -106,8 +105,8 @@ class ClientStep:
         d, loc = self.guard.direction(x, loc, share.msg, own, grad, job)
         if share.view.fit is not None and self.plan.rule is not None:
             d = self.plan.rule.move(d, x, share.view.fit)
-        if self.private.alternates:
-            d = self.private.turn(d, job)
+        for stage in self._turning:
+            d = stage.along(d, x, job)
         if self._carries:
             with seeded(seed):
                 obj = self.plan.objective.carry(share.net, share.view.seen(x), batch, obj)

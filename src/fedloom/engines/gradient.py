@@ -16,8 +16,8 @@ from ..errors import AuthorError, FedloomError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
+from ..stage import Share
 from ..submodels.base import View
-from .client_results import Share
 from .heartbeat import beat
 
 NOTHING: set[int] = set()

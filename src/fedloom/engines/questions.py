@@ -17,8 +17,9 @@ from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
+from ..stage import Share
 from .author_checks import counters, probed
-from .client_results import Asked, RangeResult, Share, Stats
+from .client_results import Asked, RangeResult, Stats
 from .client_round import Client
 from .gradient import Buffers, FullGradient, Gradient, seed_torch
 from .summation import finite, numbers, push, root, spread

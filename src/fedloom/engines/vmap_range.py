@@ -16,11 +16,12 @@ from ..core.wire import nbytes
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import Done, Share
 from ..submodels.base import whole
 from .author_rules import noted
 from .base import one_thread
 from .client_results import Asked
-from .client_round import Client, Done, RangeResult, Share, Stats
+from .client_round import Client, RangeResult, Stats
 from .gradient import blamed
 from .prefetch import Prefetcher
 from .summation import finite, push_rows
@@ -168,9 +169,7 @@ class VmapRange:
     # ---------------------------------------------------------------------- all updates of a chunk
     def _all_in(self, trained: Trained) -> bool:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
-        plan = self.plan
-        plain = plan.rule is None and plan.private is None and not plan.link.codes
-        if not plain or not plan.aggregation.plain or self.fed.hostile or self.client.scale != 1:
+        if not self.client.sends_as_trained or self.client.scale != 1:
             return False
         whole = all(v is None or math.isfinite(v) for v in trained.losses)
         return whole and finite(trained.up) and finite(self.net.buffers())

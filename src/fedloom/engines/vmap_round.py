@@ -16,9 +16,10 @@ from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
 from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, tree, zeros
+from ..stage import Done, Share
 from .author_checks import counters
 from .author_rules import noted
-from .client_round import Client, Done, Share
+from .client_round import Client
 from .gradient import blamed, check_point
 from .heartbeat import beat
 from .padded_batches import Batches
@@ -35,15 +36,15 @@ class NeedsFullError(Exception):
 
 
 class _Client(NamedTuple):
-    """What is asked of a client's steps with, outside of vmap with an axis of clients. x: what it
-    received, with its private layers; empty without them. draws: a seed, see Draws. From `loc` on,
+    """What is asked of a client's steps with, outside of vmap with an axis of clients. msg: what it
+    received, where stages change that; else empty. draws: a seed, see Draws. From `loc` on,
     of a step: live says whether the client still has it to do.
     """
 
     own: Rec
     numbers: Tensor  # see _NUMBERS
     full: Any
-    x: Any
+    msg: Rec
     draws: Tensor
     obj: Rec
     lr: Tensor
@@ -111,7 +112,7 @@ class VmapRound:
         ahead: Prefetcher | None = None,
         threads: Threads | None = None,
     ) -> None:
-        self.client, self.share, self.private = client, share, client.private
+        self.client, self.share = client, share
         self.plan, fed, msg, steps = client.plan, client.fed, share.msg, client.steps
         self.ref = share.view.seen(msg.x)
         self.old, self.group = memories, group
@@ -139,10 +140,10 @@ class VmapRound:
             for i, seed in zip(group, seeds, strict=True)
         ]
         own, obj = (_stack([*some], msg.x) for some in zip(*begun, strict=True))
-        filled = [self.private.begun(share, memories[i]).msg.x for i in group if self.private]
-        x = torch.stack(filled) if filled else ()
+        seen = [client.received(share, memories[i]).msg for i in group if client.receiving]
+        own_msg = _stack(seen, msg.x) if seen else ()
         numbered = torch.tensor(numbers, **like)  # (C, 7)
-        self.first = _Client(own, numbered, (), x, both[:, K], obj, self.lr[:, 0])
+        self.first = _Client(own, numbered, (), own_msg, both[:, K], obj, self.lr[:, 0])
         self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
 
     def run(self) -> Trained:
@@ -203,10 +204,8 @@ class VmapRound:
 
     # ------------------------------------------------------------------------------ under vmap
     def _share(self, now: _Client) -> Share:
-        """What a client received, with its private layers."""
-        if not self.private:
-            return self.share
-        return self.share._replace(msg=self.share.msg._replace(x=now.x))
+        """What a client received."""
+        return self.share._replace(msg=now.msg) if self.client.receiving else self.share
 
     def _gradient(
         self,
@@ -225,7 +224,7 @@ class VmapRound:
 
         def mean(x: Vec) -> Tensor:
             with seeded(seed):
-                ref = now.x if self.private else self.ref
+                ref = view.seen(now.msg.x) if self.client.receiving else self.ref
                 given = (self.share.net, view.seen(x), data, ref, now.obj)
                 loss: Tensor = noted(blamed(objective), objective.loss, *given)
             objective.checked(loss, data)

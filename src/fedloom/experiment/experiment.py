@@ -46,6 +46,7 @@ from ..server.evaluation import Curve, Evaluation
 from ..server.progress import Progress, say, wanted
 from ..server.rounds import Loop
 from ..server.submodel_evaluation import Sizes
+from ..stage import Stage
 from ..storage.checkpoint import Checkpoint
 from ..storage.run_directory import RunDirectory
 from ..submodels.base import Rule
@@ -94,7 +95,8 @@ class Experiment(Settings):
     whole set. higher_is_better: of the headline, if it is not known. submodel, capacities: which
     part of the model a client holds: a scheme, and levels assigned in turn, one per client, {level:
     share of the clients}, or a file with one per client; "1/4" may be written for 0.25. private:
-    the layers that each client keeps for itself. compress: the codecs of client updates and of
+    the layers that each client keeps for itself. stages: parts of a round of your own, in the order
+    in which an update passes them. compress: the codecs of client updates and of
     broadcasts (Link.down); "topk:0.01" is short. devices: how fast clients are. choose: a rule that
     chooses each round's clients. clock: when the server steps, by default once per round.
     aggregation: what the server makes of the updates, their mean by default. attack: what a share
@@ -122,6 +124,7 @@ class Experiment(Settings):
     submodel: Rule | None = hyper(None, example="a rule such as FIARSE()")
     capacities: Capacities | None = None
     private: Private | None = hyper(None, example="a scheme such as FedPer()")
+    stages: Sequence[Stage] = ()
     compress: Link | Via | str | None = hyper(
         None, example="a codec's name such as 'topk:0.01', or a Link"
     )
@@ -206,6 +209,7 @@ class Experiment(Settings):
             arguments.setting_of(self),
             self.private,
             self._aggregation,
+            tuple(self.stages),
         )
 
     def net(self) -> Net:

@@ -134,6 +134,8 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
     out |= {"label": exp.label} if exp.label else {}
     if exp.attack is not None:
         out["attack"] = exp.attack
+    if exp.stages:
+        out["stages"] = exp.stages
     if not exp._aggregation.plain:
         out["aggregation"] = exp._aggregation
     out = plain(out)

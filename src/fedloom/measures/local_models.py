@@ -9,7 +9,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..engines.author_checks import at_server
 from ..engines.client_results import Asked
-from ..engines.client_round import Client, Done, Share
+from ..engines.client_round import Client
 from ..engines.serial import Serial
 from ..errors import CompositionError
 from ..federation.federation import Federation
@@ -17,6 +17,7 @@ from ..plan import Plan
 from ..server.rounds import Loop
 from ..server.server_step import Step
 from ..server.training import Work
+from ..stage import Done, Share
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,12 @@ from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec, tree, zeros
 from ..engines.base import one_thread
 from ..engines.client_results import Asked
-from ..engines.client_round import Client, Share
+from ..engines.client_round import Client
 from ..engines.summation import numbers
 from ..errors import ConfigError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import Share
 from ..trace import traced
 from ..wrappers.base import method_in
 
@@ -75,7 +76,7 @@ class Durations:
         capacity = self._fed.capacity(client)
         if capacity not in self._sizes:
             with one_thread():
-                asked = Asked(msg, msg.x[:0], {}, [client], 0)
+                asked = Asked(msg, self._net.init_buffers(), {}, [client], 0)
                 share = self._client.shares(asked)[capacity]
                 self._sizes[capacity] = share.down, self._up(share, msg.x)
         return self._sizes[capacity]
@@ -92,4 +93,4 @@ class Durations:
         up = share.wire.take(numbers(tree(typical, found)))
         link = plan.link.init(x, share.wire.layout, fed.seed)
         up, sent, _ = self._client.coded(up, link, share, 0, 0)
-        return sum(self._client.billed(sent, up, self._net.init_buffers()).values())
+        return sum(self._client.billed(sent, up, share.travelling(share.buffers)).values())

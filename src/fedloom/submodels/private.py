@@ -25,13 +25,15 @@ from .fiarse import NORMS
 
 
 class Kept(NamedTuple):
-    """What a client keeps: own (p,), which coordinates; buffers (b,), which of the buffers. shared:
-    the view of the rest, which travels. mine (d,): 1 at own coordinates.
+    """What a client keeps: own (p,), which coordinates; buffers (b,), which of the buffers. shared,
+    shared_buffers: the view of the other coordinates, and which other buffers, which travel. mine
+    (d,): 1 at own coordinates.
     """
 
     own: Tensor
     buffers: Tensor
     shared: View
+    shared_buffers: Tensor
     mine: Tensor
 
     def state(self, x: Vec, buffers: Vec) -> Rec:
@@ -101,6 +103,7 @@ class Private(Part):
             index,
             _where(net.buffer_layout, buffers, net),
             View(rest, None, None, layout, net.layout.d),
+            _where(net.buffer_layout, [not o for o in buffers], net),
             mine.index_fill_(0, index, 1.0),
         )
 

@@ -1,0 +1,70 @@
+"""The stages of a run, and what the parts of fedloom that are stages do in a client's round."""
+
+from __future__ import annotations
+
+import functools
+
+from ..algorithm import Job
+from ..core.net import Net
+from ..core.vector import Rec, Vec
+from ..federation.federation import Federation
+from ..plan import Plan
+from ..stage import At, Done, Share, Stage
+from ..submodels.private import Kept, Private
+
+
+def stages_of(plan: Plan, fed: Federation, net: Net) -> tuple[Stage, ...]:
+    """All stages of a run in the order in which a client update passes them."""
+    found: list[Stage] = [Hostile(fed=fed)] if fed.hostile else []
+    found += plan.stages
+    if plan.private is not None:
+        kind = InTurns if plan.private.alternates else PrivateLayers
+        found.append(kind(scheme=plan.private, net=net))
+    return tuple(found)
+
+
+class Hostile(Stage):
+    """Hostile clients send something else than they have trained, see federation/attacks.py."""
+
+    fed: Federation
+
+    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+        return done._replace(up=self.fed.sent(done.up, at.client, at.round)), own
+
+
+class PrivateLayers(Stage):
+    """Layers that clients keep, see submodels/private.py: put into what a client receives, and
+    taken out of what it sends.
+    """
+
+    name = "own"
+    scheme: Private
+    net: Net
+
+    @functools.cached_property
+    def kept(self) -> Kept:
+        """Which coordinates and buffers a client keeps."""
+        return self.scheme.kept(self.net)
+
+    def address(self, share: Share) -> Share:
+        shared = self.kept.shared_buffers if len(self.kept.buffers) else None
+        return share._replace(wire=self.kept.shared, shared_buffers=shared)
+
+    def client_init(self, x: Vec, share: Share) -> Rec:
+        return self.kept.state(x, self.net.init_buffers())
+
+    def receive(self, share: Share, own: Rec) -> Share:
+        msg = share.msg._replace(x=self.kept.filled(share.msg.x, own))
+        return share._replace(msg=msg, buffers=self.kept.filled_buffers(share.buffers, own))
+
+    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+        index = self.kept.buffers.to(done.buffers.device)
+        sent = done.buffers.index_copy(0, index, share.buffers.index_select(0, index))
+        return done._replace(buffers=sent), self.kept.state(done.x, done.buffers)
+
+
+class InTurns(PrivateLayers):
+    """The same, where private layers and the others are trained in turn."""
+
+    def along(self, d: Vec, x: Vec, job: Job) -> Vec:
+        return self.scheme.moved(d, self.kept.mine, job)

@@ -1,0 +1,130 @@
+"""The interface of stages: parts of a round that change what a client receives, sends and keeps.
+
+    server                   client                                       server
+    broadcast -> address* -> | receive*^ -> steps with along* -> send* | -> read*^ -> sums
+
+* = asked in order, *^ = in reverse. Between the bars it is bytes in a deployment. The order is the
+plan's: an attack, the user's own stages, private layers, the link.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from .algorithm import Job
+from .core.hyper import Part
+from .core.net import Net
+from .core.vector import Rec, Vec, rec
+from .submodels.base import View
+
+Sizes = dict[str, int]  # {field: bytes}
+Squares = tuple[float, float] | None
+
+
+class At(NamedTuple):
+    """Where in a run something happens: what a stage may draw its randomness from."""
+
+    seed: int
+    round: int
+    client: int
+
+
+class Share(NamedTuple):
+    """What all clients of one capacity receive in a round.
+
+    view: what they hold, m of d coordinates. net: the module of their steps. msg: the broadcast,
+    vectors (m,). down: {field: bytes}. wire: the view of what travels, both ways. buffers: of the
+    module, at the server (b,). shared_buffers: which of them travel, int64; None: all.
+    """
+
+    view: View
+    net: Net
+    msg: Rec
+    down: Sizes
+    wire: View
+    buffers: Vec
+    shared_buffers: Tensor | None = None
+
+    def travelling(self, buffers: Vec) -> Vec:
+        """Those of the buffers (b,) that travel."""
+        index = self.shared_buffers
+        return buffers if index is None else buffers.index_select(0, index.to(buffers.device))
+
+    def arrived(self, buffers: Vec, like: Vec) -> Vec:
+        """The buffers (b,) that arrived as travelling(); like: has the others."""
+        index = self.shared_buffers
+        return buffers if index is None else like.index_copy(0, index.to(like.device), buffers)
+
+
+class Done(NamedTuple):
+    """The result of local training. up: the client update. memory: the client's state (d,).
+    buffers: the module's after training (b,), of those that do not travel the server's.
+    gradients, passes, values, value_passes: see Stats. x (m,): where the steps ended, until the
+    next client's steps overwrite it.
+
+    Once it is sent: up is what the server reads, or {field: bytes} where these travel; sizes:
+    {field: bytes}; squares: see Stats; memory holds if the server takes the update. why: why
+    nothing can be sent, or "".
+    """
+
+    up: Any
+    memory: Rec
+    job: Job
+    loss: float | None
+    gradients: int
+    buffers: Vec
+    x: Vec
+    passes: int = 0
+    values: int = 0
+    value_passes: int = 0
+    sizes: Sizes = {}
+    squares: Squares = None
+    why: str = ""
+
+
+class Stage(Part):
+    """A part of a round that changes what is sent. Subclasses become frozen dataclasses whose
+    fields are the parameters. All methods are pure, and one that is not overridden is not called.
+
+    name: of the stage's field in the client state; "": it remembers nothing, and `own` is empty.
+    Fields of messages and of updates stay the same, and their lengths follow from address() alone.
+    """
+
+    name: ClassVar[str] = ""
+
+    def address(self, share: Share) -> Share:
+        """What of a message travels: share.wire, share.shared_buffers. Server and client ask it
+        alike. What does not travel is the model before round 1 when a client receives it.
+        """
+        return share
+
+    def client_init(self, x: Vec, share: Share) -> Rec:
+        """-> the stage's client state before the client's first round. x: the model (d,)."""
+        return rec()
+
+    def receive(self, share: Share, own: Rec) -> Share:
+        """What the client's steps see: share.msg and share.buffers."""
+        return share
+
+    def along(self, d: Vec, x: Vec, job: Job) -> Vec:
+        """-> the direction (m,) in which x (m,) really moves in a step. It may run for many clients
+        at once: no branch on values.
+        """
+        return d
+
+    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+        """-> the result as the client sends it, done.up and done.buffers, and the stage's new
+        client state, which holds if the server takes the update. Vectors of up are (m,).
+        """
+        return done, own
+
+    def read(self, up: Rec, share: Share, at: At) -> Rec:
+        """-> the update as the server counts it, vectors as long as they travelled."""
+        return up
+
+
+def asked(stages: tuple[Stage, ...], hook: str) -> tuple[Stage, ...]:
+    """The stages that override a method, in order."""
+    return tuple(s for s in stages if getattr(type(s), hook) is not getattr(Stage, hook))

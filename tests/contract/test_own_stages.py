@@ -1,0 +1,88 @@
+"""Stages that src does not know: in every engine, on ranks and in a federation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_deployment import agree as agree_deployed
+from test_deployment import deployed
+
+from fedloom import Local
+from fedloom.algorithm import FedAvg
+from fedloom.algorithms import FedSMOO, Scaffold
+from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
+from fedloom.engines.evaluation import add, scores_of
+from fedloom.errors import FedloomError
+from fedloom.submodels import FedPer, HeteroFL
+from support import ranks
+from support.own_stages import Frozen, Noise, Signs
+from support.rank_cases import CASES as RANK_CASES
+from tiny import agree, near, same
+
+CASES: dict[str, dict[str, Any]] = {
+    "noise": {"stages": (Noise(),), "algorithm": FedSMOO(), "compress": "topk:0.2"},
+    "noise, sub-models": {"stages": (Noise(),), "submodel": HeteroFL(), "capacities": CAPACITIES},
+    "frozen": {"stages": (Frozen(),), "algorithm": Scaffold()},
+    "frozen, top-k": {"stages": (Frozen(),), "compress": "topk:0.2"},
+    "signs": {"stages": (Signs(),), "algorithm": FedAvg()},
+    "signs, private": {"stages": (Signs(), Noise()), "private": FedPer(), "compress": "qsgd"},
+    "signs, median": {"stages": (Signs(),), "aggregation": "median", "algorithm": Scaffold()},
+}
+SHORT = {"algorithm": FedAvg(), "local": Local(epochs=1, batch=4, lr=0.05), "rounds": 3}
+
+
+def made(name: str, **more: Any) -> Any:
+    return experiment(**(SHORT | CASES[name] | more))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_serial_and_workers_have_the_same_bits(name, engine_of):
+    agree(run(made(name)), run(made(name, engine=engine_of("workers:2"))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vectorised_is_equal_to_rounding(name):
+    ends = [run(made(name, engine=e, dtype=torch.float64)) for e in ("serial", "vectorised:3")]
+    near(ends[1].srv.x, ends[0].srv.x)
+    assert ends[0].up == ends[1].up and ends[0].down == ends[1].down
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
+    agree_deployed(tmp_path, **CASES[name])
+    if name == "frozen":
+        assert run(made(name)).up["delta"] * 7 == run(made(name, stages=())).up["delta"]
+
+
+def test_ranks_have_the_bits_of_one_process():
+    ends = ranks.run(2, "agreement", "own")
+    names = [name for name in RANK_CASES if name.startswith("own:")]
+    assert len(names) > 1 and ends[0].out.split("\n") == [*names, ""], ends
+    assert [end.code for end in ends] == [0, 0], ends
+
+
+def test_a_run_goes_on_with_its_stages_and_no_others(tmp_path):
+    straight = made("signs", rounds=4).run()
+    made("signs", rounds=2).run(tmp_path / "run")
+    assert same(made("signs", rounds=4).resume(tmp_path / "run").state, straight.state)
+    with pytest.raises(FedloomError, match="stages"):
+        made("signs", stages=(Noise(),), rounds=5).resume(tmp_path / "run")
+
+
+def test_nodes_measure_the_model_with_their_own_layers(tmp_path):
+    given = lambda: made("signs, private", stages=())
+    ours, engine = deployed(given, tmp_path)
+    nodes, loop = engine._exchange.nodes, given().build()
+    count = len(loop.fed.data.test_targets)
+    engine._tests = [count] * len(nodes)
+    x, buffers = ours.srv.x, loop.net.init_buffers()
+    found = engine.measured(x, buffers, 3)
+    layers = FedPer().kept(loop.net)
+    on = loop.fed.data.test_inputs, loop.fed.data.test_targets
+    for i, node in nodes.items():
+        newest = node.states.newest()
+        own = x if newest is None else layers.filled(x, newest.state.own)
+        assert found[i].loss == add(scores_of(loop.plan, loop.fed, loop.net, own, *on)).loss
+    assert len({score.loss for score in found.values()}) > 2
