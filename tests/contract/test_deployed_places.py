@@ -251,13 +251,21 @@ def test_noise_and_cohorts_of_a_private_run_cannot_be_made_again(tmp_path):
     for other, said in (
         ([*changes, "checkpoint.every_rounds=2"], "needs checkpoint.every_rounds = 1"),
         ([*changes, "sampling=bernoulli"], "sampling = poisson"),
-        ([*changes, "aggregation.quantile=0.5"], "aggregation.quantile cannot be deployed yet"),
     ):
         fed = folder(
             tmp_path / said[:9].replace(" ", ""), resolve("digits", other), sizes, classes=10
         )
         with pytest.raises((CompositionError, ConfigError), match=said):
             serve(fed, lambda roll, fed=fed: Here(fed))
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_clip_that_follows_the_updates_is_told(tmp_path):
+    changes = [*SMALL, *PRIVATE, "checkpoint.every_rounds=1", "aggregation.quantile=0.5"]
+    config = resolve("digits", [*changes, "algorithm=scaffold", "aggregation.count_noise=5"])
+    sizes = [int(n) for n in config.data().sizes]
+    found = check(folder(tmp_path, config, sizes, classes=10))
+    assert found.difference == 0 and found.bills and not found.refused
 
 
 @pytest.mark.usefixtures("accounts_at_hand")

@@ -29,7 +29,8 @@ def trace_of(plan: Plan, net: Net) -> Trace:
             "the fields of its messages are read"
         )
     typed = Trace(*(tree(lambda v: _typed(v, net.dtype), part) for part in found))
-    return typed._replace(up=numbers(typed.up))
+    state = plan.aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
+    return typed._replace(msg=plan.aggregation.tell(typed.msg, state), up=numbers(typed.up))
 
 
 def probe_of(plan: Plan, net: Net) -> Rec:
@@ -62,11 +63,6 @@ def refuse(plan: Plan) -> None:
         raise CompositionError(
             f"{plan.aggregation.name} cannot be deployed yet: its integers would have to be made "
             "at the clients; take norm_bound or a robust rule"
-        )
-    if getattr(plan.aggregation, "quantile", None) is not None:
-        raise CompositionError(
-            "aggregation.quantile cannot be deployed yet: clients would have to be told the clip; "
-            "leave it out, and give aggregation.clip"
         )
     rule, found = plan.rule, plan.trace
     if rule is None or rule.fixed or found is None:

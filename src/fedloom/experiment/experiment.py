@@ -199,18 +199,10 @@ class Experiment(Settings):
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
         held = levels_for(self.capacities, self.submodel)
-        return Plan(
-            self.local.around(self.algorithm),
-            self.loss_at_clients,
-            self.nonfinite,
-            None if self.submodel is None else self.submodel.settled(held),
-            self._link,
-            self.net().layout.d,
-            arguments.setting_of(self),
-            self.private,
-            self._aggregation,
-            tuple(self.stages),
-        )
+        rule = None if self.submodel is None else self.submodel.settled(held)
+        method = self.local.around(self.algorithm), self.loss_at_clients, self.nonfinite, rule
+        more = self.private, self._aggregation, tuple(self.stages)
+        return Plan(*method, self._link, self.net().layout.d, arguments.setting_of(self), *more)
 
     def net(self) -> Net:
         """The model, checked on one small batch. Raises DataError if the data do not fit."""

@@ -132,10 +132,7 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
     out: dict[str, Any] = {"source": "python"}
     out |= {k: getattr(exp, k) for k in (*_SHOWN, *_PARTS)} | more
     out |= {"label": exp.label} if exp.label else {}
-    if exp.attack is not None:
-        out["attack"] = exp.attack
-    if exp.stages:
-        out["stages"] = exp.stages
+    out |= {k: given for k in ("attack", "stages") if (given := getattr(exp, k))}
     if not exp._aggregation.plain:
         out["aggregation"] = exp._aggregation
     out = plain(out)
