@@ -23,7 +23,7 @@ from .errors import CompositionError, ConfigError
 from .federation.clock import untimely
 from .federation.local import Local
 from .objectives import Needs, Objective
-from .stage import Stage
+from .stage import Stage, misnamed
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
 from .trace import Trace, plain_means, traced
@@ -44,9 +44,8 @@ class Setting(NamedTuple):
 @dataclass(frozen=True)
 class Plan:
     """The axes of a method: algorithm (with its local parts around it, see Local.around),
-    objective, rule (the sub-model scheme; None: clients hold the whole model), link (how updates
-    and broadcasts travel), private (which layers clients keep; None: none), aggregation (what
-    the server makes of the updates) and stages (the user's own, in the order of sending).
+    objective, rule (the sub-model scheme; None: whole models), link (how messages travel), private
+    (layers that clients keep), aggregation (of updates), stages (own ones, in order of sending).
 
     nonfinite: of an update that is not finite, or with which the server would not be, "stop" raises
     ClientError naming client and round; "skip" leaves it out of the means and lets its client keep
@@ -326,6 +325,7 @@ REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     exits,
     drawn_parts,
     private_layers,
+    lambda plan: misnamed(plan.stages),
     aggregation,
     asynchronous,
 )

@@ -1,7 +1,7 @@
 """The interface of stages: parts of a round that change what a client receives, sends and keeps.
 
     server                   client                                       server
-    broadcast -> address* -> | receive*^ -> steps with along* -> send* | -> read*^ -> sums
+    broadcast -> address* -> | receive*^ -> steps with along* -> send* | -> read*^ -> sums -> root*^
 
 * = asked in order, *^ = in reverse. Between the bars it is bytes in a deployment. The order is the
 plan's: an attack, the user's own stages, private layers, the link.
@@ -19,6 +19,8 @@ from .core.net import Net
 from .core.vector import Rec, Vec, rec
 from .submodels.base import View
 
+# fields of the client's state and of the server's that are no stage's of a user
+TAKEN = frozenset({"alg", "obj", "last", "link", "own", "srv", "down", "gathered", "sizes", "told"})
 Sizes = dict[str, int]  # {field: bytes}
 Squares = tuple[float, float] | None
 
@@ -88,8 +90,9 @@ class Stage(Part):
     """A part of a round that changes what is sent. Subclasses become frozen dataclasses whose
     fields are the parameters. All methods are pure, and one that is not overridden is not called.
 
-    name: of the stage's field in the client state; "": it remembers nothing, and `own` is empty.
-    Fields of messages and of updates stay the same, and their lengths follow from address() alone.
+    name: of the stage's field in the client state and in the server's; "": it remembers nothing,
+    and `own` and `state` are empty. Fields of messages and of updates stay the same, and their
+    lengths follow from address() alone.
     """
 
     name: ClassVar[str] = ""
@@ -124,7 +127,31 @@ class Stage(Part):
         """-> the update as the server counts it, vectors as long as they travelled."""
         return up
 
+    def server_init(self, x: Vec) -> Rec:
+        """-> the stage's server state before round 1. x: the model (d,)."""
+        return rec()
+
+    def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
+        """The means of a round, vectors (d,) -> those that server_step receives, and the stage's
+        new server state. up: delta, weighted, and the fields of uniform(). share: the share of all
+        clients' weights that sent an update; rate: client updates / N.
+        """
+        return up, state
+
 
 def asked(stages: tuple[Stage, ...], hook: str) -> tuple[Stage, ...]:
     """The stages that override a method, in order."""
     return tuple(s for s in stages if getattr(type(s), hook) is not getattr(Stage, hook))
+
+
+def misnamed(stages: tuple[Stage, ...]) -> str | None:
+    """Why a user's stages cannot remember what they do, or None."""
+    taken = TAKEN
+    for stage in stages:
+        if stage.name in taken:
+            return (
+                f"two parts of the state would be called '{stage.name}': give the stage "
+                f"{type(stage).__name__} another name"
+            )
+        taken = taken | {stage.name} - {""}
+    return None

@@ -13,14 +13,18 @@ from fedloom import Local
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import FedSMOO, Scaffold
 from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import EF21
+from fedloom.compression.link import Link, Via
 from fedloom.engines.evaluation import add, scores_of
-from fedloom.errors import FedloomError
+from fedloom.errors import CompositionError, FedloomError
 from fedloom.submodels import FedPer, HeteroFL
 from support import ranks
-from support.own_stages import Frozen, Noise, Signs
+from support.own_stages import Frozen, Noise, Signs, Slow
 from support.rank_cases import CASES as RANK_CASES
 from tiny import agree, near, same
 
+EF = Link(Via(TopK(ratio=0.2), EF21()))
 CASES: dict[str, dict[str, Any]] = {
     "noise": {"stages": (Noise(),), "algorithm": FedSMOO(), "compress": "topk:0.2"},
     "noise, sub-models": {"stages": (Noise(),), "submodel": HeteroFL(), "capacities": CAPACITIES},
@@ -28,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "frozen, top-k": {"stages": (Frozen(),), "compress": "topk:0.2"},
     "signs": {"stages": (Signs(),), "algorithm": FedAvg()},
     "signs, private": {"stages": (Signs(), Noise()), "private": FedPer(), "compress": "qsgd"},
+    "slow": {"stages": (Slow(), Signs()), "compress": EF},
     "signs, median": {"stages": (Signs(),), "aggregation": "median", "algorithm": Scaffold()},
 }
 SHORT = {"algorithm": FedAvg(), "local": Local(epochs=1, batch=4, lr=0.05), "rounds": 3}
@@ -64,11 +69,23 @@ def test_ranks_have_the_bits_of_one_process():
 
 
 def test_a_run_goes_on_with_its_stages_and_no_others(tmp_path):
-    straight = made("signs", rounds=4).run()
-    made("signs", rounds=2).run(tmp_path / "run")
-    assert same(made("signs", rounds=4).resume(tmp_path / "run").state, straight.state)
+    straight = made("slow", rounds=4).run()
+    made("slow", rounds=2).run(tmp_path / "run")
+    assert same(made("slow", rounds=4).resume(tmp_path / "run").state, straight.state)
     with pytest.raises(FedloomError, match="stages"):
-        made("signs", stages=(Noise(),), rounds=5).resume(tmp_path / "run")
+        made("slow", stages=(Noise(),), rounds=5).resume(tmp_path / "run")
+
+
+def test_every_state_has_a_name_of_its_own():
+    class Second(Signs):
+        """The name of the other one."""
+
+    class Linked(Signs):
+        name = "link"
+
+    for stages in ((Signs(), Second()), (Linked(),)):
+        with pytest.raises(CompositionError, match=type(stages[-1]).__name__):
+            made("signs", stages=stages).plan()
 
 
 def test_nodes_measure_the_model_with_their_own_layers(tmp_path):

@@ -1,4 +1,4 @@
-"""Three stages that src does not know, as a user would write them."""
+"""Four stages that src does not know, as a user would write them."""
 
 from __future__ import annotations
 
@@ -76,3 +76,16 @@ class Signs(Stage):
     def _turned(self, v: Tensor, at: At) -> Tensor:
         draw = generator(at.seed, "signs", at.round, at.client)
         return v * (2.0 * torch.randint(0, 2, v.shape, generator=draw) - 1.0).to(v)
+
+
+class Slow(Stage):
+    """The server adds half of what it added before: momentum of the means."""
+
+    name = "slow"
+
+    def server_init(self, x: Tensor) -> Rec:
+        return rec(delta=torch.zeros_like(x))
+
+    def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
+        delta = 0.5 * state.delta + up.delta
+        return up._replace(delta=delta), rec(delta=delta)

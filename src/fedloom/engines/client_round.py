@@ -47,7 +47,7 @@ class Client:
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
-        self._first: tuple[Vec, View, Rec, Rec, dict[str, Rec]] | None = None
+        self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
         self._points, self._gradients = Buffers(), Buffers()
         self._kept: dict[float, View] = {}  # views that never change
         self.whole_view = whole(net.layout)
@@ -262,23 +262,22 @@ class Client:
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """The state of a client that takes part for the first time: vectors of length d."""
-        alg, link, own = self._common_memory(x, view or self.whole_view)
+        alg, own = self._common_memory(x, view or self.whole_view)
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
             obj = self.plan.objective.init(First(self.fed, i, x, self.net))
-        return rec(alg=alg, obj=obj, link=link, last=-1.0, **own)
+        return rec(**{"alg": alg, "obj": obj, "link": rec(), "last": -1.0} | own)
 
-    def _common_memory(self, x: Vec, view: View) -> tuple[Rec, Rec, dict[str, Rec]]:
+    def _common_memory(self, x: Vec, view: View) -> tuple[Rec, dict[str, Rec]]:
         """The state of all clients that first take part at x with this view; it is read-only."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             seed_torch(key(self.fed.seed, "init"), x)
             share = self.share(view, rec(x=x), x[:0])
-            link = self.plan.link.init(x, share.wire.layout, self.fed.seed)
             own = {s.name: s.client_init(x, share) for s in asked(self.stages, "client_init")}
             initial = Trait.INITIAL_MODEL in self.plan.algorithm.traits
             memory = first_memory(self.plan.algorithm, self.net.init() if initial else x)
-            self._first = (x, view, memory, link, own)
+            self._first = (x, view, memory, own)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client

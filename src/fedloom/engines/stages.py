@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from ..algorithm import Job
+from ..compression.link import Link
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..federation.federation import Federation
@@ -20,6 +21,8 @@ def stages_of(plan: Plan, fed: Federation, net: Net) -> tuple[Stage, ...]:
     if plan.private is not None:
         kind = InTurns if plan.private.alternates else PrivateLayers
         found.append(kind(scheme=plan.private, net=net))
+    if plan.link.codes:
+        found.append(Coding(link=plan.link, seed=fed.seed))
     return tuple(found)
 
 
@@ -30,6 +33,25 @@ class Hostile(Stage):
 
     def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
         return done._replace(up=self.fed.sent(done.up, at.client, at.round)), own
+
+
+class Coding(Stage):
+    """What the link remembers: codecs and error feedback at a client, the mean of EF21 at the
+    server. What it does to an update is done where that begins to travel, see Client.coded().
+    """
+
+    name = "link"
+    link: Link
+    seed: int
+
+    def client_init(self, x: Vec, share: Share) -> Rec:
+        return self.link.init(x, share.wire.layout, self.seed)
+
+    def server_init(self, x: Vec) -> Rec:
+        return self.link.server_init(x)
+
+    def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
+        return self.link.arrive(up, state, share, rate)
 
 
 class PrivateLayers(Stage):

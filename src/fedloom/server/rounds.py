@@ -78,7 +78,7 @@ class Loop:
     logged: int = 0  # rows of the history that are evaluated and written
     ledger: Ledger = field(default_factory=Ledger)
     srv: Rec = None
-    at_link: Rec = None  # the server's state of the link
+    at_stages: Rec = None  # the server's states of the stages, by name
     at_down: Rec = None  # and of the downlink
     gathered: Rec = None  # and of the aggregation
     buffers: Vec = None  # type: ignore[assignment]  # set by begin() or restore()
@@ -107,7 +107,7 @@ class Loop:
     def begin(self) -> None:
         """Start at round 0: nothing is learnt yet."""
         x, self.buffers = self.net.init(), self.net.init_buffers()
-        self.at_link = self.plan.link.server_init(x)
+        self.at_stages = self._step.begun(x)
         up = self._probe(x) if self.plan.algorithm.probes else None
         self.srv = self._asked("server_init", x, up)
         self.at_down = rec()
@@ -120,7 +120,12 @@ class Loop:
     @property
     def learnt(self) -> Learnt:
         """What the next round may change at the server."""
-        return Learnt(self.srv, self.at_link, self.buffers, self.gathered)
+        return Learnt(self.srv, self.at_stages, self.buffers, self.gathered)
+
+    @property
+    def at_link(self) -> Rec:
+        """The server's state of the link."""
+        return self.at_stages.link
 
     def message(self) -> tuple[Rec, Rec]:
         """The next broadcast as its clients read it, and the server's new downlink state."""
@@ -229,7 +234,7 @@ class Loop:
         (stats, others), told = together(exchanges), not rule.unkeyed  # a bill tells who was there
         if not any(s.answered for s in stats) and not rule.private:
             _log.warning("round %d: no client update arrived; the model stays as it was", t + 1)
-        self.srv, self.at_link, self.buffers, self.gathered = learnt
+        self.srv, self.at_stages, self.buffers, self.gathered = learnt
         self.under_way = chosen.under_way
         self.memory.put(memories)
         sums = self.ledger
@@ -384,7 +389,8 @@ class Loop:
         """Go to the round of a checkpoint, without its history; the client states are there."""
         self.round, self.buffers = state.round, state.buffers
         learnt = state.srv
-        self.srv, self.at_link, self.at_down = learnt.srv, learnt.link, learnt.down
+        self.srv, self.at_down = learnt.srv, learnt.down
+        self.at_stages = self._step.continued(learnt)
         self.gathered = getattr(learnt, "gathered", self.gathered)
         if "clock" in state.extra:
             self.under_way = restored(learnt.told, state.extra["clock"])

@@ -21,10 +21,11 @@ Mean = tuple[int, float, int, float]  # of Ledger.means
 def whole_record(
     learnt: Learnt, at_down: Rec, sizes: Sizes | None, under_way: UnderWay | None
 ) -> Rec:
-    """The server's record and states; of the aggregation, of sub-models and of an asynchronous
-    clock if there are any.
+    """The server's record and states: of stages by their names, of the aggregation, of sub-models
+    and of an asynchronous clock if there are any.
     """
-    record = rec(srv=learnt.srv, link=learnt.link, down=at_down)
+    stages = learnt.stages._asdict()
+    record = rec(**{"srv": learnt.srv, "link": stages["link"], "down": at_down} | stages)
     if learnt.gathered._fields:
         record = rec(**record._asdict(), gathered=learnt.gathered)
     if sizes is not None:

@@ -25,10 +25,12 @@ from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
 from ..engines.base import Engine
 from ..engines.client_round import RangeResult, Stats
+from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import asked
 from .submodel_evaluation import holding
 from .training import Work
 
@@ -37,12 +39,12 @@ _HINT = "lower local.lr, set local.clip"
 
 
 class Learnt(NamedTuple):
-    """What a round may change at the server: its record, its states of the link and of the
-    aggregation, the buffers.
+    """What a round may change at the server: its record, the stages' states by name, the buffers,
+    the aggregation's state.
     """
 
     srv: Rec
-    link: Rec
+    stages: Rec
     buffers: Vec
     gathered: Rec
 
@@ -52,6 +54,17 @@ class Step:
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
+        stages = stages_of(plan, fed, net)
+        self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
+
+    def begun(self, x: Vec) -> Rec:
+        """The stages' states before round 1, by name; without a link its is empty."""
+        return rec(**{"link": rec()} | {s.name: s.server_init(x) for s in self._keeping})
+
+    def continued(self, record: Rec) -> Rec:
+        """The same out of a checkpoint's record."""
+        names = ["link", *(s.name for s in self._keeping if s.name != "link")]
+        return rec(**{name: getattr(record, name) for name in names})
 
     def checked(self, work: Work, now: Learnt, round: int) -> tuple[RangeResult, Learnt]:
         """Train -> the results that count, and the new server state made from them.
@@ -119,13 +132,16 @@ class Step:
         seen = self._read(added, now.gathered, t)
         up, buffers, gathered = rule.root(seen, now.gathered, self.fed.seed, t)
         share, answered = added.mass / self.fed.all_weights, added.n / self.fed.population
-        up, link = self.plan.link.arrive(up, now.link, share, answered)
+        states = now.stages
+        for stage in self._last:
+            up, own = stage.root(up, getattr(states, stage.name, rec()), share, answered)
+            states = states._replace(**{stage.name: own}) if stage.name else states
         added = added._replace(n=rule.answered(added, now.gathered))
         part = rate(added, self.fed.population, self._holding)
         up = self._joined(up, mean, t) if mean else up
         rnd = Round(t, part, last, relative_weight(added, self.fed))
         srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
-        return Learnt(rested(srv, now.srv, added), link, buffers, gathered)
+        return Learnt(rested(srv, now.srv, added), states, buffers, gathered)
 
     def _read(self, added: Rec, gathered: Rec, t: int) -> Rec:
         """What the aggregation reads of the sum: behind an attack that forges, of its rows."""
@@ -240,7 +256,7 @@ def _spoilt(new: Learnt, now: Learnt) -> str | None:
     before = fields(now)
     for path, v in fields(new).items():
         if not finite(v) and (path not in before or finite(before[path])):
-            return path.removeprefix("srv.")
+            return path.removeprefix("srv.").removeprefix("stages.")
     return None
 
 
