@@ -17,7 +17,7 @@ from .algorithm import Job
 from .core.hyper import Part
 from .core.net import Net
 from .core.vector import Rec, Vec, rec
-from .submodels.base import View
+from .submodels.base import Masked, View
 
 # fields of the client's state and of the server's that are no stage's of a user
 TAKEN = frozenset({"alg", "obj", "last", "link", "own", "srv", "down", "gathered", "sizes", "told"})
@@ -38,7 +38,8 @@ class Share(NamedTuple):
 
     view: what they hold, m of d coordinates. net: the module of their steps. msg: the broadcast,
     vectors (m,). down: {field: bytes}. wire: the view of what travels, both ways. buffers: of the
-    module, at the server (b,). shared_buffers: which of them travel, int64; None: all.
+    module, at the server (b,). shared_buffers: which of them travel, int64; None: all. masked: what
+    a sub-model scheme does in their steps; None: nothing.
     """
 
     view: View
@@ -48,6 +49,7 @@ class Share(NamedTuple):
     wire: View
     buffers: Vec
     shared_buffers: Tensor | None = None
+    masked: Masked | None = None
 
     def travelling(self, buffers: Vec) -> Vec:
         """Those of the buffers (b,) that travel."""

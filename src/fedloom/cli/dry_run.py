@@ -212,7 +212,9 @@ def _cost(
 
 def _updates(loop: Loop) -> int:
     """Bytes of a cohort's updates, if the aggregation, or an attack, needs each of them."""
-    if loop.plan.aggregation.sums and not loop.fed.forges:
+    from fedloom.engines.stages import sums_suffice
+
+    if sums_suffice(loop.plan, loop.fed):
         return 0
     vectors = 1 + len(loop.plan.averaged)
     return loop.cohorts.largest * (vectors * loop.net.init().nbytes + loop.buffers.nbytes)

@@ -25,7 +25,7 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import At, Done, Share, Sizes, asked
-from ..submodels.base import View, whole
+from ..submodels.base import Masked, View, whole
 from .author_checks import counters, first_memory
 from .client_results import Asked, RangeResult, Stats, cost
 from .client_step import ClientStep
@@ -120,7 +120,9 @@ class Client:
         """What a client with this view receives, vectors (m,); its bytes are not counted."""
         net = view.net or self.net
         net.bf16, net.onednn = self.net.bf16, self.net.onednn
-        share = Share(view, net, msg, {}, view, buffers)
+        rule, fit = self.plan.rule, view.fit
+        masked = None if rule is None or fit is None else Masked(rule, fit)
+        share = Share(view, net, msg, {}, view, buffers, None, masked)
         for stage in self._addressing:
             share = stage.address(share)
         return share

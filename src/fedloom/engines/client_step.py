@@ -19,7 +19,7 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Share, Stage, asked
-from ..submodels.base import Rule, View
+from ..submodels.base import View
 from ..wrappers.base import trajectory_parts
 from .author_checks import Guard
 from .gradient import seed_torch
@@ -61,8 +61,7 @@ class ClientStep:
         """What a client is told about its round, at the first step. last: the round of its last
         participation.
         """
-        rule, fed, fit = self.plan.rule, self.fed, share.view.fit
-        masked = None if rule is None or fit is None else Masked(rule, fit)
+        fed, masked = self.fed, share.masked
         return Job(
             weight=fed.weight(i),
             steps=float(len(rates)),
@@ -103,8 +102,8 @@ class ClientStep:
         """
         job.draws.step(k)
         d, loc = self.guard.direction(x, loc, share.msg, own, grad, job)
-        if share.view.fit is not None and self.plan.rule is not None:
-            d = self.plan.rule.move(d, x, share.view.fit)
+        if share.masked is not None:
+            d = share.masked.move(d, x)
         for stage in self._turning:
             d = stage.along(d, x, job)
         if self._carries:
@@ -127,22 +126,3 @@ class ClientStep:
         """The client state (d,) after the steps."""
         obj = view.put(obj, memory.obj) if view.net is not None else obj
         return memory._replace(alg=view.put(own, memory.alg), obj=obj)
-
-
-class Masked:
-    """What a rule changes at a view with a fit, for Job.kept and for second trajectories."""
-
-    def __init__(self, rule: Rule, fit: Rec) -> None:
-        self._rule, self._fit = rule, fit
-
-    def kept(self, x: Vec) -> Vec:
-        """See Job.kept."""
-        return self._rule.kept(x, self._fit)
-
-    def begun(self, y: Rec) -> Rec:
-        """A second trajectory at its beginning."""
-        return y
-
-    def along(self, d: Vec, y: Rec, job: Job) -> tuple[Vec, Rec]:
-        """The direction in which the second trajectory y really moves."""
-        return self._rule.move(d, y.x, self._fit), y

@@ -90,7 +90,7 @@ class Gradient:
 
     def __init__(self, plan: Plan, share: Share, buffers: Buffers) -> None:
         self.plan, self.net, self.view, self.buffers = plan, share.net, share.view, buffers
-        self.ref = share.view.seen(share.msg.x)
+        self.masked, self.ref = share.masked, share.view.seen(share.msg.x)
         self.calls = self.values = 0  # gradients; losses without one
         self.losses: list[Tensor] = []
         self.batch: tuple[Any, ...] = ()
@@ -104,15 +104,15 @@ class Gradient:
     def __call__(self, x: Vec) -> Vec:
         """The algorithm's gradient at x (m,). Raises AuthorError for another shape."""
         check_point(x, self.view)
-        if self.view.fit is None or self.plan.rule is None:
+        if self.masked is None:
             return self._of_part(x)
-        return self.plan.rule.grad(self._of_part, x, self.view.fit)
+        return self.masked.grad(self._of_part, x)
 
     def loss(self, x: Vec) -> Tensor:
         """The minibatch's mean loss at x (m,), where the gradient is taken; 0-d, from no graph."""
         check_point(x, self.view)
-        if self.view.fit is not None and self.plan.rule is not None:
-            x = self.plan.rule.kept(x, self.view.fit)
+        if self.masked is not None:
+            x = self.masked.kept(x)
         beat()
         seed_torch(self.seed, x)
         with torch.no_grad(), seeded(self.seed):

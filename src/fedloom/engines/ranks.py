@@ -35,6 +35,7 @@ from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch
 from .metrics import is_whole
 from .serial import Serial
+from .stages import sums_suffice
 from .summation import Node, push, ranges, root
 from .vectorised import Vectorised
 from .vmap_range import default_chunk
@@ -181,8 +182,7 @@ class Ranks:
         heads = self.group.gather((seen, nodes, mine.stats, seconds), error)
         self._agree([head[0] for head in heads], what)
         started = time.perf_counter()
-        sums = self._plan.aggregation.sums and not self._fed.forges
-        add = self._sum if sums else self._join
+        add = self._sum if sums_suffice(self._plan, self._fed) else self._join
         total = add([head[1] for head in heads], [t for _, _, t in mine.nodes])
         taken = [head[3] for head in heads]
         self.rounds += 1

@@ -26,6 +26,13 @@ def stages_of(plan: Plan, fed: Federation, net: Net) -> tuple[Stage, ...]:
     return tuple(found)
 
 
+def sums_suffice(plan: Plan, fed: Federation) -> bool:
+    """True if the server needs no more of a round's updates than the sum of their leaves; else
+    nodes of the tree are rows, see aggregation/rows.py.
+    """
+    return plan.aggregation.sums and not fed.forges
+
+
 class Hostile(Stage):
     """Hostile clients send something else than they have trained, see federation/attacks.py."""
 

@@ -220,7 +220,7 @@ class VmapRound:
         in found. place: the step (-1: outside of the steps), and the batch in a pass over all data
         (-1: the step's own).
         """
-        objective, rule, view = self.plan.objective, self.plan.rule, self.share.view
+        objective, view, masked = self.plan.objective, self.share.view, self.share.masked
 
         def mean(x: Vec) -> Tensor:
             with seeded(seed):
@@ -247,11 +247,9 @@ class VmapRound:
             check_point(x, view)
             self.values[place] += 1
             with torch.no_grad():
-                return mean(x if rule is None or view.fit is None else rule.kept(x, view.fit))
+                return mean(x if masked is None else masked.kept(x))
 
-        if rule is None or view.fit is None:
-            return Oracle(plain, loss)
-        return Oracle(lambda x: rule.grad(plain, x, view.fit), loss)
+        return Oracle(plain if masked is None else lambda x: masked.grad(plain, x), loss)
 
     def _job(self, now: _Client, k: int, place: int = -1) -> Job:
         numbers: dict[str, Any] = dict(zip(_NUMBERS, now.numbers.unbind(), strict=True))

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..algorithm import Job
 from ..core.hyper import Part
 from ..core.layout import Layout
 from ..core.net import Net
@@ -218,3 +219,30 @@ class Rule(Part):
     def again(self, told: Rec, net: Net, capacity: float, round: int) -> View:
         """The same view at the client, rebuilt from told()."""
         return self.view(None, net, capacity, round)
+
+
+class Masked(NamedTuple):
+    """What a rule changes in the steps of a client whose view has a fit; x (m,)."""
+
+    rule: Rule
+    fit: Rec
+
+    def grad(self, grad: Callable[[Vec], Vec], x: Vec) -> Vec:
+        """See Rule.grad."""
+        return self.rule.grad(grad, x, self.fit)
+
+    def move(self, d: Vec, x: Vec) -> Vec:
+        """See Rule.move."""
+        return self.rule.move(d, x, self.fit)
+
+    def kept(self, x: Vec) -> Vec:
+        """See Rule.kept, Job.kept."""
+        return self.rule.kept(x, self.fit)
+
+    def begun(self, y: Rec) -> Rec:
+        """A second trajectory at its beginning."""
+        return y
+
+    def along(self, d: Vec, y: Rec, job: Job) -> tuple[Vec, Rec]:
+        """The direction in which the second trajectory y really moves."""
+        return self.move(d, y.x), y
