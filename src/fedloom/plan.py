@@ -23,7 +23,7 @@ from .errors import CompositionError, ConfigError
 from .federation.clock import untimely
 from .federation.local import Local
 from .objectives import Needs, Objective
-from .stage import Stage, misnamed
+from .stage import Stage, cannot_join
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
 from .trace import Trace, plain_means, traced
@@ -325,7 +325,7 @@ REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     exits,
     drawn_parts,
     private_layers,
-    lambda plan: misnamed(plan.stages),
+    lambda plan: cannot_join(plan.stages, plan.rule, plan.private),
     aggregation,
     asynchronous,
 )

@@ -146,8 +146,10 @@ def asked(stages: tuple[Stage, ...], hook: str) -> tuple[Stage, ...]:
     return tuple(s for s in stages if getattr(type(s), hook) is not getattr(Stage, hook))
 
 
-def misnamed(stages: tuple[Stage, ...]) -> str | None:
-    """Why a user's stages cannot remember what they do, or None."""
+def cannot_join(stages: tuple[Stage, ...], *others: Any) -> str | None:
+    """Why a user's stages cannot go together, or with what else says what of the model travels
+    (None where there is none); None if they can.
+    """
     taken = TAKEN
     for stage in stages:
         if stage.name in taken:
@@ -156,4 +158,8 @@ def misnamed(stages: tuple[Stage, ...]) -> str | None:
                 f"{type(stage).__name__} another name"
             )
         taken = taken | {stage.name} - {""}
+    cutting = [type(stage).__name__ for stage in asked(stages, "address")]
+    names = cutting + [other.name for other in others if other is not None]
+    if cutting and len(names) > 1:
+        return f"{names[0]} and {names[1]}: each says what of the model travels; leave one out"
     return None

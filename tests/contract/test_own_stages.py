@@ -17,7 +17,8 @@ from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
 from fedloom.compression.link import Link, Via
 from fedloom.engines.evaluation import add, scores_of
-from fedloom.errors import CompositionError, FedloomError
+from fedloom.errors import ClientError, CompositionError, FedloomError
+from fedloom.stage import Stage
 from fedloom.submodels import FedPer, HeteroFL
 from support import ranks
 from support.own_stages import Frozen, Noise, Signs, Slow
@@ -86,6 +87,29 @@ def test_every_state_has_a_name_of_its_own():
     for stages in ((Signs(), Second()), (Linked(),)):
         with pytest.raises(CompositionError, match=type(stages[-1]).__name__):
             made("signs", stages=stages).plan()
+
+
+@pytest.mark.parametrize("more", [{"private": FedPer()}, CASES["noise, sub-models"], {}])
+def test_only_one_part_says_what_travels(more):
+    stages = (Frozen(), Frozen(trained=3)) if not more else (Frozen(),)
+    with pytest.raises(CompositionError, match=r"Frozen and .*: each says what of the model"):
+        made("frozen, top-k", **more | {"stages": stages}).plan()
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+@pytest.mark.parametrize("hook", ["receive", "along", "send", "read"])
+def test_an_error_names_its_stage(hook, engine):
+    class Wrong(Stage):
+        """A mistake in one method."""
+
+    def fails(self, *given):
+        raise LookupError("nothing there")
+
+    setattr(Wrong, hook, fails)
+    with pytest.raises(
+        ClientError, match=rf"round 1: Wrong.{hook}\(\): LookupError: nothing there"
+    ):
+        run(made("noise", stages=(Wrong(),), engine=engine))
 
 
 def test_nodes_measure_the_model_with_their_own_layers(tmp_path):

@@ -27,6 +27,7 @@ from ..plan import Plan
 from ..stage import At, Done, Share, Sizes, asked
 from ..submodels.base import Masked, View, whole
 from .author_checks import counters, first_memory
+from .author_rules import noted
 from .client_results import Asked, RangeResult, Stats, cost
 from .client_step import ClientStep
 from .error_context import Explained
@@ -161,7 +162,8 @@ class Client:
     def received(self, share: Share, memory: Rec) -> Share:
         """What a client's steps see. memory: its state."""
         for stage in reversed(self.receiving):
-            share = stage.receive(share, getattr(memory, stage.name, NOTHING_KEPT))
+            own = getattr(memory, stage.name, NOTHING_KEPT)
+            share = noted(f"{type(stage).__name__}.receive()", stage.receive, share, own)
         return share
 
     def client_half(self, share: Share, memory: Rec, i: int, round: int) -> Done:
@@ -174,7 +176,8 @@ class Client:
             done = done._replace(buffers=share.net.buffers())
         for stage in self._sending:
             own = getattr(done.memory, stage.name, NOTHING_KEPT)
-            done, own = stage.send(done, own, share, At(self.fed.seed, round, i))
+            given = done, own, share, At(self.fed.seed, round, i)
+            done, own = noted(f"{type(stage).__name__}.send()", stage.send, *given)
             if stage.name:
                 done = done._replace(memory=done.memory._replace(**{stage.name: own}))
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
@@ -214,7 +217,8 @@ class Client:
         other fields are what they are. Raises NotFiniteError.
         """
         for stage in reversed(self._reading):
-            up = stage.read(up, share, At(self.fed.seed, round, i))
+            at = At(self.fed.seed, round, i)
+            up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
         if self.scale != 1:
             up = up._replace(delta=self.scale * up.delta)
         weight, view = float(up.weight), self.plan.rule

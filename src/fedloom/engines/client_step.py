@@ -22,6 +22,7 @@ from ..stage import Share, Stage, asked
 from ..submodels.base import View
 from ..wrappers.base import trajectory_parts
 from .author_checks import Guard
+from .author_rules import noted
 from .gradient import seed_torch
 
 
@@ -105,7 +106,7 @@ class ClientStep:
         if share.masked is not None:
             d = share.masked.move(d, x)
         for stage in self._turning:
-            d = stage.along(d, x, job)
+            d = noted(f"{type(stage).__name__}.along()", stage.along, d, x, job)
         if self._carries:
             with seeded(seed):
                 obj = self.plan.objective.carry(share.net, share.view.seen(x), batch, obj)
