@@ -8,6 +8,7 @@ from ..algorithm import Job
 from ..compression.link import Link
 from ..core.net import Net
 from ..core.vector import Rec, Vec
+from ..federation.attacks import Attack
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import At, Done, Share, Stage
@@ -16,7 +17,9 @@ from ..submodels.private import Kept, Private
 
 def stages_of(plan: Plan, fed: Federation, net: Net) -> tuple[Stage, ...]:
     """All stages of a run in the order in which a client update passes them."""
-    found: list[Stage] = [Hostile(fed=fed)] if fed.hostile else []
+    found: list[Stage] = []
+    if fed.attack is not None and fed.hostile:
+        found.append(Hostile(attack=fed.attack, who=fed.hostile))
     found += plan.stages
     if plan.private is not None:
         kind = InTurns if plan.private.alternates else PrivateLayers
@@ -36,10 +39,13 @@ def sums_suffice(plan: Plan, fed: Federation) -> bool:
 class Hostile(Stage):
     """Hostile clients send something else than they have trained, see federation/attacks.py."""
 
-    fed: Federation
+    attack: Attack
+    who: frozenset[int]
 
     def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
-        return done._replace(up=self.fed.sent(done.up, at.client, at.round)), own
+        if at.client not in self.who:
+            return done, own
+        return done._replace(up=self.attack.sent(done.up, *at)), own
 
 
 class Coding(Stage):

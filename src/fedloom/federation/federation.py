@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..core.rng import generator, key, substream
-from ..core.vector import Rec
 from ..data import FederatedData
 from ..errors import ConfigError, DataError
 from .attacks import Attack
@@ -118,12 +117,6 @@ class Federation:
     def forges(self) -> bool:
         """True if hostile updates are made of the honest ones of their round."""
         return self.attack is not None and self.attack.omniscient and bool(self.hostile)
-
-    def sent(self, up: Rec, client: int, round: int) -> Rec:
-        """A trained update as its client sends it."""
-        if self.attack is None or client not in self.hostile:
-            return up
-        return self.attack.sent(up, self.seed, round, client)
 
     def capacity(self, client: int) -> float:
         """The share of the model that a client can hold."""
