@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pandas
 import pytest
+from click.testing import CliRunner
 from report_fakes import BYTES_DOWN, BYTES_UP, SECONDS, fake_run
 
 import fedloom
+from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import curve_data as series
 from fedloom.report import runs as load
@@ -345,3 +347,37 @@ def test_examples_in_docstrings(module: object) -> None:
     result = doctest.testmod(module, raise_on_error=False)  # type: ignore[arg-type]  # is a module
     assert result.attempted > 0
     assert result.failed == 0
+
+
+# ------------------------------------------------------------------------------------------ width
+LONG = "A method whose name has so many words that no table of a page has room for it"
+
+
+def compare(*words: str) -> str:
+    """What the command prints into a pipe."""
+    result = CliRunner().invoke(cli, ["compare", "runs", *words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_the_page_in_a_pipe_too(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, shown in (("fedavg", "FedAvg"), ("b", LONG)):
+        for seed in range(3):
+            values, folder = [0.1, 0.5, 0.8 + 0.01 * seed], tmp_path / "runs" / f"{name}{seed}"
+            fake_run(folder, values, algorithm=name, label=shown, seed=seed, target=0.6)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = compare()
+    assert max(map(len, text.splitlines())) <= width
+    assert "accuracy, last tenth" in text and "rounds to 60 %" in text
+    assert "accuracy, EMA last" not in text and "--wide" in text
+    assert LONG.split()[-1] in text, "a long name goes on in the next line"
+    wide = compare("--wide")
+    assert "accuracy, EMA last" in wide and "time per round" in wide and LONG in wide
+    head = compare("--columns", "p,EMA last").splitlines()[0]
+    assert head.split("  ")[-2:] == ["p (Holm)", "accuracy, EMA last"]
+    monkeypatch.delenv("COLUMNS")
+    assert max(map(len, compare().splitlines())) <= 80

@@ -1,0 +1,92 @@
+"""The names that users rely on, those of methods among them, and the examples that they read."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import inspect
+import pkgutil
+import re
+import typing
+
+import pytest
+
+import fedloom
+from fedloom import algorithms
+from fedloom.algorithm import Algorithm
+from fedloom.algorithms import FedAdam, FedAvgM, FedProx, FedSAM
+from fedloom.algorithms.registry import ALGORITHMS, label_of, make_algorithm
+
+NAMES = [
+    "Algorithm",
+    "Checkpoint",
+    "Evaluation",
+    "Experiment",
+    "FedAvg",
+    "Local",
+    "LocalSGD",
+    "Result",
+    "Turnover",
+    "__version__",
+    "check",
+    "load_runs",
+]
+FOUND = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))
+# what Flower runs needs Flower: `make test-flower`
+WITH_FLOWER = importlib.util.find_spec("flwr") is not None
+MODULES = [name for name in FOUND if WITH_FLOWER or "flower_app." not in name]
+
+
+def test_the_public_names_are_these():
+    assert sorted(fedloom.__all__) == NAMES == sorted(dir(fedloom))
+    for name in NAMES:
+        assert getattr(fedloom, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'FedAvgg'"):
+        fedloom.FedAvgg  # noqa: B018 # looking is the test
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_module_offers_is_there_and_explained(name):
+    module = importlib.import_module(name) if name != "fedloom.__main__" else None
+    for public in getattr(module, "__all__", []):
+        value = getattr(module, public)
+        if callable(value) and getattr(value, "__module__", "").startswith("fedloom"):
+            assert (value.__doc__ or "").strip(), f"{name}.{public}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_are_true(name, tmp_path, monkeypatch):
+    if name.startswith("fedloom.report"):
+        pytest.importorskip("matplotlib")
+        pytest.importorskip("jinja2")
+    if name == "fedloom.__main__":
+        return
+    monkeypatch.chdir(tmp_path)
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+
+
+# ---------------------------------------------------------------------------------------- methods
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_listed_method_is_a_name_in_python(name):
+    label = ALGORITHMS.label(name)
+    # FedProx, SCAFFOLD: as tables say it; a label that is no name of Python's has its file's name
+    wanted = label if label.isidentifier() else name.replace("_", "")
+    (found,) = {n for n in algorithms.__all__ if n == wanted} or {
+        n for n in algorithms.__all__ if n.lower() == wanted and n[0].isupper()
+    }
+    make = getattr(algorithms, found)
+    assert make() == make_algorithm(name) and label_of(make()) == label
+    assert make is ALGORITHMS.known(name) and make.__name__.lower() == name.replace("_", "")
+    if not inspect.isclass(make):  # what a type checker and an editor see of it
+        hints = typing.get_type_hints(make)
+        assert hints.pop("return") is Algorithm
+        assert hints.keys() == inspect.signature(make).parameters.keys()
+        assert re.match(rf"{re.escape(label)} \(", make.__doc__) and "Reference: " in make.__doc__
+
+
+def test_papers_names_take_hyper_parameters():
+    assert FedProx(mu=0.1) == make_algorithm("fedprox", mu=0.1)
+    assert repr(FedProx(mu=0.1)) == "Prox(inner=FedAvg(server_lr=1.0), mu=0.1)"
+    assert FedAvgM(beta=0.4) == algorithms.fedavgm(beta=0.4)
+    assert FedAdam(tau=0.1) != FedAdam() and FedSAM(rho=0.1) == algorithms.fedsam(rho=0.1)
