@@ -27,10 +27,11 @@ settings.load_profile("fedloom")
 # These folders take every method, part or mix through one check after another: the quick suite has
 # every third case of a check, or every second one of few, and `make test-all` all of them.
 THINNED = ("contract", "closed_form")
+LEFT_OUT = pytest.StashKey[int]()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the cases of THINNED that the quick suite leaves out as slow. Where a check begins
     depends on its name, so that what one leaves out another one has.
     """
@@ -43,6 +44,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place, item in enumerate(cases, zlib.crc32(name.encode()) % step):
             if place % step:
                 item.add_marker(pytest.mark.slow)
+    slow = [i for i in items if i.path.parent.name in THINNED and i.get_closest_marker("slow")]
+    config.stash[LEFT_OUT] = len(slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Of pytest-xdist: every process counts the same cases, so that any one's number will do."""
+    node.config.stash[LEFT_OUT] = node.workeroutput.get("left_out", 0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist tells its number to the one that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of `make test`: how much of the mathematics it did not check, and why."""
+    left = config.stash.get(LEFT_OUT, 0)
+    if left and "not slow" in config.option.markexpr and not hasattr(config, "workeroutput"):
+        print(
+            f"{left:,} cases of {' and '.join(THINNED)} are left to `make test-all`: "
+            "of a check with many cases the quick suite has a half or a third, to be quick"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)
