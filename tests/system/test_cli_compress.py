@@ -87,42 +87,6 @@ def test_a_configuration_is_complete_and_says_the_same_again(tmp_path: Path) -> 
         resolve(file)
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["compress=topkk"], "did you mean 'topk'"),
-        (["compress=topk:0"], "compress.ratio must be in (0, 1], got 0"),
-        (["compress=topk:1.5|int8"], "codec 'topk:1.5': ratio must be in (0, 1], got 1.5"),
-        (["compress=qsgd:200"], "compress.levels must be a whole number from 1 to 127, got 200"),
-        (["compress=topk:0.1|powersgd"], "form no matrices"),
-        (["compress=sign|int8"], "Sign chooses no coordinates"),
-        (["compress=topk:0.1,3,4"], "ratio, scope"),
-        (["compress=topk:0.1", "compress.feedback=ef22"], "did you mean 'ef21'"),
-        (["compress=fedpaq", "compress.feedback=residual"], "variance factor"),
-        (["compress.down=fedpaq"], "the server's feedback around FedPAQ down"),
-        (["compress.down=topk:0.1", "submodel=heterofl"], "compress up only"),
-        (["compress.down=topk:7"], "compress.down.ratio must be in (0, 1], got 7"),
-        (["compress.down.ratio=0.1"], "compress.down.name is missing"),
-        (["compress.ratio=0.01"], "compress.ratio needs a codec, and compress.name is missing"),
-        (["compress.feedback=ef21"], "compress.feedback needs a codec"),
-        (['compress.up={v="topk:0.1"}'], "compress.v needs a codec"),
-        (["compress=none", "compress.ratio=0.1"], "goes with a codec, and compress is none"),
-        (["compress=qsgd:3,0"], "or feedback = forget (QSGD is unbiased)"),
-        (
-            ["compress=sign", "submodel=fiarse", "submodel.count=nonzero"],
-            "Sign and FIARSE: its count looks at which entries of an update are zero",
-        ),
-        (["local.seconds=1"], "devices=lognormal"),
-        (["devices=lognormall"], "did you mean 'lognormal'"),
-        (["devices=levels", "devices.steps_per_second=[]"], "above 0"),
-    ],
-)
-def test_bad_input_is_one_line(args: list[str], words: str, fedloom: Fedloom) -> None:
-    text = fedloom("run", "digits", *SMALL, *args, code=2).output
-    assert words in text
-    assert not Path("runs").exists(), "nothing is begun"
-
-
 def test_a_run_with_everything_on_can_go_on(fedloom: Fedloom) -> None:
     fedloom(
         *("run", "digits", *SMALL, "algorithm=cfedavg", "algorithm.per_step=true"),

@@ -20,90 +20,6 @@ from tiny import Fedloom
 SMALL = ("rounds=2", "local.epochs=1")
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["run", "digts"], "did you mean 'digits'"),
-        (["run", "nowhere.toml"], "nowhere.toml"),
-        (["run", "digits", "rounds"], "expected key=value"),
-        (["run", "algorithm=fedagc"], "did you mean 'fedacg'"),
-        (["run", "local.lrr=1"], "did you mean 'lr'"),
-        (["run", "rounds=many"], "rounds must be a whole number"),
-        (["run", "local.lr=-1"], "(0, inf)"),
-        (["run", "cohort=51"], "50 clients"),
-        (["run", "data.clients=2000"], "1438 samples"),
-        (["run", "model.classes=3"], "labels go up to 9"),
-        (["run", "local.drop_last=true", "local.batch=40"], "fewer than local.batch"),
-        (["run", "model=logistic"], "model.inputs=64"),
-        (
-            ["run", "model.classes=9999999999999999999"],
-            "command line, [model]: mlp cannot be made",
-        ),
-        (["run", "devices=lognormal", "devices.sigma=1e12"], "steps a second"),
-        (["run", "evaluate.target=95"], "give 0.95 for 95 %"),
-        (["run", "compress=topk:2"], "command line: compress.ratio must"),
-        (["run", "compress.down=topk:2"], "command line: compress.down.ratio must"),
-        (["run", "compress=topk:abc"], "command line: compress.ratio must"),
-        (["run", "compress.down=topk:abc"], "command line: compress.down.ratio must"),
-        (["run", "objective=moon", "objective.tau=-1"], "command line: objective.tau must"),
-        (["run", "devices=lognormal", "devices.sigma=-1"], "command line: devices.sigma must"),
-        (["run", "evaluate.every=-1"], "command line: evaluate.every must"),
-        (["run", "algorithm=fedacg", "algorithm.lam=2"], "command line: algorithm.lam must"),
-        (["run", "server=adam", "server.lr=-1"], "command line: server.lr must"),
-        (["run", "local.schedule=cosine", "local.schedule.floor=2"], "local.schedule.floor must"),
-        (["run", "data.alpha=-1"], "command line: data.partition.alpha must"),
-        (["run", "turnover.active=-1"], "command line: turnover.active must"),
-        (["run", "submodel=fiarse", "submodel.count=zz"], "command line: submodel.count must"),
-        (["run", "turnover.active=99"], "command line: turnover.active"),
-        (["run", "--out", "a", "out=b"], "are both given"),
-        (["run", "--sedes", "3"], "fedloom run --help"),
-        (["run", "digits", "--rounds", "3"], "write rounds=3"),
-        (["sweep", "--local.lr=0.1,0.3"], "write local.lr=0.1,0.3"),
-        (["resume", "a", "--target", "0.9"], "write evaluate.target=0.9"),
-        (["run", "--algorithm"], "write algorithm=VALUE"),
-        (["run", "--seeds", "0"], "x>=1"),
-        (["runn"], "run"),
-        (["list", "algorithm"], "algorithms"),
-        (["run", "device=mps"], "sees no Apple GPU here; use device = auto or cpu"),
-        (["run", "model.hidden=[a,b]"], "got '[a,b]'; texts in a list need quotes"),
-        (["run", "--out", "/dev/null"], "'/dev/null' exists and is not a folder; choose another"),
-        (["show", "data"], "`fedloom list data` has the names"),
-        (["show", "algorithm"], "`fedloom list algorithms` has the names"),
-        (["compare"], "RUN..."),
-        (["resume"], "RUN"),
-        (["run", "algorithm=fedsam", "local.sam=0.1"], "local.sam and FedSAM: it perturbs"),
-        (["run", "algorithm=fedspeed", "local.sam=0.1"], "local.sam and FedSpeed: it perturbs"),
-        (["run", "algorithm=mofedsam", "local.sam=0.1"], "local.sam and MoFedSAM: it perturbs"),
-        (["run", "algorithm=fedsmoo", "local.sam=0.1"], "local.sam and FedSMOO: it perturbs"),
-        (
-            ["run", "algorithm=scaffold", "local.momentum=0.9"],
-            "local.momentum and Scaffold: it takes its move for the sum of its directions, which a "
-            "local optimiser changes; take plain steps, local.optimiser=sgd with "
-            "local.momentum=0, or algorithm.option=1",
-        ),
-        (
-            ["run", "algorithm=fedcm", "local.optimiser=adamw"],
-            "take plain steps, local.optimiser=sgd with local.momentum=0",
-        ),
-        (["run", "algorithm=fedacg", "server=adam"], "server=adam and FedACG: its clients start"),
-        (["run", "algorithm=fedacg", "server=lookahead"], "server=lookahead and FedACG: its"),
-        (
-            [
-                "run",
-                "compress=topk",
-                "compress.feedback=ef21",
-                "algorithm=feddyn",
-                "submodel=greedy",
-            ],
-            "take compress.feedback=residual",
-        ),
-    ],
-)
-def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
-    assert words in fedloom(*args, code=2).output
-    assert not Path("runs").exists(), "nothing is begun"
-
-
 def test_a_recipes_own_codec_is_not_blamed_on_the_command_line(fedloom: Fedloom) -> None:
     text = 'compress = "topk:abc"\nrounds = 2\nmodel = "mlp"\nalgorithm = "fedavg"\n'
     Path("own.toml").write_text(f'{text}[data]\nname = "digits"\npartition = "iid"\n')
@@ -213,18 +129,6 @@ def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
 def test_fewer_rounds_than_there_are(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     assert "2 rounds already" in fedloom("resume", "a", "rounds=1", code=2).output
-
-
-def test_damaged_checkpoints(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "checkpoint.every_rounds=1", "--out", "a", "--quiet")
-    states = sorted(Path("a/checkpoints").glob("*/state.safetensors"))
-    assert len(states) == 2
-    states[1].write_bytes(states[1].read_bytes()[:-1])
-    text = fedloom("resume", "a", "rounds=3", "--quiet").output
-    assert "warning: checkpoint a/checkpoints/00000002 is damaged" in text
-    for state in Path("a/checkpoints").glob("*/state.safetensors"):
-        state.write_bytes(b"")
-    assert "no checkpoint of 'a' can be read" in fedloom("resume", "a", code=1).output
 
 
 def test_a_loss_that_is_not_finite_names_client_and_round(fedloom: Fedloom) -> None:

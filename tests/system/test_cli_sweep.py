@@ -84,20 +84,6 @@ def test_the_papers_way_is_labelled(fedloom: Fedloom) -> None:
     assert len(summaries("here")) == 2
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["sweep", "digits"], "nothing to try"),
-        (["sweep", "digits", "local.lr=1,2", "seeds=no"], "seeds must be a whole number"),
-        (["sweep", "digits", "local.lr=1,2", "seeds=2", "--seeds", "3"], "are both given"),
-        (["sweep", "digits", "local.lr=1,2", "--by", "luck"], "--help"),
-    ],
-)
-def test_what_is_asked_wrongly(args: list[str], words: str, fedloom: Fedloom) -> None:
-    assert words in fedloom(*args, code=2).output
-    assert not Path("runs").exists()
-
-
 def test_what_would_be_refused_later_is_refused_before_anything_runs(fedloom: Fedloom) -> None:
     tried = ("algorithm=fedavg,fafed", "submodel=heterofl", "submodel.capacities=[0.5,1]")
     said = fedloom("sweep", "digits", *SMALL, *tried, code=2).output

@@ -1,0 +1,217 @@
+"""What is refused, and in which words: the key, its value, what is allowed, what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiny import Fedloom
+
+# settings of `fedloom run digits`, and parts of what is said of them; the line names where they are
+SETTINGS = [
+    ("algorithm=fedacgg", "unknown algorithm 'fedacgg'", "did you mean 'fedacg'"),
+    ("algorithm.server_lrr=1", "algorithm 'fedavg' has no key", "did you mean 'server_lr'"),
+    ("algorithm.server_lr=x", "algorithm.server_lr must be in (0, inf), got 'x'"),
+    ("algorithm.server_lr=0", "algorithm.server_lr must be in (0, inf), got 0"),
+    ("algorithm=fedavgm algorithm.server_lr=0", "algorithm.server_lr must be in (0, inf)"),
+    ("algorithm=3", "algorithm must be a name", "3"),
+    ("algorithm=fedacg algorithm.lam=2", "algorithm.lam must"),
+    ("algoritm=fedavg", "unknown key 'algoritm'", "did you mean 'algorithm'"),
+    ("alpha=0.1", "unknown key 'alpha'", "data.partition.alpha"),
+    ("checkpoint.keep=0", "checkpoint.keep must be a whole number from 1"),
+    ("checkpoint.every_rounds=0", "checkpoint.every_rounds must be a whole number from 1"),
+    ("cohort=[[1,'a']]", "cohort must be a whole number", "or a list of lists of whole"),
+    ("cohort=51", "1 to the 50 clients", "51"),
+    ("cohort=1.5", "(0, 1]", "1.5"),
+    ("cohort=[[0],[50]]", "round 2", "client 50"),
+    ("cohort=half", "cohort must be", "'half'"),
+    ("compress=topk:2", "compress.ratio must"),
+    ("compress.down=topk:2", "compress.down.ratio must"),
+    ("compress=topk:abc", "compress.ratio must"),
+    ("compress=topkk", "did you mean 'topk'"),
+    ("compress=topk:1.5|int8", "codec 'topk:1.5': ratio must be in (0, 1], got 1.5"),
+    ("compress=qsgd:200", "compress.levels must be a whole number from 1 to 127, got 200"),
+    ("compress=topk:0.1,3,4", "ratio, scope"),
+    ("compress=topk:0.1 compress.feedback=ef22", "did you mean 'ef21'"),
+    ("compress.ratio=0.01", "compress.ratio needs a codec, and compress.name is missing"),
+    ("compress.feedback=ef21", "compress.feedback needs a codec"),
+    ("compress=none compress.ratio=0.1", "goes with a codec, and compress is none"),
+    ("data.alpha=0", "data.partition.alpha must be in [1e-09, 1e+09], got 0; 0.1 is very"),
+    ("data.partition=dirichlett", "unknown data.partition", "did you mean 'dirichlet'"),
+    ("data.clients=5000", "5000 clients", "1438 samples"),
+    ("data.test_share=1.5", "test_share must be in [0, 1)", "1.5"),
+    ("device=gpu", "unknown device 'gpu'", "cuda"),
+    ("device=mps", "sees no Apple GPU here; use device = auto or cpu"),
+    ("devices=lognormal devices.sigma=-1", "devices.sigma must"),
+    ("devices=lognormall", "did you mean 'lognormal'"),
+    ("devices=levels devices.steps_per_second=[]", "above 0"),
+    ("dtype=float16", "'float32' or 'float64'", "'float16'"),
+    ("engine=worker", "unknown engine 'worker'", "did you mean 'workers'"),
+    ("engine=workers:0", "workers:0", "1 or more"),
+    ("evaluate.ema=1", "evaluate.ema must be in [0, 1)", "1"),
+    ("evaluate.every=-1", "evaluate.every must"),
+    ("evaluate.sizes=[1.5]", "evaluate.sizes must be in (0, 1], got 1.5"),
+    ("local.quick=1", "[local] has no key 'quick'", "known:"),
+    ("local.lr=nan", "local.lr must be", "nan"),
+    ("local.lr=true", "local.lr must be in (0, inf), or a list", "True"),
+    ("local.lr=-1", "local.lr must be in (0, inf)", "-1"),
+    ("local.steps=[1,'a']", "local.steps must be a whole number from 1 or none, or a list"),
+    ("local.steps=[1,0]", "local.steps must be a whole number from 1", "got [1, 0]"),
+    ("local.lr=[0.1,-1]", "local.lr must be in (0, inf)", "one per round"),
+    ("local.batch=2.5", "local.batch must be a whole number", "2.5"),
+    ("local.schedule=cosin", "unknown local.schedule 'cosin'", "did you mean 'cosine'"),
+    ("local.schedule.decay=1", "local.schedule 'constant' has no key 'decay'"),
+    ("local=3", "local is a table"),
+    ("local.optimiser=adm", "one of sgd, adam, adamw, got 'adm'; did you mean 'adam'?"),
+    ("local.lrr=1", "did you mean 'lr'"),
+    ("local.schedule=cosine local.schedule.floor=2", "local.schedule.floor must"),
+    ("lr=0.1", "unknown key 'lr'", "did you mean 'local.lr'"),
+    ("model=mpl", "unknown model 'mpl'", "did you mean 'mlp'"),
+    ("model.hidden=[0]", "model.hidden must be a list of whole numbers from 1, got [0]"),
+    ("model.hidden=64", "model.hidden must be a list", "64"),
+    ("model.classes=9999999999999999999", "[model]: mlp cannot be made"),
+    ("model.hidden=[a,b]", "got '[a,b]'; texts in a list need quotes"),
+    ("objective=mse", "unknown objective 'mse'"),
+    ("objective=moon objective.tau=-1", "objective.tau must"),
+    ("partition=pathological partition.classes=11", "11 classes", "10"),
+    ("partition=patological", "did you mean 'pathological'"),
+    ("partition=similarity partition.share=2", "share must be in [0, 1]", "2"),
+    ("partition=lists partition.file=gone.npz", "gone.npz is not a readable"),
+    ("partition=class_groups partition.groups=[[0],[0]]", "every class one group"),
+    ("partition=class_groups partition.groups=[0,1]", "partition.groups must be a list"),
+    ("partition=class_groups partition.groups=x", "partition.groups must be a list"),
+    ("rounds=0", "rounds must be a whole number from 1", "0"),
+    ("rounds=2.0", "rounds must be a whole number", "2.0"),
+    ("rounds.x=1", "rounds.x", "not a table"),
+    ("rounds=many", "rounds must be a whole number"),
+    ("sampling=uniform", "sampling must be one of fixed, bernoulli, poisson", "'uniform'"),
+    ("seed=-1", "seed must be a whole number from 0", "-1"),
+    ("server=adam server.lr=-1", "server.lr must"),
+    ("submodel=fiarse submodel.count=zz", "submodel.count must"),
+    ("submodel=fiarse submodel.capacities=[0.5,2.0]", "must be in (0, 1], got 2.0"),
+    ("submodel=fiarse submodel.capacities=0", "must be in (0, 1], got 0"),
+    ("submodel=fiarse submodel.capacities=1/4,half", "nor a file that can be read"),
+    ("submodel=fiarse submodel.capacities=[0.5,1] submodel.shares=[1.0]", "each of the 2"),
+    ("submodel=fiarse submodel.group=shard", "FIARSE: group = 'shard'"),
+    ("submodel=fiarse submodel.shares=[0.5,0.5]", "each of the 4 levels"),
+    ("submodel=heterfl", "did you mean 'heterofl'"),
+    ("submodel=fjord submodel.widths=[0.0]", "submodel.widths must be a list of numbers in (0, 1]"),
+    ("tests=match", "unknown data.tests 'match'", "did you mean 'matched'"),
+    ("tests=matched data.test_share=0", "[data]", "has no test set to divide"),
+    ("turnover.active=-1", "turnover.active must"),
+    ("turnover.active=51", "turnover.active must be from 1 to the 50 clients", "51"),
+    ("turnover.active=x", "turnover.active must be a whole number", "'x'"),
+    ("turnover.active=5 turnover.replace=2", "turnover.replace must be in [0, 1]"),
+    ("turnover.active=5 cohort=6", "from 1 to the 5 clients there are"),
+    ("turnover.active=5 cohort=[[1]]", "keep one of them"),
+    ("turnover.activ=5", "has no key 'activ'", "did you mean 'active'"),
+    ("turnover=5", "turnover must be a table"),
+    ("weighting=exampels", 'weighting must be "examples", "uniform" or a list'),
+]
+# parts that do not go together, or not with the data
+MIXES = [
+    ("model=cnn_cfedavg", "inputs of shape [2, 1, 8, 8]"),
+    ("model.classes=5", "labels go up to 9"),
+    ("local.drop_last=true local.batch=40", "fewer than local.batch"),
+    ("model=logistic", "model.inputs=64"),
+    ("devices=lognormal devices.sigma=1e12", "steps a second"),
+    ("evaluate.target=95", "give 0.95 for 95 %"),
+    ("algorithm=fedsam local.sam=0.1", "local.sam and FedSAM: it perturbs"),
+    ("algorithm=fedspeed local.sam=0.1", "local.sam and FedSpeed: it perturbs"),
+    ("algorithm=mofedsam local.sam=0.1", "local.sam and MoFedSAM: it perturbs"),
+    ("algorithm=fedsmoo local.sam=0.1", "local.sam and FedSMOO: it perturbs"),
+    (
+        "algorithm=scaffold local.momentum=0.9",
+        "local.momentum and Scaffold: it takes its move for the sum of its directions, which a ",
+        "local optimiser changes; take plain steps, local.optimiser=sgd with local.momentum=0, or ",
+        "algorithm.option=1",
+    ),
+    (
+        "algorithm=fedcm local.optimiser=adamw",
+        "take plain steps, local.optimiser=sgd with local.momentum=0",
+    ),
+    ("algorithm=fedacg server=adam", "server=adam and FedACG: its clients start"),
+    ("algorithm=fedacg server=lookahead", "server=lookahead and FedACG: its"),
+    (
+        "compress=topk compress.feedback=ef21 algorithm=feddyn submodel=greedy",
+        "take compress.feedback=residual",
+    ),
+    ("compress=topk:0.1|powersgd", "form no matrices"),
+    ("compress=sign|int8", "Sign chooses no coordinates"),
+    ("compress=fedpaq compress.feedback=residual", "variance factor"),
+    ("compress.down=fedpaq", "the server's feedback around FedPAQ down"),
+    ("compress.down=topk:0.1 submodel=heterofl", "compress up only"),
+    ("compress.down.ratio=0.1", "compress.down.name is missing"),
+    ('compress.up={v="topk:0.1"}', "compress.v needs a codec"),
+    ("compress=qsgd:3,0", "or feedback = forget (QSGD is unbiased)"),
+    (
+        "compress=sign submodel=fiarse submodel.count=nonzero",
+        "Sign and FIARSE: its count looks at which entries of an update are zero",
+    ),
+    ("local.seconds=1", "devices=lognormal"),
+    ("partition=pathological", "needs the key 'classes'"),
+    ("turnover.every=5", "needs the key 'active'"),
+    ("submodel=fiarse submodel.capacities=[0.5,1] submodel.shares=[0.5,0.6]", "add up"),
+    ("submodel=heterofl model=logistic model.inputs=64", "HeteroFL cannot cut"),
+    ("submodel=scalefl objective=self_distillation", "the model has one exit"),
+    ("submodel=scalefl", "take objective = self_distillation"),
+    ("submodel=heterofl objective=ordered_distillation", "take submodel = fjord"),
+    ("submodel=fiarse algorithm=fafed", "FIARSE and FAFED"),
+]
+# whole commands
+COMMANDS = [
+    ("run digts", "did you mean 'digits'"),
+    ("run nowhere.toml", "nowhere.toml"),
+    ("run digits rounds", "expected key=value"),
+    ("run --out a out=b", "are both given"),
+    ("run --sedes 3", "fedloom run --help"),
+    ("run digits --rounds 3", "write rounds=3"),
+    ("sweep --local.lr=0.1,0.3", "write local.lr=0.1,0.3"),
+    ("resume a --target 0.9", "write evaluate.target=0.9"),
+    ("run --algorithm", "write algorithm=VALUE"),
+    ("run --seeds 0", "x>=1"),
+    ("runn", "run"),
+    ("list algorithm", "algorithms"),
+    ("run --out /dev/null", "'/dev/null' exists and is not a folder; choose another"),
+    ("show data", "`fedloom list data` has the names"),
+    ("show algorithm", "`fedloom list algorithms` has the names"),
+    ("compare", "RUN..."),
+    ("resume", "RUN"),
+    ("partition --plot a.jpg", "'a.jpg' must end in .png"),
+    ("partition --save a.csv", "'a.csv' must end in .npz"),
+    ("partition nosuch", "unknown recipe 'nosuch'"),
+    ("sweep digits", "nothing to try"),
+    ("sweep digits local.lr=1,2 seeds=no", "seeds must be a whole number"),
+    ("sweep digits local.lr=1,2 seeds=2 --seeds 3", "are both given"),
+    ("sweep digits local.lr=1,2 --by luck", "--help"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), [(row[0], row[1:]) for row in SETTINGS])
+def test_a_setting_is_refused_by_its_key(
+    settings: str, words: tuple[str, ...], fedloom: Fedloom
+) -> None:
+    said = refused(fedloom, "run digits " + settings, words)
+    assert "error: command line" in said
+
+
+@pytest.mark.parametrize(("settings", "words"), [(row[0], row[1:]) for row in MIXES])
+def test_a_mix_is_refused_by_its_parts(
+    settings: str, words: tuple[str, ...], fedloom: Fedloom
+) -> None:
+    refused(fedloom, "run digits " + settings, words)
+
+
+@pytest.mark.parametrize(("command", "words"), [(row[0], row[1:]) for row in COMMANDS])
+def test_a_command_is_refused(command: str, words: tuple[str, ...], fedloom: Fedloom) -> None:
+    refused(fedloom, command, words)
+
+
+def refused(fedloom: Fedloom, command: str, words: tuple[str, ...]) -> str:
+    """It is one line with these words, and nothing is begun -> what is said."""
+    said = fedloom(*command.split(), code=2).output
+    for word in words:
+        assert word in said
+    assert not Path("runs").exists(), "nothing is begun"
+    return said
