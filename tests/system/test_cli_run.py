@@ -18,12 +18,11 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from fedloom import Experiment, FedAvg, load_runs
+from fedloom import Experiment, load_runs
 from fedloom.cli.__main__ import cli
 from fedloom.cli.dry_run import measure
 from fedloom.config import resolve
-from fedloom.data import digits, iid
-from fedloom.models import mlp
+from fedloom.data import digits
 from fedloom.report import human_seconds
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import seal
@@ -343,15 +342,6 @@ def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
     Path("folder").mkdir()
     fedloom("export", "a", "--out", "folder", "--format", "safetensors")
     assert weights("folder/model.safetensors") == newest
-
-
-def test_a_model_from_python_is_exported_without_its_class(fedloom: Fedloom) -> None:
-    data = digits(iid(clients=5))
-    made = Experiment(algorithm=FedAvg(), model=lambda: mlp(64), data=data, rounds=1, device="cpu")
-    made.run("a")
-    text = fedloom("export", "a").output
-    assert "not exported: the network: only the Python code that started the run knows it" in text
-    assert weights("a/export.safetensors") == weights("a/model.safetensors")
 
 
 def test_one_command_begins_goes_on_and_ends(fedloom, tmp_path):

@@ -106,21 +106,6 @@ def test_another_configuration_is_refused(tmp_path):
         experiment().resume(tmp_path)
 
 
-def test_a_run_directory_that_exists_is_refused(tmp_path):
-    from fedloom.errors import ConfigError
-
-    experiment(rounds=1).run(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"exists and is not empty.*resume"):
-        experiment(rounds=1).run(tmp_path / "run")
-    (tmp_path / "run" / "config.toml").unlink()
-    with pytest.raises(ConfigError, match="exists and is not empty"):
-        experiment(rounds=1).run(tmp_path / "run")
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(ConfigError, match="file"):
-            experiment(rounds=1).run(path)
-
-
 @pytest.mark.parametrize("first", ["partition.json", "fingerprint.json", "config.toml"])
 def test_a_run_killed_before_it_could_be_resumed_can_be_started_again(first, tmp_path, monkeypatch):
     write = fedloom.storage.atomic.os.replace

@@ -442,8 +442,6 @@ def dry(monkeypatch):
 def test_a_dry_run_starts_no_processes(dry):
     text = estimate(dry("engine=workers:2"), 1)
     assert "2 processes" in text and "not started here" in text
-    text = estimate(dry("engine=auto", "rounds=100000"), 1)
-    assert "auto+serial" in text and "of a cohort are too few" in text
 
 
 def test_the_estimate_for_workers_is_of_what_they_compute(dry):

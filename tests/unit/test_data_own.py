@@ -162,15 +162,6 @@ def test_a_table_has_a_client_per_value_of_a_column(tmp_path):
     assert dealt.sizes.tolist() == [1, 1, 1] and dealt.inputs.flatten().tolist() == [1.5, 2, 0]
 
 
-def test_what_a_target_column_holds_decides_the_task(tmp_path):
-    rows = "x,a,b,c\n1,0,0.5,10\n2,2,1.5,9\n"
-    path = published.write(tmp_path / "t.csv", rows)
-    load = lambda target: table(iid(1), path=path, inputs=["x"], target=target)
-    assert load("a").targets.tolist() == [0, 2]
-    assert load("b").targets.tolist() == [0.5, 1.5] and load("b").classes is None
-    assert load("c").targets.tolist() == [10, 9]
-
-
 def test_clients_with_numbers_are_in_the_order_of_the_numbers(tmp_path):
     path = published.write(tmp_path / "t.csv", "id,x,label\n10,1,0\n9,2,1\n")
     assert table(path=path, client="id").about["client_names"] == ["9", "10"]

@@ -18,6 +18,7 @@ from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.identity import group_of
 from fedloom.storage.run_directory import RunDirectory, State
+from support.kills import killed_at
 from tiny import same
 
 
@@ -115,13 +116,6 @@ def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
     assert len(list(run.checkpoints.glob("*/manifest.json"))) == 2
 
 
-def test_one_process_at_a_time(run):
-    with run.held(), pytest.raises(ConfigError, match="is being run by another process"):
-        RunDirectory(run.path).held().__enter__()
-    with run.held():
-        pass
-
-
 def test_a_log_that_was_cut_makes_the_checkpoint_unusable(run):
     saved(run, [1, 2])
     os.truncate(run.rounds, 3)
@@ -129,39 +123,18 @@ def test_a_log_that_was_cut_makes_the_checkpoint_unusable(run):
         loaded(run)
 
 
-def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
+def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path):
     for last in itertools.count():
         run = RunDirectory(tmp_path / str(last))
         run.create()
         memory = saved(run, [1])
         memory.put({1: row(9), 2: row(9)})
         run.append_round({"round": 2})
-        calls = itertools.count()
-
-        def counted(real, count=calls, end=last):
-            def call(*arguments, **options):
-                if next(count) == end:
-                    raise Killed
-                return real(*arguments, **options)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            for name in ("replace", "fsync"):
-                patch.setattr(fedloom.storage.atomic.os, name, counted(getattr(os, name)))
-            patch.setattr(fedloom.storage.atomic.Path, "unlink", lambda *a, **k: None)
-            try:
-                run.save(state(2), memory, 2)
-                finished = True
-            except Killed:
-                finished = False
+        killed = killed_at(last, lambda run=run, memory=memory: run.save(state(2), memory, 2))
         got, back = loaded(run)
         version = 9 if got.round == 2 else 1
         assert same(got.srv, state(got.round).srv) and same(back.get([1])[1], row(version))
-        if finished:
+        if not killed:
             break
     assert last > 8 and got.round == 2
 
