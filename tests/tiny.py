@@ -16,7 +16,7 @@ import fedloom
 from fedloom import Experiment, Local
 from fedloom.algorithm import Algorithm
 from fedloom.core.net import Variables
-from fedloom.core.vector import as_bytes, fields
+from fedloom.core.vector import as_bytes, fields, leaves
 from fedloom.data import FederatedData, from_clients
 from fedloom.engines import worker_process
 from fedloom.engines.workers import Workers
@@ -175,6 +175,16 @@ def agree(one: Any, other: Any) -> None:
     assert one[1].keys() == other[1].keys()
     assert all(same(one[1][i], other[1][i]) for i in one[1])
     assert one[2:] == other[2:]
+
+
+def agree_within(one: Any, other: Any, atol: float) -> None:
+    """Assert that two outcomes have the same fields and ledger, and every number to so much."""
+    assert one[1].keys() == other[1].keys()
+    for a, b in zip((one[0], *one[1].values()), (other[0], *other[1].values()), strict=True):
+        assert list(fields(a)) == list(fields(b))
+        for v, w in zip(leaves(a), leaves(b), strict=True):
+            torch.testing.assert_close(v, w, rtol=0, atol=atol)
+    assert one[3] == other[3]
 
 
 def results_agree(one: Any, other: Any) -> None:
