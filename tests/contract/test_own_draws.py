@@ -83,8 +83,7 @@ def test_no_two_clients_places_or_calls_have_the_same_numbers():
 @pytest.mark.parametrize("engine", ["vectorised:3", "workers:2"])
 def test_every_engine_draws_the_same(engine, engine_of):
     x, one = drawn(small(Noisy(), rounds=2))
-    made = engine if engine.startswith("vec") else engine_of(engine)
-    y, other = drawn(small(Noisy(), rounds=2, engine=made))
+    y, other = drawn(small(Noisy(), rounds=2, engine=engine_of(engine)))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[i][:4], other[i][:4]) for i in one)
     assert torch.allclose(x, y, atol=1e-6, rtol=0)

@@ -134,10 +134,9 @@ def classified(**changes):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_object_is_measured_on_the_whole_set(engine, engine_of):
-    made = engine if engine.startswith("vec") else engine_of(engine)
     asked = Auc()
     metrics = {"auc": asked, "accuracy": lambda o, t: (o.argmax(1) == t).float()}
-    result = classified(engine=made, metrics=metrics).run()
+    result = classified(engine=engine_of(engine), metrics=metrics).run()
     data = sorted_test()
     with torch.no_grad():
         z = result.model(data.test_inputs)
@@ -221,7 +220,6 @@ def test_compute_gives_one_number():
 # ------------------------------------------------------------------------------- what they give
 @pytest.mark.parametrize("engine", ENGINES)
 def test_booleans_and_integers_are_numbers(engine, engine_of):
-    made = engine if engine.startswith("vec") else engine_of(engine)
     metrics = {
         "bools": lambda o, t: o.argmax(1) == t,
         "integers": lambda o, t: (o.argmax(1) == t).int()[:, None],
@@ -229,7 +227,9 @@ def test_booleans_and_integers_are_numbers(engine, engine_of):
         "whole": lambda o, t: (o.argmax(1) == t).all(),
     }
     last = Evaluation(every=0)
-    result = small(FedAvg(), engine=made, metrics=metrics, evaluate=last, **UPWARDS).run()
+    result = small(
+        FedAvg(), engine=engine_of(engine), metrics=metrics, evaluate=last, **UPWARDS
+    ).run()
     row = result.history[-1]
     assert 0 < row["test_bools"] == row["test_integers"] == row["test_floats"] < 1
     assert row["test_whole"] == 0

@@ -63,9 +63,8 @@ ALL = {"auc": Auc(), "batch": mean_accuracy, "each": lambda o, t: (o.argmax(1) =
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_metric_is_measured_on_each_clients_own_rows(engine, engine_of, tmp_path):
-    made = engine if engine.startswith("vec") else engine_of(engine)
     data = with_tests()
-    result = small(FedAvg(), engine=made, metrics=ALL, data=data).run(tmp_path / "run")
+    result = small(FedAvg(), engine=engine_of(engine), metrics=ALL, data=data).run(tmp_path / "run")
     told = json.loads((tmp_path / "run" / "clients.json").read_text())
     assert told["metrics"] == result.client_metrics and told["values"] == result.clients
     assert told["basis"] == "own test sets" and [*told["metrics"]] == [*ALL]
@@ -108,9 +107,10 @@ def test_one_class_gives_no_auc_and_says_so(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_own_rows_a_metric_of_a_set_has_no_value_per_client(engine, engine_of, tmp_path):
-    made = engine if engine.startswith("vec") else engine_of(engine)
     metrics = {name: ALL[name] for name in ("batch", "auc", "each")}
-    result = small(FedAvg(), engine=made, metrics=metrics, **UPWARDS).run(tmp_path / "run")
+    result = small(FedAvg(), engine=engine_of(engine), metrics=metrics, **UPWARDS).run(
+        tmp_path / "run"
+    )
     assert result.last == pytest.approx(result.history[-1]["test_each"])
     assert result.clients == [None] * len(result.clients)
     told = json.loads((tmp_path / "run" / "clients.json").read_text())
@@ -128,9 +128,10 @@ def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(en
         found = (outputs.argmax(1) == targets).float()
         return found if len(found) == 500 else found.mean()
 
-    made = engine if engine.startswith("vec") else engine_of(engine)
     data = with_tests((3, 5, 8, 542))  # 1,116 examples are 500, 500 and 116
-    result = small(FedAvg(), engine=made, metrics={"mixed": mixed}, data=data, **UPWARDS).run()
+    result = small(
+        FedAvg(), engine=engine_of(engine), metrics={"mixed": mixed}, data=data, **UPWARDS
+    ).run()
     for i, found in enumerate(result.clients):
         index = data.test_clients.of(i)
         with torch.no_grad():
@@ -181,9 +182,8 @@ class Surprise:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("own", [True, False])
 def test_values_per_client_heed_weights_and_final(engine, own, engine_of):
-    made = engine if engine.startswith("vec") else engine_of(engine)
     parts = {"data": with_tests()} if own else {}
-    experiment = small(FedAvg(), engine=made, metrics={"it": Surprise()}, **parts)
+    experiment = small(FedAvg(), engine=engine_of(engine), metrics={"it": Surprise()}, **parts)
     result, data = experiment.run(), experiment.data
     with torch.no_grad():
         outputs, labels = result.model(data.test_inputs), data.test_targets

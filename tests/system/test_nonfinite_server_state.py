@@ -37,10 +37,6 @@ class Attack(Scaffold):
         return up._replace(delta=up.delta + torch.where(now, spike, 0.0)), mem
 
 
-def made(name, engine_of):
-    return name if name.startswith("vec") else engine_of(name)
-
-
 def attacked(algorithm, engine, **changes):
     return small(algorithm, cohort=COHORTS, rounds=3, engine=engine, **changes)
 
@@ -54,8 +50,8 @@ def peaceful(engine, **changes):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_huge_finite_answer_is_left_out(engine, engine_of):
     """The round is that of a cohort without the client: server, memories and the log."""
-    told = [*trace(attacked(Attack(), made(engine, engine_of), nonfinite="skip"), 3)][-1]
-    want = [*trace(peaceful(made(engine, engine_of), nonfinite="skip"), 3)][-1]
+    told = [*trace(attacked(Attack(), engine_of(engine), nonfinite="skip"), 3)][-1]
+    want = [*trace(peaceful(engine_of(engine), nonfinite="skip"), 3)][-1]
     assert torch.equal(told.srv.x, want.srv.x) and torch.equal(told.srv.c, want.srv.c)
     for i in range(7):
         mine, theirs = (loop.memory.get([i]).get(i) for loop in (told, want))
@@ -75,7 +71,7 @@ def test_who_made_the_server_not_finite_is_named_and_what_was_learnt_stays(
         def finish(self, x, loc, msg, mem, job):
             return super().finish(x, loc, msg, mem, job._replace(round=job.round + 1))
 
-    run = attacked(Later(), made(engine, engine_of))
+    run = attacked(Later(), engine_of(engine))
     with pytest.raises(ClientError, match=r"client 4, round 2: its update is 100 % of .*'x'"):
         run.run(tmp_path / "run")
     saved = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
