@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_codecs import EVERY, LAYOUT, D, bits, encode, flat, normal
 
 from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import (
@@ -35,6 +34,7 @@ from fedloom.core import wire
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
 from fedloom.errors import WireError
+from support.codec_cases import EVERY, LAYOUT, D, bits, encode, flat, normal
 
 F32 = torch.float32
 MESSAGES = {name: codec.pack(encode(codec, normal(dtype=F32))) for name, codec in EVERY.items()}

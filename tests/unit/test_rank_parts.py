@@ -131,7 +131,7 @@ def test_errors_travel():
 
 
 def test_any_number_of_ranks_divides_and_joins_an_index(tmp_path):
-    from unit.test_memory import row
+    from unit.test_client_state import row
 
     memory = ClientMemory(tmp_path)
     memory.put({i: row(i) for i in range(9)})
@@ -152,7 +152,7 @@ def test_any_number_of_ranks_divides_and_joins_an_index(tmp_path):
 
 
 def test_rows_keep_their_bits_on_the_way():
-    from unit.test_memory import row
+    from unit.test_client_state import row
 
     rows = {3: row(3), 5: row(5, 2)}
     back = _unpacked(_packed(rows), "cpu")
