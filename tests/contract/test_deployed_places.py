@@ -19,8 +19,8 @@ from fedloom.aggregation import DifferentialPrivacy
 from fedloom.config import from_run, resolve
 from fedloom.core.vector import fields
 from fedloom.deployment.check import besides, check
-from fedloom.deployment.door import Door, blocks, handed
 from fedloom.deployment.folder import check_secret, deployment_of, write_secret
+from fedloom.deployment.local_socket import LocalSocket, asked, blocks
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
 from fedloom.deployment.privacy import system_normals
 from fedloom.deployment.roll import read_roll
@@ -361,15 +361,15 @@ def test_settings_and_rolls_are_refused_in_one_line(tmp_path):
 
 
 def test_a_door_hands_on_any_bytes(tmp_path):
-    door = Door(tmp_path / "door", lambda raw: raw[::-1])
-    thread = threading.Thread(target=door.serve)
+    listening = LocalSocket(tmp_path / "socket", lambda raw: raw[::-1])
+    thread = threading.Thread(target=listening.serve)
     thread.start()
-    assert stat.S_IMODE(door.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(listening.path.stat().st_mode) == 0o600
     for raw in (b"", b"abc", bytes(3_000_000)):
-        assert handed(door.path, raw) == raw[::-1]
-    door.close()
+        assert asked(listening.path, raw) == raw[::-1]
+    listening.close()
     thread.join(5)
-    assert not thread.is_alive() and not door.path.exists()
+    assert not thread.is_alive() and not listening.path.exists()
     for raw in (b"", b"x" * 11, b"FEDLOOM1\xff\xff\xff\xff{}", b"FEDLOOM1\x02\0\0\0{}"):
         assert b"".join(blocks(raw)) == raw
 

@@ -19,16 +19,16 @@ from fedloom.checks.tiny_federation import experiment, run
 from fedloom.cli.deploy import _alone
 from fedloom.cli.printing import summarise
 from fedloom.config import resolve
-from fedloom.deployment import carrier as carrier_module
-from fedloom.deployment.carrier import Carrier, Reply, UnreadableError
-from fedloom.deployment.door import joined
+from fedloom.deployment import message_exchange as exchange_module
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.folder import Folder, write_secret
-from fedloom.deployment.keeper import Keeper
+from fedloom.deployment.local_socket import joined
 from fedloom.deployment.message import ANSWER, Ask, Measured, Refusal, Site, Update, opened, sealed
+from fedloom.deployment.message_exchange import MessageExchange, Reply, UnreadableError
 from fedloom.deployment.new import _make_folders
 from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.deployment.sites import run_of, settings_of
+from fedloom.deployment.supervisor import Supervisor
 from fedloom.errors import CheckpointError, CompositionError, ConfigError, DataError, WireError
 from fedloom.experiment.provenance import environment
 from fedloom.report import as_text, comparison, group_runs, load_run
@@ -49,8 +49,8 @@ def asking(what, round=-1, client=0, run="r"):
     return Ask(run=run, what=what, round=round, client=client, taken=-1, kept=0)
 
 
-# ------------------------------------------------------------------------------------- the carrier
-class Post:
+# ---------------------------------------------------------------------------------- the exchange
+class Transport:
     """Three clients. hostile: what pulling client 2's answer gives, by its message's name."""
 
     def __init__(self, hostile):
@@ -96,9 +96,9 @@ def endless(name):
     ids=["unreadable", "announced only", "another's", "nobody's"],
 )
 def test_one_clients_answer_keeps_no_others_away(hostile, come, monkeypatch):
-    monkeypatch.setattr(carrier_module, "_STUCK", 0.1)
-    monkeypatch.setattr(carrier_module, "_POLL", 0.02)
-    carry = Carrier(Post(hostile))
+    monkeypatch.setattr(exchange_module, "_STUCK", 0.1)
+    monkeypatch.setattr(exchange_module, "_POLL", 0.02)
+    carry = MessageExchange(Transport(hostile))
     for _ in range(2):
         found = carry(dict.fromkeys(range(3), b"m"), 15.0, come)
         assert len(found) == come
@@ -107,14 +107,14 @@ def test_one_clients_answer_keeps_no_others_away(hostile, come, monkeypatch):
 
 def test_an_exchange_ends_at_its_deadline():
     began = time.monotonic()
-    assert Carrier(Post(endless))({2: b"m"}, 0.1, 1) == {}
+    assert MessageExchange(Transport(endless))({2: b"m"}, 0.1, 1) == {}
     assert time.monotonic() - began < 10
 
 
 def test_a_node_that_only_fails_is_asked_a_few_times(monkeypatch, caplog):
-    monkeypatch.setattr(carrier_module, "_POLL", 0.01)
-    post = Post(lambda name: Reply(name, b"", "error 0: no"))
-    assert len(Carrier(post)({2: b"m"}, 0.5, 1)) == 0
+    monkeypatch.setattr(exchange_module, "_POLL", 0.01)
+    post = Transport(lambda name: Reply(name, b"", "error 0: no"))
+    assert len(MessageExchange(post)({2: b"m"}, 0.5, 1)) == 0
     assert post.pushed == [2, 2] and len(caplog.records) == 2
 
 
@@ -123,7 +123,7 @@ def test_a_link_that_is_gone_ends_the_run():
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError):
-        Carrier(Post(gone))({2: b"m"}, 5.0, 1)
+        MessageExchange(Transport(gone))({2: b"m"}, 5.0, 1)
 
 
 # ----------------------------------------------------------------------------------- hostile bytes
@@ -385,12 +385,12 @@ def test_a_node_runs_once_in_a_folder(tmp_path):
 
 def test_a_keeper_goes_on_without_its_log_and_without_its_program(tmp_path, monkeypatch):
     said = "import sys; print('x' * 200_000); print('Giving up'); sys.stdout.flush(); input()"
-    keeper = Keeper(
+    supervisor = Supervisor(
         [sys.executable, "-c", said], tmp_path / "gone" / "log", os.environ, "Giving up"
     )
-    keeper._once()  # it heard the last line, though there is no folder for the log
-    lost = Keeper([str(tmp_path / "nothing")], tmp_path / "log", os.environ)
-    monkeypatch.setattr("fedloom.deployment.keeper._PAUSE", (0.01,))
+    supervisor._once()  # it heard the last line, though there is no folder for the log
+    lost = Supervisor([str(tmp_path / "nothing")], tmp_path / "log", os.environ)
+    monkeypatch.setattr("fedloom.deployment.supervisor._PAUSE", (0.01,))
     thread = threading.Thread(target=lost.run)
     thread.start()
     end = time.monotonic() + 10

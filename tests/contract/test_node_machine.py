@@ -49,8 +49,8 @@ def test_flower_s_port_at_a_node_has_a_secret_that_is_on_no_command_line(fed, tm
         for option in ("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile"):
             assert word(option).startswith(str(tmp_path / name))
         assert f"127.0.0.1:{word('--port')}" in executor.command
-        for keeper in (executor, supernode):
-            said = " ".join([*keeper.command, *keeper._environment.values()]).encode()
+        for supervisor in (executor, supernode):
+            said = " ".join([*supervisor.command, *supervisor._environment.values()]).encode()
             raw = secret.read_bytes()
             assert raw not in said and raw.hex().encode() not in said
         seen.append(secret.read_bytes())
@@ -93,7 +93,7 @@ def test_a_node_that_trusts_its_machine_has_flower_s_own_executor(fed, tmp_path)
 # ------------------------------------------------------------------------------------ the processes
 FORKS = """
 import os, signal, sys, time
-from fedloom.deployment.keeper import ended_with_parent
+from fedloom.deployment.supervisor import ended_with_parent
 ends = ended_with_parent(signal.SIGKILL)
 late = sys.argv[1] == "late"
 if (child := os.fork()) == 0:
@@ -142,9 +142,9 @@ def test_nodes_reach_a_server_only_when_it_knows_their_keys(fed, monkeypatch):
             self.stop = lambda: None
 
     monkeypatch.setattr(programs, "link", lambda fed: Kept("link"))
-    monkeypatch.setattr(programs, "gate", lambda fed: Kept("gate"))
+    monkeypatch.setattr(programs, "proxy", lambda fed: Kept("proxy"))
     monkeypatch.setattr(programs, "register", lambda fed: order.append("keys"))
     monkeypatch.setattr("fedloom.cli.deploy._until_stopped", lambda: None)
     done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
     assert done.exit_code == 0, done.output
-    assert order.index("keys") < order.index("gate")
+    assert order.index("keys") < order.index("proxy")

@@ -7,8 +7,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from fedloom.deployment.door import Door
 from fedloom.deployment.folder import Folder
+from fedloom.deployment.local_socket import LocalSocket
 from fedloom.deployment.message import ANSWER, ASK, opened, sealed
 from fedloom.deployment.programs import node
 from fedloom.deployment.sites import Place
@@ -33,8 +33,8 @@ def main() -> None:
     fed = Folder(Path(sys.argv[1])).node(int(sys.argv[2]))
     place = Place(fed)
     with tempfile.TemporaryDirectory() as folder:
-        door = Door(Path(folder) / "door", lambda raw: wrong(raw, place.answer(raw)))
-        threading.Thread(target=door.serve, daemon=True).start()
+        listening = LocalSocket(Path(folder) / "socket", lambda raw: wrong(raw, place.answer(raw)))
+        threading.Thread(target=listening.serve, daemon=True).start()
         executor, supernode = node(fed, Path(folder))
         threading.Thread(target=executor.run, daemon=True).start()
         supernode.run()

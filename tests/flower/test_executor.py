@@ -44,7 +44,7 @@ TOKEN = re.compile(rb"[0-9a-f]{256}")
 
 
 @pytest.fixture
-def keepers(tmp_path):
+def supervisors(tmp_path):
     """What a node keeps running: its executor, and Flower's SuperNode."""
     fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
     (tmp_path / "place").mkdir(mode=0o700)
@@ -77,13 +77,13 @@ def answering(command, certificates):
 
 
 @contextlib.contextmanager
-def running(keeper):
-    thread = threading.Thread(target=keeper.run)
+def running(supervisor):
+    thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
         yield
     finally:
-        keeper.stop()
+        supervisor.stop()
         thread.join()
 
 
@@ -124,8 +124,8 @@ def task_in(state):
     return number, status
 
 
-def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(keepers, tmp_path):
-    executor, supernode = keepers
+def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(supervisors, tmp_path):
+    executor, supernode = supervisors
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, where):
         number, status = task_in(state)
         open_to_all = ssl._create_unverified_context()
@@ -143,9 +143,9 @@ def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(keeper
     assert not executor.log.exists() or token.decode() not in executor.log.read_text()
 
 
-def test_the_executor_asks_no_program_that_has_taken_the_port(keepers, tmp_path):
+def test_the_executor_asks_no_program_that_has_taken_the_port(supervisors, tmp_path):
     """Another account may have it first, and would give it tasks with any app."""
-    executor, supernode = keepers
+    executor, supernode = supervisors
     stranger = Folder(tmp_path / "stranger")
     make_authority(stranger, "127.0.0.1")
     with answering(supernode.command, stranger) as (state, _), running(executor):
@@ -156,8 +156,8 @@ def test_the_executor_asks_no_program_that_has_taken_the_port(keepers, tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the processes are found in /proc")
-def test_a_message_s_process_ends_with_the_executor(keepers, tmp_path):
-    executor, supernode = keepers
+def test_a_message_s_process_ends_with_the_executor(supervisors, tmp_path):
+    executor, supernode = supervisors
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, _):
         task_in(state)
         with subprocess.Popen(executor.command, env=executor._environment) as process:

@@ -20,9 +20,9 @@ pytest.importorskip("flwr")
 
 from fedloom.deployment.certificates import make_authority, make_node_key
 from fedloom.deployment.folder import Folder
-from fedloom.deployment.keeper import Keeper
 from fedloom.deployment.programs import GAVE_UP, begin
 from fedloom.deployment.programs import node as connection
+from fedloom.deployment.supervisor import Supervisor
 from support.live import live, until
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -174,7 +174,7 @@ def test_strangers_are_refused(server, tmp_path):
             "Failed to initialize the connection",
         ),
     ):
-        assert re.search(said, _words(Keeper(command, log, stranger._environment)))
+        assert re.search(said, _words(Supervisor(command, log, stranger._environment)))
     make_authority(Folder(place, 0), "127.0.0.1")
     assert re.search(GAVE_UP, _words(connection(fed, tmp_path / "other")[1]))
 
@@ -189,10 +189,10 @@ def test_strangers_are_refused(server, tmp_path):
                 urllib.request.urlopen(where, b"", 20, context=trusted)
 
 
-def _words(keeper):
+def _words(supervisor):
     """What a program says until it ends, or says that it gives up."""
-    keeper._once()
-    return keeper.log.read_text()
+    supervisor._once()
+    return supervisor.log.read_text()
 
 
 def _without(command, option):

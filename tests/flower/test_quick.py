@@ -20,7 +20,7 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
 
 from fedloom.config import resolve
 from fedloom.deployment import programs
-from fedloom.deployment.flower_app import gate as gate_module
+from fedloom.deployment.flower_app import reverse_proxy as proxy_module
 from fedloom.deployment.flower_app import server
 from fedloom.deployment.flower_app.records import content, raw
 from fedloom.deployment.new import make
@@ -45,9 +45,9 @@ def asked(tmp_path, monkeypatch):
         return httpx.Response(found.status_code, content=found.content)
 
     client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(link))
-    monkeypatch.setattr(gate_module.httpx, "AsyncClient", client)
+    monkeypatch.setattr(proxy_module.httpx, "AsyncClient", client)
     key = key_of(fed.node(0).secret("node"))
-    with TestClient(gate_module.gate(fed)) as node:
+    with TestClient(proxy_module.application(fed)) as node:
         post = lambda path, headers=None, **more: node.post(
             path, headers={**signed(key), **(headers or {})}, **more
         )
@@ -67,10 +67,10 @@ def test_a_node_waits_until_there_are_messages(asked):
 
 def test_a_node_does_not_wait_for_ever_and_a_stranger_not_at_all(asked, monkeypatch):
     post, _, answers, seen = asked
-    monkeypatch.setattr(gate_module, "_HOLD", 0.3)
+    monkeypatch.setattr(proxy_module, "_HOLD", 0.3)
     assert post(PULL, content=b"I").content == b""
     assert len(seen) == 2
-    monkeypatch.setattr(gate_module, "_HOLD", 60.0)
+    monkeypatch.setattr(proxy_module, "_HOLD", 60.0)
     answers[:] = [httpx.Response(401)]
     assert post(PULL, content=b"I").status_code == 401
     assert post(PULL, content=b"I" * 70_000).status_code == 413
@@ -113,7 +113,7 @@ def test_a_message_that_flower_does_not_take_is_not_sent(most, tmp_path, monkeyp
     roll = types.SimpleNamespace(client=[types.SimpleNamespace(key=f"key {i}") for i in range(3)])
     monkeypatch.setattr(server, "as_pem", lambda key: key)
     monkeypatch.setattr(server, "Message", lambda content, to, *_, **__: to)  # it wants a run
-    post = server.Post(Grid(), roll, tmp_path / "news")
+    post = server.GridTransport(Grid(), roll, tmp_path / "news")
     assert post.push({0: b"m", 2: b"o"}, 5.0) == {"to 0": 0, "to 2": 2}
     assert post.push({0: b"m", 1: b"n"}, 5.0) == {"to 0": 0}
     assert Grid().push_messages([0, 1, 2]) == [] and post.push({1: b"n"}, 5.0) == {}

@@ -18,7 +18,7 @@ from fedloom.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.deployment.folder import Folder
-    from fedloom.deployment.keeper import Keeper
+    from fedloom.deployment.supervisor import Supervisor
 
 _FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
 
@@ -113,10 +113,10 @@ def check_command(fed: Path) -> None:
 @_FOLDER
 def server_command(fed: Path) -> None:
     """Run the server's half: nodes connect to it, runs begin with `fedloom deploy run`."""
-    from fedloom.deployment.programs import gate, link, register
+    from fedloom.deployment.programs import link, proxy, register
 
     folder = _folder(fed)
-    first, second = link(folder), gate(folder)
+    first, second = link(folder), proxy(folder)
     with _kept(first), contextlib.ExitStack() as stack:
         register(folder)
         stack.enter_context(_kept(second))  # a node that came before would be refused
@@ -138,7 +138,7 @@ def server_command(fed: Path) -> None:
 )
 def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts: bool) -> None:
     """Run a client's half: it trains on data of its own, and sends what the settings say."""
-    from fedloom.deployment.door import Door
+    from fedloom.deployment.local_socket import LocalSocket
     from fedloom.deployment.programs import node, unprotected
     from fedloom.deployment.sites import Place
 
@@ -152,19 +152,19 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
         half = Place(folder, data)
         place = Path(name)
         try:
-            door = Door(place / "door", half.answer)
+            listening = LocalSocket(place / "socket", half.answer)
         except OSError as error:  # such as a path that is too long for a socket
             raise ConfigError(
                 f"no socket can be made in '{place}': {error}; set TMPDIR to a short folder"
             ) from None
         with contextlib.ExitStack() as stack:
-            for keeper in node(folder, place, not why):
-                stack.enter_context(_kept(keeper))
-            threading.Thread(target=door.serve, daemon=True).start()
+            for supervisor in node(folder, place, not why):
+                stack.enter_context(_kept(supervisor))
+            threading.Thread(target=listening.serve, daemon=True).start()
             said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
             click.echo(f"{said}; Ctrl-C ends")
             _until_stopped()
-        door.close()
+        listening.close()
 
 
 @deploy_command.command("run")
@@ -314,14 +314,14 @@ def _alone(fed: Folder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(keeper: Keeper) -> Iterator[None]:
+def _kept(supervisor: Supervisor) -> Iterator[None]:
     """Keep a program running inside."""
-    thread = threading.Thread(target=keeper.run, daemon=True)
+    thread = threading.Thread(target=supervisor.run, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        keeper.stop()
+        supervisor.stop()
         thread.join()
 
 

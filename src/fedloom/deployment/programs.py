@@ -18,8 +18,8 @@ from ..errors import ConfigError, FedloomError
 from ..storage.atomic import reason
 from .certificates import days_left, make_authority
 from .folder import Folder, check_secret, write, write_secret
-from .keeper import Keeper
 from .roll import read_roll
+from .supervisor import Supervisor
 
 # a node that says this will not connect again by itself, though it stays alive
 GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
@@ -62,7 +62,7 @@ def environment(fed: Folder) -> dict[str, str]:
     }
 
 
-def link(fed: Folder) -> Keeper:
+def link(fed: Folder) -> Supervisor:
     """Flower's server, which passes messages on. It is reached from this machine only: whoever
     reaches it may start runs. Raises ConfigError.
     """
@@ -83,7 +83,7 @@ def link(fed: Folder) -> Keeper:
     command += ["--ssl-keyfile", str(fed.secret("server"))]
     command += ["--ssl-ca-certfile", str(fed.certificate("ca"))]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-    return Keeper(command, fed.home / "server.log", environment(fed))
+    return Supervisor(command, fed.home / "server.log", environment(fed))
 
 
 def _check_valid(fed: Folder) -> None:
@@ -95,10 +95,10 @@ def _check_valid(fed: Folder) -> None:
         )
 
 
-def gate(fed: Folder) -> Keeper:
+def proxy(fed: Folder) -> Supervisor:
     """What nodes reach: it passes on what a node may ask, and nothing else."""
-    command = [sys.executable, "-m", "fedloom.deployment.flower_app.gate", str(fed.path)]
-    return Keeper(command, fed.home / "gate.log", environment(fed))
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.reverse_proxy", str(fed.path)]
+    return Supervisor(command, fed.home / "proxy.log", environment(fed))
 
 
 def unprotected() -> str:
@@ -114,8 +114,8 @@ def unprotected() -> str:
     return f"Flower {found} is installed, and {' and '.join(PROTECTED)} ask for a secret"
 
 
-def node(fed: Folder, place: Path, protected: bool = True) -> list[Keeper]:
-    """A node's connection to the server, which hands what comes to the door of a place, its own
+def node(fed: Folder, place: Path, protected: bool = True) -> list[Supervisor]:
+    """A node's connection to the server, which hands what comes to the socket of a place, its own
     folder for sockets and secrets. protected: no other account of the machine can take part.
     Raises ConfigError.
     """
@@ -128,11 +128,11 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Keeper]:
     command += ["--root-certificates", str(fed.certificate("ca"))]
     command += ["--auth-supernode-private-key", str(fed.secret("node"))]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += ["--node-config", f'door="{place / "door"}"']
+    command += ["--node-config", f'socket="{place / "socket"}"']
     found, log = environment(fed), fed.path / "node.log"
     if not protected:
         found |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
-        return [Keeper(command, log, found, GAVE_UP)]
+        return [Supervisor(command, log, found, GAVE_UP)]
     local = Folder(place)
     make_authority(local, "127.0.0.1")
     write_secret(secret := local.secret("executor"), secrets.token_bytes(32))
@@ -143,7 +143,7 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Keeper]:
     command += ["--ssl-ca-certfile", str(local.certificate("ca"))]
     executor = [sys.executable, "-m", "fedloom.deployment.flower_app.executor"]
     executor += [f"127.0.0.1:{port}", str(secret), str(local.certificate("ca"))]
-    return [Keeper(executor, log, found), Keeper(command, log, found, GAVE_UP)]
+    return [Supervisor(executor, log, found), Supervisor(command, log, found, GAVE_UP)]
 
 
 def check_free(name: str, port: int, patience: float = 15.0) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import ConfigError, DataError, WireError
 from ..experiment.experiment import Experiment
@@ -19,6 +19,7 @@ from .attendance import nobody
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Folder, owned, write
 from .message import Ask, Site, What, answer_to, sealed
+from .message_exchange import MessageExchange
 from .privacy import deployed
 from .roll import Clients, read_roll
 from .sites import at_server, must_join, run_of, settings_of
@@ -27,34 +28,24 @@ _log = logging.getLogger(__name__)
 _POLL = 0.5  # seconds
 
 
-class Carrier(Protocol):
-    """What carries messages to clients, and answers back."""
-
-    def present(self) -> Mapping[int, Any]:
-        """The clients that are connected."""
-
-    def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
-        """See engine.Exchange."""
-
-
-def serve(fed: Folder, carrier_of: Callable[[Clients], Carrier]) -> Result:
+def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Result:
     """Run the federation of a folder, or go on with it -> the run's result, in fed.run. Raises
     FedloomError.
     """
     settings, roll = fed.settings(), read_roll(fed.roll_file)
-    carrier = carrier_of(roll)
-    wait(carrier, roll, settings.join)
-    agreed = joined(fed, roll, carrier) if must_join(settings, roll) else None
-    return experiment_at_server(fed, carrier, agreed).run(fed.run, go_on=True)
+    exchange = exchange_of(roll)
+    wait(exchange, roll, settings.join)
+    agreed = joined(fed, roll, exchange) if must_join(settings, roll) else None
+    return experiment_at_server(fed, exchange, agreed).run(fed.run, go_on=True)
 
 
-def joined(fed: Folder, roll: Clients, carrier: Carrier) -> Agreement:
+def joined(fed: Folder, roll: Clients, exchange: MessageExchange) -> Agreement:
     """What all places agree on: what was agreed before, or what the nodes say now. Raises DataError
     if one does not answer, or differs.
     """
     agreed = read_agreement(fed.agreed_file)
     if agreed is None:
-        found = _all_sites(fed, roll, carrier, "join", {})
+        found = _all_sites(fed, roll, exchange, "join", {})
         sums = [parts["sums"] for _, parts in found if "sums" in parts]
         agreed = agree([site for site, _ in found], sums)
         for i, (n, entry) in enumerate(zip(agreed.examples, roll.client, strict=True)):
@@ -63,13 +54,13 @@ def joined(fed: Folder, roll: Clients, carrier: Carrier) -> Agreement:
                     f"client {i} says that it has {n} training examples, and roll.toml "
                     f"{entry.examples}; ask its site, then correct the roll"
                 )
-        _all_sites(fed, roll, carrier, "agree", {"agreed": agreed.model_dump_json().encode()})
+        _all_sites(fed, roll, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
     return agreed
 
 
 def _all_sites(
-    fed: Folder, roll: Clients, carrier: Carrier, what: What, parts: Mapping[str, bytes]
+    fed: Folder, roll: Clients, exchange: MessageExchange, what: What, parts: Mapping[str, bytes]
 ) -> list[tuple[Site, dict[str, bytes]]]:
     """What every site answers. Raises DataError naming one that does not."""
     settings, run = fed.settings(), run_of(fed, settings_of(fed))
@@ -78,7 +69,7 @@ def _all_sites(
         for i in range(roll.population)
     ]
     messages = {head.client: sealed(head, parts) for head in heads}
-    answers = carrier(messages, settings.deadline, len(messages))
+    answers = exchange(messages, settings.deadline, len(messages))
     found = []
     for head in heads:
         if head.client not in answers:
@@ -161,10 +152,10 @@ def _with_spare(made: Experiment, spare: float) -> tuple[Experiment, int | None]
     return dataclasses.replace(made, cohort=asked), wanted
 
 
-def wait(carrier: Carrier, roll: Clients, seconds: float) -> None:
+def wait(exchange: MessageExchange, roll: Clients, seconds: float) -> None:
     """Wait for the nodes of all clients, so long at most; say who is missing."""
     end = time.monotonic() + seconds
-    while len(there := carrier.present()) < roll.population and time.monotonic() < end:
+    while len(there := exchange.present()) < roll.population and time.monotonic() < end:
         time.sleep(_POLL)
     if missing := [str(i) for i in range(roll.population) if i not in there]:
         _log.warning("begins without clients %s; they may still come", ", ".join(missing[:50]))

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..keeper import ended_with_parent
+from ..supervisor import ended_with_parent
 
 NAME = "flwr-clientapp"
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..door import blocks, joined
+from ..local_socket import blocks, joined
 
 _SMALL = 1 << 20  # bytes
 

@@ -8,10 +8,10 @@ import httpx
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from ..carrier import Carrier, Reply, UnreadableError
 from ..certificates import as_pem
 from ..folder import Folder
 from ..message import one_line
+from ..message_exchange import MessageExchange, Reply, UnreadableError
 from ..roll import Clients
 from ..server import serve
 from .records import content, raw
@@ -19,7 +19,7 @@ from .records import content, raw
 app = ServerApp()
 
 
-class Post:
+class GridTransport:
     """Flower's grid. A node is the client of a roll whose key it has. news: a file that grows when
     messages were sent.
     """
@@ -34,7 +34,7 @@ class Post:
         return {i: there[key] for key, i in self._clients.items() if key in there}
 
     def push(self, messages: dict[int, bytes], seconds: float) -> dict[str, int]:
-        """Send, see carrier.Post."""
+        """Send, see message_exchange.Transport."""
         there = self.present()
         some = [i for i in messages if i in there]
         if not some:
@@ -45,7 +45,7 @@ class Post:
         names: list[str | None] = [*self._grid.push_messages(sent)]
         if not names:  # too large in one request, Flower says
             names = [n for one in sent for n in [*self._grid.push_messages([one])] or [None]]
-        with open(self._news, "ab") as news:  # the gate has nodes that wait for this
+        with open(self._news, "ab") as news:  # the proxy has nodes that wait for this
             news.write(b".")
         # None: Flower did not take it, as of a node that has left in the meantime
         return {name: i for name, i in zip(names, some, strict=True) if name}
@@ -71,7 +71,7 @@ def _reply(message: Message) -> Reply:
 
 def _main(grid: Grid, context: Context) -> None:
     fed = Folder(Path(str(context.run_config["folder"])))
-    serve(fed, lambda roll: Carrier(Post(grid, roll, fed.news)))
+    serve(fed, lambda roll: MessageExchange(GridTransport(grid, roll, fed.news)))
 
 
 app.main()(_main)

@@ -18,15 +18,15 @@ _PIECE = 1 << 20
 _PATIENCE = 60.0  # seconds for the other side to go on with a message
 
 
-def handed(door: str | Path, raw: bytes) -> bytes:
-    """Hand a message to the node behind a door -> its answer. Raises OSError."""
+def asked(path: str | Path, raw: bytes) -> bytes:
+    """Hand a message to the node at a socket -> its answer. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as place:
-        place.connect(str(door))
+        place.connect(str(path))
         _send(place, raw)
         return _receive(place)
 
 
-class Door:
+class LocalSocket:
     """The node's side. answer: message -> answer; one message at a time. Only the owner of the
     process may use it.
     """
@@ -53,7 +53,7 @@ class Door:
                 _send(place, self._answer(_receive(place)))
 
     def close(self) -> None:
-        """Close the door."""
+        """Close the socket."""
         with contextlib.suppress(OSError):
             self._place.shutdown(socket.SHUT_RDWR)
         self._place.close()

@@ -31,7 +31,7 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
 
 from fedloom.config import resolve
 from fedloom.deployment.flower_app import admission, connections
-from fedloom.deployment.flower_app import gate as gate_module
+from fedloom.deployment.flower_app import reverse_proxy as proxy_module
 from fedloom.deployment.flower_app.connections import Listener
 from fedloom.deployment.flower_app.records import content
 from fedloom.deployment.new import make
@@ -78,8 +78,8 @@ def asked(fed, monkeypatch):
         return httpx.Response(200, content=found.says)
 
     client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(link))
-    monkeypatch.setattr(gate_module.httpx, "AsyncClient", client)
-    with TestClient(gate_module.gate(fed)) as node:
+    monkeypatch.setattr(proxy_module.httpx, "AsyncClient", client)
+    with TestClient(proxy_module.application(fed)) as node:
         found = Asked(node, seen)
         yield found
 
@@ -285,7 +285,7 @@ def test_a_node_has_few_requests_under_way(fed, key):
 
 
 def test_a_body_that_does_not_end_is_given_up(asked, key, monkeypatch):
-    monkeypatch.setattr(gate_module, "_SECONDS", 0.2)
+    monkeypatch.setattr(proxy_module, "_SECONDS", 0.2)
 
     async def slow():
         await asyncio.sleep(0.05)
@@ -423,7 +423,12 @@ class Served:
         self.trusted = ssl.create_default_context(cafile=str(fed.certificate("ca")))
         self.log = fed.home / "log"
         with open(self.log, "wb") as out:
-            words = [sys.executable, "-m", "fedloom.deployment.flower_app.gate", str(fed.path)]
+            words = [
+                sys.executable,
+                "-m",
+                "fedloom.deployment.flower_app.reverse_proxy",
+                str(fed.path),
+            ]
             self.process = subprocess.Popen(words, stdout=out, stderr=out)
 
     def memory(self):

@@ -26,7 +26,7 @@ _LONGEST = 1 << 16  # characters of a line
 _GRACE = 10.0  # seconds to end after a signal
 
 
-class Keeper:
+class Supervisor:
     """One program, whose words go to a log file. gave_up: what it says when it will not go on
     though it stays alive.
     """

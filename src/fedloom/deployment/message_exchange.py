@@ -39,7 +39,7 @@ class Reply(NamedTuple):
     error: str = ""
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """What carries messages. Its methods may be called by several threads."""
 
     def present(self) -> Mapping[int, int]:
@@ -52,13 +52,13 @@ class Post(Protocol):
         """The answers to messages that have come, each once. Raises UnreadableError."""
 
 
-class Carrier:
+class MessageExchange:
     """Carries messages to clients, and their answers back; see engine.Exchange. A client that is
     not there when a round begins may still come. All answers are asked for at once, until one of
     them makes trouble: from then on each by itself.
     """
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Transport) -> None:
         self._post, self._apart = post, False
 
     def present(self) -> Mapping[int, int]:
@@ -121,7 +121,7 @@ class _Pulls:
     answer whose sender has only announced it. waiting: {message: client} without an answer.
     """
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Transport) -> None:
         self._post, self.waiting = post, dict[str, int]()
         self._since: dict[str, float] = {}  # when the pull of several answers began; inf: of one
         self._ends: queue.SimpleQueue[tuple[list[str], list[Reply] | Exception]] = (

@@ -63,7 +63,7 @@ class News:
                 last.set()
 
 
-def gate(fed: Folder, refusals: Refusals | None = None) -> Router:
+def application(fed: Folder, refusals: Refusals | None = None) -> Router:
     """The application of the gate. Raises ConfigError."""
     settings, refusals = fed.settings(), refusals or Refusals()
     admission = Admission(as_pem(entry.key) for entry in read_roll(fed.roll_file).client)
@@ -186,7 +186,7 @@ def serving(fed: Folder) -> tuple[uvicorn.Server, Listener]:
     """The server of the gate, and its socket. Raises ConfigError."""
     refusals = Refusals()
     config = uvicorn.Config(
-        gate(fed, refusals),
+        application(fed, refusals),
         ssl_certfile=str(fed.certificate("server")),
         ssl_keyfile=str(fed.secret("server")),
         loop="asyncio",  # another one would not ask the Listener
