@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import re
@@ -19,11 +20,11 @@ from fedloom.aggregation import DifferentialPrivacy
 from fedloom.config import from_run, resolve
 from fedloom.core.vector import fields
 from fedloom.deployment.check import besides, check
+from fedloom.deployment.clients import read_clients
 from fedloom.deployment.folder import check_secret, deployment_of, write_secret
 from fedloom.deployment.local_socket import LocalSocket, asked, blocks
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
 from fedloom.deployment.privacy import system_normals
-from fedloom.deployment.roll import read_roll
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
 from fedloom.errors import (
@@ -52,7 +53,7 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
         files.append(site_file(tmp_path / f"{i}.toml", train, test))
     here = Here(fed, files)
     result = serve(fed, lambda roll: here)
-    joining, sums, measuring = besides(fed.settings(), read_roll(fed.roll_file))
+    joining, sums, measuring = besides(fed.settings(), read_clients(fed.clients_file))
     fields_of_site = "examples, tests, shape, type, targets, target_shape, columns, classes, "
     fields_of_site += "class_names"
     assert joining == ("when it joins", fields_of_site) and sums[1].startswith("sums of each")
@@ -195,14 +196,18 @@ def test_a_servers_own_tests_have_the_agreed_scale(tmp_path):
 def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(tmp_path):
     config = resolve("digits", [*SMALL, "cohort=2", "rounds=3"])
     sizes = [int(n) for n in config.data().sizes]
-    fed = folder(tmp_path, config, sizes, classes=10, spare=0.5, at_least=2, patience=2)
+    fed = folder(
+        tmp_path, config, sizes, classes=10, over_selection=0.5, min_updates=2, max_failed_rounds=2
+    )
     off = Here(fed, off=[0])
     result = serve(fed, lambda roll: off)
     rows = [json.loads(line) for line in (fed.run / "clients.jsonl").read_text().splitlines()]
     assert [row["answered"] for row in rows] == [[1, 2]] * 3 and rows[0]["asked"] == [0, 1, 2]
     assert [row["answered"] for row in result.history] == [2] * 3
 
-    other = folder(tmp_path / "other", config, sizes, classes=10, at_least=2, patience=2)
+    other = folder(
+        tmp_path / "other", config, sizes, classes=10, min_updates=2, max_failed_rounds=2
+    )
     with pytest.raises(ClientError, match="and so it was in 2 rounds in a row"):
         serve(other, lambda roll: Here(other, off=[0, 1]))
     assert len((other.run / "rounds.jsonl").read_text().splitlines()) == 1  # it can be resumed
@@ -211,8 +216,8 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
     assert [each["unused"] for each in tried] == [[i for i in e["asked"] if i == 2] for e in tried]
     assert len(tried) == 3 and not row["answered"]
     settings = tomllib.loads(other.settings_file.read_text())
-    other.settings_file.write_text(tomli_w.dumps({**settings, "at_least": 3}))
-    with pytest.raises(ConfigError, match="at_least = 3 is more than the 2 clients of a round"):
+    other.settings_file.write_text(tomli_w.dumps({**settings, "min_updates": 3}))
+    with pytest.raises(ConfigError, match="min_updates = 3 is more than the 2 clients of a round"):
         serve(other, lambda roll: Here(other))
     other.settings_file.write_text(tomli_w.dumps(settings))
     found = attendance(other.run, names_of(load_run(other.run)))
@@ -309,7 +314,9 @@ def test_sites_that_do_not_fit_are_named(tmp_path):
     fed = folder(tmp_path, config, (None, 8, None), evaluate="nodes", standardise=True)
     with pytest.raises(DataError, match="client 2 has not joined within 60 s; start its node"):
         serve(fed, lambda roll: Here(fed, files, off=[2]))
-    with pytest.raises(DataError, match=r"client 1 says that it has 9 training examples, and roll"):
+    with pytest.raises(
+        DataError, match=r"client 1 says that it has 9 training examples, and clients"
+    ):
         serve(fed, lambda roll: Here(fed, files))
     head, rest = (tmp_path / "2.csv").read_text().split("\n", 1)
     lines = [head.replace("c,", ""), *[",".join(r.split(",")[1:]) for r in rest.split()]]
@@ -326,6 +333,25 @@ def test_sites_that_do_not_fit_are_named(tmp_path):
         Place(folder(tmp_path / "v", resolve("digits", ["evaluate.validation=0.1"])).node(0))
 
 
+def test_a_folder_with_the_old_names_goes_on(tmp_path):
+    """Files as `fedloom deploy new` wrote them until roll.toml was renamed."""
+    config = resolve("digits", SMALL)
+    sizes = [int(n) for n in config.data().sizes]
+    fed = folder(tmp_path, config, sizes, classes=10)
+    new = fed.settings()
+    clients = read_clients(fed.clients_file)
+    old = {"run": "r", "join": 0.0, "at_least": 2, "patience": 4, "spare": 0.0}
+    for place in (fed, *map(fed.node, range(3))):
+        place.settings_file.write_text(tomli_w.dumps(old))
+        place.clients_file.rename(place.path / "roll.toml")
+    assert read_clients(fed.clients_file) == clients
+    changed = {"min_updates": 2, "max_failed_rounds": 4}
+    assert fed.settings() == dataclasses.replace(new, **changed)
+    assert serve(fed, lambda roll: Here(fed)).history[-1]["round"] == 2
+    with pytest.raises(ConfigError, match="join is now startup_timeout, and both are given"):
+        deployment_of({"run": "r", "join": 1.0, "startup_timeout": 1.0}, "test")
+
+
 def test_settings_and_rolls_are_refused_in_one_line(tmp_path):
     for given, said in (
         ({"run": "a b"}, "run must be a name of at most 64 letters"),
@@ -338,7 +364,7 @@ def test_settings_and_rolls_are_refused_in_one_line(tmp_path):
         with pytest.raises(ConfigError, match=said) as found:
             deployment_of(given, "file 'federation.toml'")
         assert "\n" not in str(found.value)
-    path = tmp_path / "roll.toml"
+    path = tmp_path / "clients.toml"
     for text, said in (
         ("", "client"),
         ('[[client]]\nkey = "ssh-rsa AA"', "client.0.key"),
@@ -347,10 +373,10 @@ def test_settings_and_rolls_are_refused_in_one_line(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=said) as found:
-            read_roll(path)
+            read_clients(path)
         assert "\n" not in str(found.value)
     path.write_text(f'[[client]]\nkey = "{KEY}A/+= who@where else"')
-    assert read_roll(path).client[0].key == f"{KEY}A/+="
+    assert read_clients(path).client[0].key == f"{KEY}A/+="
     secret = tmp_path / "secret" / "node"
     write_secret(secret, b"key")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600

@@ -299,8 +299,8 @@ def test_a_private_runs_cohorts_are_drawn_from_a_secret_of_its_own(tmp_path):
         write_secret(fed.secret("cohorts"), early.encode())
         with pytest.raises(ConfigError, match=r"damaged, or of an earlier version .* delete it: "):
             experiment_at_server(fed, lambda *_: {}, None)
-    with pytest.raises(CompositionError, match=r"at_least = 2 would let one client"):
-        experiment_at_server(private(tmp_path / "2", *changes, at_least=2), lambda *_: {}, None)
+    with pytest.raises(CompositionError, match=r"min_updates = 2 would let one client"):
+        experiment_at_server(private(tmp_path / "2", *changes, min_updates=2), lambda *_: {}, None)
 
 
 @pytest.mark.usefixtures("accounts_at_hand")

@@ -46,7 +46,7 @@ def test_states_that_are_removed_under_a_running_node_are_made_anew(tmp_path):
 
 def test_a_node_whose_disk_fails_names_no_path_and_is_no_missing_answer(tmp_path, caplog):
     config = resolve("digits", [*SMALL, "rounds=3", "algorithm=scaffold"])
-    fed = folder(tmp_path, config, SIZES, classes=10, at_least=2, patience=1, redraws=0)
+    fed = folder(tmp_path, config, SIZES, classes=10, min_updates=2, max_failed_rounds=1, redraws=0)
 
     class Blocked(Removing):
         def does(self, states):
@@ -56,7 +56,7 @@ def test_a_node_whose_disk_fails_names_no_path_and_is_no_missing_answer(tmp_path
 
     with pytest.raises(ClientError) as ended:
         serve(fed, lambda roll: Blocked(fed))
-    assert "round 2: 1 of 3 updates came, fewer than at_least = 2" in str(ended.value)
+    assert "round 2: 1 of 3 updates came, fewer than min_updates = 2" in str(ended.value)
     assert "(no answer in time: 1; refused by the node: 1)" in str(ended.value)
     why = next(r.getMessage() for r in caplog.records if "client 0: not counted" in r.getMessage())
     assert "the node's files cannot be used: File exists" in why

@@ -193,7 +193,7 @@ def test_a_node_is_told_that_its_key_is_unknown_in_flowers_form(asked):
     headers = signed(ec.generate_private_key(ec.SECP384R1()))
     assert raw(asked, "activate-node", headers, body)[0] == 412 and not body.read
     told = asked("activate-node", headers).json()
-    assert told == {"code": 2004, "detail": "this key is not in the server's roll.toml"}
+    assert told == {"code": 2004, "detail": "this key is not in the server's clients.toml"}
 
 
 def test_only_requests_of_nodes_pass_and_only_by_post(asked, key):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedloom.deployment.clients import Clients, Entry
 from fedloom.deployment.folder import Folder, deployment_of
 from fedloom.deployment.new import write_folder
-from fedloom.deployment.roll import Clients, Entry
 from fedloom.deployment.sites import Place
 
 KEY = "ecdsa-sha2-nistp384 "
@@ -21,7 +21,7 @@ def folder(path, config, examples=(None,) * 3, classes=None, **settings):
     entries = [Entry(key=f"{KEY}AAA{i}", examples=n, name=named[i]) for i, n in enumerate(examples)]
     fed.certificate("ca").parent.mkdir(parents=True)
     fed.certificate("ca").write_text("none")
-    given = deployment_of({"run": "r", "join": 0.0, **settings}, "test")
+    given = deployment_of({"run": "r", "startup_timeout": 0.0, **settings}, "test")
     write_folder(fed, config, given, Clients(client=entries, classes=classes))
     return fed
 

@@ -47,7 +47,7 @@ def deploy_command() -> None:
     help="Number of clients, whose data nobody here has.  [default: those of the data]",
 )
 def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> None:
-    """Make the folder of a federation: keys, certificates, the roll of clients.
+    """Make the folder of a federation: keys, certificates, the registry of clients.
 
     \b
     fedloom deploy new digits data.clients=3 --out fed              to try it on one machine
@@ -86,7 +86,7 @@ def check_command(fed: Path) -> None:
     in their place.
     """
     from fedloom.deployment.check import besides, check
-    from fedloom.deployment.roll import read_roll
+    from fedloom.deployment.clients import read_clients
 
     from .printing import table
 
@@ -100,7 +100,7 @@ def check_command(fed: Path) -> None:
         *(("to a client", f"{name}: {size:,} bytes a round") for name, size in found.down.items()),
         *(("from a client", f"{name}: {size:,} bytes a round") for name, size in found.up.items()),
         ("and of itself", ", ".join(found.told)),
-        *besides(folder.settings(), read_roll(folder.roll_file)),
+        *besides(folder.settings(), read_clients(folder.clients_file)),
         ("a node keeps", f"{found.state:,} bytes of client states"),
         *(("refused", why) for why in found.refused),
     ]
@@ -127,7 +127,7 @@ def server_command(fed: Path) -> None:
 
 @deploy_command.command("node", short_help="Run a client's half, on data of its own.")
 @_FOLDER
-@click.option("--client", type=click.IntRange(0), required=True, help="Its number in the roll.")
+@click.option("--client", type=click.IntRange(0), required=True, help="Its number in clients.toml.")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="A file that says where its data are."
 )
@@ -212,8 +212,8 @@ def stop_command(fed: Path) -> None:
 def status_command(fed: Path) -> None:
     """Which nodes are connected, how far the run is, who answered in its last round."""
     from fedloom.deployment.certificates import days_left
+    from fedloom.deployment.clients import read_clients
     from fedloom.deployment.programs import nodes, runs
-    from fedloom.deployment.roll import read_roll
     from fedloom.report.attendance import attendance
 
     from .printing import table
@@ -232,7 +232,7 @@ def status_command(fed: Path) -> None:
     rows += [("certificate", f"valid for {left} days" if left >= 0 else "has expired")]
     click.echo(table(rows))
     where = folder.attendance(private).parent
-    if found := attendance(where, [e.name for e in read_roll(folder.roll_file).client]):
+    if found := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
         click.echo("\n" + table([found.heads, *found.lines]))
 
 

@@ -49,15 +49,19 @@ class Refused(NamedTuple):
 
 
 class Attendance:
-    """at_least: updates that a round needs; redraws: how often a round with fewer is done again
-    with other clients; patience: how many rounds in a row may have fewer even so, before the run
-    ends. row: what a line of clients.jsonl says of the last round.
+    """min_updates: updates that a round needs; redraws: how often a round with fewer is done again
+    with other clients; max_failed_rounds: how many rounds in a row may have fewer even so, before
+    the run ends. row: what a line of clients.jsonl says of the last round.
     """
 
-    def __init__(self, at_least: int, patience: int | None, redraws: int) -> None:
-        self._at_least, self._patience, self.redraws = at_least, patience, redraws
+    def __init__(self, min_updates: int, max_failed_rounds: int | None, redraws: int) -> None:
+        self._min_updates, self._max_failed_rounds, self.redraws = (
+            min_updates,
+            max_failed_rounds,
+            redraws,
+        )
         self.row: Row = {}
-        self._few = 0  # rounds in a row with fewer than at_least
+        self._few = 0  # rounds in a row with fewer than min_updates
         self._round, self._seen = -1, 0  # counted last; entries of `refused` that are in rows
         self._vain: list[Row] = []  # the rows of this round's draws before
         self._questioned: Row = {}  # of this draw
@@ -81,7 +85,7 @@ class Attendance:
         came stay here for another draw. Raises TooFewError, ClientError.
         """
         row = self._row_of(out, refused, round)
-        if len(row["answered"]) >= self._at_least:
+        if len(row["answered"]) >= self._min_updates:
             self._few = 0
             self._end(row, round)
             return out
@@ -97,8 +101,8 @@ class Attendance:
         """
         came = row["answered"]
         said = (
-            f"round {round + 1}: {len(came)} of {len(out.stats)} updates came, fewer than at_least "
-            f"= {self._at_least}{_why(row)}"
+            f"round {round + 1}: {len(came)} of {len(out.stats)} updates came, fewer than "
+            f"min_updates = {self._min_updates}{_why(row)}"
         )
         row |= {"answered": [], "unused": came}
         if len(self._vain) < self.redraws:
@@ -107,7 +111,7 @@ class Attendance:
             lost = [s for s in out.stats if not (s.answered and kept)]
             raise TooFewError(said, lost, {s.client: s for s in out.stats if s not in lost})
         self._few += 1
-        if self._few == self._patience:
+        if self._few == self._max_failed_rounds:
             raise ClientError(
                 f"{said}, and so it was in {self._few} rounds in a row; see which nodes are off, "
                 "then go on with the run"

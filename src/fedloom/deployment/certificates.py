@@ -128,7 +128,7 @@ def as_pem(line: str) -> bytes:
     try:
         key = serialization.load_ssh_public_key(line.encode())
     except ValueError as error:
-        raise ConfigError(f"roll.toml: '{line[:60]}...' is no public key: {error}") from None
+        raise ConfigError(f"clients.toml: '{line[:60]}...' is no public key: {error}") from None
     forms = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     found: bytes = key.public_bytes(*forms)
     return found

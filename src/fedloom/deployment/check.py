@@ -13,11 +13,11 @@ from ..core.vector import fields
 from ..engines.serial import Serial
 from ..experiment.experiment import Experiment
 from ..server.rounds import Loop
+from .clients import Clients, read_clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder
 from .message import ANSWER, Head, Measured, Site, opened
 from .node import Node
-from .roll import Clients, read_roll
 from .sites import experiment_of, must_join, settings_of
 
 ROUNDS = 2  # that are compared
@@ -41,7 +41,7 @@ class Checked(NamedTuple):
 
 def check(fed: Folder) -> Checked:
     """Compare. Raises ConfigError, DataError, CompositionError."""
-    config, roll = settings_of(fed), read_roll(fed.roll_file)
+    config, roll = settings_of(fed), read_clients(fed.clients_file)
     data = config.data()
     rounds = min(ROUNDS, int(config.values["rounds"]))
 

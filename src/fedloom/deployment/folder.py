@@ -2,7 +2,7 @@
 
 run.toml          the complete settings of the run
 federation.toml   how the run is deployed (class Deployment)
-roll.toml         the clients: public key, number of examples (roll.py)
+clients.toml      the clients: public key, number of examples (clients.py); once roll.toml
 certificates/     ca.pem; at the server also server.pem and, readable by its owner only, keys
 app/              what Flower is given: three lines that name fedloom's two apps
 nodes/3/          all that client 3 needs: the files above without the server's, and its key
@@ -33,6 +33,13 @@ from ..errors import ConfigError
 from ..storage.atomic import reason, write_atomic
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# names of federation.toml that older folders have, which go on with them
+_OLD_NAMES = {
+    "join": "startup_timeout",
+    "at_least": "min_updates",
+    "patience": "max_failed_rounds",
+    "spare": "over_selection",
+}
 
 
 @ranged
@@ -45,14 +52,16 @@ class Deployment:
     address: str = hyper("127.0.0.1", "of the server, as nodes reach it: a host's name or number")
     port: PositiveInt = hyper(9092, "of the server, for nodes; the only one that others may reach")
     local_port: PositiveInt = hyper(9093, "at the server's machine, for its own processes")
-    join: NonNegative = hyper(120.0, "seconds that the server waits for its nodes before round 1")
+    startup_timeout: NonNegative = hyper(
+        120.0, "seconds that the server waits for its nodes before round 1"
+    )
     deadline: Positive = hyper(60.0, "seconds that an exchange with a cohort may take")
-    at_least: PositiveInt = hyper(1, "updates without which a round's clients are drawn again")
+    min_updates: PositiveInt = hyper(1, "updates without which a round's clients are drawn again")
     redraws: NonNegativeInt = hyper(
         2, "other draws of a round, after which it changes nothing; none in a private run"
     )
-    patience: PositiveInt = hyper(3, "such rounds in a row, after which the run stops")
-    spare: NonNegative = hyper(
+    max_failed_rounds: PositiveInt = hyper(3, "such rounds in a row, after which the run stops")
+    over_selection: NonNegative = hyper(
         0.0, "share of clients asked beyond the cohort; the answers with the lowest numbers count"
     )
     evaluate: Literal["server", "nodes"] = hyper(
@@ -79,9 +88,15 @@ class Deployment:
 
 
 def deployment_of(given: Mapping[str, Any], source: str) -> Deployment:
-    """Checked settings; source: where they come from, for errors. Raises ConfigError."""
+    """Checked settings; source: where they come from, for errors. Old names count as the new ones.
+    Raises ConfigError.
+    """
     origin = Origin(source)
-    values = check(Deployment, given, "", "the federation", origin)
+    for old, new in _OLD_NAMES.items():
+        if old in given and new in given:
+            raise ConfigError(f"{source}: {old} is now {new}, and both are given; keep {new}")
+    renamed = {_OLD_NAMES.get(name, name): value for name, value in given.items()}
+    values = check(Deployment, renamed, "", "the federation", origin)
     with origin.blame(""):
         return Deployment(**values)
 
@@ -99,9 +114,10 @@ class Folder:
         return self.path / "run.toml"
 
     @property
-    def roll_file(self) -> Path:
-        """The clients."""
-        return self.path / "roll.toml"
+    def clients_file(self) -> Path:
+        """The clients; a folder of an older fedloom has them in roll.toml."""
+        new, old = self.path / "clients.toml", self.path / "roll.toml"
+        return old if old.is_file() and not new.is_file() else new
 
     @property
     def settings_file(self) -> Path:

@@ -16,10 +16,10 @@ from ..config.resolve import Config
 from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import check_library, make_authority, make_node_key
+from .clients import Clients, Entry
 from .columns import with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
-from .roll import Clients, Entry
 from .sites import refuse_settings
 from .templates import APP, RUNBOOK, SERVICE
 
@@ -73,7 +73,7 @@ def write_folder(fed: Folder, config: Config, settings: Deployment, roll: Client
     """Write what is no secret."""
     common = {
         "federation.toml": tomli_w.dumps(dataclasses.asdict(settings)),
-        "roll.toml": roll.to_toml(),
+        "clients.toml": roll.to_toml(),
     }
     program = Path(sys.executable).with_name("fedloom")
     nodes = [fed.node_to_be(i) for i in range(roll.population)]

@@ -105,10 +105,10 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
             "private aggregation: evaluate = nodes and standardise = true would release sums that "
             "have no noise; take evaluate = server and standardise = false"
         )
-    if fed.settings().at_least > 1:
+    if fed.settings().min_updates > 1:
         raise CompositionError(
-            f"private aggregation: federation.at_least = {fed.settings().at_least} would let one "
-            "client decide whether the others' updates count; take at_least = 1"
+            f"private aggregation: federation.min_updates = {fed.settings().min_updates} would let "
+            "one client decide whether the others' updates count; take min_updates = 1"
         )
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
     made = dataclasses.replace(made, aggregation=SystemNoise(**fields))

@@ -17,8 +17,8 @@ from typing import Any
 from ..errors import ConfigError, FedloomError
 from ..storage.atomic import reason
 from .certificates import days_left, make_authority
+from .clients import read_clients
 from .folder import Folder, check_secret, write, write_secret
-from .roll import read_roll
 from .supervisor import Supervisor
 
 # a node that says this will not connect again by itself, though it stays alive
@@ -219,7 +219,7 @@ def register(fed: Folder) -> None:
             if time.monotonic() > end:
                 raise _unready(fed) if isinstance(error, AwayError) else error from None
             time.sleep(0.5)
-    for i, entry in enumerate(read_roll(fed.roll_file).client):
+    for i, entry in enumerate(read_clients(fed.clients_file).client):
         key = fed.home / "keys" / f"{i}.pub"
         if key.is_file() and key.read_text(encoding="utf-8").strip() == entry.key:
             continue  # the server has it

@@ -16,12 +16,12 @@ from ..experiment.experiment import Experiment
 from ..experiment.result import Result
 from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
+from .clients import Clients, read_clients
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Folder, owned, write
 from .message import Ask, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
 from .privacy import deployed
-from .roll import Clients, read_roll
 from .sites import at_server, must_join, run_of, settings_of
 
 _log = logging.getLogger(__name__)
@@ -32,9 +32,9 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     """Run the federation of a folder, or go on with it -> the run's result, in fed.run. Raises
     FedloomError.
     """
-    settings, roll = fed.settings(), read_roll(fed.roll_file)
+    settings, roll = fed.settings(), read_clients(fed.clients_file)
     exchange = exchange_of(roll)
-    wait(exchange, roll, settings.join)
+    wait(exchange, roll, settings.startup_timeout)
     agreed = joined(fed, roll, exchange) if must_join(settings, roll) else None
     return experiment_at_server(fed, exchange, agreed).run(fed.run, go_on=True)
 
@@ -51,8 +51,8 @@ def joined(fed: Folder, roll: Clients, exchange: MessageExchange) -> Agreement:
         for i, (n, entry) in enumerate(zip(agreed.examples, roll.client, strict=True)):
             if entry.examples not in (None, n):
                 raise DataError(
-                    f"client {i} says that it has {n} training examples, and roll.toml "
-                    f"{entry.examples}; ask its site, then correct the roll"
+                    f"client {i} says that it has {n} training examples, and clients.toml "
+                    f"{entry.examples}; ask its site, then correct that file"
                 )
         _all_sites(fed, roll, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
@@ -92,11 +92,11 @@ def _all_sites(
 def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | None) -> Experiment:
     """The run, with its engine. Raises ConfigError, DataError, CompositionError."""
     settings = fed.settings()
-    made, wanted = _with_spare(at_server(fed, agreed), settings.spare)
+    made, wanted = _over_selected(at_server(fed, agreed), settings.over_selection)
     most = made._cohorts.largest if wanted is None else wanted
-    if settings.at_least > most:
+    if settings.min_updates > most:
         raise ConfigError(
-            f"federation.at_least = {settings.at_least} is more than the {most} clients of a "
+            f"federation.min_updates = {settings.min_updates} is more than the {most} clients of a "
             "round; take less of it, or a larger cohort"
         )
     by_nodes = agreed is not None and settings.evaluate == "nodes"
@@ -106,8 +106,8 @@ def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | No
         run_of(fed, settings_of(fed)),
         functools.partial(oldest_checkpoint, fed.run),
         wanted,
-        settings.at_least,
-        settings.patience,
+        settings.min_updates,
+        settings.max_failed_rounds,
         agreed.tests if agreed is not None and by_nodes else (),
         redraws=settings.redraws,
     )
@@ -135,18 +135,18 @@ def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -
         file.write(json.dumps(found) + "\n")
 
 
-def _with_spare(made: Experiment, spare: float) -> tuple[Experiment, int | None]:
+def _over_selected(made: Experiment, share: float) -> tuple[Experiment, int | None]:
     """The run with more clients in a cohort, and how many updates a round then takes of them.
     Raises ConfigError.
     """
-    if not spare:
+    if not share:
         return made, None
-    made._cohorts.check_countable("spare")
+    made._cohorts.check_countable("over_selection")
     wanted = made._cohorts.largest
-    asked = math.ceil(wanted * (1 + spare))
+    asked = math.ceil(wanted * (1 + share))
     if asked > made._cohorts.there:
         raise ConfigError(
-            f"spare = {spare:g} asks {asked} clients in a round, and there are "
+            f"over_selection = {share:g} asks {asked} clients in a round, and there are "
             f"{made._cohorts.there}; take less of it, or a smaller cohort"
         )
     return dataclasses.replace(made, cohort=asked), wanted

@@ -34,12 +34,12 @@ from ..errors import (
 from ..experiment.experiment import Experiment
 from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
+from .clients import Clients, read_clients
 from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed
 from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .own_files import OwnFiles
-from .roll import Clients, read_roll
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     """The run at the server. agreed: None where the settings' data are known. Raises ConfigError,
     DataError, CompositionError.
     """
-    config, roll = settings_of(fed), read_roll(fed.roll_file)
+    config, roll = settings_of(fed), read_clients(fed.clients_file)
     label = f"{config.values['label']}, deployed"  # beside its simulation, not one run with it
     config = Config({**config.values, "label": label}, config.origin)
     if agreed is None:
@@ -139,7 +139,7 @@ class Place:
         assert fed.client is not None
         parts, table = ([], None) if data is None else read_site(data)
         self._config = settings_of(fed, parts, data)
-        self._fed, self._roll = fed, read_roll(fed.roll_file)
+        self._fed, self._roll = fed, read_clients(fed.clients_file)
         self.client, self.settings = fed.client, fed.settings()
         self._run = run_of(fed, self._config)
         if self.client >= self._roll.population:

@@ -99,7 +99,7 @@ class Admission:
         except (ValueError, TypeError, OverflowError, binascii.Error):
             raise Refused(401, "a key, time or signature that cannot be read") from None
         if (key := self._keys.get(pem)) is None:
-            why = "this key is not in the server's roll.toml"
+            why = "this key is not in the server's clients.toml"
             if name != "activate-node":
                 raise Refused(403, why)
             # Flower's own answer, which its node prints; of a 403 it says nothing

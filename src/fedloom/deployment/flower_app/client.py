@@ -1,5 +1,4 @@
-"""Flower's client app at a node: it hands each message to the node's own process, which
-has model and data in memory."""
+"""Flower's client app at a node: it hands each message to the node's process, which stays."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from ..certificates import as_pem
+from ..clients import read_clients
 from ..folder import Folder
-from ..roll import read_roll
 from .admission import Admission, Refusals, Refused
 from .connections import Connection, Listener, room
 
@@ -66,7 +66,7 @@ class News:
 def application(fed: Folder, refusals: Refusals | None = None) -> Router:
     """The application of the gate. Raises ConfigError."""
     settings, refusals = fed.settings(), refusals or Refusals()
-    admission = Admission(as_pem(entry.key) for entry in read_roll(fed.roll_file).client)
+    admission = Admission(as_pem(entry.key) for entry in read_clients(fed.clients_file).client)
 
     @contextlib.asynccontextmanager
     async def life(app: Router) -> AsyncIterator[dict[str, Any]]:
@@ -198,7 +198,7 @@ def serving(fed: Folder) -> tuple[uvicorn.Server, Listener]:
         server_header=False,
         timeout_graceful_shutdown=1,  # nodes that wait need not
     )
-    each, total = room(read_roll(fed.roll_file).population)
+    each, total = room(read_clients(fed.clients_file).population)
     return uvicorn.Server(config), Listener(fed.settings().port, each, total, refusals.count)
 
 

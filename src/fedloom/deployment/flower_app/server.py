@@ -9,10 +9,10 @@ from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
 from ..certificates import as_pem
+from ..clients import Clients
 from ..folder import Folder
 from ..message import one_line
 from ..message_exchange import MessageExchange, Reply, UnreadableError
-from ..roll import Clients
 from ..server import serve
 from .records import content, raw
 

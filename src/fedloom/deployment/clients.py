@@ -1,6 +1,6 @@
-"""The roll: who the clients of a federation are, and what is known of each.
+"""The registry of clients: who the clients of a federation are, and what is known of each.
 
-A node is the client whose public key the roll has, whatever it says itself. Weights come from the
+A node is the client whose public key stands here, whatever it says itself. Weights come from the
 numbers of examples here.
 """
 
@@ -63,17 +63,17 @@ class Clients(BaseModel):
         return all(entry.examples is not None for entry in self.client)
 
     def as_data(self) -> Roll:
-        """The roll in the form that data have. Raises ConfigError if it is not complete."""
+        """The clients in the form that data have. Raises ConfigError if it is not complete."""
         if not self.known:
             lacking = next(i for i, e in enumerate(self.client) if e.examples is None)
             raise ConfigError(
-                f"roll.toml: the examples of client {lacking} are not known yet; its node says "
+                f"clients.toml: the examples of client {lacking} are not known yet; its node says "
                 "them when it joins, or give client.examples"
             )
         return Roll(torch.tensor([e.examples for e in self.client]), self.classes)
 
     def capacities(self) -> tuple[float, ...] | None:
-        """One capacity for each client; None if the roll gives none."""
+        """One capacity for each client; None if none is given."""
         given = [e.capacity for e in self.client]
         return tuple(1.0 if c is None else c for c in given) if any(given) else None
 
@@ -82,8 +82,8 @@ class Clients(BaseModel):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def read_roll(path: Path) -> Clients:
-    """Read a roll.toml. Raises ConfigError, on one line."""
+def read_clients(path: Path) -> Clients:
+    """Read a clients.toml. Raises ConfigError, on one line."""
     given: dict[str, Any] = read(path)
     try:
         found = Clients.model_validate(given)
