@@ -86,7 +86,7 @@ def test_every_argument_is_in_the_configuration_or_decides_nothing():
     )
     told = configuration(exp, exp.build()).keys()
     optional = {"submodel", "private", "aggregation", "attack", "turnover", "availability"}
-    optional |= {"choose", "clock"}
+    optional |= {"choose", "clock", "stages"}
     names = {field.name for field in fields(Experiment)}
     assert names - told - optional == ELSEWHERE.keys() & names
     assert ELSEWHERE.keys() <= names
