@@ -467,3 +467,42 @@ def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_w
     assert from_run(run, ["engine=workers:2"]).experiment().build().engine.workers == 2
     done = CliRunner().invoke(cli, ["export", str(run), "--out", str(tmp_path / "x.safetensors")])
     assert done.exit_code == 0, done.output
+
+
+# ------------------------------------------------------------------------------- the data's memory
+def mapped(t: torch.Tensor) -> str:
+    """The file that this process's memory is mapped from where a tensor lies; "": none."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        place, *_, name = [*line.split(maxsplit=5), ""][:6]
+        first, end = (int(x, 16) for x in place.split("-"))
+        if first <= t.data_ptr() < end:
+            return name
+    return ""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux only")
+def test_a_process_with_workers_holds_the_data_once():
+    loop = small(FedAvg(), engine="workers:2").build()
+    data = loop.fed.data
+    data.inputs = torch.rand(20_000, 4)[:, :2].contiguous()
+    inputs, held = data.inputs.clone(), data.inputs
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    try:
+        assert str(loop.engine._board.folder) in mapped(data.inputs)
+        assert data.inputs is held  # whoever holds the tensor holds the file, and no copy
+    finally:
+        loop.engine.close()
+    assert torch.equal(data.inputs, inputs)  # the file lives as long as it is mapped
+
+
+def test_a_tensor_with_entries_that_share_memory_or_in_another_order_stays_where_it_is():
+    board = Board()
+    windows = torch.arange(40_000.0).as_strided((20_000, 4), (1, 1))
+    turned = torch.rand(300, 400).t()
+    places = windows.data_ptr(), turned.data_ptr()
+    try:
+        board.post((windows, turned), once=(windows, turned))
+        assert (windows.data_ptr(), turned.data_ptr()) == places
+        assert windows.untyped_storage().nbytes() == 160_000
+    finally:
+        board.close()

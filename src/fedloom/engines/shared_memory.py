@@ -72,6 +72,13 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         shape = tuple(_stored(obj).shape)
         return self._names[id(obj)][1], str(obj.dtype).removeprefix("torch."), shape, place
 
+    def move(self, t: Tensor) -> None:
+        """Let a tensor lie in the file to which it was written, if it was."""
+        known = self._names.get(id(t))
+        if known is not None and self._folder is not None and t.is_contiguous():
+            name = str(t.dtype).removeprefix("torch.")
+            t.set_(_tensor(_mapped(self._folder / known[1], own=False), name, tuple(t.shape)))
+
     def reducer_override(self, obj: Any) -> Any:
         if _is_plain(obj) and not obj.requires_grad:
             name = str(obj.dtype).removeprefix("torch.")
@@ -198,13 +205,18 @@ class Board:
         self._files: dict[str, list[Path]] = {}  # of posts
         self._known: dict[int, tuple[str, int]] = {}  # tensors in files: id -> name, version
 
-    def post(self, value: Any, name: str = "") -> str:
+    def post(self, value: Any, name: str = "", once: Iterable[Tensor] = ()) -> str:
         """Write an object, and then the file of this name; returns its path for load(). Raises
         OSError if the memory is full.
+
+        once: tensors of the object that nobody changes. They lie in shared memory afterwards, here
+        as in other processes, and not in this process's memory as well.
         """
         path, out = self.folder / (name or self.stem("post")), io.BytesIO()
         pickler = _Pickler(out, self.folder, path.name)
         pickler.dump(value)
+        for t in once:
+            pickler.move(t)
         part = path.with_suffix(".part")
         part.write_bytes(out.getvalue())
         part.rename(path)

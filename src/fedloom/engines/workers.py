@@ -120,7 +120,9 @@ class Workers:
         net.onednn = self.onednn  # for metrics of the whole set, which are computed here
         try:
             self._post = self._board.post(
-                (plan, fed, module, chunk, self.onednn), worker_pool.FIRST
+                (plan, fed, module, chunk, self.onednn),
+                worker_pool.FIRST,
+                once=(fed.data.inputs, fed.data.targets),
             )
         except OSError:  # the memory is full
             raise
@@ -260,7 +262,8 @@ class Workers:
         assert self._board is not None
         held = (id(inputs), id(targets))
         if held not in self._posted:
-            self._posted[held] = ((inputs, targets), self._board.post((inputs, targets)))
+            data = inputs, targets
+            self._posted[held] = data, self._board.post(data, once=data)
         size = evaluation_batch(targets)
         data, batches = self._posted[held][1], -(-len(inputs) // size)
 
