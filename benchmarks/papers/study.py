@@ -23,7 +23,7 @@ from fedloom.sweep import split_grid
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"  # older lines, hand-written words, pages, pictures
 LINES = RESULTS / "papers"
-STUDIES = ("zoo", "compression", "submodels", "robust", "private")
+STUDIES = ("zoo", "compression", "submodels", "robust", "private", "precision")
 # where and how a run is computed, and what is read from its curve; the seed stands beside them
 _FREE = ("engine", "device", "checkpoint", "memory", "seed", "evaluate.target")
 Place = tuple[str, frozenset[str]]
