@@ -30,6 +30,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.cli.__main__ import cli
 from fedloom.cli.dry_run import estimate, measure
 from fedloom.config import from_run, resolve
+from fedloom.data import from_arrays, iid
 from fedloom.engines import Workers, auto, worker_pool, workers
 from fedloom.engines import heartbeat as pulse
 from fedloom.engines import shared_memory as shared
@@ -482,9 +483,8 @@ def mapped(t: torch.Tensor) -> str:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux only")
 def test_a_process_with_workers_holds_the_data_once():
-    loop = small(FedAvg(), engine="workers:2").build()
-    data = loop.fed.data
-    data.inputs = torch.rand(20_000, 4)[:, :2].contiguous()
+    data = from_arrays(torch.rand(20_000, 5), torch.zeros(20_000, dtype=torch.int64), iid(4))
+    loop = small(FedAvg(), engine="workers:2", data=data).build()
     inputs, held = data.inputs.clone(), data.inputs
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:

@@ -231,6 +231,19 @@ def test_processes_that_do_not_gain_enough_are_ended(monkeypatch, many, kept):
     assert ways.opened == ways.closed == 1
 
 
+def test_a_moment_in_which_the_machine_is_busy_decides_nothing(monkeypatch):
+    """Rounds of 40 ms alone and of 20 ms by processes, of which the first three take three times that."""
+    began = [0]
+
+    def many(round):
+        began.append(round)
+        return 0.015 if round < began[1] + 3 else 0.005
+
+    ways = Ways(monkeypatch, alone=0.01, many=many)
+    run(400)
+    assert ways.ways.count("alone") < 20 and ways.ways[-380:] == ["many"] * 380
+
+
 def test_the_first_round_after_a_change_does_not_count(monkeypatch):
     first = {0: 0.45, 3: 50.0}
     ways = Ways(monkeypatch, alone=lambda r: first.get(r, 0.4), many=lambda r: first.get(r, 0.2))

@@ -32,7 +32,6 @@ from .workers import Workers
 T = TypeVar("T")
 WORTH = 8.0  # seconds that what is left of a run must last before processes are started for it
 LONG = 2.0  # seconds of a first round that says enough
-TRIAL = 3  # rounds that count, by which two ways are compared
 FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
 SLOWER = 1.5  # times as long as when it was decided: then the other way is tried again
 STARTING = 300.0  # seconds that processes may take to start
@@ -140,7 +139,7 @@ class Auto:
         if self._most < 2 or not self._pace.first:
             return
         if self._other is not None:
-            if self._pace.rounds >= TRIAL:
+            if self._pace.enough:
                 self._decide(round)
         elif self._workers is not None and self._now is self.here:
             self._await()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-LAST = 5  # rounds whose median counts
+LAST = 5  # rounds whose median counts, at least
+TRIAL, LASTING = 3, 0.3  # rounds and seconds that say how long a round takes
 
 
 @dataclass
@@ -25,9 +28,10 @@ class Pace:
     """
 
     _now: tuple[float, float] = (0.0, 0.0)  # seconds and work of the round that goes on
-    _ended: list[tuple[float, float]] = field(default_factory=list)
+    _ended: deque[tuple[float, float]] = field(default_factory=deque)
     _first: tuple[float, float] | None = None
     rounds: int = 0  # that count
+    _lasted: float = 0.0  # seconds of _ended
 
     def add(self, seconds: float, work: float) -> None:
         """Take note of a piece of the round."""
@@ -42,7 +46,17 @@ class Pace:
             self._first = now
             return
         self.rounds += 1
-        self._ended = [*self._ended, now][-LAST:]
+        self._ended.append(now)
+        self._lasted += now[0]
+        while len(self._ended) > LAST and self._lasted - self._ended[0][0] >= LASTING:
+            self._lasted -= self._ended.popleft()[0]
+
+    @property
+    def enough(self) -> bool:
+        """True if the rounds since the change say how long one takes. Three rounds of a few
+        milliseconds do not: anything that the machine does meanwhile hits all of them.
+        """
+        return self.rounds >= TRIAL and self._lasted >= LASTING
 
     @property
     def first(self) -> float:
@@ -60,6 +74,6 @@ class Pace:
         return self.usual * statistics.fmean(work for _, work in self._counted)
 
     @property
-    def _counted(self) -> list[tuple[float, float]]:
+    def _counted(self) -> Collection[tuple[float, float]]:
         assert self._first is not None
         return self._ended or [self._first]
