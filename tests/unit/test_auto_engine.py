@@ -232,7 +232,7 @@ def test_processes_that_do_not_gain_enough_are_ended(monkeypatch, many, kept):
 
 
 def test_a_moment_in_which_the_machine_is_busy_decides_nothing(monkeypatch):
-    """Rounds of 40 ms alone and of 20 ms by processes, of which the first three take three times that."""
+    """Rounds of 40 ms alone and of 20 ms by processes, whose first three take 60."""
     began = [0]
 
     def many(round):
