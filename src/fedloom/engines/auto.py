@@ -24,7 +24,7 @@ from .base import Expecting, processors
 from .client_results import Asked
 from .client_round import RangeResult
 from .evaluation import Score
-from .pace import Pace
+from .pace import Comparison, Pace
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers
@@ -55,7 +55,7 @@ class Auto:
         self._started = 0.0
         self._clients = self._rounds = self._most = 0
         self._pace, self._round = Pace(), -1
-        self._other: float | None = None  # the pace of the other way, while both are compared
+        self._compared: Comparison | None = None
         self._decided = 0.0  # the pace when it was decided
         self._again, self._patience = 0, PATIENCE
 
@@ -73,6 +73,10 @@ class Auto:
     def way(self) -> str:
         """The engine that computes now, such as "workers:2"."""
         return self._now.text
+
+    @property
+    def _many(self) -> bool:
+        return self._now is not self.here
 
     def fit(self, clients: int, rounds: int) -> None:
         """Know the size of the largest cohort, and the length of the run."""
@@ -138,16 +142,16 @@ class Auto:
         """Before a round: start processes, change the way, or decide for one."""
         if self._most < 2 or not self._pace.first:
             return
-        if self._other is not None:
+        if self._compared is not None:
             if self._pace.enough:
-                self._decide(round)
+                self._turn(self._compared, round)
         elif self._workers is not None and self._now is self.here:
             self._await()
         elif round >= self._again and self._asks(round):
             if self._workers is None:
                 self._start()
             else:
-                self._change(self.here)
+                self._compare()
 
     def _asks(self, round: int) -> bool:
         """True if the other way may be worth a trial."""
@@ -176,7 +180,7 @@ class Auto:
         """Let the processes take over if they are ready."""
         assert self._workers is not None
         if self._workers.ready():
-            self._change(self._workers)
+            self._compare()
         elif time.monotonic() - self._started > STARTING:
             _log.warning(
                 "engine = auto: no worker process was ready after %.0f s; the run stays in one "
@@ -186,31 +190,40 @@ class Auto:
             self._end()
             self._most = 1
 
-    def _change(self, way: Serial | Vectorised | Workers) -> None:
-        """Compute in another way from now on, and compare."""
-        self._other, self._now, self._pace = self._pace.usual, way, Pace()
+    def _compare(self) -> None:
+        """Begin to compare both ways."""
+        self._compared = Comparison(self._many, self._pace.a_round, self._pace.usual)
+        self._change(other=self._compared.long)
 
-    def _decide(self, round: int) -> None:
-        """Keep the faster way; processes that lose are ended."""
-        assert self._other is not None
-        usual, other, self._other = self._pace.usual, self._other, None
-        alone, many = (usual, other) if self._now is self.here else (other, usual)
-        gain = many < FASTER * alone
+    def _change(self, other: bool = True) -> None:
+        """Begin a turn, of the other way or of this one again."""
+        if other:
+            assert self._workers is not None
+            self._now = self._workers if self._now is self.here else self.here
+        self._pace = Pace()
+
+    def _turn(self, compared: Comparison, round: int) -> None:
+        """A turn has ended: begin another, or keep the faster way and end processes that lose."""
+        compared.turn(self._many, self._pace.usual, self._pace.lasted)
+        if not compared.over:
+            self._change()
+            return
+        ratio = compared.ratio
         _log.info(
             "engine = auto: %d processes take %.2f of the time of one; the run goes on in %s",
-            *(self._most, many / alone, "them" if gain else "one"),
+            *(self._most, ratio, "them" if ratio < FASTER else "one"),
         )
-        if not gain:
+        self._compared = None
+        if ratio >= FASTER:
             self._end()
-        elif self._now is not self._workers:
-            assert self._workers is not None
-            self._now, self._pace = self._workers, Pace()
-        self._decided = min(usual, other)
+        elif not self._many:
+            self._change()
+        self._decided = compared.least
         self._again, self._patience = round + self._patience, 2 * self._patience
 
     def _end(self) -> None:
         """Go on in this process, and end the others."""
-        workers, self._workers, self._other = self._workers, None, None
+        workers, self._workers, self._compared = self._workers, None, None
         if self._now is not self.here:
             self._now, self._pace = self.here, Pace()
         if workers is not None:

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 LAST = 5  # rounds whose median counts, at least
-TRIAL, LASTING = 3, 0.3  # rounds and seconds that say how long a round takes
+TRIAL, LASTING = 3, 0.15  # rounds and seconds, at least, that say how long a round takes
+LONG, TURNS = 0.1, 1.0  # seconds of a long round; seconds, at least, of all turns of a comparison
 
 
 @dataclass
@@ -52,6 +53,11 @@ class Pace:
             self._lasted -= self._ended.popleft()[0]
 
     @property
+    def lasted(self) -> float:
+        """Seconds of the rounds that count."""
+        return self._lasted
+
+    @property
     def enough(self) -> bool:
         """True if the rounds since the change say how long one takes. Three rounds of a few
         milliseconds do not: anything that the machine does meanwhile hits all of them.
@@ -77,3 +83,46 @@ class Pace:
     def _counted(self) -> Collection[tuple[float, float]]:
         assert self._first is not None
         return self._ended or [self._first]
+
+
+class Comparison:
+    """One process and many, in turns, so that whatever else the machine does hits both alike.
+
+    many: the way of the rounds so far, whose pace counts as a turn if its rounds are long. Short
+    ones are done anew, because processes were starting beside them.
+
+    >>> found = Comparison(many=False, a_round=2.0, usual=0.5)
+    >>> found.turn(many=True, usual=0.4, lasted=6.0)
+    >>> found.over, found.ratio, found.least
+    (True, 0.8, 0.4)
+    """
+
+    def __init__(self, many: bool, a_round: float, usual: float) -> None:
+        self.long, self._lasted = a_round >= LONG, 0.0
+        self._turns: tuple[list[float], list[float]] = [], []  # of one process, of many
+        if self.long:
+            self._turns[many].append(usual)
+
+    def turn(self, many: bool, usual: float, lasted: float) -> None:
+        """Take note of a turn: seconds for a unit of work, and in all."""
+        self._turns[many].append(usual)
+        self._lasted += lasted
+
+    @property
+    def over(self) -> bool:
+        """True if both ways had as many turns, and time enough."""
+        alone, many = map(len, self._turns)
+        return alone == many and self._lasted >= TURNS
+
+    @property
+    def ratio(self) -> float:
+        """What many take of the time of one: the least of their turns, because whatever else the
+        machine does adds to a turn.
+        """
+        alone, many = map(min, self._turns)
+        return many / alone
+
+    @property
+    def least(self) -> float:
+        """The pace of the faster way."""
+        return min(map(min, self._turns))

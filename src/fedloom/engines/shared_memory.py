@@ -77,7 +77,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         known = self._names.get(id(t))
         if known is not None and self._folder is not None and t.is_contiguous():
             name = str(t.dtype).removeprefix("torch.")
-            t.set_(_tensor(_mapped(self._folder / known[1], own=False), name, tuple(t.shape)))
+            there = _tensor(_mapped(self._folder / known[1], own=False), name, tuple(t.shape))
+            t.set_(there.untyped_storage(), there.storage_offset(), there.shape, there.stride())
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_plain(obj) and not obj.requires_grad:

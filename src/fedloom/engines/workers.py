@@ -262,8 +262,8 @@ class Workers:
         assert self._board is not None
         held = (id(inputs), id(targets))
         if held not in self._posted:
-            data = inputs, targets
-            self._posted[held] = data, self._board.post(data, once=data)
+            both = inputs, targets
+            self._posted[held] = both, self._board.post(both, once=both)
         size = evaluation_batch(targets)
         data, batches = self._posted[held][1], -(-len(inputs) // size)
 
