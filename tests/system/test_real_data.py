@@ -5,12 +5,10 @@ rounds.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
-from fedloom import Experiment, FedAvg, Local
 from fedloom.config import resolve
 from fedloom.data import (
     SOURCES,
@@ -111,58 +109,6 @@ def test_texts_are_numbers_of_their_vocabulary(name, partition, options, shape) 
     size = data.about["vocabulary"]
     assert data.inputs.min() >= 0 and data.inputs.max() < size
     assert data.test_inputs.max() < size and data.test_inputs.shape[1:] == shape
-
-
-def text_model(vocabulary: int, length: int, outputs: int, every: bool) -> torch.nn.Module:
-    """Embedding and a linear layer: of the whole text, or the same at every place of it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        table = torch.nn.Embedding(vocabulary, 8)
-        if not every:
-            head = torch.nn.Linear(8 * length, outputs)
-            return torch.nn.Sequential(table, torch.nn.Flatten(), head)
-        places = torch.nn.Conv1d(8, outputs, 1)  # (B, 8, T) -> (B, outputs, T)
-        return torch.nn.Sequential(table, Turned(), places)
-
-
-class Turned(torch.nn.Module):
-    """(B, T, E) -> (B, E, T)."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Swap the last two axes, as convolutions want them."""
-        return inputs.transpose(1, 2)
-
-
-SHAKESPEARE = ("shakespeare", natural(min_size=100), {"test_samples": 500}, (80,))
-CASES = [("serial", *text) for text in TEXTS]
-CASES += [(engine, *SHAKESPEARE) for engine in ("serial", "workers:2", "vectorised")]
-
-
-@pytest.mark.parametrize(("engine", "name", "partition", "options", "shape"), CASES)
-def test_texts_train_for_ten_rounds(engine, name, partition, options, shape) -> None:
-    here(name)
-    data = SOURCES[name](partition, data_dir=ROOT, **options)
-    tests = slice(0, 20 if name == "wikitext2" else 500)
-    data = replace(
-        data,
-        test_inputs=data.test_inputs[tests],
-        test_targets=data.test_targets[tests],
-        test_clients=None,
-    )
-    every = data.targets.ndim == 2
-    size = data.about.get("vocabulary", 80)
-    experiment = Experiment(
-        algorithm=FedAvg(),
-        model=text_model(size, shape[0], size if every else data.classes, every),
-        data=data,
-        rounds=10,
-        cohort=4,
-        local=Local(steps=3 if every else 40, batch=20, lr=0.02),
-        engine=engine,
-        device="cpu",
-    )
-    losses = [row["test_loss"] for row in experiment.run().history]
-    assert len(losses) == 10 and losses[-1] < losses[0]
 
 
 RECIPES = {

@@ -98,12 +98,6 @@ def test_independent_test_sets_are_as_far_as_the_published_ones():
     assert measure(data).tests.distance == pytest.approx(0.68, abs=0.03)
 
 
-def test_the_classes_of_pathological_clients_are_those_of_their_training():
-    partition = pathological(3, CLIENTS)
-    data = with_client_tests(federation(partition), partition, "matched", 0)
-    assert torch.equal(test_counts(data) > 0, data.label_counts() > 0)
-
-
 def test_unbalanced_test_sets_have_the_clients_share_of_every_class():
     partition = dirichlet_unbalanced(0.5, CLIENTS)
     data = with_client_tests(federation(partition), partition, "matched", 0)
@@ -119,12 +113,6 @@ def test_a_seed_makes_the_test_sets():
         )
         assert one.test_clients.digest() == same.test_clients.digest()
         assert one.test_clients.digest() != other.test_clients.digest()
-
-
-def test_asking_for_test_sets_changes_no_training_list():
-    partition = dirichlet(0.3, CLIENTS)
-    plain = federation(partition)
-    assert with_client_tests(plain, partition).clients is plain.clients
 
 
 # ------------------------------------------------------------------------------------ proportional

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -81,13 +80,6 @@ def test_the_facts_of_a_small_federation():
     assert inputs.tolist() == [[2, 3], [4, 5], [6, 7]] and targets.tolist() == [1, 2, 0]
 
 
-def test_label_counts_sum_to_sizes_and_to_the_classes():
-    labels = torch.arange(90) % 9
-    data = from_arrays(torch.zeros(90, 1), labels, dirichlet(0.1, 8))
-    assert torch.equal(data.label_counts().sum(1), data.sizes)
-    assert data.label_counts().sum(0).tolist() == [10] * 9
-
-
 def test_regression_has_no_classes():
     data = from_arrays(np.zeros((6, 2)), np.linspace(0, 1, 6), iid(2))
     assert data.classes is None and data.targets.dtype == torch.float32
@@ -116,16 +108,6 @@ def test_the_data_of_one_client_know_all_clients():
     ):
         with pytest.raises(DataError, match=said):
             dataclasses.replace(own, roll=roll)
-
-
-def test_it_travels_to_another_process():
-    copy = pickle.loads(pickle.dumps(small()))
-    assert torch.equal(copy.inputs, small().inputs) and copy.population == 2
-
-
-def test_it_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        small().name = "other"
 
 
 NAN = torch.tensor([[0.0, 0], [0, 0], [0, float("nan")], [0, 0], [float("inf"), 0], [0, 0]])

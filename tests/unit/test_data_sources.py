@@ -7,7 +7,6 @@ import gc
 import gzip
 import hashlib
 import http.server
-import socket
 import sys
 import threading
 from types import SimpleNamespace
@@ -230,21 +229,6 @@ def test_a_download_that_is_another_file_leaves_nothing(home, tmp_path):
     assert list(target.iterdir()) == []
 
 
-def test_a_file_that_is_not_at_home_is_named(home, tmp_path):
-    _, base, *_ = home
-    file = gzipped("a.gz", b"content", base)[1]
-    refused(lambda: fetch(file, tmp_path / "set"), "a.gz", "404", tmp_path / "set", file.md5)
-
-
-def test_without_a_network_the_message_says_all_one_needs(home, tmp_path):
-    with socket.socket() as probe:  # a port that was free a moment ago: nobody listens
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    file, target = gzipped("a.gz", b"content", f"http://127.0.0.1:{port}/")[1], tmp_path / "set"
-    refused(lambda: fetch(file, target), "a.gz is not in", target, "refused", file.md5, file.url)
-    assert list(target.iterdir()) == []
-
-
 def test_download_false_asks_nobody(home, tmp_path):
     _, base, asked, _ = home
     file = gzipped("a.gz", b"content", base)[1]
@@ -270,29 +254,10 @@ def test_a_set_is_fetched_decoded_and_normalised(tiny, home, tmp_path):
     assert not any(str(tmp_path) in str(value) for value in data.about.values())
 
 
-def test_seeds_share_one_decoding_but_not_the_floats(tiny, tmp_path, monkeypatch):
-    decoded = []
-    monkeypatch.setattr(
-        "fedloom.data.published.idx.read_idx", lambda path: decoded.append(path) or read_idx(path)
-    )
-    first = sources.load(tiny, iid(2), 0, tmp_path, True)
-    second = sources.load(tiny, iid(2), 1, tmp_path, True)
-    assert len(decoded) == 4
-    first.inputs.zero_()
-    assert second.inputs.abs().min() > 0
-
-
 def test_images_and_labels_that_do_not_match_are_refused(tiny, tmp_path, home):
     images, _, *rest = tiny.files
     swapped = dataclasses.replace(tiny, files=(images, images, *rest))
     refused(lambda: sources.load(swapped, iid(2), 0, tmp_path, True), "(5, 2, 2)")
-
-
-def test_the_published_sets_have_eight_files_of_their_own():
-    files = sources.MNIST.files + sources.FASHION_MNIST.files
-    assert len({file.md5 for file in files} | {file.md5_plain for file in files}) == 16
-    assert len({file.url for file in files}) == 8
-    assert all(file.url.endswith("/" + file.name) for file in files)
 
 
 # ---- digits

@@ -86,30 +86,6 @@ def test_moves_are_those_of_the_definition(moves, fill):
         np.testing.assert_allclose(one.numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_every_offset_of_a_crop_and_both_sides_are_equally_likely():
-    transform = Images(mean=(0.0,), std=(1.0,), crop=1, flip=True, dtype=torch.float64)
-    image = torch.zeros(1, 1, 5, 5, dtype=torch.uint8)
-    image[0, 0, 2, 1] = 255
-    count = 18_000
-    moved = transform.augmented(image.expand(count, -1, -1, -1), draws_of(count))
-    places = moved.flatten(1).argmax(1)
-    found = torch.bincount(places, minlength=25).view(5, 5)
-    rows, columns = found.sum(1), found.sum(0)
-    sd = math.sqrt(count * 2 / 9)
-    assert all(abs(int(n) - count / 3) < 5 * sd for n in rows[1:4])
-    # from column 1, mirrored 3: offsets of -1, 0, 1 reach 0 1 2 and 2 3 4
-    assert all(abs(int(n) - count / 6) < 5 * sd for n in columns[[0, 1, 3, 4]])
-    assert abs(int(columns[2]) - count / 3) < 5 * sd
-
-
-def test_a_sample_is_moved_by_its_own_draws_alone():
-    transform = Images(mean=(0.2, 0.4), std=(0.5, 2.0), crop=2, flip=True, rotate=15.0)
-    images, draws = pictures(9), draws_of(9)
-    whole = transform.augmented(images, draws)
-    for i in range(9):
-        assert torch.equal(transform.augmented(images[i : i + 1], draws[i : i + 1])[0], whole[i])
-
-
 @pytest.mark.parametrize("transform", [PLAIN, Tokens(), Images(mean=(0.0,), std=(1.0,), crop=4)])
 def test_transforms_are_values_that_travel(transform):
     assert isinstance(transform, Transform)
