@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -14,12 +13,7 @@ from hypothesis import strategies as st
 
 from fedloom.data import dirichlet_interleaved, dirichlet_recycled, drawn, pathological
 from fedloom.data.partition.dirichlet_sampled import (
-    _draw,
     _log_dirichlet,
-    _recycle,
-    _shares,
-    _turns,
-    _while_there_are,
 )
 from fedloom.errors import DataError
 
@@ -68,79 +62,12 @@ def test_drawn_has_as_many_clients_as_wanted_and_exactly_their_samples(labels, a
 
 
 # ------------------------------------------------------------------------------------------- laws
-def test_whose_turn_it_is_is_uniform_among_those_who_are_not_full():
-    # quotas 1 and 2: after a, only b; after b, either with probability 1/2
-    chance = {(0, 1, 1): 1 / 2, (1, 0, 1): 1 / 4, (1, 1, 0): 1 / 4}
-    rng, draws = np.random.default_rng(0), 8000
-    seen = dict.fromkeys(chance, 0)
-    for _ in range(draws):
-        seen[tuple(_turns(rng, np.array([1, 2])).tolist())] += 1
-    for outcome, p in chance.items():
-        assert abs(seen[outcome] / draws - p) < 4 * np.sqrt(p * (1 - p) / draws)
-
-
-def sequence_chances(law, totals, turns):
-    """P of every sequence of classes, drawn one after the other among those that are left."""
-    out = {}
-    for sequence in itertools.product(range(len(law)), repeat=turns):
-        p, left = 1.0, list(totals)
-        for c in sequence:
-            open_weight = sum(w for w, n in zip(law, left, strict=True) if n)
-            p *= law[c] / open_weight if left[c] else 0.0
-            left[c] -= 1
-        out[sequence] = p
-    return out
-
-
-def test_classes_are_drawn_among_those_that_are_left():
-    law, totals, draws = [0.6, 0.3, 0.1], [1, 2, 1], 5000
-    chance = sequence_chances(law, totals, 4)
-    assert sum(chance.values()) == pytest.approx(1)
-    rng, turns = np.random.default_rng(0), np.zeros(4, dtype=np.int64)
-    seen = dict.fromkeys(chance, 0)
-    for _ in range(draws):
-        got = _while_there_are(rng, turns, np.log([law]), np.array(totals))
-        seen[tuple(got.tolist())] += 1
-    for outcome, p in chance.items():
-        assert abs(seen[outcome] / draws - p) <= 4 * np.sqrt(p * (1 - p) / draws), outcome
-
-
-def test_inverse_cdf_reads_each_row_by_its_own_shares():
-    rng, laws = np.random.default_rng(0), np.log(np.array([[0.2, 0.8], [0.5, 0.5]]))
-    rows = np.repeat([0, 1], 20_000)
-    drawn = _draw(rng, rows, _shares(laws, np.array([True, True])))
-    for row, p in ((0, 0.8), (1, 0.5)):
-        assert abs(drawn[rows == row].mean() - p) < 4 * np.sqrt(p * (1 - p) / 20_000)
-    assert (_draw(rng, rows, _shares(laws, np.array([True, False]))) == 0).all()
-
-
-@pytest.mark.parametrize("alpha", [0.1, 1.0, 30.0])
-def test_dirichlet_draws_have_the_mean_and_variance_of_the_distribution(alpha):
-    logs = _log_dirichlet(np.random.default_rng(0), alpha, 40_000, 4)
-    shares = np.exp(logs - logs.max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
-    assert shares.mean(0) == pytest.approx([0.25] * 4, rel=0.03)
-    variance = 0.25 * 0.75 / (4 * alpha + 1)
-    assert shares.var(0) == pytest.approx([variance] * 4, rel=0.06)
 
 
 def test_the_smallest_alpha_still_orders_all_classes():
     logs = _log_dirichlet(np.random.default_rng(0), 1e-9, 100, 10)
     assert np.isfinite(logs).all()
     assert all(len(set(row)) == 10 for row in logs.tolist())
-
-
-def test_recycling_draws_the_class_anew_after_each_pass():
-    # two classes of one sample, one client, two turns: both are of class 0 if it is drawn, drawn
-    # again, which only begins its list again, and drawn once more
-    p, draws, both = 0.7, 6000, [0, 0]
-    rng, pools = np.random.default_rng(0), [np.array([0]), np.array([1])]
-    for _ in range(draws):
-        held = _recycle(pools, rng, np.log([[p, 1 - p]])).indices.tolist()
-        for label in (0, 1):
-            both[label] += held == [label, label]
-    for label, chance in ((0, p**3), (1, (1 - p) ** 3)):
-        assert abs(both[label] / draws - chance) < 4 * np.sqrt(chance * (1 - chance) / draws)
 
 
 def distinct_and_deviation(partition, labels, seeds):
@@ -182,20 +109,6 @@ def test_interleaved_has_the_statistics_of_the_authors_code():
     assert np.mean([float(c.max(1).values.double().mean()) for c in counts]) == pytest.approx(
         0.45 * 500, rel=0.08
     )
-
-
-def test_nobody_comes_late_in_the_interleaved_partition():
-    # in FedACG's order the last fifth of the clients gets what is left; here all are alike
-    labels = torch.arange(20_000) % 10
-    largest = torch.stack(
-        [
-            counts_of(dirichlet_interleaved(0.3, 100).split(labels, s), labels).max(1).values
-            for s in range(10)
-        ]
-    ).double()
-    early, late = largest[:, :50], largest[:, 50:]
-    spread = float(largest.std()) * np.sqrt(2 / 500)
-    assert abs(float(early.mean() - late.mean())) < 4 * spread
 
 
 def test_pathological_sets_are_all_as_likely():
