@@ -10,13 +10,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedloom.compression.codecs import (
     BF16,
     FP16,
-    MAKERS,
     QSGD,
     Dense,
     FedPAQ,
@@ -32,9 +29,7 @@ from fedloom.compression.codecs import (
     make_codec,
     natural,
 )
-from fedloom.compression.codecs import (
-    index_coding as indices,
-)
+from fedloom.compression.codecs import index_coding as indices
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.errors import CompositionError, ConfigError, DataError, WireError
@@ -149,14 +144,6 @@ def test_equalities_of_the_specification():
         torch.testing.assert_close(found, part.abs().mean() * part.sign(), rtol=0, atol=1e-15)
 
 
-def test_a_threshold_bounds_what_is_kept():
-    e = torch.zeros(D, dtype=torch.float64)
-    for t in range(30):
-        p = normal(D, t) + e
-        e = p - through(Threshold(tau=0.5), p)
-        assert float(e.abs().max()) <= 0.5
-
-
 def test_a_sampled_proportion_keeps_about_its_share():
     p = normal(200_000)
     kept = [len(encode(Proportion(), p, flat(len(p)), n).index) for n in range(20)]
@@ -168,6 +155,8 @@ def test_a_sampled_proportion_keeps_about_its_share():
 
 # ------------------------------------------------------------------------------------- unbiasedness
 UNBIASED = {
+    "levels": QSGD(levels=3, bucket=6),
+    "one level": QSGD(levels=1, bucket=12),
     "natural": Natural(),
     "int8": Int8(bucket=6),
     "paq": FedPAQ(levels=3, bucket=6),
@@ -353,48 +342,3 @@ def test_a_frame_that_would_unpack_to_more_is_refused():
         codec.unpack(honest + b"\0", LAYOUT)
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
-
-
-# ------------------------------------------------------------------------------------------ fuzzing
-MESSAGES = {
-    name: (codec, codec.pack(encode(codec, normal(D, dtype=torch.float32))))
-    for name, codec in {n: make() for n, make in MAKERS.items()}.items()
-}
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(
-    st.sampled_from(sorted(MESSAGES)),
-    st.lists(
-        st.tuples(
-            st.sampled_from(["set", "cut", "add", "number"]),
-            st.integers(0, 400),
-            st.integers(0, 2**32 - 1),
-        ),
-        min_size=1,
-        max_size=4,
-    ),
-)
-def test_mutated_messages_are_vectors_or_refused_and_cost_no_memory(name, changes):
-    codec, raw = MESSAGES[name]
-    damaged = bytearray(raw)
-    for what, at, value in changes:
-        at = min(at, len(damaged))
-        if what == "set" and at < len(damaged):
-            damaged[at] = value % 256
-        elif what == "cut":
-            del damaged[at:]
-        elif what == "add":
-            damaged[at:at] = bytes(value % 40)
-        else:
-            damaged[at : at + 4] = struct.pack("<I", value)
-    tracemalloc.start()
-    try:
-        out = codec.decode(codec.unpack(bytes(damaged), LAYOUT), LAYOUT)
-        assert out.shape == (D,)
-    except WireError:
-        pass
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak < 200_000

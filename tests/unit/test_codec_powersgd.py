@@ -5,19 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom.compression.codecs import (
-    PowerSGD,
-)
+from fedloom.compression.codecs import PowerSGD
 from fedloom.core.layout import Layout
 from fedloom.errors import DataError
-from support.codec_cases import (
-    LAYOUT,
-    D,
-    draws,
-    encode,
-    normal,
-    through,
-)
+from support.codec_cases import LAYOUT, D, draws, encode, normal, through
 
 
 def low_rank(rank, scale=1.0):

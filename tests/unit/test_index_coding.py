@@ -6,21 +6,12 @@ import struct
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.compression.codecs import (
-    golomb_rice as rice,
-)
-from fedloom.compression.codecs import (
-    index_coding as indices,
-)
+from fedloom.compression.codecs import index_coding as indices
 from fedloom.compression.codecs.index_coding import Coding
 from fedloom.errors import WireError
-from support.codec_cases import (
-    draws,
-)
 
 GOLDEN = [  # (d, set, coding, r, block)
     (6, [1, 5], Coding.VARINT, 0, "0103"),
@@ -43,11 +34,6 @@ def test_index_blocks_of_the_specification(d, held, coding, r, block):
     assert written.hex() == block
     read = indices.read(np.frombuffer(written, np.uint8), coding, d, len(held))
     assert read.tolist() == held
-
-
-def test_rice_takes_the_parameter_of_least_length():
-    for held, d, r in (([1, 5], 6, 1), ([1, 4], 6, 0), ([3, 17, 18, 500, 999], 1000, 7)):
-        assert rice.length(indices._less(np.array(held)))[0] == r, d
 
 
 @st.composite
@@ -93,21 +79,6 @@ def test_every_coding_gives_the_set_again_and_the_shortest_is_taken(case):
     assert plan.nbytes == min(sizes)
 
 
-def test_long_rice_blocks_are_read_in_windows(monkeypatch):
-    monkeypatch.setattr(rice, "_WINDOW", 8)
-    random = np.random.default_rng(1)
-    for share in (0.01, 0.1, 0.4):
-        index = np.flatnonzero(random.random(20_000) < share)
-        r, _ = rice.length(indices._less(index))
-        block = indices.write(index, 20_000, indices.Plan(Coding.RICE, r, 0))
-        again = indices.read(np.frombuffer(block, np.uint8), Coding.RICE, 20_000, len(index))
-        assert np.array_equal(again, index)
-    lonely = np.array([700, 19_999])  # codes of hundreds of bits
-    block = indices.write(lonely, 20_000, indices.Plan(Coding.RICE, 4, 0))
-    read = indices.read(np.frombuffer(block, np.uint8), Coding.RICE, 20_000, 2)
-    assert read.tolist() == [700, 19_999]
-
-
 def test_a_varint_has_a_byte_for_every_seven_bits():
     edges = [0, 1, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**28 - 1, 2**28, 2**32 - 2]
     for less in edges:
@@ -130,15 +101,6 @@ def test_a_rice_parameter_has_at_most_31_bits():
     block = np.frombuffer(bytes([32]) + bytes(5), np.uint8)
     with pytest.raises(WireError, match="at most 31"):
         indices.read(block, Coding.RICE, 2**32 - 1, 1)
-
-
-def test_top_one_percent_of_a_network_costs_what_golomb_and_rice_promise():
-    d, k = 582_026, 5_820
-    index = torch.randperm(d, generator=draws())[:k].sort().values.numpy()
-    plan = indices.plan(index, d)
-    assert plan.coding == Coding.RICE and plan.r == 6
-    assert plan.nbytes == pytest.approx(5_899, rel=0.01)
-    assert len(indices.write(index, d)) == plan.nbytes
 
 
 @pytest.mark.parametrize(
