@@ -38,15 +38,6 @@ def again(folder, index, **options):
     return memory
 
 
-def test_rows_come_back_with_their_bits(tmp_path):
-    memory = ClientMemory(tmp_path)
-    memory.put({i: row(i) for i in range(5)})
-    other = again(tmp_path, commit(memory))
-    assert len(other) == 5
-    got = other.get([4, 0, 9])
-    assert got.keys() == {4, 0} and all(same(got[i], row(i)) for i in got)
-
-
 def test_the_last_participation_is_known_without_a_row(tmp_path, monkeypatch):
     memory = ClientMemory(tmp_path)
     memory.put({i: row(i, version=i) for i in range(3)})
@@ -87,15 +78,6 @@ def test_a_flush_writes_only_what_changed(tmp_path):
     before = sorted(tmp_path.iterdir())
     commit(memory)  # nothing changed: nothing is written
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_segments_are_never_written_again(tmp_path):
-    memory, seen = ClientMemory(tmp_path), {}
-    for version in range(12):
-        memory.put({i: row(i, version) for i in (version % 5, 7)})
-        commit(memory)
-        for path in tmp_path.iterdir():
-            assert seen.setdefault(path.name, path.read_bytes()) == path.read_bytes()
 
 
 def test_an_old_index_stays_good_until_it_is_discarded(tmp_path):
@@ -169,33 +151,6 @@ def test_with_a_bound_changed_rows_are_written_before_they_are_many(tmp_path, mo
     assert len([*tmp_path.iterdir()]) == 1 and memory._bytes == 4 * SIZE
     memory.put({4: row(4)})
     assert len([*tmp_path.iterdir()]) == 1
-
-
-def test_many_rows_of_a_segment_open_it_once(tmp_path, monkeypatch):
-    memory = ClientMemory(tmp_path)
-    memory.put({i: row(i) for i in range(20)})
-    memory, opened = again(tmp_path, commit(memory)), []
-    real = client_state.safe_open
-    monkeypatch.setattr(
-        client_state, "safe_open", lambda path, **o: opened.append(path) or real(path, **o)
-    )
-    assert [*memory.get([9, 77, 3, 12])] == [9, 3, 12] and len(opened) == 1
-
-
-@pytest.mark.parametrize("bound", [0, 401, 1000, 10**9])
-def test_a_bound_keeps_rows_on_disk_and_loses_none(bound, tmp_path):
-    free, held = ClientMemory(), ClientMemory(tmp_path, bound)
-    draw = random.Random(2)
-    for version in range(30):
-        rows = {i: row(i, version) for i in draw.sample(range(12), 3)}
-        asked = draw.sample(range(12), 5)
-        a, b = free.get(asked), held.get(asked)
-        assert a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
-        free.put(rows)
-        held.put(rows)
-        assert held._bytes <= max(bound, 0) or bound == 10**9
-    other = again(tmp_path, commit(held))
-    assert all(same(other.get([i])[i], free.get([i])[i]) for i in range(12))
 
 
 SIZE = 2 * 50 * 4 + 8  # bytes of a row: two vectors and a number
@@ -346,13 +301,6 @@ def test_a_segment_of_the_first_version_is_checked_whole(tmp_path, monkeypatch):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match="not as it was written"):
         again(tmp_path, index)
-
-
-def test_ten_thousand_clients_cost_nothing_before_they_take_part(tmp_path):
-    memory = ClientMemory(tmp_path / "memory")
-    assert memory.get(range(10_000)) == {} and len(memory) == 0
-    memory.flush()
-    assert not (tmp_path / "memory").exists()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, OSError])

@@ -56,8 +56,10 @@ def test_a_manifest_that_was_cut_or_moved_is_seen(folder):
         with pytest.raises(CheckpointError, match=r"manifest\.json"):
             read_manifest(folder)
     path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match="is of round 12"):
-        read_manifest(folder.rename(folder.with_name("00000013")))
+    for name in ("00000011", "00000013"):
+        folder = folder.rename(folder.with_name(name))
+        with pytest.raises(CheckpointError, match="is of round 12"):
+            read_manifest(folder)
 
 
 def test_a_manifest_of_before_there_were_checksums_is_read(folder):
@@ -80,12 +82,6 @@ def test_a_checksum_is_of_the_sorted_content(folder):
         path.write_text(json.dumps({"format": kind, **CONTENT}))
         with pytest.raises(CheckpointError, match="does not have the checksum"):
             read_manifest(folder)
-
-
-@pytest.mark.parametrize("name", ["00000011", "00000013"])
-def test_a_manifest_belongs_to_its_round(folder, name):
-    with pytest.raises(CheckpointError, match="is of round 12"):
-        read_manifest(folder.rename(folder.with_name(name)))
 
 
 @pytest.mark.parametrize(
