@@ -246,13 +246,6 @@ def test_the_drawn_lines_are_the_means_in_per_cent(tmp_path: Path) -> None:
     assert set(map(tuple, colours.values())) == {tuple(look[g.key].colour for g in groups)}
 
 
-def test_styles_stay_different_for_many_groups(tmp_path: Path) -> None:
-    lines = [f"lr = {k}" for k in range(20)]
-    paths = [fake_run(tmp_path / line, [0.5], config=line) for line in lines]
-    look = styles(group_runs(map(load_run, paths)))
-    assert len(set(look.values())) == 20
-
-
 def test_each_different_partition_is_drawn_once(tmp_path: Path) -> None:
     other = {"counts": [[3, 0], [0, 4]], "sizes": [3, 4], "class_names": ["x"]}
     paths = [
