@@ -7,21 +7,10 @@ from typing import Any
 import pytest
 
 from fedloom import FedAvg, LocalSGD
-from fedloom.algorithms import (
-    FedACG,
-    FedSMOO,
-    diloco,
-    fedadagrad,
-    fedadam,
-    fedams,
-    fedavgm,
-    fedyogi,
-)
+from fedloom.algorithms import diloco, fedadagrad, fedadam, fedams, fedavgm, fedyogi
 from fedloom.algorithms.more.diloco import DiLoCoSteps
 from fedloom.config import resolve
-from fedloom.errors import CompositionError, ConfigError
-from fedloom.objectives import CrossEntropy
-from fedloom.plan import Plan
+from fedloom.errors import ConfigError
 from fedloom.wrappers import (
     Average,
     Lookahead,
@@ -93,38 +82,6 @@ def test_a_configuration_says_what_the_server_does() -> None:
     assert config.values["label"] == "FedAvg + momentum"
     assert "[server]" in config.to_toml()
     assert "server" not in resolve("digits").values
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (["server=adma"], ["command line", "unknown server 'adma'", "did you mean 'adam'"]),
-        (["server=adam", "server.lrr=1"], ["server 'adam' has no key 'lrr'", "did you mean 'lr'"]),
-        (["server=adam", "server.lr=-1"], ["command line: server.lr", "(0, inf)", "-1"]),
-        (["server=lookahead", "server.lam=1"], ["server.lam", "[0, 1)"]),
-        (["server=lookahead", "server.inner=1"], ["has no key 'inner'"]),
-        (["server=amsgrad", "server.eps=0"], ["[server]", "eps = 0 and start = 0"]),
-        (["server.lr=1"], ["server.name is missing", "average, momentum"]),
-        (["local.sam=-0.1"], ["local.sam", "[0, inf)"]),
-    ],
-)
-def test_what_is_no_server_is_one_line(changes: list[str], words: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        algorithm(*changes)
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_what_has_no_meaning_names_both_parts() -> None:
-    with pytest.raises(CompositionError, match="server=adam and FedACG: its clients start along"):
-        Plan(with_server(FedACG(), "adam", {}), CrossEntropy())
-    with pytest.raises(CompositionError, match="server=lookahead and FedACG: its clients start"):
-        Plan(with_server(FedACG(), "lookahead", {}), CrossEntropy())
-    experiment = resolve("digits", ["algorithm=fedsmoo", "local.sam=0.1"]).experiment()
-    with pytest.raises(CompositionError, match=r"local\.sam and FedSMOO: it perturbs"):
-        experiment.plan()
-    assert experiment.algorithm == FedSMOO()
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,6 @@ def test_each_leaves_by_itself_with_the_probability():
     assert abs(variance - 2.1) < 0.4
 
 
-def test_drawn_anew_the_set_forgets_who_was_there():
-    one = cohorts(20, 1, active=10, every=1, replace=None)
-    stays = [len(set(one.present(t)) & set(one.present(t + 1))) for t in range(1000)]
-    # hypergeometric: mean 5, variance 10/4 * 10/19
-    assert abs(sum(stays) / 1000 - 5) < 4.5 * math.sqrt(2.5 * 10 / 19 / 1000)
-
-
 def test_where_few_are_outside_the_others_stay():
     one = cohorts(10, 1, active=8, every=1, replace=1.0)
     for t in range(20):
@@ -102,13 +95,6 @@ def test_any_round_can_be_asked_for_first():
     assert [backward.of(t) for t in range(950, -1, -50)] == rows[::-1]
     assert cohorts(seed=5).of(950) == rows[-1]
     assert cohorts(seed=6).of(950) != rows[-1]
-
-
-def test_bernoulli_draws_among_those_who_are_there():
-    one = cohorts(40, 0.5, sampling="bernoulli", active=10, every=1)
-    for t in range(200):
-        assert set(one.of(t)) <= set(one.present(t))
-    assert abs(sum(len(one.of(t)) for t in range(200)) / 200 - 5) < 0.6
 
 
 def test_who_has_just_left_is_forgotten_if_that_is_asked_for():
