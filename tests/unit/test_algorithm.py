@@ -188,19 +188,7 @@ def test_server_optimisers_nest():
         torch.testing.assert_close(srv.x, x, rtol=0, atol=1e-14)
 
 
-def test_scaffold_only_counts_who_answered():
-    srv = Scaffold(server_lr=0.5).server_init(X, None)
-    out = Scaffold(server_lr=0.5).server_step(srv, rec(delta=Y, dc=X), Round(0, 0.25, 0.1))
-    assert torch.equal(out.x, X + 0.5 * Y) and torch.equal(out.c, 0.25 * X)
-
-
 # ----------------------------------------------------------------------------------------- the zoo
-def test_every_entry_can_be_made_by_name():
-    for name in ALGORITHMS:
-        assert isinstance(make_algorithm(name), Algorithm)
-        assert ALGORITHMS.label(name)
-        defaults = {o.name: o.default for o in options(name)}
-        assert make_algorithm(name, **defaults) == make_algorithm(name)
 
 
 USUAL = {  # the hyper-parameters that the pages of the methods name
@@ -304,9 +292,3 @@ def test_unknown_names_and_options_come_with_a_suggestion():
         make_algorithm("fedacg", lam="high")
     with pytest.raises(ConfigError, match=r"lam must be in \[0, 1\), got 1.5"):
         make_algorithm("fedacg", lam=1.5)
-
-
-def test_options_are_those_of_the_parts():
-    known = {o.name: o for o in options("fedavgm")}
-    assert known["beta"].allowed == "in [0, 1)" and known["server_lr"].allowed == "in (0, inf)"
-    assert {o.name for o in options("scaffold")} == {"server_lr", "option"}

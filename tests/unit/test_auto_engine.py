@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import random
@@ -438,13 +437,6 @@ def test_under_an_asynchronous_clock_a_run_has_the_bits_of_its_family(buffer, fa
     assert exp.taken == f"auto+{family}"
 
 
-def test_a_changed_copy_of_an_experiment_that_ran_chooses_anew():
-    one = Experiment(algorithm=FedAvg(), model=mlp(), data=MANY, rounds=1, cohort=5, device="cpu")
-    assert one.build().engine.text == "auto+serial"
-    more = dataclasses.replace(one, cohort=1.0)
-    assert more.build().engine.text == "auto+vectorised:24"
-
-
 def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
     """One object, which resumes runs of two families one after the other, and then begins anew."""
     for name in ("serial", "vectorised:4"):
@@ -549,13 +541,6 @@ def test_a_dry_run_says_how_many_clients_at_once_vectorised_takes():
     assert re.search(r"engine +vectorised:4 +cohorts of 4\n", said)
 
 
-def test_callbacks_see_every_round_once(monkeypatch):
-    rows: list[int] = []
-    Ways(monkeypatch, many=0.5)
-    run(12, on_round=lambda row: rows.append(row["round"]))
-    assert rows == list(range(1, 13))
-
-
 def test_an_interrupted_run_ends_its_processes(monkeypatch):
     ways = Ways(monkeypatch, many=0.5)
 
@@ -566,16 +551,6 @@ def test_an_interrupted_run_ends_its_processes(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(20, on_round=stop)
     assert ways.ways[-1] == "many" and ways.opened == 1 <= ways.closed
-
-
-def test_choosing_leaves_the_run_as_it_would_have_been():
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    chosen = small(FAFED(), engine="auto", data=MANY, cohort=22, rounds=2)
-    one = chosen.run()
-    assert torch.equal(torch.get_rng_state(), state)
-    two = small(FAFED(), engine="vectorised:22", data=MANY, cohort=22, rounds=2).run()
-    assert torch.equal(one.state.x, two.state.x)
 
 
 # ---------------------------------------------------------------------- clients at once, by memory

@@ -38,12 +38,6 @@ def test_evaluations_apart_forget_at_the_same_pace(accuracies, apart):
     assert got == pytest.approx(want, abs=1e-12)
 
 
-def test_a_constant_stays_itself_and_the_first_value_is_its_own_mean():
-    curve = Curve(ema=0.9)
-    assert [curve.add(t, 0.7, 0, 0.0) for t in range(1, 20)] == pytest.approx([0.7] * 19)
-    assert Curve(ema=0.9).add(5, 0.3, 0, 0.0) == pytest.approx(0.3)
-
-
 @given(st.lists(st.floats(0, 1) | st.sampled_from([math.nan, math.inf]), max_size=30))
 def test_values_that_are_not_finite_count_nothing(found):
     curve = Curve(ema=0.9, target=0.0)

@@ -71,13 +71,6 @@ def curved() -> tuple[MeanLoss, torch.Tensor]:
     return loss, exact
 
 
-def test_a_product_is_the_whole_hessians(curved: tuple[MeanLoss, torch.Tensor]) -> None:
-    loss, exact = curved
-    v = torch.randn(loss.d, generator=DRAW, dtype=torch.float64)
-    torch.testing.assert_close(loss.product(v), exact @ v, rtol=0, atol=1e-12)
-    assert all(m.training for m in loss.module.modules()), "layers are as before"
-
-
 def test_top_eigenvalue_and_trace_are_the_whole_hessians(
     curved: tuple[MeanLoss, torch.Tensor],
 ) -> None:

@@ -68,13 +68,6 @@ def test_parameters_are_as_many_as_published(name):
     assert count(shapes(MODELS[name])) == published == layers
 
 
-def test_parameters_with_other_heads():
-    assert count(shapes(resnet18, 100)) == 11_220_132
-    assert count(shapes(resnet18, 200)) == 11_271_432
-    assert count(shapes(resnet18_fedsmoo, 100)) == 11_227_812
-    assert count(shapes(lstm_language_model, tied=True)) == 28_434_378
-
-
 @pytest.mark.parametrize(("build", "norm"), [(resnet18, 80), (resnet18_fedsmoo, 111.7)])
 def test_the_first_weights_of_the_resnets_have_the_length_that_was_measured(build, norm):
     x = torch.cat([p.detach().reshape(-1) for p in build().parameters()])
@@ -115,13 +108,6 @@ def test_the_small_resnet_is_cut_by_width_and_by_depth():
     assert kept in (("stem", "layer1"), ("stem", "layer1", "layer2"))
     half = Net(resnet8(norm="static_batch"))
     assert HeteroFL().view(None, half, 1 / 4, 0).held.numel() == pytest.approx(78_042 / 4, rel=0.1)
-
-
-def test_the_resnet_has_fedmlbs_six_blocks_and_512_features():
-    for build in (resnet18, resnet18_fedsmoo):
-        net = Net(build())
-        assert net.blocks == ("stem", "layer1", "layer2", "layer3", "layer4", "head")
-        assert net.features(net.init(), torch.randn(2, 3, 32, 32)).shape == (2, 512)
 
 
 def test_fiarses_network_is_the_independent_one():
@@ -318,11 +304,6 @@ def test_what_makes_no_network_is_refused_in_one_line(build, says):
 def test_a_text_that_is_too_long_is_refused():
     with pytest.raises(DataError, match=r"6 tokens .* 5 positions; give model.length = 6"):
         transformer_text(9, length=5, width=8)(torch.ones(1, 6, dtype=torch.int64))
-
-
-def test_running_statistics_are_refused_by_the_cut():
-    with pytest.raises(CompositionError, match="running statistics"):
-        HeteroFL().view(None, Net(resnet18(norm="batch")), 0.25, 0)
 
 
 # ---------------------------------------------------------------------------------------- the page

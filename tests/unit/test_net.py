@@ -83,14 +83,6 @@ def test_binding_shares_memory_and_follows_x(module):
     )
 
 
-def test_the_callers_module_is_left_alone(module):
-    before = copy.deepcopy(module.state_dict())
-    net = Net(module)
-    net.bind(net.init() + 1)
-    net.module(INPUTS)
-    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
-
-
 def test_buffers_are_a_second_vector_and_counters_go_back(module):
     net = Net(module)
     start = net.init_buffers()
@@ -195,11 +187,6 @@ def test_another_device_gets_buffers_of_its_own(module):
     net = Net(module).to("meta")
     assert net.device.type == net.buffers().device.type == "meta"
     assert {t.device.type for t in net.module.state_dict().values()} == {"meta"}
-
-
-def test_a_dtype_of_ones_own():
-    net = Net(nn.Linear(2, 1), torch.float64)
-    assert net.dtype == torch.float64 == net.init().dtype
 
 
 def test_what_cannot_be_trained_is_refused():

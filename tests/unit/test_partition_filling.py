@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data import dirichlet_interleaved, dirichlet_recycled, drawn, pathological
-from fedloom.data.partition.dirichlet_sampled import (
-    _log_dirichlet,
-)
+from fedloom.data.partition.dirichlet_sampled import _log_dirichlet
 from fedloom.errors import DataError
 
 ALPHAS = powers_of_ten(-6, 6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-import pytest
 import torch
 
 from fedloom.core.rng import generator, key, substream
@@ -43,11 +42,3 @@ def test_generators_are_fresh_and_leave_torchs_alone():
     a, b = (torch.rand(5, generator=generator(0, "x", 1)) for _ in range(2))
     assert torch.equal(a, b) and torch.equal(torch.rand(3), want)
     assert not torch.equal(a, torch.rand(5, generator=generator(0, "y", 1)))
-
-
-@pytest.mark.parametrize("purpose", ["batches", "cohort"])
-def test_draws_are_uniform(purpose):
-    draws = torch.cat([torch.rand(50, generator=generator(s, purpose)) for s in range(200)])
-    counts = torch.histc(draws, 10, 0, 1)
-    # chi square with 9 degrees of freedom: 27.9 is its 0.999 quantile
-    assert float(((counts - 1000).square() / 1000).sum()) < 27.9

@@ -113,16 +113,6 @@ def test_any_cut_gives_the_same_bits(arrived, edges, dtype):
     assert float(error.max()) < 40 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 64, 150])
-def test_what_is_left_are_complete_trees_for_the_ones_of_the_count(count):
-    stack = []
-    for place in range(count):
-        push(stack, 0, place, leaf(place))
-    assert [1 << level for level, _, _ in stack] == [
-        1 << b for b in reversed(range(8)) if count >> b & 1
-    ]
-
-
 def test_the_sum_of_seven_is_this_one():
     v = [leaf(n).delta for n in range(7)]
     want = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + v[6])
@@ -135,14 +125,6 @@ def test_what_has_no_delta_is_summed_too():
         push(stack, 0, place, rec(n=1.0, up=rec(m=m)))
     assert same(root(stack), rec(n=4.0, up=rec(m=torch.full((2,), 15.0))))
     assert [float(m[0]) for m in sent] == [1.0, 2.0, 4.0, 8.0]
-
-
-def test_order_would_show():
-    answers = [leaf(n) for n in range(40)]
-    line = answers[0].delta.clone()
-    for a in answers[1:]:
-        line += a.delta
-    assert not torch.equal(line, gathered(answers, []).delta)
 
 
 def test_means_are_weighted_for_delta_and_plain_for_the_rest():

@@ -164,9 +164,3 @@ def test_the_state_of_a_folder(tmp_path: Path) -> None:
     (folder / "summary.json").write_text("{")
     with pytest.raises(CheckpointError, match="remove the folder"):
         state_of(folder)
-
-
-def test_another_method_has_a_folder_of_its_own():
-    words = ["local.lr=0.05,0.1", "rounds=3"]
-    for more, name in ((["algorithm=fedacg"], "sweep-digits-fedacg"), ([], "sweep-digits")):
-        assert {t.folder.parent.name for t in plan("digits", [*words, *more])} == {name}
