@@ -110,15 +110,6 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(case: str, tmp_path: Any
     assert not unequal(finish(second.loop), serially(case, torch.float32))
 
 
-def test_the_mean_by_name_is_no_setting_of_its_own(tmp_path: Any) -> None:
-    plain, named = (experiment(algorithm=FedAvg(), aggregation=a) for a in (None, "mean"))
-    assert not unequal(run(plain), run(named))
-    plain.run(tmp_path / "run")
-    named.resume(tmp_path / "run")
-    with pytest.raises(Exception, match="aggregation differ"):
-        experiment(algorithm=FedAvg(), aggregation="median").resume(tmp_path / "run")
-
-
 def _with_statistics() -> dict[str, Any]:
     layers = torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)
     return {"model": torch.nn.Sequential(*layers), "data": clusters(sizes=[4, 8, 12, 8, 4])}

@@ -56,20 +56,6 @@ def test_values_and_gradients_are_the_modules(module, way):
     assert torch.equal(value, want) and torch.equal(got, gradient)
 
 
-def test_two_vectors_in_one_loss(module):
-    net, x, ref = Net(module).to("cpu"), Net(module).init(), Net(module).init() * 2
-    net.train(False)
-    handle = net.live(x)
-    with torch.no_grad():
-        again = net(handle, INPUTS)
-    gap = (net(handle, INPUTS) - net(ref, INPUTS)).square().sum()
-    alone = copy.deepcopy(net)
-    want = (alone(x, INPUTS) - alone(ref, INPUTS)).square().sum()
-    torch.testing.assert_close(gap, want)
-    assert gap.item() > 0
-    assert torch.equal(net(handle, INPUTS), again), "the bound weights must be put back"
-
-
 def test_binding_shares_memory_and_follows_x(module):
     net, x = Net(module), Net(module).init()
     net.train(False)

@@ -109,18 +109,6 @@ def test_interleaved_has_the_statistics_of_the_authors_code():
     )
 
 
-def test_pathological_sets_are_all_as_likely():
-    labels, seen = torch.arange(2000) % 4, {}
-    held = counts_of(pathological(2, 1000).split(labels, 0), labels)
-    # two samples a client: where it holds both classes, they name its set
-    both = held[(held > 0).sum(1) == 2] > 0
-    for row in both.tolist():
-        seen[tuple(row)] = seen.get(tuple(row), 0) + 1
-    n = len(both)
-    assert len(seen) == 6
-    assert all(abs(k / n - 1 / 6) < 4.5 * np.sqrt(5 / 36 / n) for k in seen.values())
-
-
 def test_drawn_samples_follow_the_law():
     """A class's count at a client is beta-binomial; every sample of a class is as likely."""
     alpha, each, labels = 0.5, 4, torch.tensor([0] * 5 + [1] * 15)

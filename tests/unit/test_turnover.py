@@ -52,20 +52,6 @@ def test_the_papers_numbers():
     assert all(len(stage) == 250 for stage in stages)
 
 
-@pytest.mark.parametrize("replace", [0.5, 0.1, None])
-def test_everybody_is_there_equally_often(replace):
-    population, stages = 20, 3000
-    one = cohorts(population, 1, active=8, every=1, replace=replace)
-    times = [0] * population
-    for t in range(stages):
-        for i in one.present(t):
-            times[i] += 1
-    # a stay is correlated over 2 / change stages: the variance grows by (2 - change) / change
-    change = (replace or 0.6) * 20 / 12
-    spread = math.sqrt(stages * 0.4 * 0.6 * (2 - change) / change) if change < 1 else 27
-    assert all(abs(n - 0.4 * stages) < 4.5 * spread for n in times)
-
-
 def test_each_leaves_by_itself_with_the_probability():
     population, stages = 40, 1500
     one = cohorts(population, 1, active=10, every=1, replace=0.3)
