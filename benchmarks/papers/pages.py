@@ -13,8 +13,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from evidence import aggregation, compression, submodels, zoo
-from evidence.page import Page
+import aggregation
+import compression
+import submodels
+import zoo
+from page import Page
 from study import RESULTS, STUDIES, Study
 
 from fedloom.errors import DataError, FedloomError, did_you_mean

@@ -7,13 +7,16 @@ where every new one goes.
 
 from __future__ import annotations
 
+import functools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.curves import crossing, whole_round
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.cli.method_costs import costs
+from fedloom.core.curves import crossing, last_tenth, whole_round
 from fedloom.papers import Entry, Protocol, Row
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.series import points, smoothed
@@ -261,6 +264,44 @@ class Study:
             for name, k in keys.items()
         }
         return {"curves": made}
+
+
+def late(line: Line) -> float:
+    """The mean of the last tenth of the evaluations that a line keeps, which verdicts are on."""
+    curve = points(line, "curve")
+    found = last_tenth([curve[t] for t in sorted(curve)])
+    return float(line["last"]["value"] if found is None else found)
+
+
+@functools.cache
+def vectors_before(algorithm: str) -> int:
+    """How many vectors of the model's length each client receives and sends before round 1: the
+    model, and what the method asks for there.
+
+    >>> vectors_before("fedavg"), vectors_before("stem"), vectors_before("fafed")
+    (0, 2, 3)
+    """
+    asked = costs(make_algorithm(algorithm)).probe
+    return len(asked) + 1 if asked else 0
+
+
+def sent_by(line: Line) -> Callable[[float], float]:
+    """Bytes up and down of all clients by the end of a round: first what all clients say before
+    round 1, in float32, then the same in every round.
+    """
+    algorithm = dict(c.split("=", 1) for c in line["changes"])["algorithm"]
+    recipe = RECIPES[line["recipe"]]()["data"]["partition"]
+    first = 0.0
+    if vectors := vectors_before(algorithm):
+        first = 4.0 * line["parameters"] * vectors * int(line.get("population", recipe["clients"]))
+    each = (float(line["bytes_up"] + line["bytes_down"]) - first) / line["rounds"]
+    return lambda round: first + round * each
+
+
+def by_bytes(line: Line) -> dict[float, float]:
+    """{bytes up and down of all clients until then: test accuracy} of a run."""
+    sent = sent_by(line)
+    return {sent(t): v for t, v in points(line, "curve").items()}
 
 
 def held_out(line: Line) -> float:

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.page import MISSING, per_cent, points_of
-from evidence.page import table as markdown
-from evidence.traffic import sent_by
-from study import LINES, RESULTS
+from page import MISSING, per_cent, points_of
+from page import table as markdown
+from study import LINES, RESULTS, by_bytes, sent_by
 
 from fedloom.cli.paper_pages import page as printed
 from fedloom.core.curves import at, at_equal
@@ -91,7 +90,12 @@ def equal_bytes(found: Table, lines: Sequence[Line]) -> list[Equal]:
         theirs = {s: by_bytes(line) for s, line in runs(rival).items() if s in own}
         both = {s: at_equal(own[s], curve) for s, curve in theirs.items()}
         equal[rival] = {s: pair for s, pair in both.items() if pair is not None}
-        ends[rival] = mean([at(_rounds(ours[s]), max(curve)) for s, curve in theirs.items()])
+        ends[rival] = mean(
+            [
+                at({sent_by(ours[s])(t): float(t) for t in points(ours[s], "curve")}, max(curve))
+                for s, curve in theirs.items()
+            ]
+        )
     gaps = {
         rival: paired(*({s: v[i] for s, v in pairs.items()} for i in (0, 1)))
         for rival, pairs in equal.items()
@@ -106,17 +110,6 @@ def equal_bytes(found: Table, lines: Sequence[Line]) -> list[Equal]:
 def _middles(pairs: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
     ours, theirs = (mean([pair[i] for pair in pairs.values()]) or 0.0 for i in (0, 1))
     return ours, theirs
-
-
-def _rounds(line: Line) -> dict[float, float]:
-    """{bytes up and down of all clients until then: round}."""
-    sent = sent_by(line, line["settings"]["algorithm.name"], int(line["population"]))
-    return {sent(t): float(t) for t in points(line, "curve")}
-
-
-def by_bytes(line: Line) -> dict[float, float]:
-    """{bytes up and down of all clients until then: test accuracy}."""
-    return dict(zip(_rounds(line), points(line, "curve").values(), strict=True))
 
 
 def equal_text(found: Table, lines: Sequence[Line]) -> list[str]:

@@ -8,8 +8,9 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..report.curve_data import mean
 from ..report.style import (
     HEIGHT,
     Picture,
@@ -26,11 +27,16 @@ from .entry import Protocol, Row, Wanted
 from .lines import Line, latest
 from .measure import METRICS, title
 from .published_tables import settings_of
-from .series import Series
+from .series import Band, Series
 from .table import Number, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _HISTOGRAM = "client_acc_pct"
 _BINS = 20
+Handles = dict[str, Any]  # what a legend names
 Own = dict[str, list[Line]]  # {row: its finished lines, one per seed}
 
 
@@ -105,24 +111,46 @@ def _curves(
     filled = []
     for panel, size in panels:
         curves = {key: one.band(lines, size) for key, lines in panel.lines.items()}
-        if known := {key: curve for key, curve in curves.items() if curve}:
-            filled.append((panel.title, known))
+        if any(curves.values()):
+            filled.append((panel.title, curves))
     if not filled:
         return None
-    made, axes = _grid(len(filled))
-    handles: dict[str, Any] = {}
-    for place, (name, known) in zip(axes, filled, strict=True):
-        for key, points in known.items():
-            x, mean, low, high = zip(*points, strict=True)
-            handles[key] = line_with_band(place, x, mean, low, high, look[key])
-        plain(place, "round", one.words if is_first(place) else "")
+    made, axes, drawn = curves_side_by_side(filled, look, "round", one.words)
+    for place in axes:
         place.xaxis.get_major_locator().set_params(integer=True, nbins=5)
-        named(place, name)
-    _legend(made, found.plan.rows, handles)
-    alt = f"{one.words} by round: {len(filled)} panel(s), {len(handles)} row(s)."
+    handles = _legend(made, found.plan.rows, drawn)
+    alt = f"{one.words} by round: {len(filled)} panel(s), {handles} row(s)."
     return Picture(
         _file(found, one.name or one.column), f"{found.entry.id}: {one.words}", alt, made
     )
+
+
+def curves_side_by_side(
+    grid: Sequence[tuple[str, Mapping[str, Band]]],
+    look: Mapping[str, Style],
+    x: str,
+    y: str | Sequence[str],
+    across: int = 3,
+    shared: bool = False,
+) -> tuple[Figure, list[Axes], list[Handles]]:
+    """Draw curves with their bands, {name: curve} in each panel; empty ones are left out.
+
+    look: each name's style; x, y: words for the axes, y of all or of each row; shared: the panels
+    of a row have one vertical scale. Returns the figure, its axes, and of each panel {name: line}; a legend is the caller's.
+    """
+    made, axes = panels(len(grid), 3.6, 2.8 if len(grid) > 1 else HEIGHT, across, shared and "row")
+    drawn: list[Handles] = []
+    for n, (place, (words, curves)) in enumerate(zip(axes, grid, strict=True)):
+        handles = {}
+        for name, points in curves.items():
+            if points:
+                columns = zip(*points, strict=True)
+                handles[name] = line_with_band(place, *columns, look[name])
+        drawn.append(handles)
+        high = y if isinstance(y, str) else y[n // across]
+        plain(place, x, high if is_first(place) else "")
+        named(place, words)
+    return made, axes, drawn
 
 
 # -------------------------------------------------------------------------------------- the clients
@@ -138,23 +166,38 @@ def _histograms(found: Table, owns: Mapping[str, Own], look: Mapping[str, Style]
             filled.append((_words(found, protocol), known))
     if not filled:
         return None
-    made, axes = _grid(len(filled))
-    handles: dict[str, Any] = {}
-    for place, (name, known) in zip(axes, filled, strict=True):
+    made, drawn = histograms(filled, look, "accuracy of a client, %", "% of clients")
+    handles = _legend(made, found.plan.rows, drawn)
+    alt = f"Histograms of the clients' accuracy: {len(filled)} panel(s), {handles} row(s)."
+    return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
+
+
+def histograms(
+    grid: Sequence[tuple[str, Mapping[str, Sequence[float]]]],
+    look: Mapping[str, Style],
+    x: str,
+    y: str,
+) -> tuple[Figure, list[Handles]]:
+    """Draw {name: values} as outlines of how many per cent of the values are where, in each panel
+    -> the figure, and of each panel {name: outline}.
+    """
+    made, axes = panels(len(grid), 3.6, 2.8 if len(grid) > 1 else HEIGHT, 3)
+    drawn: list[Handles] = []
+    for place, (words, known) in zip(axes, grid, strict=True):
         together = list(itertools.chain(*known.values()))
         low, high = min(together), max(max(together), min(together) + 1)
         edges = [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
-        for key, values in known.items():
+        handles = {}
+        for name, values in known.items():
             share = [100 / len(values)] * len(values)
-            kind = {"histtype": "step", "lw": 1.6, "ls": look[key].dash}
-            _, _, (handles[key], *_) = place.hist(
-                values, bins=edges, weights=share, color=look[key].colour, **kind
+            kind = {"histtype": "step", "lw": 1.6, "ls": look[name].dash}
+            _, _, (handles[name], *_) = place.hist(
+                values, bins=edges, weights=share, color=look[name].colour, **kind
             )
-        plain(place, "accuracy of a client, %", "% of clients" if is_first(place) else "")
-        named(place, name)
-    _legend(made, found.plan.rows, handles)
-    alt = f"Histograms of the clients' accuracy: {len(filled)} panel(s), {len(handles)} row(s)."
-    return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
+        drawn.append(handles)
+        plain(place, x, y if is_first(place) else "")
+        named(place, words)
+    return made, drawn
 
 
 # -------------------------------------------------------------------------------------- the numbers
@@ -178,46 +221,56 @@ def _numbers(found: Table, metric: str, at: str) -> Picture | None:
     if not by_protocol:
         return None
     rows = max(map(len, by_protocol.values()))
-    made, axes = panels(len(by_protocol), 4.2, 1.4 + 0.26 * rows, 2)
-    handles: dict[str, Any] = {}
-    for place, numbers in zip(axes, by_protocol.values(), strict=True):
-        handles |= _dots(place, numbers)
-        here = found.round_of(at, numbers[0].wanted.protocol)
-        plain(place, title(metric, at, here), "")
-        named(place, _words(found, numbers[0].wanted.protocol))
-    legend_below(made, [*handles.values()], [*handles])
+    grid = []
+    for numbers in by_protocol.values():
+        place = numbers[0].wanted.protocol
+        shown = [(n.wanted.row.name, [*n.values.values()], n.published) for n in numbers]
+        words = title(metric, at, found.round_of(at, place))
+        grid.append((_words(found, place), words, shown))
+    made = dots(grid)
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
     alt = f"{title(metric, at)}: {len(by_protocol)} panel(s), up to {rows} row(s)."
     return Picture(_file(found, name), f"{found.entry.id}: {title(metric, at)}", alt, made)
 
 
-def _dots(place: Any, numbers: Sequence[Number]) -> dict[str, Any]:
-    """The rows of one panel, the first at the top -> what the legend shows."""
-    handles: dict[str, Any] = {}
-    for y, n in enumerate(reversed(numbers)):
-        values = [v for v in n.values.values() if math.isfinite(v)]
-        (handles["here, each seed"],) = place.plot(
-            values, [y] * len(values), "o", color="#0072B2", alpha=0.35, ms=5, mew=0
-        )
-        (handles["here, mean"],) = place.plot([n.mean], [y], "|", color="#0072B2", ms=13, mew=2)
-        if n.published is not None:
-            (handles["paper"],) = place.plot(
-                [n.published], [y], "D", color="#D55E00", ms=5, mfc="none"
+Dots = Sequence[tuple[str, Sequence[float], float | None]]  # name, each seed's, the paper's
+
+
+def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
+    """Draw numbers in rows, the first at the top: each seed's, their mean, and what the paper
+    prints. grid: of each panel its title, words for its axis, and its rows.
+    """
+    most = max(len(rows) for _, _, rows in grid)
+    made, axes = panels(len(grid), 4.2, 1.4 + 0.26 * most, 2)
+    handles: Handles = {}
+    for place, (name, words, rows) in zip(axes, grid, strict=True):
+        for y, (_, values, published) in enumerate(reversed(rows)):
+            known = [v for v in values if math.isfinite(v)]
+            (handles["here, each seed"],) = place.plot(
+                known, [y] * len(known), "o", color="#0072B2", alpha=0.35, ms=5, mew=0
             )
-    place.set_yticks(range(len(numbers)), [n.wanted.row.name for n in reversed(numbers)])
-    place.set_ylim(-0.6, len(numbers) - 0.4)
-    return handles
+            (handles["here, mean"],) = place.plot(
+                mean(values), y, "|", color="#0072B2", ms=13, mew=2
+            )
+            if published is not None:
+                (handles["paper"],) = place.plot(
+                    published, y, "D", color="#D55E00", ms=5, mfc="none"
+                )
+        place.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)])
+        place.set_ylim(-0.6, len(rows) - 0.4)
+        plain(place, words, "")
+        named(place, name)
+    legend_below(made, [*handles.values()], [*handles])
+    return made
 
 
 # ------------------------------------------------------------------------------------------- common
-def _grid(count: int) -> tuple[Any, list[Any]]:
-    """Axes for curves or histograms: one as a report's, of several three in a row."""
-    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, 3)
-
-
-def _legend(made: Any, rows: Sequence[Row], handles: Mapping[str, Any]) -> None:
+def _legend(made: Figure, rows: Sequence[Row], drawn: Sequence[Handles]) -> int:
+    """Name the rows that were drawn -> how many."""
+    handles = {key: handle for panel in drawn for key, handle in panel.items()}
     shown = [row for row in rows if row.key in handles]
     legend_below(made, [handles[row.key] for row in shown], [row.name for row in shown])
+    return len(handles)
 
 
 def _file(found: Table, what: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..report.curve_data import mean
 from ..server.evaluation import Curve
 from .lines import Line
 
 EMA = 0.9  # of FedACG, per round
+Band = list[tuple[float, float, float, float]]  # x, mean, least and largest over the seeds
 
 
 def points(line: Line, name: str) -> dict[int, float]:
@@ -38,6 +40,19 @@ def roughness(curve: Mapping[int, float], window: int = 5) -> float | None:
     starts = range(len(values) - window + 1)
     middles = [math.fsum(values[a : a + window]) / window for a in starts]
     return mean([(values[a + window // 2] - m) ** 2 for a, m in zip(starts, middles, strict=True)])
+
+
+def band(curves: Sequence[Mapping[Any, float]]) -> Band:
+    """(x, mean, least, largest) of several seeds' curves {x: value}, where all of them have one;
+    empty curves do not count.
+
+    >>> band([{1: 0.0, 2: 1.0}, {2: 3.0}, {}])
+    [(2, 2.0, 1.0, 3.0)]
+    """
+    there = [curve for curve in curves if curve]
+    shared = sorted(set.intersection(*map(set, there))) if there else []
+    values = [(x, [curve[x] for curve in there]) for x in shared]
+    return [(x, math.fsum(v) / len(v), min(v), max(v)) for x, v in values]
 
 
 def share_of(size: str) -> float:
@@ -83,9 +98,6 @@ class Series:
         """{round: value}, as it is shown."""
         return smoothed(self.raw(line, size)) if self.average else self.raw(line, size)
 
-    def band(self, lines: Sequence[Line], size: str = "") -> list[tuple[int, float, float, float]]:
-        """(round, mean, least, largest) over the seeds, at the rounds that all of them have."""
-        curves = [curve for line in lines if (curve := self.of(line, size))]
-        shared = sorted(set.intersection(*map(set, curves))) if curves else []
-        values = [(t, [c[t] for c in curves]) for t in shared]
-        return [(t, math.fsum(v) / len(v), min(v), max(v)) for t, v in values]
+    def band(self, lines: Sequence[Line], size: str = "") -> Band:
+        """The seeds' curves together, see `band`."""
+        return band([self.of(line, size) for line in lines])

@@ -241,11 +241,22 @@ def compared(number: Number) -> dict[int, float]:
     return {s: v for s, v in values.items() if math.isfinite(v)}
 
 
-def _verdict(gap: Paired, metric: str) -> Verdict:
-    better = "below" if metric in LOWER else "above"
-    if gap.verdict == "undecided":
+def verdict_on(gap: Paired | None, lower: bool = False, noise: float | None = None) -> Verdict:
+    """Whether a difference is above zero, or with `lower` below: by its p, corrected if it is one
+    of several. noise: what tells one pair, which has no test, from zero; None: nothing does.
+
+    >>> verdict_on(Paired(0.02, 0.001, 3)), verdict_on(Paired(-0.02, 0.05, 3)), verdict_on(None)
+    ('holds', 'undecided', 'not measured')
+    >>> one = Paired(0.02, None, 1)
+    >>> verdict_on(one), verdict_on(one, lower=True, noise=0.01)
+    ('undecided', 'does not hold')
+    """
+    if gap is None:
+        return "not measured"
+    alone = gap.p is None and noise is not None
+    if abs(gap.mean) <= (noise or 0.0) if alone else gap.verdict == "undecided":
         return "undecided"
-    return "holds" if gap.verdict == better else "does not hold"
+    return "holds" if (gap.mean < 0) == lower else "does not hold"
 
 
 def _together(gaps: Gaps, wanted: int, rows: Mapping[str, Number]) -> tuple[Verdict, str]:
@@ -254,13 +265,13 @@ def _together(gaps: Gaps, wanted: int, rows: Mapping[str, Number]) -> tuple[Verd
     """
     if not gaps:
         return "not measured", "not measured"
-    metric = next(iter(rows.values())).wanted.metric
-    verdicts = [_verdict(gap, metric) for gap in gaps.values()]
+    lower = next(iter(rows.values())).wanted.metric in LOWER
+    verdicts = [verdict_on(gap, lower) for gap in gaps.values()]
     verdict = overall(verdicts)
     if verdict == "holds" and len(gaps) < wanted:
         verdict = "undecided"
     clear = verdicts.count("holds")
-    sign = -1 if metric in LOWER else 1
+    sign = -1 if lower else 1
     one, other = min(gaps, key=lambda pair: sign * gaps[pair].mean)
     gap = gaps[one, other]
     said = f"{clear} of {wanted} clear"
@@ -269,8 +280,8 @@ def _together(gaps: Gaps, wanted: int, rows: Mapping[str, Number]) -> tuple[Verd
     p = f"{gap.p_words}, {gap.n} seeds" if gap.p_words else "one seed, no test"
     ours, theirs = (mean(list(compared(rows[key]).values())) for key in (one, other))
     both = f"{one} {ours:.4g} less {other} {theirs:.4g}"
-    lower = " (lower is better)" if sign < 0 else ""
-    return verdict, f"{said}; hardest: {both} is {gap.mean:+.4g}{lower}, {p}"
+    better = " (lower is better)" if lower else ""
+    return verdict, f"{said}; hardest: {both} is {gap.mean:+.4g}{better}, {p}"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:

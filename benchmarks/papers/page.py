@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from fedloom.papers.lines import Line
+from fedloom.papers.table import Verdict
 from fedloom.report.curve_data import mean, sd
 from fedloom.report.statistics import Paired, shown
 from fedloom.report.style import png
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Verdict = Literal["yes", "no", "undecided", "not judged", "open"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-NOISE = 0.01  # of shares: below that two runs of one seed each are not told apart
+VERDICTS = (*get_args(Verdict), "not judged")
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,13 @@ class Plot:
 
 
 class Case(NamedTuple):
-    """One case of a claim: what of (empty for the only one), whether it was seen, and why."""
+    """One case of a claim: what of (empty for the only one), its verdict, and why.
+
+    verdict: of fedloom.papers.table, or "not judged" of rows that differ in another setting.
+    """
 
     of: str
-    verdict: Verdict
+    verdict: str
     numbers: str = ""
 
 
@@ -52,55 +55,14 @@ class Claim:
     def verdict(self) -> str:
         """One word if all cases say the same, else how many say what.
 
-        >>> one, two, three = Case("a", "yes"), Case("b", "no"), Case("c", "open")
-        >>> [Claim("", "", c).verdict for c in ([one], [one, two], [one, three], [three])]
-        ['yes', 'yes 1, no 1', 'yes 1, open 1', 'open']
+        >>> one, two = Case("a", "holds"), Case("b", "undecided")
+        >>> [Claim("", "", cases).verdict for cases in ([one], [two, one], [])]
+        ['holds', 'holds 1, undecided 1', 'not measured']
         """
         counts = Counter(case.verdict for case in self.cases)
         if len(counts) <= 1:
-            return next(iter(counts), "open")
+            return next(iter(counts), "not measured")
         return ", ".join(f"{word} {counts[word]}" for word in VERDICTS if counts[word])
-
-
-def said(seen: bool | None) -> Verdict:
-    """What can be counted: yes or no; open without numbers."""
-    return "open" if seen is None else "yes" if seen else "no"
-
-
-def clear(found: Paired, noise: float = NOISE) -> bool:
-    """Say whether a difference is told from zero: p below 0.05 by Student's t over the seeds, by
-    Holm's p if it is one of several. One seed has no test: then whether it is further away than
-    `noise`.
-    """
-    return abs(found.mean) > noise if found.p is None else found.verdict != "undecided"
-
-
-def judged(found: Paired | None, beside: float = 0.0, noise: float = NOISE) -> Verdict:
-    """Whether a difference is above a value; undecided where that may be chance (`clear`).
-
-    >>> judged(Paired(0.02, 0.001, 3)), judged(Paired(-0.02, 0.05, 3)), judged(None)
-    ('yes', 'undecided', 'open')
-    >>> judged(Paired(0.009, None, 1)), judged(Paired(-0.011, None, 1))
-    ('undecided', 'no')
-    >>> judged(Paired(0.02, 0.001, 3), beside=0.1)
-    'no'
-    """
-    if found is None:
-        return "open"
-    far = found.less(beside) if beside else found
-    return said(far.mean > 0) if clear(far, noise) else "undecided"
-
-
-def all_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """What several verdicts say together: no if one does, yes if all do.
-
-    >>> all_of(["yes", "no"]), all_of(["yes", "yes"]), all_of(["yes", "undecided"]), all_of([])
-    ('no', 'yes', 'undecided', 'open')
-    """
-    for word in ("no", "open", "not judged", "undecided"):
-        if word in verdicts:
-            return word
-    return "yes" if verdicts else "open"
 
 
 @dataclass(frozen=True)
@@ -149,15 +111,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) ->
 
 
 def claims_table(claims: Sequence[Claim], one_seed: bool = False) -> str:
-    """The claims, where they stand and whether they were seen, and below a list of the numbers that
-    say so. one_seed: the verdicts say what single runs did, and nothing was tested.
+    """The claims, where they stand and their verdicts, and below a list of the numbers that say so.
+    one_seed: the verdicts say what single runs did, and nothing was tested.
     """
     rows, numbers = [], []
     for claim in claims:
         rows.append([claim.says, claim.source, claim.verdict])
         known = [f"{c.of}: {c.numbers}" if c.of else c.numbers for c in claim.cases if c.numbers]
         numbers += [f"- *{claim.says}*: {'; '.join(known)}."] if known else []
-    seen = "seen in one run each" if one_seed else "seen here"
+    seen = "verdict in one run each" if one_seed else "verdict"
     return "\n".join([table(["claim", "where", seen], rows, texts=3), "", *numbers])
 
 
@@ -199,6 +161,19 @@ def tested(found: Paired | None) -> str:
     """
     p = "" if found is None else found.p_words
     return points_of(found) + (p and f", {p}")
+
+
+def reached_cell(rounds: Sequence[float | None], runs: Sequence[Line]) -> str:
+    """The mean of the rounds until a target, of the seeds that reached it, "63 (2/3)" if not all
+    did; of none how many rounds there were.
+    """
+    known = [t for t in rounds if t is not None]
+    if not runs:
+        return MISSING
+    if not known:
+        return f"{max(x['rounds'] for x in runs)}+"
+    text = f"{mean(known):.1f}".removesuffix(".0")
+    return text if len(known) == len(rounds) else f"{text} ({len(known)}/{len(rounds)})"
 
 
 def mib(n: float | None) -> str:

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from page import MISSING, Page, Plot, table
 from study import Study
 
 from fedloom.config import resolve
+from fedloom.papers.figures import curves_side_by_side
 from fedloom.papers.lines import Line
-from fedloom.papers.series import points
-from fedloom.report.style import numbered
-
-from .drawing import Axis, Panel, Trace, band, panels
-from .page import MISSING, Page, Plot, table
+from fedloom.papers.series import band, points
+from fedloom.report.style import legend_below, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,16 +31,15 @@ def _cell(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1f}"
 
 
-def _drawn(
-    panels_of: dict[str, dict[str, dict[float, float]]], across: str, log: bool = False
-) -> Figure:
+def _drawn(found: dict[str, dict[str, dict[float, float]]], x: str, log: bool = False) -> Figure:
     """A panel for each {title: {curve: {x: per cent}}}."""
-    grid = []
-    for title, curves in panels_of.items():
-        found = [(name, band([curve])) for name, curve in curves.items()]
-        traces = [Trace(n, b, numbered(i)) for i, (n, b) in enumerate(found) if b is not None]
-        grid.append(Panel(title, traces))
-    return panels(grid, Axis(across, log=log), Axis("test accuracy, %"), len(grid))
+    grid = [(title, {n: band([c]) for n, c in curves.items()}) for title, curves in found.items()]
+    look = {name: numbered(i) for _, curves in grid for i, name in enumerate(curves)}
+    made, axes, drawn = curves_side_by_side(grid, look, x, "test accuracy, %", 2, shared=True)
+    for place in axes:
+        place.set_xscale("log" if log else "linear")
+    legend_below(made, [*drawn[0].values()], [*drawn[0]])
+    return made
 
 
 def robust(study: Study, words: str) -> Page:

@@ -1,0 +1,371 @@
+"""compression.md: compressed runs on Fashion-MNIST, FedACG with FedPAQ, CFedAvg's MNIST network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from claims import Reader, claims
+from page import MISSING, Page, Plot, claims_table, mib, per_cent, table
+from study import Study, late
+
+from fedloom.core.curves import at
+from fedloom.papers.figures import curves_side_by_side
+from fedloom.papers.lines import Line
+from fedloom.papers.series import Band, band, points, roughness
+from fedloom.recipes import RECIPES
+from fedloom.report.curve_data import mean
+from fedloom.report.style import Style, legend_below
+from fedloom.report.tables import fixed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TABLES = ("p=1", "p=2", "p=5")
+PLAIN = "uncompressed"
+FEEDBACK = (PLAIN, "Top-k .9", "Top-k .99", "RD .9", "RD .99")
+LOOK: Mapping[str, Style] = {
+    PLAIN: Style("#000000", "-"),
+    "Top-k .9": Style("#0072B2", "-"),
+    "Top-k .99": Style("#0072B2", "--"),
+    "RD .9": Style("#D55E00", "-"),
+    "RD .99": Style("#D55E00", "--"),
+    "Top-k .99, no feedback": Style("#56B4E9", "-."),
+    "RD .99, no feedback": Style("#E69F00", "-."),
+    "‖Δ‖²": Style("#0072B2", "-"),
+    "‖e‖²": Style("#D55E00", "-"),
+    **{
+        f"{method}{more}": Style(colour, dash)
+        for method, colour in (("fedavg", "#0072B2"), ("fedacg", "#D55E00"))
+        for more, dash in (("", "-"), (", fedpaq 127", "--"), (", fedpaq 7", ":"))
+    },
+}
+WITHOUT = (PLAIN, "Top-k .99", "RD .99", "Top-k .99, no feedback", "RD .99, no feedback")
+BUDGETS = (0.5, 1.0, 2.0)  # model sizes that a client has sent
+BOTH = (10.0, 20.0, 60.0, 100.0)  # model sizes; a round without compression has two
+
+
+# --------------------------------------------------------------------------------------- the lines
+def share(changes: Sequence[str]) -> float:
+    """The share of the coordinates that a way sends.
+
+    >>> share(["compress=topk:0.01"]), share(["compress=none"])
+    (0.01, 1.0)
+    """
+    ways = [c.partition("=")[2] for c in changes if c.startswith("compress=")]
+    return float(ways[-1].partition(":")[2] or 1) if ways else 1.0
+
+
+def after(curve: Mapping[float, float], budget: float) -> float | None:
+    """A curve by models sent where a client has sent so many: on straight lines between
+    evaluations, and the end of a run that sends less in all; None before its first evaluation.
+
+    >>> after({2.0: 0.1, 10.0: 0.5}, 6.0), after({2.0: 0.1}, 60.0), after({2.0: 0.1}, 1.0)
+    (0.30000000000000004, 0.1, None)
+    """
+    return at(curve, min(budget, max(curve)))
+
+
+def sent(line: Line) -> float:
+    """What one answer really is, in models of float32: bytes with everything that goes with them,
+    the mean over all rounds and clients.
+    """
+    recipe = RECIPES[line["recipe"]]()
+    population, cohort = int(recipe["data"]["partition"]["clients"]), float(recipe["cohort"])
+    answers = round(cohort if cohort > 1 else population * cohort) * line["rounds"]
+    return float(line["bytes_up"] / (answers * 4 * line["parameters"]))
+
+
+def by_both_ways(line: Line) -> dict[float, float]:
+    """{model sizes that one client has sent and received, in true bytes: accuracy}."""
+    each = sent(line) * (1 + line["bytes_down"] / line["bytes_up"])
+    return {each * t: v for t, v in points(line, "curve").items()}
+
+
+def by_uplink(line: Line, true: bool) -> dict[float, float]:
+    """{model sizes that one client has sent: accuracy}: nominal (the kept share, CFedAvg's unit), or
+    true bytes; every round has the same share of the run's bytes.
+    """
+    each = sent(line) if true else share(line["changes"])
+    return {each * t: v for t, v in points(line, "curve").items()}
+
+
+def measured(line: Line, name: str) -> float | None:
+    """What claims compare: `late`, the `average` accuracy over the rounds, its `roughness`,
+    ‖e‖² over ‖Δ‖² at the `end`, the `growth` of ‖e‖², `uplink`: the accuracy after so many
+    models sent, nominal or true, or the `bytes` up.
+    """
+    name, _, where = name.partition("@")
+    curve = points(line, "curve")
+    if name == "uplink":
+        unit, models = where.split()
+        return after(by_uplink(line, unit == "true"), float(models))
+    if name == "end":
+        error, update = (fifth(points(line, f"{k}_square"), 1) for k in ("residual", "delta"))
+        return error / update if error is not None and update else None
+    if name == "growth":
+        error = points(line, "residual_square")
+        last, before = fifth(error, 1), fifth(error, 2)
+        return last / before if last is not None and before and len(error) >= 10 else None
+    kinds: dict[str, Callable[[], float | None]] = {
+        "late": lambda: late(line),
+        "average": lambda: mean([*curve.values()]),
+        "roughness": lambda: roughness(curve),
+        "bytes": lambda: float(line["bytes_up"]),
+    }
+    return kinds[name]()
+
+
+def fifth(curve: Mapping[int, float], number: int) -> float | None:
+    """The mean of a curve's last fifth (number 1) or the one before (2); None of nothing."""
+    values = [curve[t] for t in sorted(curve)]
+    size = max(1, len(values) // 5)
+    own = values[-number * size : len(values) - (number - 1) * size]
+    return math.fsum(own) / len(own) if own else None
+
+
+class Runs:
+    """The finished runs: of(table, row) is a line or None."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.there = [table for table in TABLES if study.there(table)]
+
+    def of(self, of: str, row: str) -> Line | None:
+        """The run of a row, if it is finished."""
+        return self.study.finished(of, row).get(0)
+
+    def each(self, rows: Sequence[str]) -> list[tuple[str, str, Line]]:
+        """(table, row, line) of these ways on Fashion-MNIST."""
+        found = [(p, way, self.of(p, way)) for p in TABLES for way in rows]
+        return [(p, way, line) for p, way, line in found if line]
+
+
+# -------------------------------------------------------------------------------------- the tables
+HEAD = ["last tenth", "less uncompressed", "last", "best", "EMA, last", "rounds to target"]
+HEAD += ["MiB to target", "MiB up", "MiB down", "model sizes an answer"]
+
+
+def _row(name: str, line: Line, plain: Line | None) -> list[str]:
+    less = "" if plain is None or plain is line else fixed(100 * (late(line) - late(plain)), 2, "+")
+    return [
+        name,
+        per_cent(late(line)),
+        less,
+        per_cent(line["last"]["value"]),
+        per_cent(line["best"]["value"]),
+        per_cent(line["last_ema"]),
+        line["rounds_to_target_text"] or MISSING,
+        mib(line["bytes_to_target"]),
+        mib(line["bytes_up"]),
+        mib(line["bytes_down"]),
+        f"{sent(line):.4f}",
+    ]
+
+
+def ways(runs: Runs, p: str) -> str:
+    """The ways of compression with so many classes per client."""
+    plain, found = runs.of(p, PLAIN), {w: runs.of(p, w) for w in runs.study.tables[p].rows}
+    rows = [[*_row(w, x, plain), f"{share(x['changes']):g}"] for w, x in found.items() if x]
+    return table(["way", *HEAD, "nominal"], rows)
+
+
+def named(runs: Runs, of: str, before: str = "") -> str:
+    """The runs of another table, each beside the uncompressed one."""
+    rows = []
+    for row in runs.study.tables[of].rows:
+        plain = PLAIN if before else row.partition(",")[0]
+        if line := runs.of(of, row):
+            rows.append(_row(before + row, line, runs.of(of, plain)))
+    return table(["run", *HEAD], rows)
+
+
+def budgets(runs: Runs) -> str:
+    """Accuracy when a client has sent so many model sizes, nominal and true."""
+    head = ["p", "way", *(f"{b:g}, {u}" for u in ("nominal", "true") for b in BUDGETS)]
+    rows = []
+    for p, way, line in runs.each(FEEDBACK):
+        curves = [by_uplink(line, true) for true in (False, True)]
+        rows.append([p[2:], way, *(per_cent(after(c, b)) for c in curves for b in BUDGETS)])
+    return table(head, rows, texts=2)
+
+
+def both_ways(runs: Runs) -> str:
+    """Accuracy when a client has sent and received so many model sizes."""
+    rows = [
+        [p[2:], way, *(per_cent(after(by_both_ways(line), b)) for b in BOTH)]
+        for p, way, line in runs.each(FEEDBACK)
+    ]
+    return table(["p", "way", *(f"{b:g}" for b in BOTH)], rows, texts=2)
+
+
+# ------------------------------------------------------------------------------------- the pictures
+LATE = "Means of the last tenth of evaluations"
+Grid = list[tuple[str, dict[str, Band]]]
+
+
+def _curve(line: Line, key: str = "curve") -> Band:
+    """A run's curve; accuracies in per cent."""
+    return band([{t: (100 if key == "curve" else 1) * v for t, v in points(line, key).items()}])
+
+
+def _percent(curve: Mapping[float, float]) -> Band:
+    return band([{x: 100 * v for x, v in curve.items()}])
+
+
+def _drawn(
+    grid: Grid, x: str, y: str | Sequence[str], across: int, log: str = "", below: int = 0
+) -> Figure:
+    """Panels with one legend below. y: of all, or of each row; log: the axes with powers of ten, of
+    the panels from `below` on.
+    """
+    made, axes, drawn = curves_side_by_side(grid, LOOK, x, y, across, shared=True)
+    for place in axes[below:]:
+        place.set(**{f"{axis}scale": "log" for axis in log})
+    handles = {name: line for panel in drawn for name, line in panel.items()}
+    legend_below(made, [*handles.values()], [*handles])
+    return made
+
+
+def by_round(runs: Runs) -> list[str | Plot]:
+    """Accuracy and training loss by round, with feedback, and with and without."""
+    out: list[str | Plot] = []
+    for name, rows, says in (
+        ("rounds", FEEDBACK, "with error feedback (as in Figure 4)"),
+        ("feedback", WITHOUT, "with and without error feedback (as in Figure 7)"),
+    ):
+        if found := runs.each(rows):
+            last = "; ".join(f"{p}, {way} {per_cent(late(line))}" for p, way, line in found)
+            alt = f"Test accuracy and training loss by round, {says}. {LATE}: {last}"
+            grid: Grid = [
+                (f"{p}: {said}", {w: _curve(x, key) for q, w, x in found if q == p})
+                for key, said in (("curve", "accuracy"), ("train_loss", "training loss"))
+                for p in runs.there
+            ]
+            wide, ys = len(runs.there), ["test accuracy (%)", "training loss"]
+            draw = partial(_drawn, grid, "rounds", ys, wide, "y", wide)
+            out.append(Plot(f"compression-{name}", alt, draw))
+    return out
+
+
+def errors(runs: Runs) -> list[str | Plot]:
+    """The mean squared norms of update and error."""
+    grid: Grid = [
+        (
+            f"{p}: {way}",
+            {"‖Δ‖²": _curve(line, "delta_square"), "‖e‖²": _curve(line, "residual_square")},
+        )
+        for p, way, line in runs.each(FEEDBACK[1:])
+    ]
+    if not any(curve for _, curves in grid for curve in curves.values()):
+        return []
+    alt = "Mean squared norms of the clients' updates and of what feedback keeps, by round"
+    draw = partial(_drawn, grid, "rounds", "mean over the clients", 4, "y")
+    return [Plot("compression-errors", f"{alt} (as in Figure 9)", draw)]
+
+
+def uplink(runs: Runs) -> list[str | Plot]:
+    """Accuracy against what one client has sent, nominal and true."""
+    found = runs.each(FEEDBACK)
+    if not found:
+        return []
+    grid: Grid = [
+        (f"{p}: {said}", {w: _percent(by_uplink(x, true)) for q, w, x in found if q == p})
+        for true, said in ((False, "nominal"), (True, "true bytes"))
+        for p in runs.there
+    ]
+    words = "model sizes sent by a client"
+    draw = partial(_drawn, grid, words, "test accuracy (%)", len(runs.there), "x")
+    alt = "Test accuracy against the model sizes that a client has sent, nominal and in true bytes"
+    return [Plot("compression-uplink", f"{alt} (as in Figure 2, without its baseline)", draw)]
+
+
+def two(runs: Runs, of: str, alt: str) -> list[str | Plot]:
+    """The runs of another table by round, and by what a client has sent; nothing without a run."""
+    found = {row: x for row in runs.study.tables[of].rows if (x := runs.of(of, row))}
+    if not found:
+        return []
+    grid: Grid = [
+        ("by round", {row: _curve(x) for row, x in found.items()}),
+        ("by models sent by a client", {n: _percent(by_uplink(x, True)) for n, x in found.items()}),
+    ]
+    last = "; ".join(f"{row} {per_cent(late(x))}" for row, x in found.items())
+    draw = partial(_drawn, grid, "", "test accuracy (%)", 2, "x", 1)
+    return [Plot(f"compression-{of}", f"{alt}. {LATE}: {last}", draw)]
+
+
+# ----------------------------------------------------------------------------------------- the page
+def state(study: Study) -> str:
+    """What is there, and what is not."""
+    return study.state() + (
+        "\n- Not among the runs: Figure 2's baseline, FedAvg with one local step; p=10; CFedAvg's "
+        "experiments on CIFAR-10; further seeds."
+    )
+
+
+def make(study: Study, words: str) -> Page:
+    """The page."""
+    runs = Runs(study)
+    parts: list[str | Plot] = ["## What there is", state(study)]
+    if any(study.there(name) for name in study.tables):
+        reader = Reader(study, "p=5", measured, study.finished)
+        parts += ["## CFedAvg's and FedACG's claims"]
+        parts += [claims_table(claims(reader), one_seed=True), NOTE]
+    if runs.there:
+        parts += ["## Fashion-MNIST, 20 clients", LEGEND]
+        for p in runs.there:
+            classes = "1 class" if p == "p=1" else f"{p[2:]} classes"
+            parts += [f"### {p}: {classes} per client", ways(runs, p)]
+        parts += ["### By round", *by_round(runs)]
+        parts += ["### At equal bytes, both ways", BOTH_WAYS, both_ways(runs)]
+        parts += ["### At equal uplink", UPLINK, budgets(runs), *uplink(runs)]
+        if norms := errors(runs):
+            parts += ["### Error norms", *norms]
+    if study.there("fedpaq"):
+        alt = "Test accuracy of FedAvg and FedACG with FedPAQ by round and by models sent"
+        parts += ["## FedACG with FedPAQ", FEDPAQ, named(runs, "fedpaq"), *two(runs, "fedpaq", alt)]
+    if study.there("mnist"):
+        alt = "Test accuracy on MNIST by round and by what a client has sent"
+        parts += ["## MNIST, CFedAvg's network", MNIST, named(runs, "mnist", "mnist p=1, ")]
+        parts += two(runs, "mnist", alt)
+    return Page("compression", words, parts)
+
+
+NOTE = (
+    "One seed: nothing here is tested, and a verdict says what single runs did. Judged on the "
+    "mean of the last tenth of the evaluations that the lines keep, unless said otherwise; what "
+    "differs by less than a point is *undecided*. *Within two points* stands for *almost the "
+    "same*, and is undecided where a run's last value is more than two points from its own moving "
+    "average. Counted ratios and orders are compared as they are. Roughness: mean of "
+    "(a_t - m_t)^2 in squared points, m_t the centred mean of five evaluations, five rounds apart. "
+    "Growing: the mean of ‖e‖² over the last fifth of the rounds is more than a twentieth above "
+    "that over the fifth before. *Failed*: less than half of the uncompressed run's accuracy."
+)
+LEGEND = (
+    "Accuracies in per cent on the whole test set. *Last tenth* is the mean of the last tenth of "
+    "the evaluations that the lines keep, three of 21; verdicts are on it. *EMA* is the debiased "
+    "moving average (0.9 per round), on which rounds to the target were read, every round. MiB "
+    "count all clients, *to target* up and down; *model sizes an answer*: true bytes of what one "
+    "client sends in a round, positions and headers included, over four times the number of "
+    "parameters."
+)
+BOTH_WAYS = (
+    "The accuracy where a client has sent and received so many models together, in true bytes; "
+    "between two evaluations on a straight line. Only the way up is compressed: a round costs 2 "
+    "models without compression, about 1.1 with Top-k .9 and RD .9, and 1.01 with Top-k .99 and "
+    "RD .99."
+)
+UPLINK = (
+    "The accuracy where a client has sent so many models; between two evaluations on a straight "
+    "line, of a run that sends less in all its end, and nothing before the first evaluation. "
+    "*Nominal*: the kept share of the coordinates, CFedAvg's unit, which counts no positions. "
+    "*True*: bytes, every round at the run's mean. Evaluations that the lines keep are five rounds "
+    "apart."
+)
+MNIST = "Of the seven evaluations that these lines keep, the last tenth is the last one."
+FEDPAQ = (
+    "100 clients, 5 a round, Dirichlet 0.3, 5 local epochs: FedACG's protocol. FedACG's Table 6 "
+    "(CIFAR-100, ResNet-18, 1,000 rounds) has FedAvg 47.83, FedPAQ 41.99, FedACG with FedPAQ 50.53."
+)
