@@ -270,7 +270,7 @@ def test_classes_are_not_numbered_by_what_one_site_has(tmp_path, sites):
     )
     config = resolve("digits", ["data.clients=3"])
     fed = folder(tmp_path, config, [20, 2, 30], classes=2)
-    with pytest.raises(DataError, match="client 1 has the 1 classes ward, and the roll says 2, so"):
+    with pytest.raises(DataError, match="client 1 has the 1 classes ward, and clients"):
         Place(fed.node(1), sites[1])
 
 

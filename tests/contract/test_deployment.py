@@ -222,7 +222,7 @@ def test_a_round_with_too_few_updates_is_drawn_again(name, tmp_path):
     is that of a simulation which asks the last cohorts, without the updates that did not come.
     """
     make = functools.partial(stateful, algorithm=make_algorithm(name), rounds=12, cohort=3)
-    engine, rows = FederationEngine(Away(make(), tmp_path), run="r", at_least=2, redraws=2), []
+    engine, rows = FederationEngine(Away(make(), tmp_path), run="r", min_updates=2, redraws=2), []
     given = make(on_round=lambda row: rows.append(engine.attendance.row))
     given.engine = engine
     ours = run(given)
@@ -266,7 +266,7 @@ def test_another_draw_waits_for_no_more_than_it_needs(tmp_path):
         return nodes({i: messages[i] for i in some}, seconds, enough)
 
     given = experiment(algorithm=FedAvg(), cohort=[[0, 1, 2, 3, 4]], rounds=1)
-    given.engine = FederationEngine(exchange, run="r", wanted=3, at_least=3, redraws=1)
+    given.engine = FederationEngine(exchange, run="r", wanted=3, min_updates=3, redraws=1)
     run(given)
     assert calls == [([0, 1, 2, 3, 4], 3), ([1, 2, 3, 4], 2)]
     row = given.engine.attendance.row

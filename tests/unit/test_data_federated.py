@@ -102,9 +102,9 @@ def test_the_data_of_one_client_know_all_clients():
     assert torch.equal(own.client(1)[0], small().client(1)[0]) and len(own.inputs) == 3
     assert own.test_inputs is None and len(own.client(0)[0]) == 0
     for roll, said in (
-        (Roll(torch.tensor([2, 4]), 4), "client 1 has 3 training samples, and the roll says 4"),
-        (Roll(torch.tensor([3]), 4), "the roll has 1 clients, and there are 2 lists"),
-        (Roll(torch.tensor([2, 3]), 2), "a label is 2, and the roll says that there are 2 classes"),
+        (Roll(torch.tensor([2, 4]), 4), "client 1 has 3 training samples, and the clients file"),
+        (Roll(torch.tensor([3]), 4), "clients.toml.* has 1 clients, and there are 2 lists"),
+        (Roll(torch.tensor([2, 3]), 2), "a label is 2, and the clients file .* 2 classes"),
     ):
         with pytest.raises(DataError, match=said):
             dataclasses.replace(own, roll=roll)

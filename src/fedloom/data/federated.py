@@ -23,6 +23,7 @@ from fedloom.errors import DataError
 
 LARGEST_TABLE = 1 << 28  # cells of label_counts()
 LONGEST_LIST = 1000  # names that a description holds
+_FILE = "the clients file (clients.toml)"  # which says what a Roll holds; or Python does
 
 
 class Roll(NamedTuple):
@@ -336,24 +337,24 @@ class FederatedData:
             raise DataError(f"about must be fit for JSON: {error}") from error
 
     def _validate_roll(self, roll: Roll) -> None:
-        """Whoever has samples here has as many as the roll says."""
+        """Whoever has samples here has as many as the clients file says."""
         here = self.clients.sizes
         if len(here) != len(roll.sizes):
             raise DataError(
-                f"the roll has {len(roll.sizes)} clients, and there are {len(here)} lists; give an "
+                f"{_FILE} has {len(roll.sizes)} clients, and there are {len(here)} lists; give an "
                 "empty list for each client whose samples are elsewhere"
             )
         wrong = ((here > 0) & (here != roll.sizes)).nonzero()
         if len(wrong):
             i = int(wrong[0])
             raise DataError(
-                f"client {i} has {int(here[i])} training samples, and the roll says "
+                f"client {i} has {int(here[i])} training samples, and {_FILE} says "
                 f"{int(roll.sizes[i])}; its weight in the mean would be wrong"
             )
         largest = -1 if self.targets.is_floating_point() else int(self.targets.max())
         if roll.classes is not None and largest >= roll.classes:
             raise DataError(
-                f"a label is {largest}, and the roll says that there are {roll.classes} classes, "
+                f"a label is {largest}, and {_FILE} says that there are {roll.classes} classes, "
                 f"numbered 0 to {roll.classes - 1}"
             )
 

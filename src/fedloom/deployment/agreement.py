@@ -48,7 +48,7 @@ class Agreement(BaseModel):
 
     @property
     def roll(self) -> Roll:
-        """The roll in the form that data have."""
+        """The clients in the form that data have."""
         return Roll(torch.tensor(self.examples), self.classes)
 
     def stand_in(self, raw: Raw | None = None) -> FederatedData:
@@ -182,7 +182,7 @@ def agree(sites: Sequence[Site], sums: Sequence[bytes]) -> Agreement:
                 "docs/data.md"
             )
         if not site.examples:
-            raise DataError(f"client {i} has no training examples; leave it out of the roll")
+            raise DataError(f"client {i} has no training examples; leave it out of clients.toml")
         if bool(site.class_names) != bool(first.class_names):
             raise DataError(
                 f"clients 0 and {i} do not both name their classes, or both number them; give "

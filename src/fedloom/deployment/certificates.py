@@ -121,7 +121,7 @@ def make_node_key(path: Path) -> str:
 
 
 def as_pem(line: str) -> bytes:
-    """A public key as Flower has it, from its line in the roll. Raises ConfigError."""
+    """A public key as Flower has it, from its line in clients.toml. Raises ConfigError."""
     check_library()
     from cryptography.hazmat.primitives import serialization
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..algorithm import ACCUMULATED, CHANGE, Trait
 from ..compression.link import LONGEST
+from ..core.hyper import renamed
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
@@ -55,16 +56,17 @@ class Asking(NamedTuple):
     first: int
 
 
+@renamed(at_least="min_updates", patience="max_failed_rounds")
 class FederationEngine:
     """Sends a round's broadcast to its cohort and reads what comes back.
 
     exchange: see above. deadline: seconds that it may take. run: the name of the run, which every
     message bears. kept: how many rounds were done at the oldest checkpoint to which the server may
     return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
-    all. at_least, redraws: a round with fewer updates is done again with another draw of its
+    all. min_updates, redraws: a round with fewer updates is done again with another draw of its
     clients, so often at most, and then changes nothing; of a private run no draw is repeated, for
-    its accounts count each. patience: the last of so many such rounds in a row ends the run with a
-    ClientError. tests: how many test examples each node has, on which
+    its accounts count each. max_failed_rounds: the last of so many such rounds in a row ends the
+    run with a ClientError. tests: how many test examples each node has, on which
     they measure the model; none: the server does. rehearsal: noise may be a
     simulation's, for nothing is released. Updates that are late, missing or wrong are left
     out of the means and listed in `refused`. The client states are at the nodes; the server knows
@@ -80,15 +82,15 @@ class FederationEngine:
         run: str = "",
         kept: Callable[[], int] = lambda: 0,
         wanted: int | None = None,
-        at_least: int = 1,
-        patience: int | None = None,
+        min_updates: int = 1,
+        max_failed_rounds: int | None = None,
         tests: Sequence[int] = (),
         rehearsal: bool = False,
         redraws: int = 0,
     ) -> None:
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
         self._wanted, self._tests, self._rehearsal = wanted, tests, rehearsal
-        self.attendance = Attendance(at_least, patience, redraws)
+        self.attendance = Attendance(min_updates, max_failed_rounds, redraws)
         self.refused: list[Refused] = []
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}

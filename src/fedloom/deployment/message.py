@@ -33,7 +33,7 @@ Name = Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028
 Square = Annotated[float, Field(ge=0)]
 # name@settings: of a run, and a hash of the settings that decide its numbers
 Run = Annotated[str, Field(max_length=80, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
-# what a site says of itself, and the server computes with: more must be in the roll
+# what a site says of itself, and the server computes with: more must be in clients.toml
 Examples = Annotated[int, Field(ge=0, le=10**9)]
 Classes = Annotated[int, Field(ge=0, le=1 << 24)]
 Type = Literal["float32", "float64", "int64"]

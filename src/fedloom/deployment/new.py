@@ -1,4 +1,4 @@
-"""Makes the folder of a federation: settings, roll, keys, certificates, app, services, runbook."""
+"""Makes the folder of a federation: settings, keys, certificates, app, services, runbook."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Place:
         self._run = run_of(fed, self._config)
         if self.client >= self._roll.population:
             raise ConfigError(
-                f"there is no client {self.client}: the roll has clients 0 to "
+                f"there is no client {self.client}: clients.toml has clients 0 to "
                 f"{self._roll.population - 1}"
             )
         if data is None or table is None:
@@ -175,7 +175,7 @@ class Place:
         population = self._roll.population
         if len(agreed.examples) != population:
             raise DataError(
-                f"the agreement has {len(agreed.examples)} clients, and the roll {population}"
+                f"the agreement has {len(agreed.examples)} clients, and clients.toml {population}"
             )
         there = agreed.examples[self.client]
         if there != self.examples:
@@ -189,8 +189,8 @@ class Place:
         here, there = self._own.class_names, self._roll.classes
         if here and there is not None and len(here) != there:
             raise DataError(
-                f"client {self.client} has the {len(here)} classes {', '.join(here[:10])}, and the "
-                f"roll says {there}, so they would be numbered otherwise than elsewhere; write "
+                f"client {self.client} has the {len(here)} classes {', '.join(here[:10])}, and "
+                f"clients.toml says {there}, so they would be numbered otherwise; write "
                 "data.class_names into run.toml at every place"
             )
 
@@ -219,7 +219,7 @@ class Place:
         if what == "evaluate" and self.settings.evaluate != "nodes":
             raise WireError("this site measures no models: its federation.evaluate is server")
         if what in ("join", "agree") and not must_join(self.settings, self._roll):
-            raise WireError("this site joins nothing: its roll and settings say all that is needed")
+            raise WireError("this site joins nothing: its clients.toml and settings say all")
 
     def _joined(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
         """What is here; and if it says so what all agreed on, which is then kept."""

@@ -62,7 +62,7 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
 
 
 def names_of(run: Run) -> list[str]:
-    """The clients' names, as the roll has them; nothing if it has none."""
+    """The clients' names, as clients.toml has them; nothing if it has none."""
     found = run.partition.get("client_names") or ()
     return [] if "every" in run.partition else list(map(str, found))
 

@@ -20,7 +20,7 @@ app = ServerApp()
 
 
 class GridTransport:
-    """Flower's grid. A node is the client of a roll whose key it has. news: a file that grows when
+    """Flower's grid. A node is the client whose key it has. news: a file that grows when
     messages were sent.
     """
 
