@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import struct
 import sys
-import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from fedloom.checks.tiny_federation import experiment, run
 from fedloom.cli.deploy import _alone
 from fedloom.cli.printing import summarise
 from fedloom.config import resolve
+from fedloom.deployment import children as children_module
 from fedloom.deployment import message_exchange as exchange_module
+from fedloom.deployment.children import Children, FlowerError, Program
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.folder import Folder, write_secret
 from fedloom.deployment.local_socket import joined
@@ -28,13 +31,13 @@ from fedloom.deployment.message_exchange import MessageExchange, Reply, Unreadab
 from fedloom.deployment.new import _make_folders
 from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.deployment.sites import run_of, settings_of
-from fedloom.deployment.supervisor import Supervisor
 from fedloom.errors import CheckpointError, CompositionError, ConfigError, DataError, WireError
 from fedloom.experiment.provenance import environment
 from fedloom.report import as_text, comparison, group_runs, load_run
 from fedloom.report.attendance import attendance
 from fedloom.report.recorded import targets
 from fedloom.storage.run_directory import RunDirectory
+from support.live import alive, until
 from support.places import PRIVATE, SMALL, Here, folder, site_file, table
 
 ZEROS = {"lost": False, "loss": 0.0, "gradients": 0, "passes": 0, "values": 0, "value_passes": 0}
@@ -383,22 +386,41 @@ def test_a_node_runs_once_in_a_folder(tmp_path):
         pass
 
 
-def test_a_keeper_goes_on_without_its_log_and_without_its_program(tmp_path, monkeypatch):
-    said = "import sys; print('x' * 200_000); print('Giving up'); sys.stdout.flush(); input()"
-    supervisor = Supervisor(
-        [sys.executable, "-c", said], tmp_path / "gone" / "log", os.environ, "Giving up"
-    )
-    supervisor._once()  # it heard the last line, though there is no folder for the log
-    lost = Supervisor([str(tmp_path / "nothing")], tmp_path / "log", os.environ)
-    monkeypatch.setattr("fedloom.deployment.supervisor._PAUSE", (0.01,))
-    thread = threading.Thread(target=lost.run)
-    thread.start()
-    end = time.monotonic() + 10
-    while lost.starts < 3 and time.monotonic() < end:
-        time.sleep(0.01)
-    lost.stop()
-    thread.join(5)
-    assert lost.starts >= 3 and "No such file" in lost._trouble
+def ended(said, log, gave_up="(?!)"):
+    """What is said when a program of Python ends, and how many seconds it took."""
+    began, words = time.monotonic(), [sys.executable, "-c", said]
+    with pytest.raises(FlowerError) as error, Children() as children:
+        children.start(Program(words, log, os.environ, gave_up))
+        while time.monotonic() < began + 20:
+            children.check()
+            time.sleep(0.01)
+    return str(error.value), time.monotonic() - began
+
+
+def test_a_program_that_ends_or_gives_up_ends_them_all(tmp_path, monkeypatch):
+    log, name = tmp_path / "log", re.escape(Path(sys.executable).name)
+    said, _ = ended("print('\\x1b[91mERROR\\x1b[0m: no key'); print('bye')", log)
+    assert re.fullmatch(rf"{name} ended \(ERROR: no key\); its words are in '{log}'", said)
+    stays = "import time; print('x' * 200_000); print('Giving up', flush=True); time.sleep(60)"
+    said, seconds = ended(stays, log, "Giving up")
+    assert re.fullmatch(f"{name} ended; its words are in .*", said) and seconds < 15
+    assert log.read_text().endswith("bye\n" + "x" * 200_000 + "\nGiving up\n")
+    with pytest.raises(FlowerError, match="nothing cannot be started: No such file"):
+        Children().start(Program([str(tmp_path / "nothing")], log, os.environ))
+    monkeypatch.setattr(children_module, "_LARGEST", 10)
+    assert "ended" in ended("print('new')", log)[0]
+    assert log.read_text() == "new\n" and "bye" in (tmp_path / "log.1").read_text()
+
+
+def test_what_does_not_end_is_ended_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(children_module, "_GRACE", 0.2)
+    stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    forks = f"import os; os.fork(); print(os.getpid(), flush=True); {stays}"
+    with Children() as children:
+        children.start(Program([sys.executable, "-c", forks], tmp_path / "log", os.environ))
+        while len(found := (tmp_path / "log").read_text().split()) < 2:
+            children.check()
+    until(lambda: not any(alive(int(pid)) for pid in found), "both have ended", 10)
 
 
 def test_a_runs_folder_has_no_token(monkeypatch):

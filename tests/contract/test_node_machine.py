@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import stat
 import subprocess
@@ -18,7 +17,9 @@ from packaging.specifiers import SpecifierSet
 from fedloom.cli.deploy import deploy_command
 from fedloom.config import resolve
 from fedloom.deployment import programs
+from fedloom.deployment.children import Children
 from fedloom.deployment.folder import write_secret
+from support.live import alive
 from support.places import SMALL, folder
 
 NODE = ["node", "--client", "0"]
@@ -49,8 +50,8 @@ def test_flower_s_port_at_a_node_has_a_secret_that_is_on_no_command_line(fed, tm
         for option in ("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile"):
             assert word(option).startswith(str(tmp_path / name))
         assert f"127.0.0.1:{word('--port')}" in executor.command
-        for supervisor in (executor, supernode):
-            said = " ".join([*supervisor.command, *supervisor._environment.values()]).encode()
+        for program in (executor, supernode):
+            said = " ".join([*program.command, *program.environment.values()]).encode()
             raw = secret.read_bytes()
             assert raw not in said and raw.hex().encode() not in said
         seen.append(secret.read_bytes())
@@ -66,7 +67,7 @@ def test_a_node_that_cannot_be_protected_is_refused(fed, monkeypatch):
 
     started = []
     monkeypatch.setattr(programs, "node", lambda fed, place, safe: started.append(safe) or [])
-    monkeypatch.setattr("fedloom.cli.deploy._until_stopped", lambda: None)
+    monkeypatch.setattr(Children, "wait", lambda children: None)
     trusting = CliRunner().invoke(deploy_command, [*NODE, str(fed.path), "--trust-local-accounts"])
     assert trusting.exit_code == 0 and "Ctrl-C ends" in trusting.output, trusting.output
     assert started == [False]
@@ -93,7 +94,7 @@ def test_a_node_that_trusts_its_machine_has_flower_s_own_executor(fed, tmp_path)
 # ------------------------------------------------------------------------------------ the processes
 FORKS = """
 import os, signal, sys, time
-from fedloom.deployment.supervisor import ended_with_parent
+from fedloom.deployment.children import ended_with_parent
 ends = ended_with_parent(signal.SIGKILL)
 late = sys.argv[1] == "late"
 if (child := os.fork()) == 0:
@@ -121,30 +122,29 @@ def test_a_process_ends_with_the_one_that_started_it():
         child = int(process.stdout.readline())
         process.kill()
     end = time.monotonic() + 10
-    while _alive(child) and time.monotonic() < end:
+    while alive(child) and time.monotonic() < end:
         time.sleep(0.02)
-    assert not _alive(child)
-
-
-def _alive(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
+    assert not alive(child)
 
 
 def test_nodes_reach_a_server_only_when_it_knows_their_keys(fed, monkeypatch):
     """A node that comes before is refused by Flower with `[code: 2004]`, as a stranger is."""
     order = []
-
-    class Kept:
-        def __init__(self, name):
-            self.run = lambda: order.append(name)
-            self.stop = lambda: None
-
-    monkeypatch.setattr(programs, "link", lambda fed: Kept("link"))
-    monkeypatch.setattr(programs, "proxy", lambda fed: Kept("proxy"))
-    monkeypatch.setattr(programs, "register", lambda fed: order.append("keys"))
-    monkeypatch.setattr("fedloom.cli.deploy._until_stopped", lambda: None)
+    monkeypatch.setattr(programs, "link", lambda fed: "link")
+    monkeypatch.setattr(programs, "proxy", lambda fed: "proxy")
+    monkeypatch.setattr(programs, "register", lambda fed, check: order.append("keys"))
+    monkeypatch.setattr(Children, "start", lambda children, program: order.append(program))
+    monkeypatch.setattr(Children, "wait", lambda children: None)
     done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
     assert done.exit_code == 0, done.output
-    assert order.index("keys") < order.index("proxy")
+    assert order == ["link", "keys", "proxy"]
+
+
+def test_the_command_ends_with_what_it_started(fed, monkeypatch):
+    """So that systemd, or a loop in a shell, starts all anew."""
+    away = programs.Program(["/bin/false"], fed.path / "log", {})
+    for name in ("link", "proxy"):
+        monkeypatch.setattr(programs, name, lambda fed: away)
+    monkeypatch.setattr(programs, "register", lambda fed, check: None)
+    done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
+    assert done.exit_code and "false ended; its words are in" in str(done.exception)

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+from fedloom.deployment.children import Children
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.local_socket import LocalSocket
 from fedloom.deployment.message import ANSWER, ASK, opened, sealed
@@ -35,9 +36,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         listening = LocalSocket(Path(folder) / "socket", lambda raw: wrong(raw, place.answer(raw)))
         threading.Thread(target=listening.serve, daemon=True).start()
-        executor, supernode = node(fed, Path(folder))
-        threading.Thread(target=executor.run, daemon=True).start()
-        supernode.run()
+        with Children() as children:
+            for program in node(fed, Path(folder)):
+                children.start(program)
+            children.wait()
 
 
 if __name__ == "__main__":

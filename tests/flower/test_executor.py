@@ -31,12 +31,13 @@ from flwr.supernode.runtime import run_clientapp
 
 from fedloom.config import resolve
 from fedloom.deployment.certificates import make_authority
+from fedloom.deployment.children import Children
 from fedloom.deployment.flower_app import client
 from fedloom.deployment.flower_app.executor import NAME, _answer_with_own_app
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.new import make
 from fedloom.deployment.programs import node
-from support.live import until
+from support.live import alive, until
 
 pytestmark = [pytest.mark.flower]
 WANTED = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]).SerializeToString()
@@ -44,8 +45,8 @@ TOKEN = re.compile(rb"[0-9a-f]{256}")
 
 
 @pytest.fixture
-def supervisors(tmp_path):
-    """What a node keeps running: its executor, and Flower's SuperNode."""
+def programs(tmp_path):
+    """What a node runs: its executor, and Flower's SuperNode."""
     fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
     (tmp_path / "place").mkdir(mode=0o700)
     return node(fed.node(0), tmp_path / "place")
@@ -77,14 +78,10 @@ def answering(command, certificates):
 
 
 @contextlib.contextmanager
-def running(supervisor):
-    thread = threading.Thread(target=supervisor.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        supervisor.stop()
-        thread.join()
+def running(program):
+    with Children() as children:
+        children.start(program)
+        yield children
 
 
 def said_anywhere() -> bytes:
@@ -94,12 +91,6 @@ def said_anywhere() -> bytes:
         with contextlib.suppress(OSError):
             found += Path(f"/proc/{pid}/cmdline").read_bytes()
     return found
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def first_child(parent: int, seconds: float) -> int:
@@ -124,8 +115,8 @@ def task_in(state):
     return number, status
 
 
-def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(supervisors, tmp_path):
-    executor, supernode = supervisors
+def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(programs, tmp_path):
+    executor, supernode = programs
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, where):
         number, status = task_in(state)
         open_to_all = ssl._create_unverified_context()
@@ -140,27 +131,27 @@ def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(superv
             until(lambda: status() != Status.PENDING, "the executor has the task", 60)
             token = tokens[number].token.encode() if number in tokens else b"0" * 256
             assert TOKEN.fullmatch(token) and token not in said_anywhere()
-    assert not executor.log.exists() or token.decode() not in executor.log.read_text()
+    assert token.decode() not in executor.log.read_text()
 
 
-def test_the_executor_asks_no_program_that_has_taken_the_port(supervisors, tmp_path):
+def test_the_executor_asks_no_program_that_has_taken_the_port(programs, tmp_path):
     """Another account may have it first, and would give it tasks with any app."""
-    executor, supernode = supervisors
+    executor, supernode = programs
     stranger = Folder(tmp_path / "stranger")
     make_authority(stranger, "127.0.0.1")
-    with answering(supernode.command, stranger) as (state, _), running(executor):
+    with answering(supernode.command, stranger) as (state, _), running(executor) as children:
         _, status = task_in(state)
-        asked = lambda: executor.starts > 1 or status() != Status.PENDING
         with pytest.raises(AssertionError, match="waited"):
-            until(asked, "it is asked", 8)
+            until(lambda: status() != Status.PENDING, "it is asked", 8)
+        children.check()
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the processes are found in /proc")
-def test_a_message_s_process_ends_with_the_executor(supervisors, tmp_path):
-    executor, supernode = supervisors
+def test_a_message_s_process_ends_with_the_executor(programs, tmp_path):
+    executor, supernode = programs
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, _):
         task_in(state)
-        with subprocess.Popen(executor.command, env=executor._environment) as process:
+        with subprocess.Popen(executor.command, env=executor.environment) as process:
             try:
                 child = first_child(process.pid, 60)
                 os.kill(child, signal.SIGSTOP)  # as one that waits for an answer, and hears nothing

@@ -19,10 +19,10 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedloom.deployment.certificates import make_authority, make_node_key
+from fedloom.deployment.children import Children, FlowerError
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.programs import GAVE_UP, begin
 from fedloom.deployment.programs import node as connection
-from fedloom.deployment.supervisor import Supervisor
 from support.live import live, until
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -64,11 +64,11 @@ def test_a_client_process_is_killed(federation, tmp_path):
     """The same message is sent again, and answered; or the update is missing."""
     number = federation.begin()
     federation.done(1)
-    federation.processes["node1"].send_signal(signal.SIGSTOP)  # so that its process must wait
+    federation.send("node1", signal.SIGSTOP)  # so that its process must wait
     until(lambda: federation.children("node1", "clientapp"), "client 1 is asked")
     for pid in federation.children("node1", "clientapp"):
         subprocess.run(["kill", "-9", str(pid)], check=False)
-    federation.processes["node1"].send_signal(signal.SIGCONT)
+    federation.send("node1", signal.SIGCONT)
     assert federation.finished(number) == "finished:completed"
     federation.equals_simulation(tmp_path / "alone")
 
@@ -87,10 +87,9 @@ def test_a_late_update_does_not_count(federation, tmp_path):
     """Its node is asked for an older state of the client in the next round, and has it."""
     number = federation.begin()
     federation.done(1)
-    node = federation.processes["node2"]
-    node.send_signal(signal.SIGSTOP)
+    federation.send("node2", signal.SIGSTOP)
     until(lambda: federation.missing(), "an update is missing")
-    node.send_signal(signal.SIGCONT)
+    federation.send("node2", signal.SIGCONT)
     ends_well(federation, number, tmp_path)
     assert (4, 2) not in federation.missing()
 
@@ -139,7 +138,7 @@ def test_the_servers_process_is_killed(federation, tmp_path):
 
 
 def test_flowers_server_is_killed(federation, tmp_path):
-    """It is started again, and so is every node that gave up."""
+    """The command ends, and its loop starts it again, as that of every node that gave up."""
     number = federation.begin()
     federation.done(2)
     for pid in federation.children("server", "flower-superlink"):
@@ -160,6 +159,21 @@ def _answers(federation):
     return True
 
 
+def test_flowers_programs_at_a_node_are_killed(federation, tmp_path):
+    """The node ends, and its loop starts it again."""
+    number = federation.begin()
+    federation.done(1)
+    for word in ("flower-supernode", "flower_app.executor"):
+        until(lambda word=word: federation.children("node1", word), f"{word} runs")
+        before = federation.children("node1", "deploy node")
+        for pid in federation.children("node1", word):
+            subprocess.run(["kill", "-9", str(pid)], check=False)
+        anew = lambda then=before: federation.children("node1", "deploy node") not in ([], then)
+        until(anew, "the node is started again")
+    assert federation.finished(number) == "finished:completed"
+    federation.equals_simulation(tmp_path / "alone")
+
+
 def test_strangers_are_refused(server, tmp_path):
     """Another key, no key, another authority, no TLS; and commands do not pass the gate."""
     place = tmp_path / "stranger"
@@ -174,7 +188,7 @@ def test_strangers_are_refused(server, tmp_path):
             "Failed to initialize the connection",
         ),
     ):
-        assert re.search(said, _words(Supervisor(command, log, stranger._environment)))
+        assert re.search(said, _words(stranger._replace(command=command, log=log)))
     make_authority(Folder(place, 0), "127.0.0.1")
     assert re.search(GAVE_UP, _words(connection(fed, tmp_path / "other")[1]))
 
@@ -189,10 +203,12 @@ def test_strangers_are_refused(server, tmp_path):
                 urllib.request.urlopen(where, b"", 20, context=trusted)
 
 
-def _words(supervisor):
+def _words(program):
     """What a program says until it ends, or says that it gives up."""
-    supervisor._once()
-    return supervisor.log.read_text()
+    with pytest.raises(FlowerError), Children() as children:
+        children.start(program)
+        children.wait()
+    return program.log.read_text()
 
 
 def _without(command, option):

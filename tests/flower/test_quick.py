@@ -20,11 +20,11 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
 
 from fedloom.config import resolve
 from fedloom.deployment import programs
+from fedloom.deployment.children import FlowerError
 from fedloom.deployment.flower_app import reverse_proxy as proxy_module
 from fedloom.deployment.flower_app import server
 from fedloom.deployment.flower_app.records import content, raw
 from fedloom.deployment.new import make
-from fedloom.deployment.programs import FlowerError
 from fedloom.errors import ConfigError
 from support.signed import key_of, signed
 

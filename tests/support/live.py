@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from fedloom.experiment.result import Result
 from .ranks import free_port
 from .without import Without
 
+# what restarts a command on the pages: for as long as it ends with an error
+LOOP = ("sh", "-c", 'until "$@"; do sleep 1; done', "loop")
 SMALL = ("data.clients=3", "cohort=3", "rounds=3", "model.hidden=[16]", "checkpoint.every_rounds=1")
 LONG = 240.0  # seconds for what takes 40 on a busy machine
 
@@ -43,10 +46,13 @@ class Live:
 
     # ------------------------------------------------------------------------------- processes
     def start(self, name: str, *words: object, before: Sequence[str] = ()) -> None:
-        """Start a command of fedloom; what it says goes to a file. before: what it is run by."""
+        """Start a command of fedloom, again and again; what it says goes to a file. before: what it
+        is run by.
+        """
+        command = [*before, *LOOP, sys.executable, *map(str, words)]
         with open(self.fed.path / f"{name}.out", "ab") as out:
             self.processes[name] = subprocess.Popen(
-                [*before, sys.executable, *map(str, words)], stdout=out, stderr=out
+                command, stdout=out, stderr=out, start_new_session=True
             )
 
     def server(self) -> None:
@@ -67,15 +73,21 @@ class Live:
     def said(self, name: str) -> str:
         return (self.fed.path / f"{name}.out").read_text(errors="replace")
 
+    def send(self, name: str, number: int) -> None:
+        """Send a signal to a command that this started, and to its loop."""
+        os.killpg(self.processes[name].pid, number)
+
     def end(self, name: str, number: int = signal.SIGTERM) -> None:
-        """End a process that this started."""
+        """End a command that this started; what it started itself ends with it."""
+        below = self.children(name, "")
+        self.send(name, number)
         process = self.processes.pop(name)
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(40)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        process.wait(40)
+        end = time.monotonic() + 40
+        while (left := [pid for pid in below if alive(pid)]) and time.monotonic() < end:
+            time.sleep(0.1)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
 
     def children(self, name: str, word: str) -> list[int]:
         """The processes below one of these whose command line or name has a word."""
@@ -177,6 +189,13 @@ def until(true: Any, what: str, seconds: float = LONG) -> None:
     while not true():
         assert time.monotonic() < end, f"waited {seconds:g} s until {what}"
         time.sleep(0.3)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and has not ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def _command(pid: int) -> str:

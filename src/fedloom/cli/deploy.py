@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import tempfile
 import threading
 import time
@@ -18,7 +17,6 @@ from fedloom.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.deployment.folder import Folder
-    from fedloom.deployment.supervisor import Supervisor
 
 _FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
 
@@ -112,17 +110,21 @@ def check_command(fed: Path) -> None:
 @deploy_command.command("server", short_help="Run the server's half, to which nodes connect.")
 @_FOLDER
 def server_command(fed: Path) -> None:
-    """Run the server's half: nodes connect to it, runs begin with `fedloom deploy run`."""
+    """Run the server's half: nodes connect to it, runs begin with `fedloom deploy run`.
+
+    It ends with an error when one of its programs has ended; systemd starts it again.
+    """
+    from fedloom.deployment.children import Children
     from fedloom.deployment.programs import link, proxy, register
 
     folder = _folder(fed)
-    first, second = link(folder), proxy(folder)
-    with _kept(first), contextlib.ExitStack() as stack:
-        register(folder)
-        stack.enter_context(_kept(second))  # a node that came before would be refused
+    with Children() as children:
+        children.start(link(folder))
+        register(folder, children.check)
+        children.start(proxy(folder))  # a node that came before would be refused
         settings = folder.settings()
         click.echo(f"server of '{settings.run}' at {settings.address}:{settings.port}; Ctrl-C ends")
-        _until_stopped()
+        children.wait()
 
 
 @deploy_command.command("node", short_help="Run a client's half, on data of its own.")
@@ -137,7 +139,11 @@ def server_command(fed: Path) -> None:
     help="Start even where other accounts of this machine could act as this client.",
 )
 def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts: bool) -> None:
-    """Run a client's half: it trains on data of its own, and sends what the settings say."""
+    """Run a client's half: it trains on data of its own, and sends what the settings say.
+
+    It ends with an error when one of its programs has ended; systemd starts it again.
+    """
+    from fedloom.deployment.children import Children
     from fedloom.deployment.local_socket import LocalSocket
     from fedloom.deployment.programs import node, unprotected
     from fedloom.deployment.sites import Place
@@ -157,13 +163,13 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
             raise ConfigError(
                 f"no socket can be made in '{place}': {error}; set TMPDIR to a short folder"
             ) from None
-        with contextlib.ExitStack() as stack:
-            for supervisor in node(folder, place, not why):
-                stack.enter_context(_kept(supervisor))
+        with Children() as children:
+            for program in node(folder, place, not why):
+                children.start(program)
             threading.Thread(target=listening.serve, daemon=True).start()
             said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
             click.echo(f"{said}; Ctrl-C ends")
-            _until_stopped()
+            children.wait()
         listening.close()
 
 
@@ -238,7 +244,8 @@ def status_command(fed: Path) -> None:
 
 def _follow(fed: Folder, number: str) -> None:
     """Show the rounds of a run until it ends. Raises FlowerError if it failed."""
-    from fedloom.deployment.programs import FlowerError, runs
+    from fedloom.deployment.children import FlowerError
+    from fedloom.deployment.programs import runs
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
     seen, last = len(_rows(fed.run / "rounds.jsonl")), _end(fed)
@@ -311,27 +318,3 @@ def _alone(fed: Folder) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"'{fed.path}' cannot be written: {reason(error)}") from None
         yield
-
-
-@contextlib.contextmanager
-def _kept(supervisor: Supervisor) -> Iterator[None]:
-    """Keep a program running inside."""
-    thread = threading.Thread(target=supervisor.run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        supervisor.stop()
-        thread.join()
-
-
-def _until_stopped() -> None:
-    """Wait for Ctrl-C or SIGTERM."""
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(1)

@@ -10,16 +10,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, FedloomError
+from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import days_left, make_authority
+from .children import FlowerError, Program
 from .clients import read_clients
 from .folder import Folder, check_secret, write, write_secret
-from .supervisor import Supervisor
 
 # a node that says this will not connect again by itself, though it stays alive
 GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
@@ -27,10 +28,6 @@ GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
 PROTECTED = ("1.41", "1.42")
 _SECONDS = 60  # for a command that asks the server
 _START = 180  # for the server's own start, which takes a minute on a busy machine
-
-
-class FlowerError(FedloomError, RuntimeError):
-    """What Flower's program said when it failed."""
 
 
 class AwayError(FlowerError):
@@ -62,7 +59,7 @@ def environment(fed: Folder) -> dict[str, str]:
     }
 
 
-def link(fed: Folder) -> Supervisor:
+def link(fed: Folder) -> Program:
     """Flower's server, which passes messages on. It is reached from this machine only: whoever
     reaches it may start runs. Raises ConfigError.
     """
@@ -83,7 +80,7 @@ def link(fed: Folder) -> Supervisor:
     command += ["--ssl-keyfile", str(fed.secret("server"))]
     command += ["--ssl-ca-certfile", str(fed.certificate("ca"))]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-    return Supervisor(command, fed.home / "server.log", environment(fed))
+    return Program(command, fed.home / "server.log", environment(fed))
 
 
 def _check_valid(fed: Folder) -> None:
@@ -95,10 +92,10 @@ def _check_valid(fed: Folder) -> None:
         )
 
 
-def proxy(fed: Folder) -> Supervisor:
+def proxy(fed: Folder) -> Program:
     """What nodes reach: it passes on what a node may ask, and nothing else."""
     command = [sys.executable, "-m", "fedloom.deployment.flower_app.reverse_proxy", str(fed.path)]
-    return Supervisor(command, fed.home / "proxy.log", environment(fed))
+    return Program(command, fed.home / "proxy.log", environment(fed))
 
 
 def unprotected() -> str:
@@ -114,7 +111,7 @@ def unprotected() -> str:
     return f"Flower {found} is installed, and {' and '.join(PROTECTED)} ask for a secret"
 
 
-def node(fed: Folder, place: Path, protected: bool = True) -> list[Supervisor]:
+def node(fed: Folder, place: Path, protected: bool = True) -> list[Program]:
     """A node's connection to the server, which hands what comes to the socket of a place, its own
     folder for sockets and secrets. protected: no other account of the machine can take part.
     Raises ConfigError.
@@ -132,7 +129,7 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Supervisor]:
     found, log = environment(fed), fed.path / "node.log"
     if not protected:
         found |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
-        return [Supervisor(command, log, found, GAVE_UP)]
+        return [Program(command, log, found, GAVE_UP)]
     local = Folder(place)
     make_authority(local, "127.0.0.1")
     write_secret(secret := local.secret("executor"), secrets.token_bytes(32))
@@ -143,27 +140,20 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Supervisor]:
     command += ["--ssl-ca-certfile", str(local.certificate("ca"))]
     executor = [sys.executable, "-m", "fedloom.deployment.flower_app.executor"]
     executor += [f"127.0.0.1:{port}", str(secret), str(local.certificate("ca"))]
-    return [Supervisor(executor, log, found), Supervisor(command, log, found, GAVE_UP)]
+    return [Program(executor, log, found), Program(command, log, found, GAVE_UP)]
 
 
-def check_free(name: str, port: int, patience: float = 15.0) -> None:
-    """Raise ConfigError if another program keeps a port. patience: seconds that one may take to
-    end, such as this server's before it was killed.
-    """
-    end = time.monotonic() + patience
-    while True:
-        try:
-            with socket.socket() as place:
-                place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                place.bind(("127.0.0.1", port))
-                return
-        except OSError as error:
-            if time.monotonic() > end:
-                raise ConfigError(
-                    f"federation.{name} = {port} cannot be had: {reason(error)}; end the program "
-                    f"that has it, or set {name} in federation.toml here and at every node"
-                ) from None
-        time.sleep(0.2)
+def check_free(name: str, port: int) -> None:
+    """Raise ConfigError if another program keeps a port."""
+    try:
+        with socket.socket() as place:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ConfigError(
+            f"federation.{name} = {port} cannot be had: {reason(error)}; end the program that has "
+            f"it, or set {name} in federation.toml here and at every node"
+        ) from None
 
 
 def _free_port() -> int:
@@ -206,18 +196,25 @@ def asked(fed: Folder, *words: str) -> Any:
     return found
 
 
-def register(fed: Folder) -> None:
+def register(fed: Folder, check: Callable[[], None]) -> None:
     """Tell Flower's server the keys of all clients, once it answers; those that it knows stay.
-    Raises FlowerError.
+    check: raises FlowerError if it has ended. Raises FlowerError.
     """
     end = time.monotonic() + _START
     while True:
+        check()
         try:
             asked(fed, "supernode", "list")
             break
         except FlowerError as error:
             if time.monotonic() > end:
-                raise _unready(fed) if isinstance(error, AwayError) else error from None
+                if not isinstance(error, AwayError):
+                    raise
+                raise FlowerError(
+                    f"Flower's server was started and does not answer after {_START} s: its "
+                    f"reasons are in '{fed.home / 'server.log'}'; if the machine was busy, begin "
+                    "again"
+                ) from None
             time.sleep(0.5)
     for i, entry in enumerate(read_clients(fed.clients_file).client):
         key = fed.home / "keys" / f"{i}.pub"
@@ -231,14 +228,6 @@ def register(fed: Folder) -> None:
             if "already" not in str(error):
                 raise
         new.replace(key)
-
-
-def _unready(fed: Folder) -> FlowerError:
-    """The error of the command that has started the server."""
-    return FlowerError(
-        f"Flower's server was started and does not answer after {_START} s: its reasons are in "
-        f"'{fed.home / 'server.log'}'; if the machine was busy, begin again"
-    )
 
 
 def begin(fed: Folder) -> str:

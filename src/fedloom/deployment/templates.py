@@ -63,7 +63,7 @@ RUNBOOK = """# Runbook of the federation {run}
 
 ## At the server
     fedloom deploy check {folder}
-    fedloom deploy server {folder}      stays; or systemd: {unit}
+    fedloom deploy server {folder}      stays; systemd starts it again: {unit}
     fedloom deploy status {folder}
     fedloom deploy run {folder}         begins, or goes on from the last checkpoint
     fedloom deploy stop {folder}
@@ -77,7 +77,7 @@ keep run/ here too, and give away its model: checkpoints tell who took part.
 2. There: the same fedloom with its extra flower, and a file mine.toml with a table [data], and
    with parts = ["my_method.py"] where run.toml names a file (my_method.py:Mine): a node runs its
    own copy of it, which its people have read, and only if it is the server's.
-3. fedloom deploy node 3 --client 3 --data mine.toml     stays; or systemd: the .service file
+3. fedloom deploy node 3 --client 3 --data mine.toml     stays; systemd: the .service file
 
 Back up secret/, states/ and agreed.json there.
 

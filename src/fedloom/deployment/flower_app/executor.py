@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..supervisor import ended_with_parent
+from ..children import ended_with_parent
 
 NAME = "flwr-clientapp"
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
