@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .experiment.experiment import Experiment
     from .experiment.result import Result
     from .federation.local import Local
-    from .federation.sampling import Turnover
+    from .federation.sampling import Churn
     from .report.frames import load_runs
     from .server.evaluation import Evaluation
     from .storage.checkpoint import Checkpoint
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
 _HOME = {
     "Algorithm": "algorithm",
     "Checkpoint": "storage.checkpoint",
+    "Churn": "federation.sampling",
     "Evaluation": "server.evaluation",
     "Experiment": "experiment",
     "FedAvg": "algorithm",
     "Local": "federation.local",
     "LocalSGD": "algorithm",
     "Result": "experiment.result",
-    "Turnover": "federation.sampling",
     "check": "checks",
     "load_runs": "report.frames",
 }
 
+_OLD = {"Saving": "Checkpoint", "Turnover": "Churn"}
+
 __all__ = [
     "Algorithm",
     "Checkpoint",
+    "Churn",
     "Evaluation",
     "Experiment",
     "FedAvg",
     "Local",
     "LocalSGD",
     "Result",
-    "Turnover",
     "__version__",
     "check",
     "load_runs",
@@ -53,9 +55,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Saving":
-        warnings.warn("fedloom.Saving is now Checkpoint", DeprecationWarning, stacklevel=2)
-        name = "Checkpoint"
+    if name in _OLD:
+        warnings.warn(f"fedloom.{name} is now {_OLD[name]}", DeprecationWarning, stacklevel=2)
+        name = _OLD[name]
     if name not in _HOME:
         raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

@@ -35,7 +35,7 @@ class Setting(NamedTuple):
     """What the rules ask about the federation beside the method."""
 
     order: str = "shuffled"  # of the batches, see Local.order
-    forgets: bool = False  # clients that come back have lost their state, see Turnover.forget
+    forgets: bool = False  # clients that come back have lost their state, see Churn.forget
     unequal: bool = False  # aggregation weights differ from client to client
     staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
     forger: str = ""  # the name of an attack that makes its updates of all honest ones
@@ -214,8 +214,8 @@ def ef21(plan: Plan) -> str | None:
             )
         if forgets and alg.sent[name] is not CHANGE:
             return (
-                "EF21 and turnover.forget: the server keeps the mean of what all clients remember, "
-                "so none may be deleted; take compress.feedback=residual, or turnover.forget=false"
+                "EF21 and churn.forget: the server keeps the mean of what all clients remember, "
+                "so none may be deleted; take compress.feedback=residual, or churn.forget=false"
             )
     return None
 
@@ -353,8 +353,8 @@ def forgotten_sums(plan: Plan) -> str | None:
     if not plan.setting.forgets or not _adds(plan.algorithm):
         return None
     return (
-        f"{plan.algorithm.method} and turnover.forget: what clients have added to the server's sum "
-        "stays in it when they are forgotten; with turnover.forget=false they go on where they were"
+        f"{plan.algorithm.method} and churn.forget: what clients have added to the server's sum "
+        "stays in it when they are forgotten; with churn.forget=false they go on where they were"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom import Checkpoint, Turnover
+from fedloom import Checkpoint, Churn
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21, Residual
@@ -13,13 +13,13 @@ from fedloom.compression.link import Via
 from fedloom.errors import CheckpointError, CompositionError
 from tiny import results_agree, small, trace
 
-TURNOVER = {"active": 4, "every": 2, "replace": 0.5}
+CHURN = {"active": 4, "every": 2, "replace": 0.5}
 
 
 def experiment(rounds=6, algorithm="scaffold", engine="serial", forget=False, **changes):
     settings = {
         "cohort": 3,
-        "turnover": Turnover(**TURNOVER, forget=forget),
+        "churn": Churn(**CHURN, forget=forget),
         "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
     }
     return small(make_algorithm(algorithm), rounds=rounds, engine=engine, **(settings | changes))
@@ -94,11 +94,11 @@ def test_forgetting_frees_the_bytes_that_are_bounded(tmp_path):
     results_agree(experiment(8, forget=True, resident_bytes=1).run(tmp_path / "bound"), free)
 
 
-def test_another_turnover_is_another_run(tmp_path):
+def test_another_churn_is_another_run(tmp_path):
     experiment(2).run(tmp_path / "run")
-    for other in (None, Turnover(active=5, every=2)):
+    for other in (None, Churn(active=5, every=2)):
         with pytest.raises(CheckpointError, match="cohort"):
-            experiment(3, turnover=other).resume(tmp_path / "run")
+            experiment(3, churn=other).resume(tmp_path / "run")
 
 
 def test_only_who_is_there_is_asked_before_round_one():
@@ -109,7 +109,7 @@ def test_only_who_is_there_is_asked_before_round_one():
 
 def test_ef21_needs_everybodys_memory():
     via = Via(TopK(ratio=0.5), EF21())
-    with pytest.raises(CompositionError, match=r"EF21 and turnover\.forget"):
+    with pytest.raises(CompositionError, match=r"EF21 and churn\.forget"):
         experiment(1, "fedavg", forget=True, compress=via).run()
     experiment(3, "fedavg", compress=via).run()
     experiment(3, "fedavg", forget=True, compress=Via(TopK(ratio=0.5), Residual())).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom import Checkpoint, Local, Turnover
+from fedloom import Checkpoint, Churn, Local
 from fedloom.aggregation import Median
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.compression.codecs import TopK
@@ -26,7 +26,7 @@ CASES = {
     "parts": {"submodel": HeteroFL(), "capacities": (0.5, 1.0)},
     "private layers": {"private": FedPer()},
     "median": {"aggregation": Median()},
-    "turnover": {"turnover": Turnover(active=5, every=2)},
+    "churn": {"churn": Churn(active=5, every=2)},
     "drop-out": {"availability": Availability(share=0.8, dropout=0.3)},
 }
 
@@ -81,7 +81,7 @@ def test_a_client_whose_update_is_not_finite_is_left_out_of_its_step():
         ("scaffnew", {}, "Scaffnew: its server takes every update"),
         ("fedspeed", {}, "FedDyn: .* take clock.staleness = 0"),
         ("fedavg", {"compress": Via(TopK(ratio=0.5), EF21())}, "EF21: .* clock.staleness = 0"),
-        ("fedavg", {"turnover": Turnover(active=5, forget=True)}, "turnover.forget = false"),
+        ("fedavg", {"churn": Churn(active=5, forget=True)}, "churn.forget = false"),
     ],
 )
 def test_what_has_no_meaning_under_the_clock_is_refused(method, changes, words):

@@ -20,7 +20,7 @@ from fedloom.core.net import Net
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError
-from fedloom.federation.sampling import Turnover
+from fedloom.federation.sampling import Churn
 from fedloom.objectives import MOON, FedDecorr, FedMLB, FedNTD
 from fedloom.submodels import FIARSE, FjORD, HeteroFL
 from tiny import quadratics, small
@@ -103,10 +103,10 @@ def test_a_sum_that_loses_something_is_said(method, caplog):
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_a_turnover_that_forgets_says_what_stays_behind(forget, caplog):
+def test_churn_that_forgets_says_what_stays_behind(forget, caplog):
     with caplog.at_level(logging.WARNING, "fedloom"):
-        quadratics(make_algorithm("scaffold"), turnover=Turnover(active=3, forget=forget)).build()
-    assert ("turnover.forget" in caplog.text) == forget
+        quadratics(make_algorithm("scaffold"), churn=Churn(active=3, forget=forget)).build()
+    assert ("churn.forget" in caplog.text) == forget
 
 
 class Plain(Scaffold):

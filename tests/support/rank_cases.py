@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedloom import Checkpoint, Evaluation, Local, Turnover
+from fedloom import Checkpoint, Churn, Evaluation, Local
 from fedloom.aggregation import CentredClipping, IntegerRing, Krum, NormBound
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import FAFED, STEM, Ditto, FedACG, FedLin, Mime, Scaffold
@@ -85,8 +85,8 @@ def _parts() -> dict[str, Make]:
             devices=LogNormal(sigma=1.5),
             rounds=5,
         ),
-        "turnover": lambda: trial(
-            Scaffold(), cohort=4, rounds=5, turnover=Turnover(active=6, every=2, forget=True)
+        "churn": lambda: trial(
+            Scaffold(), cohort=4, rounds=5, churn=Churn(active=6, every=2, forget=True)
         ),
         "buffers": lambda: trial(FedAvg(), model=_normed(), data=clusters(sizes=[4, 8, 12] * 3)),
         "float64": lambda: trial(
@@ -160,7 +160,7 @@ def _cases() -> Iterator[tuple[str, Make]]:
     for name in (
         "fiarse",
         "down",
-        "turnover",
+        "churn",
         "skip",
         "choice",
         "personal",

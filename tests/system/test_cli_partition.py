@@ -1,4 +1,4 @@
-"""`fedloom partition`, and partitions, test sets and turnover from the command line."""
+"""`fedloom partition`, and partitions, test sets and churn from the command line."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ def test_matched_test_sets_are_what_clients_are_measured_on(fedloom: Fedloom) ->
 
 
 def test_a_changing_set_of_clients_is_run_and_resumed(fedloom: Fedloom) -> None:
-    change = ("turnover.active=25", "turnover.every=2", "turnover.forget=true", "cohort=5")
+    change = ("churn.active=25", "churn.every=2", "churn.forget=true", "cohort=5")
     fedloom("run", "algorithm=scaffold", *change, "rounds=3", "--out", "a", "--quiet")
     wanted = {"active": 25, "every": 2, "replace": 0.5, "forget": True}
-    assert tomllib.loads(Path("a/config.toml").read_text())["turnover"] == wanted
+    assert tomllib.loads(Path("a/config.toml").read_text())["churn"] == wanted
     fedloom("resume", "a", "rounds=5", "--quiet")
     fedloom("run", "algorithm=scaffold", *change, "rounds=5", "--out", "b", "--quiet")
     a, b = ((Path(x) / "rounds.jsonl").read_text().splitlines() for x in ("a", "b"))
     assert [json.loads(x)["test_accuracy"] for x in a] == [
         json.loads(x)["test_accuracy"] for x in b
     ]
-    fedloom("run", *change, "turnover.replace=none", "rounds=2", "--out", "c", "--quiet")
-    assert tomllib.loads(Path("c/config.toml").read_text())["turnover"]["replace"] == "none"
+    fedloom("run", *change, "churn.replace=none", "rounds=2", "--out", "c", "--quiet")
+    assert tomllib.loads(Path("c/config.toml").read_text())["churn"]["replace"] == "none"
 
 
 @pytest.mark.slow

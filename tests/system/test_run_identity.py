@@ -85,7 +85,7 @@ def test_every_argument_is_in_the_configuration_or_decides_nothing():
         weights=nn.Linear(5, 3).state_dict(),
     )
     told = configuration(exp, exp.build()).keys()
-    optional = {"submodel", "private", "aggregation", "attack", "turnover", "availability"}
+    optional = {"submodel", "private", "aggregation", "attack", "churn", "availability"}
     optional |= {"choose", "clock", "stages"}
     names = {field.name for field in fields(Experiment)}
     assert names - told - optional == ELSEWHERE.keys() & names

@@ -11,7 +11,7 @@ from fedloom.algorithms.registry import make_algorithm
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.federation.availability import Availability, read_trace
 from fedloom.federation.devices import Levels
-from fedloom.federation.sampling import Cohorts, Turnover
+from fedloom.federation.sampling import Churn, Cohorts
 from tiny import same, small, timeless, trace, weights
 
 SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 3.0, 5.0)
@@ -42,9 +42,9 @@ def test_a_share_is_of_those_that_are_available():
     assert len({*map(tuple, map(given.present, range(50)))}) == 50
     for t, there in enumerate(sizes):
         assert len(given.of(t)) == int(there / 2 + 0.5) and {*given.of(t)} <= {*given.present(t)}
-    both = Cohorts(3, 20, availability=Availability(share=0.5), turnover=Turnover(active=8))
+    both = Cohorts(3, 20, availability=Availability(share=0.5), churn=Churn(active=8))
     assert all(
-        {*both.of(t)} <= {*Cohorts(3, 20, turnover=Turnover(active=8)).present(t)} for t in range(9)
+        {*both.of(t)} <= {*Cohorts(3, 20, churn=Churn(active=8)).present(t)} for t in range(9)
     )
 
 

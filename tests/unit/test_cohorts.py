@@ -16,7 +16,7 @@ from fedloom.deployment.privacy import SecretCohorts
 from fedloom.errors import ConfigError
 from fedloom.federation import sampling
 from fedloom.federation.choice import Known
-from fedloom.federation.sampling import Cohorts, Turnover, round_half_up
+from fedloom.federation.sampling import Churn, Cohorts, round_half_up
 from tiny import quadratics
 
 
@@ -135,7 +135,7 @@ def test_one_client_that_may_be_meant_as_all_is_said():
         "1 of 50 clients": Cohorts(1, 50),
         "50 of 50 clients": Cohorts(1.0, 50),
         "about 5 of 50 clients": Cohorts(0.1, 50, sampling="bernoulli"),
-        "2 of 20 clients that are there": Cohorts(0.1, 50, turnover=Turnover(active=20)),
+        "2 of 20 clients that are there": Cohorts(0.1, 50, churn=Churn(active=20)),
         "2 lists of clients, in turn": Cohorts([[1], [2]], 50),
     }
     assert all(cohorts.words == words for words, cohorts in said.items())

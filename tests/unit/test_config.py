@@ -45,7 +45,7 @@ def test_a_setting_has_one_name_in_a_file_and_in_python() -> None:
     own = {f.name for f in dataclasses.fields(Experiment)} | {"server"}  # around the algorithm
     assert {*RUN, *resolve("digits").values} <= own
     made = resolve("digits").experiment()
-    assert (made.checkpoint, made.turnover) == (Checkpoint(), None)
+    assert (made.checkpoint, made.churn) == (Checkpoint(), None)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -416,14 +416,14 @@ def test_every_key_has_a_meaning_and_what_it_takes(name: str) -> None:
 
 
 def test_defaults_are_those_of_a_configuration() -> None:
-    values = resolve("digits", ["turnover.active=25"]).values
-    said = {s.key: s.default for name in ("turnover", "checkpoint") for s in settings_in(name)}
-    for table in ("turnover", "checkpoint"):
+    values = resolve("digits", ["churn.active=25"]).values
+    said = {s.key: s.default for name in ("churn", "checkpoint") for s in settings_in(name)}
+    for table in ("churn", "checkpoint"):
         for key, value in values[table].items():
-            if f"{table}.{key}" != "turnover.active":
+            if f"{table}.{key}" != "churn.active":
                 shown = str(value).lower() if isinstance(value, bool) else str(value)
                 assert said[f"{table}.{key}"] == shown
-    assert said["turnover.active"] == "needed"
+    assert said["churn.active"] == "needed"
 
 
 def test_every_option_of_every_part_is_on_the_page() -> None:

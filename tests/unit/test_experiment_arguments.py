@@ -62,7 +62,7 @@ def right(outputs: Tensor, targets: Tensor) -> Tensor:
         ({"compress": 0.1}, "'topk:0.01'"),
         ({"compress": "topkk:0.1"}, "did you mean 'topk'"),
         ({"devices": 3}, "a profile such as"),
-        ({"turnover": 3}, "Turnover("),
+        ({"churn": 3}, "Churn("),
         ({"weights": 3}, "safetensors"),
         ({"engine": 3}, "'workers:2'"),
         ({"dtype": "half"}, "torch.float64"),

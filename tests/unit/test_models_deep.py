@@ -16,7 +16,7 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
-from fedloom.federation.sampling import Turnover
+from fedloom.federation.sampling import Churn
 from fedloom.models import (
     MODELS,
     cnn_celeba,
@@ -382,7 +382,7 @@ def test_where_no_batch_is_of_one_example_the_same_norms_run():
 def test_a_client_that_never_takes_part_may_have_one_example():
     given = lone(nn.BatchNorm2d(4), (6, 1))
     dataclasses.replace(given, cohort=[[0]]).build()
-    changing = {"turnover": Turnover(active=1, every=5), "rounds": 40}
+    changing = {"churn": Churn(active=1, every=5), "rounds": 40}
     with pytest.raises(ClientError, match=r"client 1, round \d+: .*; a norm has one value to norm"):
         dataclasses.replace(given, **changing).run()
 

@@ -151,7 +151,7 @@ def test_methods_have_the_papers_hyper_parameters() -> None:
     assert pixels["std"] == [0.2023, 0.1994, 0.2010]
     assert (pixels["rotate"], pixels["crop"], pixels["flip"]) == (10, 4, True)
     assert _values("fiarse:1", "c100-4-10", "fiarse")["data"]["std"] == pixels["std"]
-    changing = _values("fedacg:3", "c100-changing", "fedavg")["turnover"]
+    changing = _values("fedacg:3", "c100-changing", "fedavg")["churn"]
     assert (changing["active"], changing["every"], changing["replace"]) == (250, 100, "none")
     # with 1/2 a client of 1/4 has layers 1 to 3 whole, with less all four at 31/64 of the width
     assert _values("fiarse:1", "c10-4-10", "scalefl")["submodel"]["least"] == 0.5

@@ -20,7 +20,7 @@ def test_a_recipe_is_plain_settings_and_says_what_it_is(name: str) -> None:
     assert made is not RECIPES[name]()
     assert inspect.getdoc(RECIPES[name])
     tables = {"algorithm", "model", "data", "local", "evaluate", "submodel", "compress"}
-    tables |= {"objective", "turnover"}
+    tables |= {"objective", "churn"}
     assert set(made) <= {*RUN, *tables}
     values = resolve(name).values
     assert values["name"] == name

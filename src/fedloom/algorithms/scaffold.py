@@ -16,7 +16,7 @@ class Scaffold(FedAvg):
     Paper symbols: y_i -> x, eta_l -> job.lr, eta_g -> server_lr.
     Differs from the paper: 1 / (K eta) is 1 over the sum of the rates that were used; delta and c
     are weighted as the experiment says, p_i = w_i / sum of all w (the paper: uniformly). It
-    minimises sum p_i f_i, whoever takes part. A turnover that forgets, a codec without feedback
+    minimises sum p_i f_i, whoever takes part. Churn that forgets, a codec without feedback
     and a robust aggregation make c another sum; late updates do not.
     Reference: https://arxiv.org/abs/1910.06378
     """

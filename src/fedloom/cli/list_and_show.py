@@ -94,7 +94,7 @@ def _listed(topic: str | None) -> str:
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
     of sub-models, schedule, codec, device profile, clock, aggregation, attack, engine, measure,
-    local optimiser or table of settings (run, local, evaluate, checkpoint, turnover, availability,
+    local optimiser or table of settings (run, local, evaluate, checkpoint, churn, availability,
     ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
@@ -113,6 +113,9 @@ def show_command(name: str) -> None:
 
 def _shown(name: str) -> str:
     """The page of a name; of several things of one name, all of them. Raises ConfigError."""
+    from fedloom.config.overrides import RENAMED
+
+    name = RENAMED.get(name, name)
     found = [(topic, known) for topic in _WHERE if name in (known := registry_of(topic))]
     if not found:
         if is_own(name):

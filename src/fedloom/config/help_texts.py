@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.registry import Registry
 from ..experiment.settings import Settings
-from .overrides import NESTED, PLAIN, REGISTRIES, SYNONYMS
+from .overrides import NESTED, PLAIN, REGISTRIES, current
 from .validation import known
 
 # local.optimiser
@@ -90,8 +90,7 @@ def setting_named(option: str) -> str | None:
     >>> setting_named("--rounds"), setting_named("--batch-size"), setting_named("--verbose")
     ('rounds', 'local.batch', None)
     """
-    name = option.lstrip("-").replace("-", "_")
-    name = SYNONYMS.get(name, name)
+    name = current(option.lstrip("-").replace("-", "_"))
     keys = [s.key for table in TABLES for s in settings_in(table)]
     keys += [*REGISTRIES, *(s.key for extra in EXTRA.values() for s in extra)]
     if name in keys or name.partition(".")[0] in {*REGISTRIES, *TABLES}:

@@ -27,7 +27,7 @@ from ..federation.choice import CHOICES
 from ..federation.clock import CLOCKS
 from ..federation.devices import DEVICES
 from ..federation.local import Local
-from ..federation.sampling import Turnover
+from ..federation.sampling import Churn
 from ..federation.schedules import SCHEDULES
 from ..models import MODELS
 from ..objectives import OBJECTIVES
@@ -69,12 +69,12 @@ PLAIN: Makers = {
     "local": Local,
     "evaluate": Evaluation,
     "checkpoint": Checkpoint,
-    "turnover": Turnover,
+    "churn": Churn,
     "availability": Availability,
     "ranks": RankSettings,
 }
 METRICS = "metrics"  # the key whose list may name own parts
-OPTIONAL = ("turnover", "availability", "ranks")  # written out only if they are given
+OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given
 RUN = known(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of its entry
@@ -90,9 +90,9 @@ SHORT = {
     "partition": "data.partition",
     "tests": "data.tests",
     "compress.up": "compress",  # of client updates, as compress is
-    "memory.resident_bytes": "resident_bytes",
 }
-OLD = ("memory.resident_bytes",)  # keys of fedloom 0.1 among these
+# keys and tables that had other names once
+RENAMED = {"memory.resident_bytes": "resident_bytes", "turnover": "churn"}
 # names that people type, because other systems have them
 SYNONYMS = {
     "batch_size": "local.batch",
@@ -120,12 +120,12 @@ SYNONYMS = {
 def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
     """The settings of a file with current keys; source: the file, for warnings about old ones."""
     out = copy.deepcopy(raw)
-    for word, key in SYNONYMS.items():
+    for word, key in (SYNONYMS | RENAMED).items():
         place, last = _place_of(out, word)
         if not isinstance(place, dict) or last not in place:
             continue
         if source:
-            _log.warning("%s: %s is called %s", source, word, key)
+            _log.warning("%s: %s", source, _called(word, key))
         value = place.pop(last)
         *tables, last = key.split(".")
         place = out
@@ -134,12 +134,8 @@ def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
         if last in place:
             raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
         place[last] = value
-    for old in OLD:
-        table, _, key = old.partition(".")
-        if isinstance(out.get(table), dict) and set(out[table]) <= {key}:
-            out[SHORT[old]] = out.pop(table).get(key, NOTHING)
-            if source:
-                _log.warning("%s: %s is now called %s", source, old, SHORT[old])
+    if out.get("memory") == {}:  # a table of fedloom 0.1, whose only key has left it
+        del out["memory"]
     return out
 
 
@@ -162,11 +158,26 @@ def canonical(overrides: Sequence[str]) -> list[str]:
     out = []
     for text in overrides:
         path, equals, value = text.partition("=")
-        if (key := SYNONYMS.get(path.strip())) and equals:
-            _log.warning("command line: %s is called %s", path.strip(), key)
+        path, key = path.strip(), current(path.strip())
+        if key != path and equals:
+            _log.warning("command line: %s", _called(path, key))
             text = f"{key}={value}"
         out.append(text)
     return out
+
+
+def current(path: str) -> str:
+    """A key, or a table, by the name that fedloom has for it now.
+
+    >>> current("turnover.active"), current("batch_size"), current("seed")
+    ('churn.active', 'local.batch', 'seed')
+    """
+    old = next((old for old in RENAMED if f"{path}.".startswith(f"{old}.")), "")
+    return RENAMED[old] + path.removeprefix(old) if old else SYNONYMS.get(path, path)
+
+
+def _called(path: str, key: str) -> str:
+    return f"{path} is {'' if path in SYNONYMS else 'now '}called {key}"
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -201,7 +212,7 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
     given: dict[str, tuple[str, Any]] = {}
     for text in overrides:
         path, value = parse_override(text)
-        path = _full(SYNONYMS.get(path, path))
+        path = _full(current(path))
         if _is_name(path, value):
             path = path.removesuffix(".name")
         first, before = given.setdefault(path, (text, value))
@@ -229,9 +240,6 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     A new name drops the options of the old one. Raises ConfigError.
     """
     given = [parse_override(text) for text in canonical(overrides)]
-    for path, _ in given:
-        if path in OLD:
-            _log.warning("command line: %s is now called %s", path, SHORT[path])
     changes = [(_full(path), _found(_full(path), value)) for path, value in given]
     typed = set()
     names = [c for c in changes if _is_name(*c)]

@@ -276,7 +276,7 @@ def _complete(
     values |= parts
     values |= {CODE: files} if (files := files_in(values)) else {}
     tables = [table for table in PLAIN if table not in OPTIONAL or table in raw]
-    values |= {table: _plain(raw, table, origin) for table in tables if table != "turnover"}
+    values |= {table: _plain(raw, table, origin) for table in tables if table != "churn"}
     try:
         device_of(values["device"])
     except ConfigError as error:
@@ -309,8 +309,8 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     _add_clock(raw, found, origin)
     if "submodel" in found:
         found["submodel"] |= checked_capacities(named_table(raw, "submodel"), origin)
-    if "turnover" in raw:
-        found["turnover"] = _plain(raw, "turnover", origin)
+    if "churn" in raw:
+        found["churn"] = _plain(raw, "churn", origin)
     if compress := compress_table(raw, _named, origin):
         found["compress"] = compress
     return found

@@ -116,7 +116,7 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
         made.cohort,
         made.data.population,
         sampling=made.sampling,
-        turnover=made.turnover,
+        churn=made.churn,
         secret=_secret(fed),
     )
     return made

@@ -159,7 +159,7 @@ def setting_of(exp: Any) -> Setting:
     weights = exp.data.sizes.tolist() if exp.weighting == "examples" else exp.weighting
     return Setting(
         order=exp.local.order,
-        forgets=exp.turnover is not None and exp.turnover.forget,
+        forgets=exp.churn is not None and exp.churn.forget,
         unequal=isinstance(weights, list | tuple) and len(set(weights)) > 1,
         staleness=getattr(exp.clock, "staleness", None),
         forger=exp.attack.name if exp.attack is not None and exp.attack.omniscient else "",

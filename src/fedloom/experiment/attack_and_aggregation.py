@@ -52,8 +52,8 @@ def check_aggregation(
             "aggregation = dp needs sampling = poisson with a share or a number of clients, as its "
             f"account of privacy takes it, got {got}"
         )
-    if rule.private and (cohorts.turnover, cohorts.availability) != (None, None):
-        what = "turnover" if cohorts.availability is None else "availability"
+    if rule.private and (cohorts.churn, cohorts.availability) != (None, None):
+        what = "churn" if cohorts.availability is None else "availability"
         raise ConfigError(
             f"aggregation = dp and {what}: a client's share of the rounds is then not the one "
             f"that is accounted for; leave {what} out"

@@ -38,7 +38,7 @@ from ..federation.clock import Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
-from ..federation.sampling import Cohorts, Turnover
+from ..federation.sampling import Churn, Cohorts
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
 from ..server.callbacks import Measuring
@@ -79,12 +79,12 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-@renamed(loss="objective", evaluation="evaluate", saving="checkpoint")
+@renamed(loss="objective", evaluation="evaluate", saving="checkpoint", turnover="churn")
 @ranged
 @dataclass(kw_only=True)
 class Experiment(Settings):
     """One federated training run. Arguments that a file can hold have the same names there, and are
-    explained by `fedloom show run`, and `local`, `evaluate`, `checkpoint`, `turnover`, ...
+    explained by `fedloom show run`, and `local`, `evaluate`, `checkpoint`, `churn`, ...
 
     algorithm: the method alone; clipping, momentum and decay are `local`'s. model: an nn.Module,
     whose weights are the initial model, or a function that makes one, which is called under the
@@ -131,7 +131,7 @@ class Experiment(Settings):
     devices: Devices | None = hyper(None, example="a profile such as LogNormal()")
     aggregation: Aggregation | str | None = hyper(None, example="Median(), or such a rule's name")
     attack: Attack | None = hyper(None, example="an Attack such as SignFlip(share=0.2)")
-    turnover: Turnover | None = hyper(None, example="Turnover(active=250)")
+    churn: Churn | None = hyper(None, example="Churn(active=250)")
     availability: Availability | None = hyper(None, example="Availability(dropout=0.1)")
     choose: ClientChoice | None = hyper(None, example="a rule such as PowerOfChoice(among=20)")
     clock: Clock | None = hyper(None, example="a clock such as Asynchronous(buffer=10)")
@@ -166,7 +166,7 @@ class Experiment(Settings):
         self._group: Group = ALONE
         self.choice: Choice | None = None
         self._kept, self.taken = "", self.engine  # of the run that goes on, if auto is asked for
-        drawn = self.data.population, self.seed, self.sampling, self.turnover, self.availability
+        drawn = self.data.population, self.seed, self.sampling, self.churn, self.availability
         self._cohorts = Cohorts(self.cohort, *drawn)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)

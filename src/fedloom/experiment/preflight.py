@@ -305,7 +305,7 @@ def _singles(fed: Federation, cohorts: Cohorts) -> Iterator[tuple[bool, str, str
     if isinstance(cohorts.size, Sequence):
         clients = sorted({i for cohort in cohorts.size for i in cohort})
     else:  # with changing availability, some clients may never take part
-        clients = [] if cohorts.turnover else list(range(fed.population))
+        clients = [] if cohorts.churn else list(range(fed.population))
     for i in clients:
         if 1 in fed.sizes(i):
             n, batch = int(fed.data.sizes[i]), fed.local.batch

@@ -34,7 +34,7 @@ from ..engines.metrics import told
 from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
-from ..storage.identity import SUBMODELS, bits_of, digest, fixed_parts, flatten
+from ..storage.identity import SUBMODELS, TURNOVER, bits_of, digest, fixed_parts, flatten
 from ..storage.manifest import deployed
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import FIRST, resealed
@@ -116,7 +116,7 @@ _PARTS = (
     "algorithm",
     "local",
     "evaluate",
-    "turnover",
+    "churn",
     "submodel",
     "private",
     "choose",
@@ -204,7 +204,8 @@ def check_same(
         )
     if other:
         raise CheckpointError(
-            f"'{folder.path}' holds a run of another configuration: {', '.join(other)} differ; "
+            f"'{folder.path}' holds a run of another configuration: "
+            f"{', '.join(other).replace(TURNOVER.lower(), 'churn')} differ; "
             "resume with the settings it was started with, or start in another folder"
         )
     was = flatten(folder.read_config()) if "~" in json.dumps(config) else {}
@@ -235,8 +236,9 @@ def fingerprint(
     hashes = {k: digest(v) for k, v in parts.items()}
     hashes["engine"] = bits_of(engine_text(loop.engine))
     cohorts, link = loop.cohorts, loop.plan.link
-    if cohorts.turnover is not None:  # in a part that every run has, so that its absence shows too
-        hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.turnover)])
+    if cohorts.churn is not None:  # in a part that every run has, so that its absence shows too
+        churn = plain(cohorts.churn) | {"name": TURNOVER}
+        hashes["cohort"] = digest([plain(cohorts.size), churn])
     if cohorts.availability is not None:  # the file of a trace may have changed
         spans = None if cohorts.trace is None else cohorts.trace.spans
         hashes["cohort"] = digest([hashes["cohort"], told(cohorts.availability), spans])

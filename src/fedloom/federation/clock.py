@@ -53,8 +53,8 @@ def untimely(
     exponent: float, algorithm: Algorithm, private: str, ef21: bool, forgets: bool
 ) -> str | None:
     """Why a method has no meaning under an asynchronous clock with this exponent of the staleness;
-    None if it has. private: the name of a private aggregation; ef21: of the moves; forgets: the
-    turnover.
+    None if it has. private: the name of a private aggregation; ef21: of the moves; forgets: see
+    Churn.forget.
     """
     what, why = algorithm.method, ""
     if algorithm.asks:
@@ -77,6 +77,6 @@ def untimely(
             ),
         )
     elif forgets:
-        what = "a turnover that forgets"
-        why = "a client may leave while it is under way; take turnover.forget = false"
+        what = "churn that forgets"
+        why = "a client may leave while it is under way; take churn.forget = false"
     return f"an asynchronous clock and {what}: {why}" if why else None

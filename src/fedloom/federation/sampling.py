@@ -19,7 +19,7 @@ SAMPLINGS = ("fixed", "bernoulli", "poisson")
 
 @ranged
 @dataclass(frozen=True, kw_only=True)
-class Turnover:
+class Churn:
     """Client availability that changes: `active` of all clients are available, and every `every`
     rounds some of them are replaced.
 
@@ -33,7 +33,7 @@ class Turnover:
     text, drawn again in the appendix's Figure F. It does not say what happens to client states.
     """
 
-    title: ClassVar[str] = "turnover"
+    title: ClassVar[str] = "churn"
     active: PositiveInt = hyper(meaning="how many clients are available at a time")
     every: PositiveInt = hyper(100, "rounds between changes")
     replace: Share | None = hyper(
@@ -74,7 +74,7 @@ class Cohorts:
     schedule: one list of clients per round, which restarts at its end. sampling: "fixed" draws
     exactly that many without replacement; "bernoulli" lets every client take part with that
     probability, and draws again if nobody does; "poisson" does not draw again, so that a round may
-    have nobody, as the accounts of privacy take it. turnover, availability: which clients are
+    have nobody, as the accounts of privacy take it. churn, availability: which clients are
     available; a share or number is then of those. Raises ConfigError for a cohort that the
     population does not have. `now` is in simulated seconds, which only a trace may ask for.
 
@@ -86,7 +86,7 @@ class Cohorts:
     population: int
     seed: int = 0
     sampling: str = "fixed"
-    turnover: Turnover | None = None
+    churn: Churn | None = None
     availability: Availability | None = None
     trace: Trace | None = field(default=None, init=False, repr=False)
     # the last two stages and their clients
@@ -94,7 +94,7 @@ class Cohorts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", listed(self.size))  # numpy's numbers too
-        self._check_turnover()
+        self._check_churn()
         n = self.there
         if isinstance(self.size, bool) or not isinstance(self.size, (int, float, Sequence)):
             raise ConfigError(
@@ -120,17 +120,17 @@ class Cohorts:
         if given is not None and given.over_selection > 1:
             self.check_countable("availability.over_selection")
 
-    def _check_turnover(self) -> None:
-        if self.turnover is None:
+    def _check_churn(self) -> None:
+        if self.churn is None:
             return
-        if self.turnover.active > self.population:
+        if self.churn.active > self.population:
             raise ConfigError(
-                f"turnover.active must be from 1 to the {self.population} clients of the data, got "
-                f"{self.turnover.active}"
+                f"churn.active must be from 1 to the {self.population} clients of the data, got "
+                f"{self.churn.active}"
             )
         if isinstance(self.size, Sequence):
             raise ConfigError(
-                "a cohort of explicit lists and a turnover both say who is there; keep one of them"
+                "a cohort of explicit lists and churn both say who is there; keep one of them"
             )
 
     def _check_lists(self, lists: Sequence[Sequence[int]]) -> None:
@@ -152,7 +152,7 @@ class Cohorts:
     @property
     def there(self) -> int:
         """How many clients are available at a time."""
-        return self.population if self.turnover is None else self.turnover.active
+        return self.population if self.churn is None else self.churn.active
 
     @property
     def words(self) -> str:
@@ -164,7 +164,7 @@ class Cohorts:
         if isinstance(self.size, Sequence):
             return f"{len(self.size)} lists of clients, in turn"
         near = "" if self.sampling == "fixed" else "about "
-        there = "" if self.turnover is None else " that are there"
+        there = "" if self.churn is None else " that are there"
         return f"{near}{self._count} of {self.there} clients{there}"
 
     @property
@@ -234,8 +234,8 @@ class Cohorts:
     def present(self, round: int, now: float = 0.0) -> list[int]:
         """Clients available in a round (counted from 0), sorted."""
         there = list(range(self.population))
-        if self.turnover is not None:
-            there = self._present(round // self.turnover.every)
+        if self.churn is not None:
+            there = self._present(round // self.churn.every)
         if self.trace is not None:
             open_now = self.trace.there(now if self.trace.unit == "seconds" else round)
             there = [i for i in there if i in open_now]
@@ -260,14 +260,14 @@ class Cohorts:
 
     def _present(self, stage: int) -> list[int]:
         """Clients available in a stage, computed stage by stage from the last known one."""
-        assert self.turnover is not None
+        assert self.churn is not None
         known = [at for at in self._stages if at <= stage]
         at = max(known, default=0)
-        there = self._stages[at] if known else self.turnover.first(self.population, self.seed)
+        there = self._stages[at] if known else self.churn.first(self.population, self.seed)
         found = {at: there}
         while at < stage:
             at += 1
-            there = self.turnover.after(there, at, self.population, self.seed)
+            there = self.churn.after(there, at, self.population, self.seed)
             found = {at - 1: found[at - 1], at: there}
         self._stages.clear()
         self._stages.update(found)
@@ -275,9 +275,9 @@ class Cohorts:
 
     def forgotten(self, round: int) -> list[int]:
         """Clients whose state is deleted before a round (counted from 0): those that have just
-        left, if the turnover forgets them; sorted.
+        left, if their state is not kept; sorted.
         """
-        change = self.turnover
+        change = self.churn
         if change is None or not change.forget or not round or round % change.every:
             return []
         before = self._present(round // change.every - 1)

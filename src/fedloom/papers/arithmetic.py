@@ -58,7 +58,7 @@ def work(values: Mapping[str, Any]) -> Work:
     if partition["name"] == "replicated":
         each = training
     each = min(each, partition.get("samples") or each)
-    there = values.get("turnover", {}).get("active", clients)
+    there = values.get("churn", {}).get("active", clients)
     cohort = values["cohort"]
     active = round(cohort * there) if isinstance(cohort, float) else int(cohort)
     batch = local.get("batch") or each

@@ -46,8 +46,8 @@ def fedacg_cifar100_changing() -> dict[str, Any]:
     10 clients a round. The states of absent clients are kept, which the paper leaves open.
     """
     recipe = fedacg_cifar100_500()
-    turnover = {"active": 250, "every": 100, "replace": "none"}
-    return recipe | {"cohort": 10, "turnover": turnover}
+    churn = {"active": 250, "every": 100, "replace": "none"}
+    return recipe | {"cohort": 10, "churn": churn}
 
 
 def fedacg_tiny() -> dict[str, Any]:

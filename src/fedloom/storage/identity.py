@@ -25,6 +25,9 @@ SUBMODELS = {
     "Width": "HeteroFL",
 }
 
+# Churn was called so when the first hashes of runs with it were made
+TURNOVER = "Turnover"
+
 # How a run is called, and where it is computed and kept: no number depends on it. The family
 # of an engine (bits_of) decides how numbers are rounded, so that a run cannot go on in another one;
 # but two runs in two engines are runs of one method.
@@ -94,8 +97,12 @@ def fixed_parts(config: Table) -> dict[str, Any]:
 def _as_then(config: Table) -> dict[str, Any]:
     """A configuration without the settings that came later and have the value of before, and with
     own parts as they are called anywhere.
+
+    >>> _as_then({"churn": {"active": 5}})
+    {'turnover': {'active': 5}}
     """
     out, python = called(config), config.get("source") == "python"
+    _rename(out, "churn", "turnover", TURNOVER)
     for setting, (then, name) in NEW.items():
         table, _, key = setting.partition(".")
         found = out.get(table)
@@ -162,7 +169,7 @@ def group_of(config: Table) -> str:
     True
     """
     shared = deciding(config)
-    return f"{shared.get('algorithm', {}).get('name', '')}-{digest(shared)[:8]}"
+    return f"{shared.get('algorithm', {}).get('name', '')}-{digest(_as_then(shared))[:8]}"
 
 
 def deciding(config: Table) -> dict[str, Any]:
@@ -188,7 +195,16 @@ def in_new_names(config: Table) -> dict[str, Any]:
     if isinstance(table, Mapping):
         name = str(table.get("name"))
         out["submodel"] = {**table, "name": SUBMODELS.get(name, name)}
+    _rename(out, "turnover", "churn", "Churn")
     return out
+
+
+def _rename(config: dict[str, Any], old: str, new: str, name: str) -> None:
+    """Give a table another key, and the name of its class, which a run of Python objects tells."""
+    if old in config:
+        table = config.pop(old)
+        named = isinstance(table, Mapping) and "name" in table
+        config[new] = {**table, "name": name} if named else table
 
 
 def bits_of(engine: str) -> str:

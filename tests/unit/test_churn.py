@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom import Turnover
+from fedloom import Churn
 from fedloom.errors import ConfigError
 from fedloom.federation.sampling import Cohorts
 
 
 def cohorts(population=500, size=0.04, seed=3, sampling="fixed", **options):
-    turnover = Turnover(**({"active": 250, "every": 100} | options))
-    return Cohorts(size, population, seed, sampling, turnover)
+    churn = Churn(**({"active": 250, "every": 100} | options))
+    return Cohorts(size, population, seed, sampling, churn)
 
 
 @settings(deadline=None, max_examples=80)
@@ -97,13 +97,13 @@ def test_who_has_just_left_is_forgotten_if_that_is_asked_for():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Turnover(active=0), "active must be a whole number from 1, got 0"),
-        (lambda: Turnover(active=2.5), "active must be a whole number from 1, got 2.5"),
-        (lambda: Turnover(active=True), "whole number from 1, got True"),
-        (lambda: Turnover(active=2, every=0), "every must be"),
-        (lambda: Turnover(active=2, replace=1.5), r"replace must be in \[0, 1\] or none, got 1.5"),
-        (lambda: Turnover(active=2, forget=3), "forget must be true or false"),
-        (lambda: cohorts(20), "turnover.active must be from 1 to the 20 clients.*got 250"),
+        (lambda: Churn(active=0), "active must be a whole number from 1, got 0"),
+        (lambda: Churn(active=2.5), "active must be a whole number from 1, got 2.5"),
+        (lambda: Churn(active=True), "whole number from 1, got True"),
+        (lambda: Churn(active=2, every=0), "every must be"),
+        (lambda: Churn(active=2, replace=1.5), r"replace must be in \[0, 1\] or none, got 1.5"),
+        (lambda: Churn(active=2, forget=3), "forget must be true or false"),
+        (lambda: cohorts(20), "churn.active must be from 1 to the 20 clients.*got 250"),
         (lambda: cohorts(500, 251), "from 1 to the 250 clients there are, got 251"),
         (lambda: cohorts(500, [[0]]), "keep one of them"),
     ],
