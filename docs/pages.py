@@ -13,6 +13,7 @@ import functools
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,16 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
 from fedloom.cli.list_and_show import registry_of
 from fedloom.cli.method_costs import costs
-from fedloom.config import help_texts as settings
+from fedloom.config.help_texts import (
+    EXTRA,
+    OPTIMISERS,
+    TABLES,
+    Setting,
+    options_of,
+    settings_in,
+    shown,
+)
+from fedloom.config.overrides import REGISTRIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PROOFS = ("tests/closed_form", "tests/golden", "tests/contract", "tests/system/test_costs.py")
@@ -49,6 +59,30 @@ PARTS = {
     "data": "Data sets",
     "schedules": "Learning rates by round",
     "measures": "Measures",
+}
+
+SETTINGS = """# Settings
+Made by `make docs` from the code; `fedloom show NAME` prints the same. How settings are written, in
+a file and on the command line: [cli.md](cli.md). The options of methods stand on their
+[pages](algorithms/README.md).
+"""
+# the named tables of docs/settings.md
+TITLES = {
+    "server": "what the server does with the mean client update",
+    "model": "the network",
+    "data": "the examples",
+    "data.partition": "which examples belong to which client",
+    "local.schedule": "what the local rate is multiplied by",
+    "objective": "the loss at the clients",
+    "submodel": "which part of the model a weak client holds",
+    "private": "which layers each client keeps for itself",
+    "compress": "how client updates and broadcasts are compressed",
+    "choose": "which clients take part, where they are not drawn",
+    "devices": "how fast clients are, for simulated seconds",
+    "clock": "when the server makes its step",
+    "aggregation": "what the server makes of a round's client updates",
+    "attack": "what hostile clients do, to see what an aggregation is worth",
+    "tracker": "who else sees the settings and the rows of every round",
 }
 
 # relatives of a method, as `fedloom run` takes them; a test resolves every line
@@ -335,7 +369,7 @@ def page(name: str) -> str:
     out += grid(["", "vectors"], rows)
     out += ["", "## Options", ""]
     lines = [
-        [f"`algorithm.{o.name}`", settings.shown(o.default), o.allowed, o.meaning, o.source]
+        [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.meaning, o.source]
         for o in options(name)
     ]
     out += (
@@ -430,12 +464,47 @@ def parts() -> str:
     return "\n".join(out)
 
 
+def settings() -> str:
+    """docs/settings.md: all settings by table."""
+    out = [SETTINGS]
+    for name, table in TABLES.items():
+        title = "Outside of tables" if name == "run" else f"[{name}]"
+        out += [f"## {title}", *plain(table), "", *of_settings(settings_in(name), "meaning"), ""]
+        if name == "local":
+            out += ["`local.optimiser`:", ""]
+            out += [*(f"- `{key}`: {text}" for key, text in OPTIMISERS.items()), ""]
+    for path, title in TITLES.items():
+        out += [f"## [{path}]: {title}", ""]
+        if path in EXTRA:
+            out += [*of_settings(EXTRA[path], "meaning"), ""]
+        for name, make in REGISTRIES[path].items():
+            out += [f"### {path} = {name}", *plain(make), ""]
+            if found := options_of(path, name):
+                out += [*of_settings(found, "source"), ""]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def of_settings(found: Sequence[Setting], last: str) -> list[str]:
+    """A table of settings; last: the heading of the column that some of them fill."""
+    heads = ["key", "default", "allowed", *([last] if any(s.about for s in found) else [])]
+    rows = [[f"`{s.key}`", s.default, s.allowed, s.about][: len(heads)] for s in found]
+    return grid(heads, rows)
+
+
+def plain(make: Any) -> list[str]:
+    """A docstring without its examples, with angle brackets and stars escaped."""
+    text = (inspect.getdoc(make) or "").partition(">>>")[0].rstrip()
+    for sign in "\\*_<":
+        text = text.replace(sign, f"\\{sign}")
+    return text.splitlines()
+
+
 def pages() -> dict[str, str]:
     """{path below docs: text} of everything that is made and not committed."""
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS if not is_more(name)}
     out |= {"algorithms/README.md": index(), "algorithms/more.md": more()}
     out |= {"compatibility.md": as_markdown()}
-    return out | {"settings.md": settings.as_markdown()}
+    return out | {"settings.md": settings()}
 
 
 def write(folder: Path) -> None:

@@ -15,6 +15,8 @@ import pytest
 from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.compression.codecs import CODECS
 from fedloom.config import resolve
+from fedloom.config.help_texts import options_of
+from fedloom.config.overrides import REGISTRIES
 from fedloom.data.partition import PARTITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -118,3 +120,13 @@ def test_the_pages_can_be_written(tmp_path: Path) -> None:
     papers = {name for name in ALGORITHMS if not PAGES.is_more(name)}
     assert {p.stem for p in (tmp_path / "algorithms").glob("*")} == {*papers, "README", "more"}
     assert "ditto" in {*ALGORITHMS} - papers and "\n## Ditto\n" in PAGES.more()
+
+
+def test_every_option_of_every_part_is_on_the_page() -> None:
+    page = PAGES.settings()
+    for path, makers in REGISTRIES.items():
+        if path in ("algorithm", "compress.down"):
+            continue
+        for name in makers:
+            assert f"### {path} = {name}\n" in page
+            assert all(f"| `{s.key}` | " in page for s in options_of(path, name))
