@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,9 +22,15 @@ from .columns import with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
 from .sites import refuse_settings
-from .templates import APP, RUNBOOK, SERVICE
 
 MOST = 1000  # clients: each has a folder and a key
+# Flower's app: it names fedloom's, which is installed at every place; nothing is sent that runs
+_APP = (
+    "pyproject.toml",
+    "fedloom_app/__init__.py",
+    "fedloom_app/server.py",
+    "fedloom_app/client.py",
+)
 
 
 def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any]) -> Folder:
@@ -69,14 +76,14 @@ def _known(config: Config, clients: int | None) -> tuple[list[int | None], int |
     return [int(n) for n in data.sizes], data.classes
 
 
-def write_folder(fed: Folder, config: Config, settings: Deployment, roll: Clients) -> None:
+def write_folder(fed: Folder, config: Config, settings: Deployment, clients: Clients) -> None:
     """Write what is no secret."""
     common = {
         "federation.toml": tomli_w.dumps(dataclasses.asdict(settings)),
-        "clients.toml": roll.to_toml(),
+        "clients.toml": clients.to_toml(),
     }
     program = Path(sys.executable).with_name("fedloom")
-    nodes = [fed.node_to_be(i) for i in range(roll.population)]
+    nodes = [fed.node_to_be(i) for i in range(clients.population)]
     for place in (fed, *nodes):
         here = config.values if place is fed else for_nodes(config.values)
         for name, text in {**common, "run.toml": tomli_w.dumps(dict(here))}.items():
@@ -84,16 +91,25 @@ def write_folder(fed: Folder, config: Config, settings: Deployment, roll: Client
     for i, place in enumerate(nodes):
         place.certificate("ca").parent.mkdir(exist_ok=True)
         shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
-        mine = "" if roll.known else f" --data {quote(str(place.path / 'mine.toml'))}"
+        mine = "" if clients.known else f" --data {quote(str(place.path / 'mine.toml'))}"
         command = f"{program} deploy node {quote(str(place.path))} --client {i}{mine}"
-        unit = f"fedloom-{settings.run}-node{i}.service"
-        text = SERVICE.format(name=unit, what=f"client {i} of {settings.run}", command=command)
-        write(place.path / unit, text)
-    unit = f"fedloom-{settings.run}.service"
+        unit = place.path / f"fedloom-{settings.run}-node{i}.service"
+        _write_unit(unit, f"client {i} of {settings.run}", command)
+    unit = fed.path / f"fedloom-{settings.run}.service"
     command = f"{program} deploy server {quote(str(fed.path))}"
-    text = SERVICE.format(name=unit, what=f"server of {settings.run}", command=command)
-    write(fed.path / unit, text)
-    for name, text in APP.items():
-        write(fed.app / name, text)
-    told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit}
-    write(fed.path / "RUNBOOK.md", RUNBOOK.format(**told))
+    _write_unit(unit, f"server of {settings.run}", command)
+    for name in _APP:
+        write(fed.app / name, _template(f"app/{name}"))
+    told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit.name}
+    write(fed.path / "RUNBOOK.md", _template("RUNBOOK.md").format(**told))
+
+
+def _write_unit(path: Path, what: str, command: str) -> None:
+    """Write a file that tells systemd to run a command. what: the command's name there."""
+    told = {"name": path.name, "what": what, "command": command}
+    write(path, _template("unit.service").format(**told))
+
+
+def _template(name: str) -> str:
+    """The text of a file in templates/, with places for what differs between federations."""
+    return files(__package__).joinpath("templates", f"{name}.txt").read_text(encoding="utf-8")
