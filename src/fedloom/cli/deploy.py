@@ -192,15 +192,12 @@ def run_command(fed: Path, quiet: bool) -> None:
 
 @deploy_command.command("resume")
 @_FOLDER
-def resume_command(fed: Path) -> None:
+@click.pass_context
+def resume_command(context: click.Context, fed: Path) -> None:
     """Go on with the run: the same as `fedloom deploy run`."""
-    from fedloom.deployment.programs import begin
-
-    folder = _folder(fed)
-    if not (folder.run / "config.toml").is_file():
-        raise ConfigError(f"'{folder.run}' holds no run yet; begin it with `fedloom deploy run`")
-    with contextlib.suppress(KeyboardInterrupt):
-        _follow(folder, begin(folder))
+    if not ((run := _folder(fed).run) / "config.toml").is_file():
+        raise ConfigError(f"'{run}' holds no run yet; begin it with `fedloom deploy run`")
+    context.invoke(run_command, fed=fed)
 
 
 @deploy_command.command("stop", short_help="Stop the run after its last checkpoint.")
@@ -221,6 +218,7 @@ def status_command(fed: Path) -> None:
     from fedloom.deployment.clients import read_clients
     from fedloom.deployment.programs import nodes, runs
     from fedloom.report.attendance import attendance
+    from fedloom.report.runs import read_rows
 
     from .printing import table
 
@@ -229,10 +227,10 @@ def status_command(fed: Path) -> None:
     going = runs(folder)
     rows = [("nodes", f"{sum(n['status'] == 'online' for n in nodes(folder))} connected")]
     rows += [("run", f"{going[0]['run-id']}, {going[0]['status']}" if going else "none yet")]
-    if shown := _rows(folder.run / "rounds.jsonl"):
+    if shown := read_rows(folder.run / "rounds.jsonl"):
         rows += [("round", _told(shown[-1]))]
     private = not folder.attendance(private=False).exists()
-    if who := _rows(folder.attendance(private)):
+    if who := read_rows(folder.attendance(private)):
         rows += [("answered", ", ".join(map(str, who[-1]["answered"])) or "nobody")]
         rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
     rows += [("certificate", f"valid for {left} days" if left >= 0 else "has expired")]
@@ -246,15 +244,16 @@ def _follow(fed: Folder, number: str) -> None:
     """Show the rounds of a run until it ends. Raises FlowerError if it failed."""
     from fedloom.deployment.children import FlowerError
     from fedloom.deployment.programs import runs
+    from fedloom.report.runs import read_rows
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
-    seen, last = len(_rows(fed.run / "rounds.jsonl")), _end(fed)
+    seen, last = len(read_rows(fed.run / "rounds.jsonl")), _end(fed)
     found, ask = None, 0.0
     while found is None or not found["status"].startswith("finished"):
         if _end(fed) != last or time.monotonic() > ask:  # Flower's command takes 2 s of a core
             last, ask = _end(fed), time.monotonic() + 15
             found = next((r for r in runs(fed) if r["run-id"] == number), None)
-        rows = _rows(fed.run / "rounds.jsonl")
+        rows = read_rows(fed.run / "rounds.jsonl")
         for row in rows[seen:]:
             click.echo(_told(row))
         seen = len(rows)
@@ -272,17 +271,6 @@ def _end(fed: Folder) -> int:
         return (fed.run / "summary.json").stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of JSON; none if it is not there yet."""
-    import json
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _told(row: dict[str, Any]) -> str:

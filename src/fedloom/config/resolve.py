@@ -52,8 +52,7 @@ from .own_code import CODE, check_loaded, files_in, joined, load_again, load_nam
 from .sources import load, read
 from .validation import NOTHING, Origin, check, known, live
 
-# tables whose name may be given outside of all tables
-# left out where they are not given
+# named tables that are left out where they are not given
 _EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack", "tracker")
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
@@ -276,7 +275,7 @@ def _complete(
     values |= parts
     values |= {CODE: files} if (files := files_in(values)) else {}
     tables = [table for table in PLAIN if table not in OPTIONAL or table in raw]
-    values |= {table: _plain(raw, table, origin) for table in tables if table != "churn"}
+    values |= {table: _plain(raw, table, origin) for table in tables}
     try:
         device_of(values["device"])
     except ConfigError as error:
@@ -309,8 +308,6 @@ def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     _add_clock(raw, found, origin)
     if "submodel" in found:
         found["submodel"] |= checked_capacities(named_table(raw, "submodel"), origin)
-    if "churn" in raw:
-        found["churn"] = _plain(raw, "churn", origin)
     if compress := compress_table(raw, _named, origin):
         found["compress"] = compress
     return found

@@ -41,12 +41,12 @@ class Checked(NamedTuple):
 
 def check(fed: Folder) -> Checked:
     """Compare. Raises ConfigError, DataError, CompositionError."""
-    config, roll = settings_of(fed), read_clients(fed.clients_file)
+    config, clients = settings_of(fed), read_clients(fed.clients_file)
     data = config.data()
     rounds = min(ROUNDS, int(config.values["rounds"]))
 
     def made() -> Experiment:
-        return experiment_of(config, roll, data)
+        return experiment_of(config, clients, data)
 
     alone = _run(made(), Serial(), rounds)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
@@ -70,10 +70,10 @@ def check(fed: Folder) -> Checked:
     )
 
 
-def besides(settings: Deployment, roll: Clients) -> list[tuple[str, str]]:
+def besides(settings: Deployment, clients: Clients) -> list[tuple[str, str]]:
     """What else leaves a site: when, and the fields of those messages."""
     out = []
-    if must_join(settings, roll):
+    if must_join(settings, clients):
         out.append(("when it joins", ", ".join(_own(Site))))
     if settings.standardise:
         out.append(("when it joins", "sums of each feature, and of its squares"))

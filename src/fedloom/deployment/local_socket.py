@@ -14,7 +14,6 @@ from pathlib import Path
 
 _LENGTH = struct.Struct(">Q")
 _LONGEST = 1 << 36  # bytes of a message
-_PIECE = 1 << 20
 _PATIENCE = 60.0  # seconds for the other side to go on with a message
 
 
@@ -67,20 +66,15 @@ def _send(place: socket.socket, raw: bytes) -> None:
 
 
 def _receive(place: socket.socket) -> bytes:
-    (length,) = _LENGTH.unpack(_exactly(place, _LENGTH.size))
-    if length > _LONGEST:
-        raise OSError(f"a message of {length} bytes, more than {_LONGEST}")
-    return _exactly(place, length)
-
-
-def _exactly(place: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        piece = place.recv(min(_PIECE, count - len(found)))
-        if not piece:
-            raise OSError(f"the connection ended after {len(found)} of {count} bytes")
-        found += piece
-    return bytes(found)
+    with place.makefile("rb") as file:
+        head = file.read(_LENGTH.size)
+        length = int.from_bytes(head, "big")
+        if len(head) < _LENGTH.size or length > _LONGEST:
+            raise OSError(f"a message of {length} bytes, more than {_LONGEST}, or none")
+        raw = file.read(length)
+    if len(raw) < length:
+        raise OSError(f"the connection ended after {len(raw)} of {length} bytes")
+    return raw
 
 
 def blocks(raw: bytes) -> list[bytes]:

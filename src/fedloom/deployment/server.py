@@ -32,41 +32,41 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     """Run the federation of a folder, or go on with it -> the run's result, in fed.run. Raises
     FedloomError.
     """
-    settings, roll = fed.settings(), read_clients(fed.clients_file)
-    exchange = exchange_of(roll)
-    wait(exchange, roll, settings.startup_timeout)
-    agreed = joined(fed, roll, exchange) if must_join(settings, roll) else None
+    settings, clients = fed.settings(), read_clients(fed.clients_file)
+    exchange = exchange_of(clients)
+    wait(exchange, clients, settings.startup_timeout)
+    agreed = joined(fed, clients, exchange) if must_join(settings, clients) else None
     return experiment_at_server(fed, exchange, agreed).run(fed.run, go_on=True)
 
 
-def joined(fed: Folder, roll: Clients, exchange: MessageExchange) -> Agreement:
+def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreement:
     """What all places agree on: what was agreed before, or what the nodes say now. Raises DataError
     if one does not answer, or differs.
     """
     agreed = read_agreement(fed.agreed_file)
     if agreed is None:
-        found = _all_sites(fed, roll, exchange, "join", {})
+        found = _all_sites(fed, clients, exchange, "join", {})
         sums = [parts["sums"] for _, parts in found if "sums" in parts]
         agreed = agree([site for site, _ in found], sums)
-        for i, (n, entry) in enumerate(zip(agreed.examples, roll.client, strict=True)):
+        for i, (n, entry) in enumerate(zip(agreed.examples, clients.client, strict=True)):
             if entry.examples not in (None, n):
                 raise DataError(
                     f"client {i} says that it has {n} training examples, and clients.toml "
                     f"{entry.examples}; ask its site, then correct that file"
                 )
-        _all_sites(fed, roll, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
+        _all_sites(fed, clients, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
     return agreed
 
 
 def _all_sites(
-    fed: Folder, roll: Clients, exchange: MessageExchange, what: What, parts: Mapping[str, bytes]
+    fed: Folder, clients: Clients, exchange: MessageExchange, what: What, parts: Mapping[str, bytes]
 ) -> list[tuple[Site, dict[str, bytes]]]:
     """What every site answers. Raises DataError naming one that does not."""
     settings, run = fed.settings(), run_of(fed, settings_of(fed))
     heads = [
         Ask(run=run, what=what, round=-1, client=i, taken=-1, kept=0)
-        for i in range(roll.population)
+        for i in range(clients.population)
     ]
     messages = {head.client: sealed(head, parts) for head in heads}
     answers = exchange(messages, settings.deadline, len(messages))
@@ -152,10 +152,10 @@ def _over_selected(made: Experiment, share: float) -> tuple[Experiment, int | No
     return dataclasses.replace(made, cohort=asked), wanted
 
 
-def wait(exchange: MessageExchange, roll: Clients, seconds: float) -> None:
+def wait(exchange: MessageExchange, clients: Clients, seconds: float) -> None:
     """Wait for the nodes of all clients, so long at most; say who is missing."""
     end = time.monotonic() + seconds
-    while len(there := exchange.present()) < roll.population and time.monotonic() < end:
+    while len(there := exchange.present()) < clients.population and time.monotonic() < end:
         time.sleep(_POLL)
-    if missing := [str(i) for i in range(roll.population) if i not in there]:
+    if missing := [str(i) for i in range(clients.population) if i not in there]:
         _log.warning("begins without clients %s; they may still come", ", ".join(missing[:50]))

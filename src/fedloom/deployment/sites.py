@@ -78,11 +78,11 @@ def refuse_settings(config: Config) -> None:
 
 
 def experiment_of(
-    config: Config, roll: Clients, data: FederatedData, by_nodes: bool = False
+    config: Config, clients: Clients, data: FederatedData, by_nodes: bool = False
 ) -> Experiment:
     """The run on what is known of the data at one place. by_nodes: they measure models."""
     made = config.experiment(data)
-    capacities = roll.capacities()
+    capacities = clients.capacities()
     if capacities is not None:
         made.capacities = capacities
     if made.evaluate.clients and data.test_clients is None and not by_nodes:
@@ -95,20 +95,20 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     """The run at the server. agreed: None where the settings' data are known. Raises ConfigError,
     DataError, CompositionError.
     """
-    config, roll = settings_of(fed), read_clients(fed.clients_file)
+    config, clients = settings_of(fed), read_clients(fed.clients_file)
     label = f"{config.values['label']}, deployed"  # beside its simulation, not one run with it
     config = Config({**config.values, "label": label}, config.origin)
     if agreed is None:
-        data = config.data().elsewhere(roll.as_data())
+        data = config.data().elsewhere(clients.as_data())
     elif fed.settings().evaluate == "nodes":
         data = agreed.stand_in(preparation_in(config))
     else:
         data = agreed.at_server(config.data())
-    if any(entry.name for entry in roll.client):
-        names = tuple(entry.name or f"client {i}" for i, entry in enumerate(roll.client))
+    if any(entry.name for entry in clients.client):
+        names = tuple(entry.name or f"client {i}" for i, entry in enumerate(clients.client))
         data = dataclasses.replace(data, client_names=names)
     by_nodes = agreed is not None and fed.settings().evaluate == "nodes"
-    made = experiment_of(config, roll, data, by_nodes)
+    made = experiment_of(config, clients, data, by_nodes)
     _refuse_there(made.net(), made)
     return made
 
@@ -139,13 +139,13 @@ class Place:
         assert fed.client is not None
         parts, table = ([], None) if data is None else read_site(data)
         self._config = settings_of(fed, parts, data)
-        self._fed, self._roll = fed, read_clients(fed.clients_file)
+        self._fed, self._clients = fed, read_clients(fed.clients_file)
         self.client, self.settings = fed.client, fed.settings()
         self._run = run_of(fed, self._config)
-        if self.client >= self._roll.population:
+        if self.client >= self._clients.population:
             raise ConfigError(
                 f"there is no client {self.client}: clients.toml has clients 0 to "
-                f"{self._roll.population - 1}"
+                f"{self._clients.population - 1}"
             )
         if data is None or table is None:
             self._own = alone(self._config.data(), self.client)
@@ -156,9 +156,9 @@ class Place:
         if agreed is not None:
             self._check(agreed)
             self._node = self._made(agreed.roll, agreed)
-        elif not must_join(self.settings, self._roll):
+        elif not must_join(self.settings, self._clients):
             self._check_classes()
-            self._node = self._made(self._roll.as_data(), None)
+            self._node = self._made(self._clients.as_data(), None)
 
     @property
     def examples(self) -> int:
@@ -167,12 +167,12 @@ class Place:
 
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
-        loop = experiment_of(self._config, self._roll, data).build()
+        loop = experiment_of(self._config, self._clients, data).build()
         parts = loop.plan, loop.fed, loop.net
         return Node(*parts, self.client, self._fed.path / "states", self._run)
 
     def _check(self, agreed: Agreement) -> None:
-        population = self._roll.population
+        population = self._clients.population
         if len(agreed.examples) != population:
             raise DataError(
                 f"the agreement has {len(agreed.examples)} clients, and clients.toml {population}"
@@ -186,7 +186,7 @@ class Place:
 
     def _check_classes(self) -> None:
         """Nobody numbers the classes anew where nodes do not join."""
-        here, there = self._own.class_names, self._roll.classes
+        here, there = self._own.class_names, self._clients.classes
         if here and there is not None and len(here) != there:
             raise DataError(
                 f"client {self.client} has the {len(here)} classes {', '.join(here[:10])}, and "
@@ -218,7 +218,7 @@ class Place:
         """Raise WireError for what this site's own settings do not have it tell, whoever asks."""
         if what == "evaluate" and self.settings.evaluate != "nodes":
             raise WireError("this site measures no models: its federation.evaluate is server")
-        if what in ("join", "agree") and not must_join(self.settings, self._roll):
+        if what in ("join", "agree") and not must_join(self.settings, self._clients):
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
     def _joined(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
@@ -234,9 +234,9 @@ class Place:
         return sealed(described(self._own, ask), sums)
 
 
-def must_join(settings: Deployment, roll: Clients) -> bool:
+def must_join(settings: Deployment, clients: Clients) -> bool:
     """Whether nodes must say what they have before round 1."""
-    return settings.evaluate == "nodes" or settings.standardise or not roll.known
+    return settings.evaluate == "nodes" or settings.standardise or not clients.known
 
 
 def alone(data: FederatedData, client: int) -> FederatedData:

@@ -24,9 +24,9 @@ class GridTransport:
     messages were sent.
     """
 
-    def __init__(self, grid: Grid, roll: Clients, news: Path) -> None:
+    def __init__(self, grid: Grid, clients: Clients, news: Path) -> None:
         self._grid, self._news = grid, news
-        self._clients = {as_pem(entry.key): i for i, entry in enumerate(roll.client)}
+        self._clients = {as_pem(entry.key): i for i, entry in enumerate(clients.client)}
 
     def present(self) -> dict[int, int]:
         """{client: its node} of those who are connected."""
@@ -71,7 +71,7 @@ def _reply(message: Message) -> Reply:
 
 def _main(grid: Grid, context: Context) -> None:
     fed = Folder(Path(str(context.run_config["folder"])))
-    serve(fed, lambda roll: MessageExchange(GridTransport(grid, roll, fed.news)))
+    serve(fed, lambda clients: MessageExchange(GridTransport(grid, clients, fed.news)))
 
 
 app.main()(_main)
