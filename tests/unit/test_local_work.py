@@ -128,8 +128,6 @@ def test_every_pass_round_client_and_seed_has_its_own_order():
 def test_weights_are_examples_or_one():
     assert [federation([3, 8]).weight(i) for i in (0, 1)] == [3.0, 8.0]
     assert [federation([3, 8], weighting="uniform").weight(i) for i in (0, 1)] == [1.0, 1.0]
-    with pytest.raises(ConfigError, match="weighting"):
-        federation([3], weighting="size")
 
 
 def test_cost_is_the_examples_that_are_seen():

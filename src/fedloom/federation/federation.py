@@ -67,16 +67,10 @@ class Federation:
                 )
 
     def _check_lists(self) -> None:
-        given: Any = self.weighting
-        if given not in ("examples", "uniform") and not isinstance(given, tuple):
-            raise ConfigError(
-                'weighting must be "examples", "uniform" or a list of a weight for each client, '
-                f"got {given!r}"
-            )
-        for weight in given if isinstance(given, tuple) else ():
-            if type(weight) not in (int, float) or not 0 < weight < math.inf:
-                raise ConfigError(f"weighting must be a list of numbers above 0, got {weight!r}")
-        for name, value in (("weighting", given), ("local.steps", self.local.steps)):
+        weights = () if isinstance(self.weighting, str) else self.weighting
+        if bad := [weight for weight in weights if not weight > 0]:
+            raise ConfigError(f"weighting must be a list of numbers above 0, got {bad[0]!r}")
+        for name, value in (("weighting", self.weighting), ("local.steps", self.local.steps)):
             if isinstance(value, tuple) and len(value) != self.population:
                 raise ConfigError(
                     f"{name} has {len(value)} numbers for {self.population} clients; give one for "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -76,7 +76,8 @@ class Cohorts:
     probability, and draws again if nobody does; "poisson" does not draw again, so that a round may
     have nobody, as the accounts of privacy take it. churn, availability: which clients are
     available; a share or number is then of those. Raises ConfigError for a cohort that the
-    population does not have. `now` is in simulated seconds, which only a trace may ask for.
+    population does not have; Settings have checked the types. `now` is in simulated seconds, which
+    only a trace may ask for.
 
     >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
     True
@@ -96,10 +97,6 @@ class Cohorts:
         object.__setattr__(self, "size", listed(self.size))  # numpy's numbers too
         self._check_churn()
         n = self.there
-        if isinstance(self.size, bool) or not isinstance(self.size, (int, float, Sequence)):
-            raise ConfigError(
-                f"cohort must be a share, a number or lists of clients, got {self.size!r}"
-            )
         if isinstance(self.size, float) and not 0 < self.size <= 1:
             raise ConfigError(
                 f"cohort as a share must be in (0, 1], got {self.size}; "
@@ -134,16 +131,12 @@ class Cohorts:
             )
 
     def _check_lists(self, lists: Sequence[Sequence[int]]) -> None:
-        if not lists or any(isinstance(members, (str, int)) for members in lists):
-            raise ConfigError(
-                f"a cohort schedule needs at least one list of clients, got {lists!r}"
-            )
+        if not lists:
+            raise ConfigError("a cohort schedule needs at least one list of clients, got none")
         for t, members in enumerate(lists):
-            bad: list[Any] = [i for i in members if type(i) is not int]
-            bad = bad or [i for i in members if not 0 <= i < self.population]
-            if bad:
+            if bad := [i for i in members if not 0 <= i < self.population]:
                 raise ConfigError(
-                    f"cohort of round {t + 1} names client {bad[0]!r}; "
+                    f"cohort of round {t + 1} names client {bad[0]}; "
                     f"clients are numbered 0 to {self.population - 1}"
                 )
             if len(set(members)) < len(members):
