@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,7 @@ from fedloom.report import load_run
 from fedloom.storage.atomic import checksum
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.sweep import state_of
-from tiny import clusters, timeless, weights
+from tiny import clusters, weights
 
 
 def change(log, line):
@@ -37,41 +36,6 @@ def test_a_changed_number_in_the_log_is_said(run, whole):
     assert (run / "rounds.jsonl").read_bytes() == before
     with pytest.raises(CheckpointError, match=r"rounds.jsonl does not have the checksum"):
         load_run(run)
-
-
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_log_that_was_edited_is_taken_as_it_is_if_that_is_asked_for(ended, run, whole):
-    if ended:
-        shutil.rmtree(run)
-        shutil.copytree(whole.path, run)
-    change(run / "rounds.jsonl", 2)
-    with pytest.raises(CheckpointError, match=rf"fedloom resume {run} --accept-log"):
-        load_run(run)
-    with pytest.raises(CheckpointError, match="--accept-log"):
-        experiment(rounds=12).resume(run)
-    RunDirectory(run).accept_log()
-    found = experiment(rounds=12).resume(run)
-    assert found.history[1]["train_loss"] == whole.history[1]["train_loss"] + 0.125
-    assert timeless(found.history[2:10]) == timeless(whole.history[2:])
-    assert load_run(run).rounds.tolist() == list(range(1, 13))
-
-
-def test_a_log_that_lacks_rounds_is_not_accepted(run):
-    log = run / "rounds.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    for rest in (
-        lines[:3],
-        lines[:2] + lines[3:],
-        ["[" * 100_000 + "\n", *lines[1:]],
-        ["{}\n"] * 9,
-    ):
-        log.write_text("".join(rest))
-        with pytest.raises(CheckpointError, match=r"rounds\.jsonl") as caught:
-            RunDirectory(run).accept_log()
-        assert "\n" not in str(caught.value)
-    log.write_text("".join(lines))
-    RunDirectory(run).accept_log()  # it is whole: nothing to do
-    assert experiment(rounds=10).resume(run).history[-1]["round"] == 10
 
 
 @pytest.mark.parametrize("name", ["config.toml", "summary.json", "manifest.json", "memory.json"])

@@ -31,7 +31,7 @@ from tiny import Fedloom
 FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {"--out", "--quiet", "--dry-run", "--seeds", "--resume-if-begun"},
-    "resume": {"--quiet", "--accept-log", "--changed-code"},
+    "resume": {"--quiet", "--changed-code"},
     "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet"},
     "compare": {
         "--target",

@@ -107,14 +107,9 @@ def run_command(
 @click.argument("words", nargs=-1, required=True, metavar="RUN... [KEY=VALUE ...]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option(
-    "--accept-log", is_flag=True, help="Take a rounds.jsonl that was edited by hand as it is."
-)
-@click.option(
     "--changed-code", is_flag=True, help="Go on with own files (FILE.py:NAME) that have changed."
 )
-def resume_command(
-    words: tuple[str, ...], quiet: bool, accept_log: bool, changed_code: bool
-) -> None:
+def resume_command(words: tuple[str, ...], quiet: bool, changed_code: bool) -> None:
     """Continue a run from its newest whole checkpoint, or several runs, one after another.
 
     \b
@@ -138,13 +133,13 @@ def resume_command(
     if not runs:
         raise ConfigError("give the folder of a run; `fedloom list runs` names them")
     if len(runs) == 1 and ((Path(runs[0]) / "config.toml").is_file() or not Path(runs[0]).is_dir()):
-        _resume(Path(runs[0]), changes, quiet, accept_log, changed_code)
+        _resume(Path(runs[0]), changes, quiet, changed_code)
     else:
-        _resume_many(runs, changes, quiet, accept_log, changed_code)
+        _resume_many(runs, changes, quiet, changed_code)
 
 
 def _resume_many(
-    words: Sequence[str], changes: Sequence[str], quiet: bool, accept_log: bool, changed_code: bool
+    words: Sequence[str], changes: Sequence[str], quiet: bool, changed_code: bool
 ) -> None:
     """Go on with every run that has not finished, or has fewer rounds than are asked for; a line
     each says what became of it. An error of one leaves the others.
@@ -160,7 +155,7 @@ def _resume_many(
         try:
             state = state_of(run)
             if state == "begun" or (state == "finished" and longer):
-                _resume(run, changes, quiet, accept_log, changed_code)
+                _resume(run, changes, quiet, changed_code)
                 state = state_of(run)
             elif state == "finished":
                 state = "finished before"
@@ -171,16 +166,10 @@ def _resume_many(
         raise CheckpointError(f"{wrong} of {len(runs)} runs could not go on; see the lines above")
 
 
-def _resume(
-    run: Path, changes: Sequence[str], quiet: bool, accept_log: bool, changed_code: bool
-) -> None:
+def _resume(run: Path, changes: Sequence[str], quiet: bool, changed_code: bool) -> None:
     from fedloom.config import from_run
 
     config = from_run(run, changes, own=True, changed=changed_code)
-    if accept_log:
-        from fedloom.storage.run_directory import RunDirectory
-
-        _group(config).first(RunDirectory(run).accept_log)
     _train(config, run, quiet, fresh=False)
 
 

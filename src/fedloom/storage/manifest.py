@@ -122,19 +122,10 @@ def damaged(folder: Path, error: Exception) -> str:
     )
 
 
-def rows_of(manifest: Mapping[str, Any]) -> int:
-    """How many rows of the log a checkpoint has: it keeps a row itself that was not written yet."""
-    return int(manifest["round"]) - len(manifest["extra"].get("unlogged", []))
-
-
-class LogError(CheckpointError):
-    """A log of rounds that is not as it was written."""
-
-
 def check_log(manifest: Mapping[str, Any], log: Path) -> None:
-    """Raise LogError if the log of rounds, up to a checkpoint, is not as it was then."""
+    """Raise CheckpointError if the log of rounds, up to a checkpoint, is not as it was then."""
     if said := altered(log, manifest["log_bytes"], manifest.get("log_sha256")):
-        raise LogError(said)
+        raise CheckpointError(said)
 
 
 def altered(path: Path, size: int, digest: str | None, whole: bool = False) -> str:
@@ -162,11 +153,6 @@ def resuming(run: Path) -> str:
 def deployed(run: Path) -> bool:
     """Whether a run is a federation's, beside whose settings it lies."""
     return (run.parent / "federation.toml").is_file()
-
-
-def accepting(run: Path) -> str:
-    """What to do about a log that was edited on purpose, as text."""
-    return f"take it as it is now with `fedloom resume {quote(str(run))} --accept-log`"
 
 
 def _seal(content: Mapping[str, Any]) -> str:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import itertools
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -36,8 +34,6 @@ from .locks import hold, holder
 from .manifest import (
     FILES,
     MALFORMED,
-    LogError,
-    accepting,
     check_files,
     check_log,
     damaged,
@@ -47,12 +43,11 @@ from .manifest import (
     remove,
     resuming,
     round_folder,
-    rows_of,
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
 from .round_log import RoundLog
-from .seal import GROWING, LOG, Seal, seal, seals, unseal
+from .seal import GROWING, Seal, unseal
 
 _log = logging.getLogger(__name__)
 
@@ -314,7 +309,7 @@ class RunDirectory:
         A damaged one is skipped with a warning if an older one is whole. Raises CheckpointError if
         none is, or, without `older`, if the newest is damaged.
         """
-        problems, way = [], ""
+        problems = []
         for folder in self.group.first(lambda: numbered(self.checkpoints))[::-1]:
             try:
                 state, index = self.group.first(functools.partial(self._load, folder))
@@ -323,7 +318,6 @@ class RunDirectory:
                 if not older:
                     raise CheckpointError(damaged(folder, error)) from None
                 problems.append(f"{folder.name}: {error}")
-                way = f"{accepting(self.path)}, " if isinstance(error, LogError) else way
                 _log.warning("checkpoint %s is damaged and passed over: %s", folder, error)
                 continue
             move = lambda v: v.to(device) if isinstance(v, Tensor) else v
@@ -331,7 +325,7 @@ class RunDirectory:
         if problems:
             raise CheckpointError(
                 f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "
-                f"put back the files as they were, {way}or start again in another folder"
+                f"put back the files as they were, or start again in another folder"
             )
         lost = (self.path / "summary.json").exists() or not self.checkpoints.is_dir()
         if lost and self.rounds.exists() and self.rounds.stat().st_size:
@@ -352,26 +346,6 @@ class RunDirectory:
         round, srv = int(manifest["round"]), thaw(manifest["srv"], own)
         index = parse_json((folder / "memory.json").read_text())
         return State(round, srv, tensors["buffers"], extra), index
-
-    def accept_log(self) -> None:
-        """Accept the log as it is now, edited on purpose: all checkpoints get its new checksums.
-        Raises CheckpointError if it lacks a row for one of their rounds.
-        """
-        with self.held():
-            found = []
-            for folder in numbered(self.checkpoints):
-                with contextlib.suppress(CheckpointError, OSError):  # damaged: skipped later
-                    found.append((folder, rows_of(told := read_manifest(folder)), told))
-            raw = self.rounds.read_bytes() if self.rounds.exists() else b""
-            ends = [0, *(m.end() for m in re.finditer(rb"\n", raw))]
-            sizes = [ends[min(rows, len(ends) - 1)] for _, rows, _ in found]
-            for size, (_, rows, _) in zip(sizes, found, strict=True):
-                self._log.read(size, rows)
-            for size, (folder, _, manifest) in zip(sizes, found, strict=True):
-                log = hashlib.sha256(raw[:size]).hexdigest()
-                write_manifest(folder, manifest | {"log_bytes": size, "log_sha256": log})
-            if seals(self.path, LOG):
-                seal(self.path, LOG)
 
     def rewind(self, log_bytes: int, after: int) -> None:
         """Cut the log back to a checkpoint, and delete damaged checkpoints later than `after`."""

@@ -18,7 +18,6 @@ from ..errors import CheckpointError
 from .atomic import checksum
 from .manifest import (
     MALFORMED,
-    accepting,
     altered,
     check_files,
     check_log,
@@ -106,7 +105,7 @@ class Seal:
 
     def _remedy(self, name: str) -> str:
         if name == LOG:
-            return f"put back the file as it was, {accepting(self.run)}, or run again"
+            return "put back the file as it was, or run again"
         if name in (*FIRST, *LAST) and name not in SETTINGS:
             return f"put back the file as it was, or write it anew with {resuming(self.run)}"
         return (
