@@ -11,9 +11,7 @@ from collections.abc import Callable
 
 from ..core.registry import Registry
 from .base import About, Session, Tracker, Trackers
-from .mlflow_runs import MLflow
-from .tensorboard_files import TensorBoard
-from .weights_and_biases import WandB
+from .libraries import MLflow, TensorBoard, WandB
 
 TRACKERS: Registry[Callable[..., Tracker]] = Registry(
     "tracker", {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}

@@ -1,0 +1,162 @@
+"""The trackers that come along: event files of TensorBoard, Weights & Biases online and offline, and
+MLflow, on a tracking server or in files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.hyper import hyper
+from .base import About, Checked, Session, need
+
+_LONGEST = 500  # letters of a parameter's value that every server of MLflow takes
+_MANY = 100  # parameters in one message to it
+
+
+class TensorBoard(Checked):
+    """Write event files for `tensorboard --logdir runs`: a scalar per column, and the settings.
+
+    A resumed run goes on in the same folder, with a file that has all rounds and hides the old.
+    """
+
+    folder: str = hyper(
+        "", "of all runs, each in a folder of its name; otherwise `tensorboard` in the run's own"
+    )
+
+    def check(self) -> None:
+        """Raise ConfigError if the library is missing."""
+        need("tensorboard", "tensorboard")
+
+    def open(self, about: About) -> Session:
+        """Begin an event file."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        own = about.folder is not None and not self.folder
+        place = Path(about.folder or "") / "tensorboard" if own else Path(self.folder) / about.name
+        make: Any = SummaryWriter
+        writer = make(str(place), purge_step=1 if about.round else None)
+        if not about.round:
+            writer.add_text("settings", "\n".join(f"    {x}" for x in about.text.splitlines()))
+        return _EventFiles(str(place), writer)
+
+
+@dataclass(frozen=True)
+class _EventFiles:
+    name: str
+    writer: Any
+
+    def log(self, row: Mapping[str, float]) -> None:
+        for column, value in row.items():
+            if column != "round":
+                self.writer.add_scalar(column, value, int(row["round"]))
+
+    def end(self, summary: Mapping[str, float] | None) -> None:
+        self.writer.close()
+
+
+class WandB(Checked):
+    """Log to Weights & Biases; offline into the run's folder, for a later `wandb sync`.
+
+    A resumed run goes on in the same run there. The account is the one of `wandb login`.
+    """
+
+    project: str = hyper("fedloom", "of the runs")
+    mode: str = hyper(
+        "online",
+        "offline writes files only, for `wandb sync RUN/wandb/offline-*`",
+        choices=("online", "offline"),
+    )
+
+    def check(self) -> None:
+        """Raise ConfigError if the library is missing."""
+        need("wandb", "wandb")
+
+    def open(self, about: About) -> Session:
+        """Begin a run there, or go on with it."""
+        import wandb
+
+        run = wandb.init(
+            project=self.project,
+            name=about.name,
+            group=about.label,
+            config=dict(about.settings),
+            dir=None if about.folder is None else str(about.folder),
+            id=about.known,
+            resume=None if about.known is None else "allow",
+            mode=self.mode,
+            reinit="create_new",
+            settings=wandb.Settings(console="off"),
+        )
+        return _WandBRun(str(run.id), run)
+
+
+@dataclass(frozen=True)
+class _WandBRun:
+    name: str
+    run: Any
+
+    def log(self, row: Mapping[str, float]) -> None:
+        if row["round"] >= self.run.step:  # what it has already, it does not take again
+            self.run.log(dict(row), step=int(row["round"]))
+
+    def end(self, summary: Mapping[str, float] | None) -> None:
+        if summary is not None:
+            self.run.summary.update(dict(summary))
+        self.run.finish(exit_code=int(summary is None))
+
+
+class MLflow(Checked):
+    """Log to MLflow: settings as parameters, the numbers of every round as metrics.
+
+    A resumed run goes on in the same run there.
+    """
+
+    experiment: str = hyper("fedloom", "of the runs")
+    uri: str = hyper("", "of the server, or a folder; otherwise MLFLOW_TRACKING_URI, or ./mlruns")
+
+    def check(self) -> None:
+        """Raise ConfigError if the library is missing."""
+        need("mlflow", "mlflow")
+
+    def open(self, about: About) -> Session:
+        """Begin a run there, or go on with it."""
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=self.uri or None)
+        if about.known is not None:
+            client.update_run(about.known, status="RUNNING")
+            seen = client.get_run(about.known).data.metrics.get("round", 0)
+            return _MLflowRun(about.known, client, int(seen))
+        found = client.get_experiment_by_name(self.experiment)
+        place = found.experiment_id if found else client.create_experiment(self.experiment)
+        run = client.create_run(place, run_name=about.name, tags={"label": about.label})
+        named = [Param(key, str(value)[:_LONGEST]) for key, value in about.settings.items()]
+        for at in range(0, len(named), _MANY):
+            client.log_batch(run.info.run_id, params=named[at : at + _MANY])
+        return _MLflowRun(run.info.run_id, client, 0)
+
+
+@dataclass(frozen=True)
+class _MLflowRun:
+    name: str
+    client: Any
+    seen: int  # the last round that is there already
+
+    def log(self, row: Mapping[str, float]) -> None:
+        if row["round"] > self.seen:
+            self._send(row, int(row["round"]))
+
+    def _send(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        sent = [Metric(k.replace("@", "_at_"), float(v), now, step) for k, v in values.items()]
+        self.client.log_batch(self.name, metrics=sent)
+
+    def end(self, summary: Mapping[str, float] | None) -> None:
+        self.client.set_terminated(self.name, "FINISHED" if summary is not None else "KILLED")
