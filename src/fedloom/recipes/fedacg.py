@@ -1,4 +1,4 @@
-"""FedACG's protocols: CIFAR, Tiny-ImageNet, changing clients, and LEAF.
+"""FedACG's protocols: CIFAR, Tiny-ImageNet, changing clients, and LEAF; on Fashion-MNIST too.
 
 Source of all: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 and Tables 1 to 8; their code for
 clipping at 10, augmentation and normalisation. The decay of 0.998 is one of their three.
@@ -78,9 +78,9 @@ def _images(
     }
 
 
-def _local(batch: int, lr: float = 0.1) -> dict[str, Any]:
+def _local(batch: int, lr: float = 0.1, epochs: int = 5) -> dict[str, Any]:
     return {
-        "epochs": 5,
+        "epochs": epochs,
         "batch": batch,
         "lr": lr,
         "clip": 10.0,
@@ -115,7 +115,7 @@ def fedacg_shakespeare() -> dict[str, Any]:
     recipe = _leaf("shakespeare", "lstm_shakespeare", 0.45)
     recipe["data"]["partition"] = {"name": "natural", "min_size": 2}
     recipe["data"]["test_samples"] = 1000
-    recipe["local"] = _local(10, lr=0.8) | {"epochs": 1}
+    recipe["local"] = _local(10, lr=0.8, epochs=1)
     return recipe | {"rounds": 1000, "cohort": 0.05}
 
 
@@ -128,4 +128,61 @@ def _leaf(data: str, model: str, target: float) -> dict[str, Any]:
         "data": {"name": data, "partition": {"name": "natural", "clients": 2000}},
         "local": _local(10),
         "evaluate": {"target": target},
+    }
+
+
+def fashion_dirichlet() -> dict[str, Any]:
+    """Fashion-MNIST over 100 clients under FedACG's protocol, with FAFED's small network.
+
+    Dirichlet partition with alpha 0.3 and equal sizes, participation ratio 5 %, 5 local epochs of
+    batch 50, learning rate 0.1 times 0.998 per round, gradients clipped at 10, weight decay 0.001,
+    100 rounds.
+    Source: Kim, Kim and Han, FedACG, CVPR 2024, section 5.1 (the protocol), which does not use this
+    data set; Wu et al., FAFED, AAAI 2023, Table 4 (the network).
+    """
+    return _fashion(rounds=100, epochs=5)
+
+
+def zoo_fashion_mnist() -> dict[str, Any]:
+    """The papers' methods compared: Fashion-MNIST, 100 clients by Dirichlet 0.3, 5 % per round.
+
+    FAFED's small network, one local epoch of batch 50 (12 steps), learning rate 0.2 times 0.998 per
+    round, weight decay 0.001, gradients clipped at 10, 300 rounds, evaluated every 5. The methods
+    and their tuning: benchmarks/papers/studies/zoo.toml. Two labels per client:
+    data.partition=classes_per_client.
+    Source: the protocol of Kim, Kim and Han, FedACG, CVPR 2024, section 5.1, with fewer local steps
+    (hence the learning rate, the best of 0.05, 0.1 and 0.2 for FedAvg; theirs is 0.1);
+    Wu et al., FAFED, AAAI 2023, Table 4 (the network).
+    """
+    recipe = _fashion(rounds=300, epochs=1)
+    recipe["local"]["lr"] = 0.2
+    recipe["evaluate"]["every"] = 5
+    return recipe
+
+
+def fedacg_fedpaq() -> dict[str, Any]:
+    """FedACG with client updates in FedPAQ's 4 bits, as in FedACG's Table 6, on Fashion-MNIST.
+
+    100 clients, Dirichlet partition with alpha 0.3, participation ratio 5 %, FAFED's small network,
+    5 local epochs of batch 50. To compare with: algorithm=fedavg, and compress=none.
+    Source: Kim, Kim and Han, FedACG, CVPR 2024, Table 6: CIFAR-100, ResNet-18, 1,000 rounds; it
+    does not say how many bits.
+    """
+    return _fashion(rounds=100, epochs=5) | {
+        "algorithm": {"name": "fedacg"},
+        "compress": {"name": "fedpaq", "levels": 7},
+    }
+
+
+def _fashion(rounds: int, epochs: int) -> dict[str, Any]:
+    """Settings of FedACG's protocol, on Fashion-MNIST with FAFED's small network."""
+    partition = {"name": "dirichlet", "alpha": 0.3, "clients": 100}
+    return {
+        "rounds": rounds,
+        "cohort": 0.05,
+        "algorithm": {"name": "fedavg"},
+        "model": {"name": "cnn_fafed_fashion"},
+        "data": {"name": "fashion_mnist", "partition": partition},
+        "local": _local(50, epochs=epochs),
+        "evaluate": {"target": 0.8},
     }

@@ -1,5 +1,5 @@
-"""The trackers that come along: event files of TensorBoard, Weights & Biases online and offline, and
-MLflow, on a tracking server or in files.
+"""The trackers that come along: event files of TensorBoard, Weights & Biases online and offline,
+and MLflow, on a tracking server or in files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Compressed client updates: CFedAvg's experiments, and FedACG with FedPAQ's quantiser."""
+"""CFedAvg's experiments: compressed client updates."""
 
 from __future__ import annotations
 
 from typing import Any
-
-from .fashion import fedacg_protocol
 
 
 def cfedavg_fashion() -> dict[str, Any]:
@@ -55,18 +53,4 @@ def _cfedavg(data: str, model: str, clients: int, rounds: int, target: float) ->
         "local": {"epochs": 1, "batch": 64, "lr": 0.1},
         "compress": {"name": "topk", "ratio": 0.01, "feedback": "residual"},
         "evaluate": {"target": target},
-    }
-
-
-def fedacg_fedpaq() -> dict[str, Any]:
-    """FedACG with client updates in FedPAQ's 4 bits, as in FedACG's Table 6, on Fashion-MNIST.
-
-    100 clients, Dirichlet partition with alpha 0.3, participation ratio 5 %, FAFED's small network,
-    5 local epochs of batch 50. To compare with: algorithm=fedavg, and compress=none.
-    Source: Kim, Kim and Han, FedACG, CVPR 2024, Table 6: CIFAR-100, ResNet-18, 1,000 rounds; it
-    does not say how many bits.
-    """
-    return fedacg_protocol(rounds=100, epochs=5) | {
-        "algorithm": {"name": "fedacg"},
-        "compress": {"name": "fedpaq", "levels": 7},
     }
