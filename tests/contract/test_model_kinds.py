@@ -17,7 +17,7 @@ from fedloom.data import from_clients
 from fedloom.engines import family_of
 from fedloom.errors import ClientError, CompositionError
 from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
-from fedloom.models.norms import norm_of
+from fedloom.models.layers import norm_of
 from fedloom.objectives import FedMLB
 from fedloom.submodels.private import FedPer
 from tiny import agree_within, bits, outcome, results_agree, timeless, trace

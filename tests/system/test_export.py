@@ -32,7 +32,7 @@ from fedloom.data.own.preparation import Column, Preparation
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import MODELS, mlp
-from fedloom.models.lstm_layer import LSTM
+from fedloom.models.recurrent import LSTM
 from fedloom.report import group_runs, load_run
 from fedloom.report.clients import prepared
 from tiny import Fedloom

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from fedloom.core.dropout import HashedDropout, seeded, swap
 from fedloom.errors import ConfigError, DataError
 from fedloom.models import LSTM
-from fedloom.models.lstm_layer import _plain
+from fedloom.models.recurrent import _plain
 
 CASES = [
     {"num_layers": 1},

@@ -20,11 +20,9 @@ from fedloom.models.cnn import (
     mlp,
 )
 from fedloom.models.hugging_face import huggingface_text, roberta_base
-from fedloom.models.layers import Residual
-from fedloom.models.lstm_layer import LSTM
+from fedloom.models.layers import Residual, with_statistics
 from fedloom.models.multi_exit import MultiExit, with_exits
-from fedloom.models.norms import with_statistics
-from fedloom.models.recurrent import lstm_language_model, lstm_shakespeare
+from fedloom.models.recurrent import LSTM, lstm_language_model, lstm_shakespeare
 from fedloom.models.resnet import resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.transformer import transformer_text
 

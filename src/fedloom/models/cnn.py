@@ -17,9 +17,8 @@ from torch import nn
 
 from fedloom.core.hyper import PositiveInt, checked
 from fedloom.errors import ConfigError
-from fedloom.models.layers import named
+from fedloom.models.layers import Norm, named, norm_of
 from fedloom.models.multi_exit import MultiExit, with_exits
-from fedloom.models.norms import Norm, norm_of
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -191,7 +190,7 @@ def cnn_celeba(
 
     Four 3 x 3 convolutions of 32 channels that keep the size, each with a norm, a pool that rounds
     up and ReLU, then 1152 -> classes; PyTorch's default weights. norm: LEAF uses the statistics of
-    the batch, in training and in evaluation; for the others see `fedloom.models.norms.norm_of`.
+    the batch, in training and in evaluation; for the others see `fedloom.models.layers.norm_of`.
     Raises ConfigError.
 
     Source: Caldas et al., LEAF 2018, reference implementation of CelebA.

@@ -12,9 +12,8 @@ from typing import Literal
 from torch import nn
 
 from fedloom.core.hyper import PositiveInt, checked
-from fedloom.models.layers import Residual, named
+from fedloom.models.layers import Norm, Residual, named, norm_of
 from fedloom.models.multi_exit import with_exits
-from fedloom.models.norms import Norm, norm_of
 
 WIDTHS = (64, 64, 128, 256, 512)
 SMALL_WIDTHS = (16, 16, 32, 64)
@@ -36,7 +35,7 @@ def resnet18(
     Four layers of 64, 128, 256 and 512 channels with two basic blocks each; GroupNorm of two groups
     in place of batch norm. stem "3x3": one convolution of stride 1 and no pool, also for 64 x 64
     images; "7x7": stride 2 and a 3 x 3 max-pool, as for ImageNet (11,181,642 parameters). norm: see
-    `fedloom.models.norms.norm_of`. init "torch": PyTorch's default; "kaiming": normal weights of
+    `fedloom.models.layers.norm_of`. init "torch": PyTorch's default; "kaiming": normal weights of
     variance 2 / fan-out in the convolutions, as in torchvision. layer4 ends with global average
     pooling, so `head` gets 512 features. exits: add an early exit after layer1 to layer3, a mean
     and a linear layer, for ScaleFL (11,178,472 parameters). Raises ConfigError.
