@@ -20,8 +20,8 @@ from fedloom.data import Images, celeba, cifar100, femnist, iid, tiny_imagenet
 from fedloom.data.partition import natural
 from fedloom.data.published import images
 from fedloom.data.published.cache import FOLDER
-from fedloom.data.published.cifar_batches import read_batch
 from fedloom.data.published.download import PublishedFile, fetch_archive, md5_of
+from fedloom.data.published.files import read_batch
 from fedloom.storage import identity
 from support.downloads import FromFiles
 

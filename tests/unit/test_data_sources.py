@@ -20,7 +20,7 @@ from fedloom.data import data_root, digits, iid
 from fedloom.data.published import cache
 from fedloom.data.published import images as sources
 from fedloom.data.published.download import PublishedFile, fetch
-from fedloom.data.published.idx import read_idx
+from fedloom.data.published.files import read_idx
 from fedloom.errors import DataError
 
 # of an answer that is an error, or breaks off, pooch leaves the socket to be collected
@@ -300,7 +300,7 @@ def test_without_scikit_learn_the_message_names_the_extra(monkeypatch):
 
 def test_the_digits_are_the_same_where_scikit_learn_keeps_its_file_elsewhere(monkeypatch):
     want = digits()
-    module = sys.modules["fedloom.data.published.digits"]
+    module = sys.modules["fedloom.data.published.images"]
     monkeypatch.setattr(module, "find_spec", lambda name: SimpleNamespace(origin="/gone/x.py"))
     assert torch.equal(digits().inputs, want.inputs)
     assert torch.equal(digits().targets, want.targets)

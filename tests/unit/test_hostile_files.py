@@ -21,8 +21,7 @@ from fedloom.data.client_indices import read_arrays
 from fedloom.data.own.folders import folders
 from fedloom.data.own.tables import table
 from fedloom.data.partition.index_lists import lists
-from fedloom.data.published.idx import read_idx
-from fedloom.data.published.text_files import read_json
+from fedloom.data.published.files import read_idx, read_json
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.capacities import levels_of
 from fedloom.models import mlp

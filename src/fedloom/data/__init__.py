@@ -37,9 +37,8 @@ from fedloom.data.partition import (
     stratified,
     writers,
 )
-from fedloom.data.published.digits import digits
 from fedloom.data.published.download import data_root
-from fedloom.data.published.images import cifar10, cifar100, fashion_mnist, mnist
+from fedloom.data.published.images import cifar10, cifar100, digits, fashion_mnist, mnist
 from fedloom.data.published.leaf import celeba, femnist
 from fedloom.data.published.shakespeare import shakespeare
 from fedloom.data.published.text_classification import ag_news, sst2

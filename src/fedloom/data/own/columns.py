@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.parsing import shortened
-from fedloom.data.published.text_files import read_text
+from fedloom.data.published.files import read_text
 from fedloom.data.published.vocabulary import by_frequency, padded
 from fedloom.data.raw_inputs import Words
 from fedloom.errors import DataError, did_you_mean

@@ -20,7 +20,7 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture, refuse_without_pillow
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import DataDir, data_root
-from fedloom.data.published.text_files import read_json
+from fedloom.data.published.files import read_json
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 

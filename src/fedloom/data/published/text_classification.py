@@ -12,7 +12,7 @@ from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch, fetch_archive
-from fedloom.data.published.text_files import read_rows
+from fedloom.data.published.files import read_rows
 from fedloom.data.published.vocabulary import by_frequency, subwords
 from fedloom.data.raw_inputs import Raw, Subwords, Words
 from fedloom.errors import DataError

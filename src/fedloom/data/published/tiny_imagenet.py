@@ -15,7 +15,7 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch_archive
-from fedloom.data.published.text_files import read_rows, read_text
+from fedloom.data.published.files import read_rows, read_text
 from fedloom.data.transforms import Fill, Images
 from fedloom.errors import DataError
 

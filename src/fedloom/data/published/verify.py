@@ -16,10 +16,17 @@ import torch
 from torch import Tensor
 
 from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.cifar_batches import read_batch
-from fedloom.data.published.digits import digits
 from fedloom.data.published.download import PublishedFile, fetch, fetch_archive, md5_of, verify
-from fedloom.data.published.images import CIFAR10, CIFAR100, FASHION_MNIST, MNIST, QMNIST, ImageSet
+from fedloom.data.published.files import read_batch
+from fedloom.data.published.images import (
+    CIFAR10,
+    CIFAR100,
+    FASHION_MNIST,
+    MNIST,
+    QMNIST,
+    ImageSet,
+    digits,
+)
 from fedloom.data.published.leaf import HOME as LEAF
 from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist
 from fedloom.data.published.shakespeare import load_shakespeare

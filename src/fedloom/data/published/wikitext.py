@@ -13,7 +13,7 @@ from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch_archive
-from fedloom.data.published.text_files import read_text
+from fedloom.data.published.files import read_text
 from fedloom.data.published.vocabulary import END, by_appearance
 from fedloom.data.raw_inputs import Running
 from fedloom.errors import DataError

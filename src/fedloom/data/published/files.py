@@ -1,0 +1,149 @@
+"""The files in which data sets are published: text, JSON and CSV; the idx format of MNIST and its
+kin; the pickles of CIFAR, read without running code in them. Errors name the damaged file.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import pickle
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.parsing import decoded, parse_json
+from fedloom.data.dataset import check_labels
+from fedloom.errors import DataError
+
+
+def read_text(path: Path) -> str:
+    """A text file in UTF-8, with or without a byte order mark. Raises DataError if it is missing or
+    in another encoding.
+    """
+    try:
+        return decoded(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} {error}, or get the file again") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file. Raises DataError for one that is cut short or no JSON."""
+    try:
+        return parse_json(read_text(path))
+    except ValueError as error:
+        raise DataError(f"{path} is no whole JSON file: {error}; get it again") from error
+
+
+def read_rows(path: Path, columns: int | None = None, tabs: bool = False) -> Iterator[list[str]]:
+    """The rows of a CSV file, or of one with tabs and without quotes; empty lines are left out.
+
+    columns: how many every row must have; None: as many as the first. Raises DataError naming the
+    line.
+    """
+    text = read_text(path)
+    if tabs:
+        rows: Iterator[list[str]] = (line.split("\t") for line in text.split("\n"))
+    else:
+        rows = csv.reader(text.splitlines(keepends=True), strict=True)
+    try:
+        for number, row in enumerate(rows, start=1):
+            if not any(row):
+                continue
+            columns = columns or len(row)
+            if len(row) != columns:
+                raise DataError(
+                    f"{path}, row {number}: {len(row)} columns, expected {columns}; the file is "
+                    "cut short or altered: get it again"
+                )
+            yield row
+    except csv.Error as error:
+        raise DataError(f"{path} is no whole CSV file: {error}; get it again") from error
+
+
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def read_idx(path: Path) -> Array:
+    """Return the array of an idx file (gzipped if the name ends in .gz), in native byte order.
+
+    The format: two zero bytes, a type code, the number of dimensions, each dimension as a
+    big-endian 32-bit integer, then the values. Raises DataError for a file that is missing,
+    truncated, longer than its header says, or not idx.
+    """
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, MemoryError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}; get the file again") from error
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES or len(raw) < 4 + 4 * raw[3]:
+        raise DataError(f"{path} is no idx file: it begins with {raw[:4].hex() or 'nothing'}")
+    start = 4 + 4 * raw[3]
+    shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", count=raw[3], offset=4))
+    dtype = np.dtype(TYPES[raw[2]])
+    expected = start + math.prod(shape) * dtype.itemsize
+    if len(raw) != expected:
+        raise DataError(
+            f"{path} has {len(raw)} bytes, but its header (shape {shape}, type {dtype}) asks for "
+            f"{expected}; get the file again"
+        )
+    if len(shape) > 32:
+        raise DataError(f"{path} has {len(shape)} dimensions; data sets have a few")
+    values = np.frombuffer(raw, dtype, offset=start).reshape(shape)
+    return values.astype(dtype.newbyteorder("="))
+
+
+def read_batch(path: Path, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
+    """Images (n, 3, 32, 32) uint8 and the labels (n,) int64 under this key. Raises DataError."""
+    batch = unpickled(path)
+    rows: Any = batch.get(b"data")
+    labels: Any = batch.get(key)
+    whole = isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.ndim == 2
+    if not whole or rows.shape[1] != 3072 or not isinstance(labels, list):
+        raise DataError(
+            f"{path} holds no 'data' (n, 3072) uint8 with '{key.decode()}': it is no batch of "
+            "CIFAR's; get it again"
+        )
+    if len(rows) != len(labels):
+        raise DataError(f"{path} has {len(rows)} images, but {len(labels)} labels; get it again")
+    images = torch.from_numpy(rows).view(-1, 3, 32, 32)
+    return images, check_labels(torch.tensor(labels), classes, path)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads arrays and plain values; anything else in a pickle is refused, not run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = {
+            "_reconstruct": np.empty(0).__reduce__()[0],
+            "ndarray": np.ndarray,
+            # later versions of numpy warn of the flags that these old files give as numbers
+            "dtype": lambda kind, *_: np.dtype(kind.decode() if isinstance(kind, bytes) else kind),
+        }
+        if module.split(".")[0] != "numpy" or name not in allowed:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which data do not need")
+        return allowed[name]
+
+
+def unpickled(path: Path) -> dict[bytes, Any]:
+    """The content of a file. Raises DataError."""
+    try:
+        with path.open("rb") as file:
+            value = _Unpickler(file, encoding="bytes").load()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise DataError(
+            f"{path} is cut short or altered ({type(error).__name__}: {error}); get it again"
+        ) from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is no batch of images: it holds a {type(value).__name__}")
+    return value
