@@ -20,7 +20,7 @@ from fedloom.data import from_clients
 from fedloom.data.client_indices import read_arrays
 from fedloom.data.own.folders import folders
 from fedloom.data.own.tables import table
-from fedloom.data.partition.index_lists import lists
+from fedloom.data.partition.without_labels import lists
 from fedloom.data.published.files import read_idx, read_json
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.capacities import levels_of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.data.client_indices import Partition, Ragged
 from fedloom.data.federated import FederatedData
-from fedloom.data.partition.natural import natural
+from fedloom.data.partition.without_labels import natural
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError

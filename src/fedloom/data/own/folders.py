@@ -16,7 +16,7 @@ from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.in_memory import join
 from fedloom.data.own.npy import read_npy, read_npz
-from fedloom.data.partition.natural import natural
+from fedloom.data.partition.without_labels import natural
 from fedloom.data.pictures import open_picture
 from fedloom.data.transforms import Images
 from fedloom.data.validation import check_finite

@@ -23,7 +23,7 @@ from fedloom.data.own.columns import (
     words_of,
 )
 from fedloom.data.own.tables import dealt, refuse_ownerless, targets_of
-from fedloom.data.partition.natural import natural
+from fedloom.data.partition.without_labels import natural
 from fedloom.data.pictures import as_array
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.data.transforms import Images

@@ -33,7 +33,7 @@ from fedloom.data.own.files import (
 )
 from fedloom.data.own.preparation import fit, no_rule, text_cells
 from fedloom.data.own.rules import Rules, preparation_of, refuse_besides
-from fedloom.data.partition.natural import natural
+from fedloom.data.partition.without_labels import natural
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError

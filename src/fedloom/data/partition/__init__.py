@@ -16,8 +16,6 @@ from fedloom.data.partition.dirichlet_sampled import (
     drawn,
     pathological,
 )
-from fedloom.data.partition.iid import blocks, iid, replicated
-from fedloom.data.partition.index_lists import by_lists, lists
 from fedloom.data.partition.label_skew import (
     class_groups,
     classes_per_client,
@@ -25,7 +23,15 @@ from fedloom.data.partition.label_skew import (
     similarity,
     stratified,
 )
-from fedloom.data.partition.natural import natural, writers
+from fedloom.data.partition.without_labels import (
+    blocks,
+    by_lists,
+    iid,
+    lists,
+    natural,
+    replicated,
+    writers,
+)
 
 __all__ = [
     "PARTITIONS",

@@ -20,7 +20,7 @@ from fedloom.data.dataset import Arrays, check_labels
 from fedloom.data.federated import FederatedData
 from fedloom.data.partition import dirichlet
 from fedloom.data.partition.base import Floats
-from fedloom.data.partition.natural import natural
+from fedloom.data.partition.without_labels import natural
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch, fetch_archive
 from fedloom.data.published.files import read_batch, read_idx, unpickled

@@ -1,0 +1,295 @@
+"""Partitions without labels: at random, in blocks, everything for every client; the makers of the
+samples; your own index lists, or those of a published file.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.hyper import PositiveInt, hyper
+from fedloom.core.parsing import decoded
+from fedloom.data.client_indices import Ragged, Split
+from fedloom.data.client_test_sets import proportional
+from fedloom.data.partition.base import (
+    Clients,
+    NamedPartition,
+    check_enough,
+    even_sizes,
+    in_order,
+    partition,
+    stream,
+)
+from fedloom.errors import DataError
+
+_MOST = 200_000_000  # entries of replicated lists: 1.6 GB
+
+
+@partition
+class iid(NamedPartition):
+    """Assign all samples at random; sizes differ by at most one. Fits any targets.
+
+    >>> iid(clients=3).split(torch.zeros(7), seed=0).sizes.tolist()
+    [3, 2, 2]
+    """
+
+    clients: Clients = hyper()
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for targets (n, ...) of any type."""
+        return self._assign(len(targets), stream(seed, "iid"))
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists: at random too."""
+        return self._assign(len(tests), stream(seed, "iid", "tests"))
+
+    def _assign(self, samples: int, rng: np.random.Generator) -> Ragged:
+        check_enough(self.clients, samples)
+        return in_order(rng.permutation(samples), even_sizes(samples, self.clients))
+
+
+class _Unshuffled(NamedPartition):
+    """A partition that draws nothing; test samples are assigned like training samples."""
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
+        raise NotImplementedError
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists, made in the same way."""
+        return self.split(tests, seed)
+
+
+@partition
+class blocks(_Unshuffled):
+    """Assign blocks of neighbouring samples in the order of the file. Fits any targets and text.
+
+    FAFED's "moderate" on MNIST and Fashion-MNIST, whose files are in no order of labels, so that
+    blocks are nearly i.i.d.; its shards of a text are blocks too. Sizes differ by at most one.
+
+    Source: Wu et al., FAFED, AAAI 2023, and the code that is taken for its authors'.
+
+    >>> [blocks(clients=2).split(torch.zeros(5), seed=0).of(i).tolist() for i in (0, 1)]
+    [[0, 1, 2], [3, 4]]
+    """
+
+    clients: Clients = hyper()
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
+        check_enough(self.clients, len(targets))
+        sizes = torch.from_numpy(even_sizes(len(targets), self.clients))
+        return Ragged.from_sizes(sizes, torch.arange(len(targets)))
+
+
+@partition
+class replicated(_Unshuffled):
+    """Give every client the whole training set: no heterogeneity at all. Fits any targets.
+
+    FAFED's "low" as another code of its author has it; the paper's words are `similarity`. An epoch
+    costs as many times more as there are clients. Raises DataError beyond 200 million indices.
+
+    >>> replicated(clients=2).split(torch.zeros(3), seed=0).of(1).tolist()
+    [0, 1, 2]
+    """
+
+    clients: Clients = hyper()
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
+        samples = len(targets)
+        if self.clients * samples > _MOST:
+            raise DataError(
+                f"{self.clients} clients with {samples} samples each are "
+                f"{self.clients * samples:,} indices; at most {_MOST:,} are allowed: take at most "
+                f"{max(_MOST // samples, 1)} clients"
+            )
+        sizes = torch.full((self.clients,), samples)
+        return Ragged.from_sizes(sizes, torch.arange(samples).repeat(self.clients))
+
+
+@partition
+class natural(NamedPartition):
+    """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
+    of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
+
+    min_size: leave out makers with fewer training samples. clients: keep this many, drawn at random
+    by the seed; all by default. A client keeps its own test samples, if the data have them, and
+    those of all clients together are the test set. Raises DataError when there are too few.
+
+    Source: LEAF, Caldas et al. 2018.
+
+    >>> natural(min_size=2).choose(torch.tensor([7, 4, 7, -1]), "writers", seed=0)[1].tolist()
+    [7]
+    """
+
+    by: ClassVar[str | None] = None  # what the makers must be
+    clients: PositiveInt | None = hyper(None, "clients to keep, drawn by the seed; none: all")
+    min_size: PositiveInt = hyper(1, "fewest training samples of a client that is kept")
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Refuse: labels do not say who made a sample. A data set with owners calls `choose`."""
+        raise DataError(
+            "partition natural needs data that say who made each sample: femnist, celeba, "
+            "shakespeare, mnist, or your own folders and tables; others take iid or dirichlet"
+        )
+
+    def choose(self, owners: Tensor, by: str, seed: int) -> tuple[Ragged, Tensor]:
+        """-> the samples of every client, and the owners that are clients (N,), in ascending order.
+
+        owners: (n,) int64, the maker of each sample; -1: nobody. by: what these owners are called.
+        """
+        if self.by not in (None, by):
+            raise DataError(f"the clients of these data are {by}, not {self.by}; use natural")
+        made = owners.numpy()
+        order = np.argsort(made, kind="stable")
+        order = order[np.searchsorted(made[order], 0) :]
+        who, sizes = np.unique(made[order], return_counts=True)
+        ends = np.cumsum(sizes)
+        enough = np.flatnonzero(sizes >= self.min_size)
+        if not len(enough):
+            raise DataError(
+                f"none of the {len(who)} {by} has {self.min_size} samples (most: "
+                f"{int(sizes.max()) if len(sizes) else 0}); take a smaller min_size"
+            )
+        if self.clients is not None:
+            if self.clients > len(enough):
+                raise DataError(
+                    f"there are {len(enough)} {by} with at least {self.min_size} samples, fewer "
+                    f"than clients = {self.clients}; take fewer clients or a smaller min_size"
+                )
+            rng = stream(seed, "natural")
+            enough = np.sort(rng.permutation(enough)[: self.clients])
+        parts = [order[ends[c] - sizes[c] : ends[c]] for c in enough]
+        indices = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+        lists = Ragged.from_sizes(torch.from_numpy(sizes[enough].astype(np.int64)), indices)
+        return lists, torch.from_numpy(who[enough].astype(np.int64))
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON."""
+        out: dict[str, Any] = {"kind": type(self).__name__, "min_size": self.min_size}
+        return out if self.clients is None else out | {"clients": self.clients}
+
+
+@partition
+class writers(natural):
+    """Make a client of every writer of MNIST (539 by QMNIST's records) or FEMNIST: `natural`,
+    refused where the makers are not writers.
+    """
+
+    by = "writers"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByLists:
+    """Assign samples by given lists; see `by_lists`. tests: lists of test samples, if there are
+    any; samples: how many training samples the lists are for, if known.
+    """
+
+    lists: Ragged
+    tests: Ragged | None = None
+    samples: int | None = None
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists; raises DataError if they name more samples than there are."""
+        if self.samples not in (None, len(targets)):
+            raise DataError(
+                f"the lists were made for {self.samples} samples, but there are {len(targets)}; "
+                "load the data that they were made for"
+            )
+        return _within(self.lists, len(targets), "samples")
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return the test lists; without them, a part of the test set for each client that
+        resembles its training samples (`proportional`).
+        """
+        if self.tests is None:
+            return proportional(targets, self.split(targets, seed), tests, seed)
+        return _within(self.tests, len(tests), "test samples")
+
+    def about(self) -> dict[str, Any]:
+        """Describe the partition, fit for JSON: the digest stands for the lists."""
+        digest = self.lists.digest()
+        return {"kind": "lists", "clients": self.lists.count, "sha256": digest}
+
+
+def by_lists(lists: Iterable[Any] | Ragged) -> ByLists:
+    """Assign samples by explicit index lists, one per client; they may overlap or leave some out.
+
+    >>> import torch
+    >>> by_lists([[0, 2], [1]]).split(torch.zeros(3), seed=0).of(0).tolist()
+    [0, 2]
+    """
+    return ByLists(lists=lists if isinstance(lists, Ragged) else Ragged.from_lists(lists))
+
+
+def lists(file: str) -> ByLists:
+    """Assign samples by the index lists of a file: a published split, or one that was saved.
+
+    .npz as `fedloom partition --save` writes it (arrays offsets and indices; its test lists serve
+    where test sets are asked for). Any other file is text, JSON or a Python literal: one list of
+    indices per client, or a dictionary from 0, 1, ... to lists, which is how FedACG's are
+    published. A relative path is seen from the folder in which the command is run. Raises DataError
+    for a file that cannot be read.
+    """
+    if Path(file).suffix != ".npz":
+        return ByLists(lists=_from_text(Path(file)))
+    clients, tests, _, samples = Split.read(file)
+    return ByLists(lists=clients, tests=tests, samples=samples)
+
+
+def _from_text(path: Path) -> Ragged:
+    try:
+        text = decoded(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise DataError(
+            f"{path} cannot be read: {reason}; give a .npz file of index lists or a text with one "
+            "list per client"
+        ) from None
+    try:
+        found = _parsed(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
+        raise DataError(
+            f"{path} is neither JSON nor a Python literal; expected one list of indices per "
+            "client, as in [[4, 2], [0, 1]]"
+        ) from None
+    if isinstance(found, Mapping):
+        names = {str(name): part for name, part in found.items()}
+        if set(names) != {str(i) for i in range(len(names))}:
+            raise DataError(
+                f"{path} is a dictionary whose keys are not 0 to {len(names) - 1}; number the "
+                "clients from 0"
+            )
+        found = [names[str(i)] for i in range(len(names))]
+    if not isinstance(found, list) or not found:
+        raise DataError(f"{path} holds no lists; expected one list of indices per client")
+    try:
+        return Ragged.from_lists(found)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)
+
+
+def _within(lists: Ragged, samples: int, what: str) -> Ragged:
+    indices = lists.indices
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < samples:
+        raise DataError(
+            f"the lists name {what} {int(indices.min())} to {int(indices.max())}, but there "
+            f"are {samples} {what}, numbered from 0"
+        )
+    return lists
