@@ -8,8 +8,7 @@ pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.data import iid, table
 from fedloom.data.own.columns import as_table, labels_of
-from fedloom.data.own.preparation import fit
-from fedloom.data.own.rules import preparation_of, rules_of
+from fedloom.data.own.preparation import fit, preparation_of, rules_of
 from fedloom.errors import DataError
 
 BIG = 2**60 + 1  # a float would round it

@@ -9,7 +9,7 @@ import torch
 
 from fedloom.config import resolve
 from fedloom.data import iid, table
-from fedloom.data.own.rules import preparation_of, rules_of
+from fedloom.data.own.preparation import preparation_of, rules_of
 from fedloom.errors import DataError
 
 WARDS = ["Chirurgie", "Gynäkologie", "Innere", "Nephrologie"]
