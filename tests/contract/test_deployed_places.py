@@ -35,7 +35,7 @@ from fedloom.errors import (
     DataError,
 )
 from fedloom.report import load_run
-from fedloom.report.attendance import attendance, names_of
+from fedloom.report.clients import attendance, names_of
 from fedloom.storage.round_log import RoundLog
 from support.places import KEY, PRIVATE, SMALL, Here, folder, site_file, table
 

@@ -34,7 +34,7 @@ from fedloom.deployment.sites import run_of, settings_of
 from fedloom.errors import CheckpointError, CompositionError, ConfigError, DataError, WireError
 from fedloom.experiment.provenance import environment
 from fedloom.report import as_text, comparison, group_runs, load_run
-from fedloom.report.attendance import attendance
+from fedloom.report.clients import attendance
 from fedloom.report.recorded import targets
 from fedloom.storage.run_directory import RunDirectory
 from support.live import alive, until

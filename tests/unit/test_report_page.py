@@ -19,8 +19,8 @@ from report_fakes import fake_run
 from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import group_runs, load_run, save_curves, write_report
-from fedloom.report.attendance import attendance, names_of
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
+from fedloom.report.clients import attendance, names_of
 from fedloom.report.curves import metric_curves
 from fedloom.report.style import fit, numbered, save_pictures, styles
 

@@ -217,7 +217,7 @@ def status_command(fed: Path) -> None:
     from fedloom.deployment.certificates import days_left
     from fedloom.deployment.clients import read_clients
     from fedloom.deployment.programs import nodes, runs
-    from fedloom.report.attendance import attendance
+    from fedloom.report.clients import attendance
     from fedloom.report.runs import read_rows
 
     from .printing import table

@@ -176,7 +176,7 @@ def _line(run: Run) -> list[str]:
 def _run(folder: Path) -> str:
     """The page of a run. Raises CheckpointError."""
     from fedloom.report import load_run
-    from fedloom.report.attendance import attendance, names_of
+    from fedloom.report.clients import attendance, names_of
     from fedloom.storage.seal import Seal
 
     from .printing import table

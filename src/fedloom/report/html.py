@@ -17,9 +17,8 @@ from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
 
 from .answer import answer
-from .attendance import attendance, names_of
 from .charts import field_bytes
-from .clients import client_cells, prepared
+from .clients import attendance, client_cells, names_of, prepared
 from .curve_data import best, last
 from .curves import all_pictures
 from .differences import columns, cut_to, differences
