@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .federation.sampling import Churn
     from .report.frames import load_runs
     from .server.evaluation import Evaluation
-    from .storage.checkpoint import Checkpoint
+    from .storage.run_directory import Checkpoint
 
 _HOME = {
     "Algorithm": "algorithm",
-    "Checkpoint": "storage.checkpoint",
+    "Checkpoint": "storage.run_directory",
     "Churn": "federation.sampling",
     "Evaluation": "server.evaluation",
     "Experiment": "experiment",

@@ -32,7 +32,7 @@ from fedloom.core.vector import rec
 from fedloom.deployment.shapes import refuse
 from fedloom.errors import CompositionError
 from fedloom.federation.attacks import ATTACKS, Alie, InnerProduct, LabelFlip, SignFlip
-from fedloom.storage.checkpoint import Checkpoint
+from fedloom.storage.run_directory import Checkpoint
 from fedloom.submodels import HeteroFL
 from tiny import clusters, quadratics, small, trace
 

@@ -20,7 +20,7 @@ from fedloom.checks.tiny_federation import End, experiment, finish, run
 from fedloom.core.vector import rec
 from fedloom.engines import Serial
 from fedloom.errors import CompositionError
-from fedloom.storage.checkpoint import Checkpoint
+from fedloom.storage.run_directory import Checkpoint
 
 CUT = pairs.cut()
 MIXES = [

@@ -24,7 +24,7 @@ from fedloom.federation.schedules import SCHEDULES, Exponential
 from fedloom.objectives import MOON
 from fedloom.recipes import RECIPES
 from fedloom.server.evaluation import Evaluation
-from fedloom.storage.checkpoint import Checkpoint
+from fedloom.storage.run_directory import Checkpoint
 from fedloom.submodels import VIEWS
 from tiny import small
 

@@ -14,10 +14,9 @@ import fedloom.storage.atomic
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.atomic import checksum, concerns, reason, remedy, write_atomic
-from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.identity import group_of
-from fedloom.storage.run_directory import RunDirectory, State
+from fedloom.storage.run_directory import Checkpoint, RunDirectory, State
 from support.kills import killed_at
 from tiny import same
 

@@ -14,7 +14,7 @@ from ..core.vector import fields, leaves, rec
 from ..engines.author_rules import ARGUMENTS, KEPT, REPEAT, keeps_state
 from ..engines.self_state import changed, state
 from ..errors import AuthorError, CompositionError
-from ..storage.checkpoint import Checkpoint
+from ..storage.run_directory import Checkpoint
 from ..submodels import Rule
 from .audit import Audited
 from .compare import unequal, unlike

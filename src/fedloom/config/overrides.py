@@ -32,7 +32,7 @@ from ..federation.schedules import SCHEDULES
 from ..models import MODELS
 from ..objectives import OBJECTIVES
 from ..server.evaluation import Evaluation
-from ..storage.checkpoint import Checkpoint
+from ..storage.run_directory import Checkpoint
 from ..submodels import PRIVATE, VIEWS
 from ..trackers import TRACKERS
 from ..wrappers.registry import SERVERS

@@ -47,8 +47,7 @@ from ..server.progress import Progress, say, wanted
 from ..server.rounds import Loop
 from ..server.submodel_evaluation import Sizes
 from ..stage import Stage
-from ..storage.checkpoint import Checkpoint
-from ..storage.run_directory import RunDirectory
+from ..storage.run_directory import Checkpoint, RunDirectory
 from ..submodels.base import Rule
 from ..submodels.private import Private
 from ..trackers import Trackers

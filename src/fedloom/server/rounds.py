@@ -27,9 +27,8 @@ from ..federation.clock import Clock
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
-from ..storage.checkpoint import Checkpoint
 from ..storage.client_state import ClientStates
-from ..storage.run_directory import RunDirectory, State
+from ..storage.run_directory import Checkpoint, RunDirectory, State
 from .aggregated import aggregated, check_spent, published
 from .arrivals import as_json, chooser, restored
 from .billing import all_billed, simulated_seconds, together, wasted

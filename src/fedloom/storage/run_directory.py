@@ -14,16 +14,19 @@ import itertools
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..core.hyper import NonNegative, PositiveInt, check_settings, hyper, ranged, renamed
 from ..core.parsing import parse_json, parse_toml
 from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, tree
@@ -50,6 +53,32 @@ from .round_log import RoundLog
 from .seal import GROWING, Seal, unseal
 
 _log = logging.getLogger(__name__)
+
+
+@renamed(rounds="every_rounds", seconds="every_seconds")
+@ranged
+@dataclass
+class Checkpoint:
+    """When the state of a run is written: by rounds, by seconds, or both."""
+
+    title: ClassVar[str] = "checkpoint"
+    every_rounds: PositiveInt | None = hyper(
+        None, "rounds between two checkpoints, in addition to every_seconds"
+    )
+    every_seconds: NonNegative | None = hyper(
+        60.0, "seconds between two checkpoints; none: only by rounds"
+    )
+    keep: PositiveInt = hyper(2, "how many checkpoints to keep")
+
+    def due(self, round: int, last: float, group: Group) -> bool:
+        """True if one is due after so many rounds; last: the time.monotonic() of the last one."""
+        rounds, seconds = self.every_rounds, self.every_seconds
+        if rounds is not None and round % rounds == 0:
+            return True
+        return seconds is not None and group.first(lambda: time.monotonic() - last > seconds)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 class State(NamedTuple):
