@@ -6,14 +6,26 @@ import resource
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fedloom.config import Config
-    from fedloom.engines.client_round import RangeResult
-    from fedloom.experiment.experiment import Experiment
-    from fedloom.server.rounds import Loop
+from fedloom.compression import downlink
+from fedloom.config import Config
+from fedloom.core.vector import rec
+from fedloom.core.wire import nbytes
+from fedloom.engines import Workers, bfloat16_gain
+from fedloom.engines.author_checks import at_server
+from fedloom.engines.base import processors
+from fedloom.engines.client_results import Asked
+from fedloom.engines.client_round import RangeResult
+from fedloom.engines.questions import answered
+from fedloom.engines.stages import sums_suffice
+from fedloom.experiment.experiment import Experiment
+from fedloom.federation.clock import Asynchronous
+from fedloom.report import human_bytes, human_seconds
+from fedloom.server.billing import together
+from fedloom.server.rounds import Loop
 
+from .printing import table
 
 _SHORT = 3.0  # seconds that may be spent on a whole cohort
 _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
@@ -45,10 +57,6 @@ class Cost:
 
 def estimate(config: Config, seeds: int) -> str:
     """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
-    from fedloom.report import human_bytes, human_seconds
-
-    from .printing import table
-
     experiment = config.experiment()
     cost = measure(experiment)
     keep = experiment.checkpoint.keep
@@ -108,8 +116,6 @@ def measure(experiment: Experiment) -> Cost:
 
     Nothing is written, no process is started, and the run does not change.
     """
-    from fedloom.engines.base import processors
-
     loop = experiment.build()
     workers = _alone(loop)
     loop.engine.open(loop.plan, loop.fed, loop.net)
@@ -133,8 +139,6 @@ def measure(experiment: Experiment) -> Cost:
 
 def _alone(loop: Loop) -> int:
     """Replace an engine of processes by one of this process -> how many it would start."""
-    from fedloom.engines import Workers
-
     engine = loop.engine
     if not isinstance(engine, Workers):
         return 0
@@ -145,10 +149,6 @@ def _alone(loop: Loop) -> int:
 
 def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
     """Train these clients -> their results, seconds."""
-    from fedloom.engines.client_results import Asked
-    from fedloom.engines.questions import answered
-    from fedloom.server.billing import together
-
     started = time.perf_counter()
     msg, _ = loop.message()
     asked = Asked(msg, loop.buffers, {}, sample, 0)
@@ -166,12 +166,6 @@ def _cost(
     evaluation: float,
     workers: int,
 ) -> Cost:
-    from fedloom.compression import downlink
-    from fedloom.core.vector import rec
-    from fedloom.engines import bfloat16_gain
-    from fedloom.engines.author_checks import at_server
-    from fedloom.federation.clock import Asynchronous
-
     counted = min(experiment.rounds, _COUNTED_ROUNDS)
     cohorts, words = [loop.cohorts.of(t) for t in range(counted)], loop.cohorts.words
     scale = experiment.rounds / counted
@@ -212,8 +206,6 @@ def _cost(
 
 def _updates(loop: Loop) -> int:
     """Bytes of a cohort's updates, if the aggregation, or an attack, needs each of them."""
-    from fedloom.engines.stages import sums_suffice
-
     if sums_suffice(loop.plan, loop.fed):
         return 0
     vectors = 1 + len(loop.plan.averaged)
@@ -230,8 +222,6 @@ def _privacy(experiment: Experiment, loop: Loop) -> tuple[float, float, int]:
 
 
 def _nbytes(record: Any) -> int:
-    from fedloom.core.wire import nbytes
-
     return sum(nbytes(record).values())
 
 

@@ -60,14 +60,14 @@ def export_command(
     mask: dict[str, Tensor] = {}
     name, note, share = "export", "", None
     if capacity is not None:
-        from fedloom.cli.export_submodel import cut_out
+        from fedloom.cli.export_network import cut_out
         from fedloom.federation.capacities import share_of
 
         share = share_of(capacity, "--capacity")
         module, mask, note = cut_out(run, config, weights, share, round)
         name = f"export-{share:g}"
     elif config is not None and module is not None:
-        from fedloom.cli.export_submodel import settled
+        from fedloom.cli.export_network import settled
 
         module = settled(module, config)
     if module is not None:
@@ -91,7 +91,7 @@ def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
     import torch
 
     from fedloom.cli import exported
-    from fedloom.cli.export_program import program
+    from fedloom.cli.export_network import program
     from fedloom.storage.atomic import write_out
 
     code, file = out.with_suffix(".py"), out.with_suffix(".pt2")

@@ -7,19 +7,24 @@ import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from fedloom.cli.exported import prepare
+from fedloom.config import Config
+from fedloom.data import FederatedData
+from fedloom.data.own.preparation import EMPTY, Column
+from fedloom.data.raw_inputs import recipe
+from fedloom.engines.base import one_thread
+from fedloom.engines.metrics import default_metrics, told
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedloom.config import Config
-    from fedloom.data import FederatedData
-    from fedloom.report import Run
+from fedloom.report import Run, load_run
+from fedloom.server.submodel_evaluation import text
+from fedloom.storage.atomic import write_out
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,6 @@ def ask(
     """What a run says about the model of a round; share: of a sub-model of this size. Raises
     CheckpointError where its description of its inputs is damaged.
     """
-    from fedloom.report import load_run
-
     found = load_run(run)
     inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
     data, why = None, "the run was started from Python, which alone knows its data"
@@ -115,11 +118,6 @@ def describe(
     """Put how inputs are made, by recipe() in fedloom.data.raw_inputs, into `about` -> a row that
     the script makes by it, or zeros of its shape.
     """
-    import torch
-
-    from fedloom.cli.exported import prepare
-    from fedloom.data.own.preparation import EMPTY, Column
-
     about["inputs"] = how
     by_token = about["metric"] and about["metric"]["kind"] in ("perplexity", "token accuracy")
     try:
@@ -147,9 +145,6 @@ def describe(
 
 def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:
     """-> the data of a run, how its inputs are made of samples, its metric."""
-    from fedloom.data.raw_inputs import recipe
-    from fedloom.engines.metrics import default_metrics, told
-
     experiment = config.experiment()
     data, objective = experiment.data, experiment.loss_at_clients
     metrics = default_metrics(objective, data)
@@ -158,8 +153,6 @@ def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[st
 
 def _said(run: Run, round: int, share: float | None) -> float | None:
     """The run's score of this model on the test set; None if there is none."""
-    from fedloom.server.submodel_evaluation import text
-
     sizes = (run.summary.get("sizes") or {}).get("unseen") or []
     for row in sizes if share is not None and run.summary.get("rounds") == round else []:
         if row["capacity"] == share:
@@ -177,8 +170,6 @@ def verify(code: Path, told: Told, module: nn.Module | None, npz: Path | None) -
     run's. module: for a script without a network. npz: where to write the test set. Raises
     CheckpointError if it differs, ConfigError if there is nothing to write.
     """
-    from fedloom.engines.base import one_thread
-
     about, data, samples = told.about, told.data, None
     if data is not None and data.test_inputs is not None and data.test_targets is not None:
         samples = _back(data, data.test_inputs), data.test_targets.numpy()
@@ -217,8 +208,6 @@ def _back(data: FederatedData, inputs: Tensor) -> Any:
 
 
 def _save(npz: Path, inputs: Any, targets: Any) -> None:
-    from fedloom.storage.atomic import write_out
-
     def save(path: Path) -> None:
         with open(path, "wb") as file:
             np.savez_compressed(file, inputs=np.asarray(inputs), targets=targets)

@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.core.parsing import parse_json
+from fedloom.errors import FedloomError
+from fedloom.report import human_bytes, human_seconds
+from fedloom.report.frames import find_runs
+from fedloom.report.skew import skew_of, words
+from fedloom.report.table_text import Column, aligned, chosen, columns, one_line, width_of
+from fedloom.report.tables import human_size, human_target, human_value
+from fedloom.storage.seal import Seal
+
 if TYPE_CHECKING:
     from fedloom.config import Config
     from fedloom.experiment.result import Result
-    from fedloom.report.table_text import Column
 
 
 # columns of the comparison, the first to be left out first
@@ -72,9 +80,6 @@ def told(text: str) -> None:
 
 def summarise(result: Result) -> str:
     """A finished run in a few aligned lines."""
-    from fedloom.report import human_bytes, human_seconds
-    from fedloom.report.tables import human_target, human_value
-
     s = result.summary
     metric, unit = s["metric"]["name"], s["metric"]["unit"]
     each, timed = s["seconds_per_round"], s["seconds"] is not None  # not if it is a secret
@@ -122,10 +127,6 @@ def summarise(result: Result) -> str:
 
 def _clients(run: Path | None) -> list[tuple[str, str]]:
     """A line that says how unequal the clients' data are, of a run with a folder."""
-    from fedloom.core.parsing import parse_json
-    from fedloom.report.skew import skew_of, words
-    from fedloom.storage.seal import Seal
-
     file = None if run is None else run / "partition.json"
     if file is None or not file.is_file():
         return []
@@ -135,8 +136,6 @@ def _clients(run: Path | None) -> list[tuple[str, str]]:
 
 def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
     """A line for every size of a run with sub-models: its values, and what it holds."""
-    from fedloom.report.tables import human_size, human_value
-
     about, lines = s.get("sizes") or {}, []
     for size, held in (about.get("held") or {}).items():
         said = [
@@ -151,8 +150,6 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
 
 def _by_client(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
     """A line about the clients of a run whose clients have names."""
-    from fedloom.report.tables import human_value
-
     start = f"client_{s['metric']['name']}_"
     if f"{start}worst_name" not in s:
         return []
@@ -179,8 +176,6 @@ def say_undrawn(error: Exception, later: str) -> None:
 
     The run is complete, whatever a drawing library raises: it does not fail.
     """
-    from fedloom.errors import FedloomError
-
     known = isinstance(error, FedloomError)
     why = " ".join(str(error if known else f"{type(error).__name__}: {error}").split())
     click.echo(
@@ -191,8 +186,6 @@ def say_undrawn(error: Exception, later: str) -> None:
 
 def expand(paths: Iterable[str]) -> list[Path]:
     """Run directories; a folder of runs stands for all of them. Raises CheckpointError."""
-    from fedloom.report.frames import find_runs
-
     return find_runs(paths)
 
 
@@ -201,8 +194,6 @@ def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
 
     space: columns of the page; None: the terminal's, and without a terminal as many as needed.
     """
-    from fedloom.report.table_text import aligned, one_line
-
     if not lines:
         return ""
     if space is None and sys.stdout.isatty():
@@ -220,8 +211,6 @@ def cuts(lines: Sequence[Sequence[str]], space: int | None) -> bool:
 
 def _longest(columns: Sequence[Sequence[str]]) -> list[int]:
     """The width of the longest word of every column."""
-    from fedloom.report.table_text import width_of
-
     return [max(map(width_of, " ".join(column).split()), default=1) for column in columns]
 
 
@@ -229,8 +218,6 @@ def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
     """The width of every column: as wide as its text if that fits; else as wide as its longest word
     and a share of the rest; if not even the words fit, the widest are cut.
     """
-    from fedloom.report.table_text import width_of
-
     natural = [max(map(width_of, column)) for column in columns]
     words = _longest(columns)
     if space is None or (room := space - 2 * len(columns)) >= sum(natural):
@@ -291,8 +278,6 @@ def fitted(
     names: the columns that are wanted, none of which is left out; space: columns of the page; None:
     `page_width`.
     """
-    from fedloom.report.table_text import aligned, chosen, columns, one_line
-
     space = page_width() if space is None else space
     whole = kept = chosen(columns([dict(row) for row in rows]), names)
     for name in _DROPPABLE if names is None else ():
@@ -312,6 +297,4 @@ def fitted(
 
 
 def _width(columns: Sequence[Column]) -> int:
-    from fedloom.report.table_text import width_of
-
     return sum(max(map(width_of, (column.head, *column.cells))) + 2 for column in columns) - 2
