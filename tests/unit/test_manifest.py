@@ -9,7 +9,6 @@ import pytest
 
 from fedloom.errors import CheckpointError
 from fedloom.storage.manifest import (
-    LogError,
     check_log,
     numbered,
     read_manifest,
@@ -103,7 +102,7 @@ def test_a_log_is_compared_with_what_it_was(tmp_path, log, said):
         check_log(wanted, path)
         check_log({"log_bytes": 3}, path)  # of format 1
     else:
-        with pytest.raises(LogError, match=said):
+        with pytest.raises(CheckpointError, match=said):
             check_log(wanted, path)
     check_log({"log_bytes": 0, "log_sha256": "of nothing"}, path)
 

@@ -59,11 +59,12 @@ def compare_command(
     """
     from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
     from fedloom.report.differences import as_lines, differences, like_best
+    from fedloom.report.frames import find_runs
     from fedloom.report.skew import common
 
-    from .printing import expand, fitted, folded, page_width
+    from .printing import fitted, folded, page_width
 
-    loaded = [load_run(path) for path in expand(runs)]
+    loaded = [load_run(path) for path in find_runs(runs)]
     _check_target(target, loaded)
     groups = group_runs(loaded)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
@@ -172,10 +173,9 @@ def report_command(
     columns, with letters of 6.5 to 8 points.
     """
     from fedloom.report import load_run, write_report
+    from fedloom.report.frames import find_runs
 
-    from .printing import expand
-
-    paths = expand(runs)
+    paths = find_runs(runs)
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
     if (asked := wanted(figures, kinds, column)) is not None:

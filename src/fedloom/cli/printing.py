@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ import click
 from fedloom.core.parsing import parse_json
 from fedloom.errors import FedloomError
 from fedloom.report import human_bytes, human_seconds
-from fedloom.report.frames import find_runs
 from fedloom.report.skew import skew_of, words
 from fedloom.report.table_text import Column, aligned, chosen, columns, one_line, width_of
 from fedloom.report.tables import human_size, human_target, human_value
@@ -182,11 +181,6 @@ def say_undrawn(error: Exception, later: str) -> None:
         f"pictures or the report are missing: {why} (the results are whole; later: {later})",
         err=True,
     )
-
-
-def expand(paths: Iterable[str]) -> list[Path]:
-    """Run directories; a folder of runs stands for all of them. Raises CheckpointError."""
-    return find_runs(paths)
 
 
 def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:

@@ -145,12 +145,11 @@ def _resume_many(
     each says what became of it. An error of one leaves the others.
     """
     from fedloom.errors import FedloomError
+    from fedloom.report.frames import find_runs
     from fedloom.sweep import state_of
 
-    from .printing import expand
-
     longer = any(word.partition("=")[0].strip() == "rounds" for word in changes)
-    runs, wrong = expand(words), 0
+    runs, wrong = find_runs(words), 0
     for number, run in enumerate(runs, 1):
         try:
             state = state_of(run)
