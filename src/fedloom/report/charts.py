@@ -111,7 +111,7 @@ def partition_chart(
     top, below = made.subplots(2, 1, sharex=True, height_ratios=ratio)
     _sizes(top, sizes, order)
     shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    image = below.imshow(shares[order].T, aspect="auto", cmap=_white_to_blue(), vmin=0)
+    image = below.imshow(shares[order].T, aspect="auto", cmap="Blues", vmin=0)
     _name_classes(below, [str(c) for c in partition.get("class_names") or range(classes)], classes)
     kept = sizes.size <= _IN_ORDER
     below.set_xlabel("client" if kept else "clients, sorted by their most frequent class")
@@ -245,10 +245,3 @@ def _name_classes(axes: Axes, names: Sequence[str], classes: int) -> None:
     ticks = list(range(0, classes, step))
     axes.set_yticks(ticks, [shorten(names[i], 16) if i < len(names) else str(i) for i in ticks])
     axes.tick_params(labelsize=8.0)
-
-
-def _white_to_blue() -> Any:
-    """A colour map by lightness alone, so that it can be read in grey and by every eye."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("share", ["#ffffff", "#9ecae1", "#2171b5", "#08204a"])

@@ -146,12 +146,7 @@ def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None
     xs, ys = [], []
     for run in runs:
         rows = np.searchsorted(run.rounds, wanted)
-        along = {
-            "round": run.rounds,
-            "bytes": run.bytes,
-            "seconds": run.seconds,
-            "simulated": run.simulated,
-        }[axis]
+        along = run.rounds if axis == "round" else getattr(run, axis)
         xs.append(along[rows].astype(np.float64))
         values = run.columns[column][rows]
         ys.append(np.where(np.isfinite(values), values, np.nan))

@@ -11,7 +11,18 @@ import numpy as np
 
 from .curve_data import group_curve, last, mean, measured, sd
 from .runs import Floats, Group, Run
-from .style import Picture, Style, figure, is_first, legend_below, named, panels, plain, shorten
+from .style import (
+    Picture,
+    Style,
+    figure,
+    is_first,
+    legend_below,
+    line_with_band,
+    named,
+    panels,
+    plain,
+    shorten,
+)
 from .tables import MISSING, human_size, human_value
 
 if TYPE_CHECKING:
@@ -19,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_DOTTED = 30  # as few values as these are marked one by one
 _MANY = 10  # evaluations at the end whose mean is given beside the last one
 
 
@@ -165,14 +175,8 @@ def _by_round(
         for group in groups:
             if (curve := group_curve(group, f"{column}@{size}")) is None:
                 continue
-            style, dots = look[group.key], 3.0 if len(curve.x) <= _DOTTED else 0.0
-            (line,) = axes.plot(
-                curve.x, curve.mean * up, style.dash, color=style.colour, lw=1.6, marker="o",
-                ms=dots,
-            )  # fmt: skip
-            if curve.seeds > 1:
-                low, high = curve.low * up, curve.high * up
-                axes.fill_between(curve.x, low, high, color=style.colour, alpha=0.18, lw=0)
+            heights = (curve.mean * up, curve.low * up, curve.high * up)
+            line = line_with_band(axes, curve.x, *heights, look[group.key])
             handles.append((group.label, line))
             size_now = human_size(float(size))
             ends.append(f"{group.label} at size {size_now} {curve.mean[-1] * up:.4g}")

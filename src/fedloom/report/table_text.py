@@ -99,48 +99,38 @@ def _further(rows: Sequence[Row]) -> list[Column]:
 
 
 def _costs(rows: Sequence[Row]) -> list[Column]:
-    """What a row took: to the target, and in all."""
+    """What a row took: to the target, and in all. A row of which a seed missed the target is never
+    the best on the way there.
+    """
     goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
     goal = goals.pop() if len(goals) == 1 else "target"
-    return [
-        Column(name, f"{name.removesuffix('target')}{goal}", cells, _reached(rows, key))
-        for name, key, cells in (
-            ("rounds to target", "rounds_to_target", [_rounds_text(row) for row in rows]),
-            ("bytes to target", "bytes_to_target", _each(rows, "bytes_to_target", human_bytes)),
-            (
-                "gradients to target",
-                "gradients_to_target",
-                _each(rows, "gradients_to_target", _count),
-            ),
-            ("time to target", "seconds_to_target", _each(rows, "seconds_to_target")),
-            ("device time to target", "simulated_to_target", _each(rows, "simulated_to_target")),
-        )
-    ] + [
-        Column("bytes", "bytes", _each(rows, "bytes", human_bytes), [row["bytes"] for row in rows]),
-        *(
-            Column(name, name, _each(rows, key), [row[key] for row in rows])
-            for name, key in (
-                ("time per round", "seconds_per_round"),
-                ("time", "seconds"),
-                ("device time", "simulated_seconds"),
-            )
-        ),
-    ]
-
-
-def _each(
-    rows: Sequence[Row], key: str, said: Callable[[float | None], str] = human_seconds
-) -> list[str]:
-    return [said(row[key]) for row in rows]
+    made = []
+    for name, (key, said) in _COSTS.items():
+        if key == "rounds_to_target":
+            cells = [_rounds_text(row) for row in rows]
+        else:
+            cells = [said(row[key]) for row in rows]
+        missed = [name.endswith("target") and row["not_reached"] for row in rows]
+        values = [None if m else row[key] for m, row in zip(missed, rows, strict=True)]
+        made.append(Column(name, name.replace("target", goal), cells, values))
+    return made
 
 
 def _count(n: float | None) -> str:
     return MISSING if n is None else f"{n:,.0f}"
 
 
-def _reached(rows: Sequence[Row], key: str) -> list[float | None]:
-    """What rows took to the target; a row of which a seed missed it is never the best."""
-    return [None if row["not_reached"] else row[key] for row in rows]
+_COSTS: Mapping[str, tuple[str, Callable[[float | None], str]]] = {  # name: the row's key, as text
+    "rounds to target": ("rounds_to_target", _count),
+    "bytes to target": ("bytes_to_target", human_bytes),
+    "gradients to target": ("gradients_to_target", _count),
+    "time to target": ("seconds_to_target", human_seconds),
+    "device time to target": ("simulated_to_target", human_seconds),
+    "bytes": ("bytes", human_bytes),
+    "time per round": ("seconds_per_round", human_seconds),
+    "time": ("seconds", human_seconds),
+    "device time": ("simulated_seconds", human_seconds),
+}
 
 
 def _tests(rows: Sequence[Row]) -> list[Column]:

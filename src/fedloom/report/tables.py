@@ -151,11 +151,8 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
     seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]
     goals = [run.target if target is None else target for run in runs]
     hits = [None if g is None else first_hit(run, g) for run, g in zip(runs, goals, strict=True)]
-    goal = (
-        target
-        if target is not None
-        else next((r.target for r in group.runs if r.target is not None), None)
-    )
+    own = (run.target for run in group.runs if run.target is not None)
+    goal = target if target is not None else next(own, None)
     done = max((len(run.rounds) for run in runs), default=0)
     unequal = skews([group])
     reached = [hit for hit in hits if hit is not None]
@@ -175,13 +172,9 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
         "best_mean": mean([best(run) for run in runs]),
         "ema_mean": mean([last(run, metric.ema_column) for run in runs]),
         **{
-            f"client_{name}": mean([r.summary.get(f"client_{metric.name}_{name}") for r in runs])
+            f"client_{said}{name}": mean([r.summary.get(f"client_{of}_{name}") for r in runs])
+            for of, said in ((metric.name, ""), *((other, f"{other}_") for other in others))
             for name in CLIENTS
-        },
-        **{
-            key: mean([r.summary.get(key) for r in runs])
-            for other in others
-            for key in (f"client_{other}_{name}" for name in CLIENTS)
         },
         "label_distance": mean_labels(unequal),
         "size_gini": mean_gini(unequal) if unequal else None,
