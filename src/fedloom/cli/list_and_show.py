@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import shutil
@@ -22,28 +23,28 @@ if TYPE_CHECKING:
     from fedloom.core.registry import Registry
     from fedloom.report import Run
 
-_WHERE = {  # topic: the registry of its names
-    "recipes": "fedloom.recipes:RECIPES",
-    "algorithms": "fedloom.algorithms.registry:ALGORITHMS",
-    "servers": "fedloom.wrappers.registry:SERVERS",
-    "models": "fedloom.models:MODELS",
-    "data": "fedloom.data:SOURCES",
-    "partitions": "fedloom.data:PARTITIONS",
-    "objectives": "fedloom.objectives:OBJECTIVES",
-    "submodels": "fedloom.submodels:VIEWS",
-    "private": "fedloom.submodels:PRIVATE",
-    "schedules": "fedloom.federation.schedules:SCHEDULES",
-    "codecs": "fedloom.compression.codecs:MAKERS",
-    "devices": "fedloom.federation.devices:DEVICES",
-    "choices": "fedloom.federation.choice:CHOICES",
-    "clocks": "fedloom.federation.clock:CLOCKS",
-    "aggregations": "fedloom.aggregation:AGGREGATIONS",
-    "attacks": "fedloom.federation.attacks:ATTACKS",
-    "trackers": "fedloom.trackers:TRACKERS",
-    "engines": "fedloom.engines:ENGINES",
-    "measures": "fedloom.report.recorded:EVERY",
-    "optimisers": "fedloom.config.help_texts:OPTIMISERS",
-    "settings": "fedloom.config.help_texts:TABLES",
+_WHERE = {  # topic: the registry of its names, and where a file has the options of one
+    "recipes": ("fedloom.recipes:RECIPES", ""),
+    "algorithms": ("fedloom.algorithms.registry:ALGORITHMS", ""),
+    "servers": ("fedloom.wrappers.registry:SERVERS", "server"),
+    "models": ("fedloom.models:MODELS", ""),
+    "data": ("fedloom.data:SOURCES", "data"),
+    "partitions": ("fedloom.data:PARTITIONS", "data.partition"),
+    "objectives": ("fedloom.objectives:OBJECTIVES", "objective"),
+    "submodels": ("fedloom.submodels:VIEWS", "submodel"),
+    "private": ("fedloom.submodels:PRIVATE", "private"),
+    "schedules": ("fedloom.federation.schedules:SCHEDULES", "local.schedule"),
+    "codecs": ("fedloom.compression.codecs:MAKERS", "compress"),
+    "devices": ("fedloom.federation.devices:DEVICES", "devices"),
+    "choices": ("fedloom.federation.choice:CHOICES", "choose"),
+    "clocks": ("fedloom.federation.clock:CLOCKS", "clock"),
+    "aggregations": ("fedloom.aggregation:AGGREGATIONS", "aggregation"),
+    "attacks": ("fedloom.federation.attacks:ATTACKS", "attack"),
+    "trackers": ("fedloom.trackers:TRACKERS", "tracker"),
+    "engines": ("fedloom.engines:ENGINES", ""),
+    "measures": ("fedloom.report.recorded:EVERY", ""),
+    "optimisers": ("fedloom.config.help_texts:OPTIMISERS", ""),
+    "settings": ("fedloom.config.help_texts:TABLES", ""),
 }
 TOPICS = (*_WHERE, "runs")
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
@@ -127,10 +128,11 @@ def _shown(name: str) -> str:
         if kind is not None:
             raise ConfigError(f"'{name}' is a kind of names; `fedloom list {kind}` has the names")
         raise ConfigError(f"{unknown('name', name, every_name())} See `fedloom list`")
-    return "\n\n".join(
-        f"{name} ({known.kind})\n\n{_SHOW.get(topic, _callable)(name, known[name])}"
-        for topic, known in found
-    )
+    pages = []
+    for topic, known in found:
+        of = _SHOW[topic] if topic in _SHOW else functools.partial(_callable, path=_WHERE[topic][1])
+        pages.append(f"{name} ({known.kind})\n\n{of(name, known[name])}")
+    return "\n\n".join(pages)
 
 
 def every_name() -> set[str]:
@@ -140,7 +142,7 @@ def every_name() -> set[str]:
 
 def registry_of(topic: str) -> Registry[Any]:
     """The registry of a topic, imported on demand."""
-    module, _, name = _WHERE[topic].partition(":")
+    module, _, name = _WHERE[topic][0].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found
 
@@ -283,28 +285,10 @@ def _optimiser(name: str, what: Any) -> str:
     return f"{_words(what)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
 
 
-def _in_table(path: str) -> Callable[[str, Any], str]:
-    return lambda name, make: _callable(name, make, path)
-
-
-_SHOW: dict[str, Callable[[str, Any], str]] = {
+_SHOW: dict[str, Callable[[str, Any], str]] = {  # those of whose names there is more to say
     "algorithms": _algorithm,
-    "servers": _in_table("server"),
     "recipes": _recipe,
     "models": _model,
-    "data": _in_table("data"),
-    "partitions": _in_table("data.partition"),
-    "schedules": _in_table("local.schedule"),
-    "objectives": _in_table("objective"),
-    "codecs": _in_table("compress"),
-    "devices": _in_table("devices"),
-    "choices": _in_table("choose"),
-    "clocks": _in_table("clock"),
-    "aggregations": _in_table("aggregation"),
-    "attacks": _in_table("attack"),
-    "trackers": _in_table("tracker"),
-    "submodels": _in_table("submodel"),
-    "private": _in_table("private"),
     "settings": _settings,
     "optimisers": _optimiser,
     "measures": _settings,
