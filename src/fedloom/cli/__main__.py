@@ -28,8 +28,7 @@ from .demo import demo_command
 from .deploy import deploy_command
 from .export import export_command
 from .init import init_command
-from .list_and_show import list_command, show_command
-from .matrix import matrix_command
+from .list_and_show import list_command, matrix_command, show_command
 from .measure import measure_command
 from .papers import paper_command, papers_command
 from .partition import partition_command

@@ -10,7 +10,7 @@ import click
 
 from fedloom.errors import ConfigError
 
-from .figure_options import Figures, figure_options, wanted
+from .compare_and_report import Figures, figure_options, wanted
 from .papers_run import OUT as COMMITTED
 from .papers_run import papers_run_command
 

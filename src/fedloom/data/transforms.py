@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from fedloom.core.hyper import NonNegativeInt, Positive, Share, check_settings, hyper, ranged
-from fedloom.data.tensors import check_dtype
 from fedloom.errors import DataError
 
 Fill = Literal["black", "mean"]
@@ -71,6 +70,13 @@ class Tokens(Transform):
     def plain(self, inputs: Tensor) -> Tensor:
         """The same numbers, int64."""
         return inputs.long()
+
+
+def check_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return dtype if inputs may have it, else raise DataError."""
+    if dtype not in (torch.float32, torch.float64):
+        raise DataError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+    return dtype
 
 
 @ranged
