@@ -223,14 +223,16 @@ def report_command(
     runs stands for all runs in it. Figures are as wide as a column of a two-column page, or as both
     columns, with letters of 6.5 to 8 points.
     """
-    from fedloom.report import load_run, write_report
+    from fedloom.report import group_runs, load_run, save_curves, write_report
     from fedloom.report.frames import find_runs
 
     paths = find_runs(runs)
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
     if (asked := wanted(figures, kinds, column)) is not None:
-        _figures(paths, asked, target, value)
+        groups = group_runs(load_run(path) for path in paths)
+        for file in save_curves(groups, asked.folder, target, asked.kinds, asked.column, value):
+            click.echo(file)
         if out is None:
             return
     if out is None:
@@ -238,12 +240,3 @@ def report_command(
     elif out.is_dir():
         out = out / "report.html"
     click.echo(write_report(paths, out, target=target, value=value))
-
-
-def _figures(paths: Sequence[Path], asked: Figures, target: float | None, value: Value) -> None:
-    """Write the pictures of runs, and say where."""
-    from fedloom.report import group_runs, load_run, save_curves
-
-    groups = group_runs(load_run(path) for path in paths)
-    for file in save_curves(groups, asked.folder, target, asked.kinds, asked.column, value):
-        click.echo(file)

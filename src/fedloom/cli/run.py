@@ -183,7 +183,10 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
             begin = experiment.run if fresh else experiment.resume
             result = begin(folder, progress=not quiet)
     except KeyboardInterrupt as stop:
-        raise interrupted(stop, f"\n{_interrupted(folder)}") from None
+        text = "\ninterrupted before the first round; nothing was kept"
+        if (folder / "config.toml").is_file():
+            text = f"\ninterrupted; go on with: fedloom resume {quote(str(folder))}"
+        raise interrupted(stop, text) from None
     except OSError as error:
         raise CheckpointError(stopped(folder, error)) from error
     if group.rank:
@@ -248,12 +251,6 @@ def repeatable(what: str) -> Iterator[None]:
         raise CheckpointError(
             f"{what} stopped ({reason(error)}); {remedy(error)} and repeat: finished runs are kept"
         ) from error
-
-
-def _interrupted(folder: Path) -> str:
-    if (folder / "config.toml").is_file():
-        return f"interrupted; go on with: fedloom resume {quote(str(folder))}"
-    return "interrupted before the first round; nothing was kept"
 
 
 def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:

@@ -52,20 +52,16 @@ def with_client_tests(
         )
     targets, tests = data.targets.cpu(), data.test_targets.cpu()
     if kind == "independent":
-        lists = _independent(partition, tests, seed)
+        try:
+            lists = partition.split(tests, key(seed, "client tests"))
+        except DataError as error:
+            raise DataError(f"the test samples cannot be divided independently: {error}") from error
     elif isinstance(partition, MatchedPartition):
         lists = partition.split_tests(targets, tests, seed)
     else:
         lists = proportional(targets, data.clients, tests, seed)
     about = {**data.about, "tests": {"kind": kind, "seed": seed}}
     return replace(data, test_clients=lists, about=about)
-
-
-def _independent(partition: Partition, tests: Tensor, seed: int) -> Ragged:
-    try:
-        return partition.split(tests, key(seed, "client tests"))
-    except DataError as error:
-        raise DataError(f"the test samples cannot be divided independently: {error}") from error
 
 
 def proportional(targets: Tensor, clients: Ragged, tests: Tensor, seed: int) -> Ragged:

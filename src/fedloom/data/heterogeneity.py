@@ -139,7 +139,7 @@ def _labels(counts: Ints) -> Labels:
     return Labels(
         classes=counts.shape[1],
         held=Spread.of((counts > 0).sum(axis=1)),
-        effective=Spread.of(np.exp(-_xlogx(p).sum(axis=1))),
+        effective=Spread.of(np.exp(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1))),
         largest=Spread.of(p.max(axis=1)),
         pairs=between_pairs(p),
         from_all=float(np.abs(p - g).sum(axis=1).mean() / 2),
@@ -161,10 +161,6 @@ def _tests(data: FederatedData, labelled: bool) -> Tests:
         q = counts[own] / sizes[own, None]
         distance = float(np.abs(p - q).sum(axis=1).mean() / 2)
     return Tests(Spread.of(sizes), int((sizes == 0).sum()), distance)
-
-
-def _xlogx(p: Floats) -> Floats:
-    return p * np.log(np.where(p > 0, p, 1.0))
 
 
 def _relative(p: Floats, q: Any) -> Floats:

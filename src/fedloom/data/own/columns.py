@@ -170,13 +170,14 @@ def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
     naming column and row for what is no finite number.
     """
     cells = [table.of(name) for name in names]
-    if len(cells) == 1 and _is_list(cells[0].iloc[0]):
+    first = cells[0].iloc[0]
+    if (
+        len(cells) == 1
+        and hasattr(first, "__len__")
+        and not isinstance(first, (str, bytes, Mapping))
+    ):
         return _lists(cells[0])
     return torch.from_numpy(np.stack([*map(finite, cells)], axis=1).astype(np.float32))
-
-
-def _is_list(value: Any) -> bool:
-    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
 
 
 def _lists(cells: Series) -> Tensor:

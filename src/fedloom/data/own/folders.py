@@ -56,7 +56,8 @@ def folders(
     clients = _inside(root)
     if not clients:
         raise DataError(f"{root} holds no folders; put every client's data into one of its own")
-    arrays = any(_is_array(client) for client in clients)
+    kept = [client / name for client in clients for name in ("data.npz", "inputs.npy")]
+    arrays = any(file.is_file() for file in kept)
     classes = () if arrays else _classes(clients)
     found: list[dict[str, Part]] = []
     for client in clients:
@@ -91,10 +92,6 @@ def folders(
 
 def _inside(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _is_array(client: Path) -> bool:
-    return (client / "data.npz").is_file() or (client / "inputs.npy").is_file()
 
 
 def _arrays(client: Path) -> dict[str, Part]:

@@ -152,18 +152,16 @@ def sst2(
 
     Source: Socher et al., EMNLP 2013; Wang et al., GLUE, ICLR 2019.
     """
-    train, test = read_sst2(sst2_folder(data_root(data_dir), download))
+    root = data_root(data_dir)
+    lower = root / "sst-2"
+    if not (root / "SST-2").is_dir() and lower.is_dir():
+        train, test = read_sst2(lower)
+    else:
+        train, test = read_sst2(fetch_archive(SST2, root, "SST-2", download))
     classes = ("negative", "positive")
     return tokenised("sst2", train, test, classes, (length, vocabulary, tokeniser)).divided(
         partition, seed
     )
-
-
-def sst2_folder(root: Path, download: bool) -> Path:
-    """Where SST-2 is. Raises DataError."""
-    if not (root / "SST-2").is_dir() and (root / "sst-2").is_dir():
-        return root / "sst-2"
-    return fetch_archive(SST2, root, "SST-2", download)
 
 
 def read_sst2(folder: Path) -> tuple[Labelled, Labelled]:

@@ -117,19 +117,14 @@ def get(name: str, root: Path) -> Finding:
         fetch(file, root / entry.place)
     found = check(name, root)
     if found.state == MISSING:
-        raise DataError(
-            f"{name} has no download: {_by_hand(entry)}; put it into {root / entry.place}"
-        )
+        how = f"it is from {entry.home}"
+        if entry.home == LEAF:
+            script = f"data/{Path(entry.place).name}/preprocess.sh"
+            how = f"its files are made by LEAF's script {script} ({LEAF})"
+        raise DataError(f"{name} has no download: {how}; put it into {root / entry.place}")
     if found.state == DAMAGED:
         raise DataError(found.detail)
     return found
-
-
-def _by_hand(entry: Entry) -> str:
-    if entry.home == LEAF:
-        script = f"data/{Path(entry.place).name}/preprocess.sh"
-        return f"its files are made by LEAF's script {script} ({LEAF})"
-    return f"it is from {entry.home}"
 
 
 # ------------------------------------------------------------------------------------- by checksum
