@@ -65,8 +65,8 @@ def test_a_run_without_its_pictures_is_finished(
 def test_a_run_without_matplotlib_is_finished(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(module: str, purpose: str) -> None:
-        raise ConfigError(f"{purpose} need {module}, which cannot be imported")
+    def none(library: str, what: str, extra: str) -> None:
+        raise ConfigError(f"{what} needs {library}, which cannot be imported")
 
     monkeypatch.setattr("fedloom.report.style.need", none)
     output = fedloom("run", *SMALL, "--out", "a", "--quiet").output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_what_is_no_range_is_said(words: list[str], said: str) -> None:
 def test_a_grid_does_not_take_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="give --trials too"):
         plan("digits", ["local.lr=0.1..1", "local.batch=1,2"])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install fedloom\[optuna\]"):
         Search("digits", SPACE, 3)
 

@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.core.extras import need
 from fedloom.errors import DataError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def refuse_without_pillow() -> None:
-    """Raise DataError if pillow is not installed."""
-    try:
-        import PIL.Image  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise DataError(
-            "picture files need pillow, which is missing; pip install fedloom[images]"
-        ) from error
+def pillow() -> Any:
+    """The module PIL.Image. Raises DataError if it is not installed."""
+    return need("PIL.Image", "a picture file", "images", DataError)
 
 
 def open_picture(
@@ -33,26 +29,17 @@ def open_picture(
     size: (height, width) that it must have, or that it is brought to if resize. Raises DataError
     naming the file.
     """
-    refuse_without_pillow()
-    from PIL import Image, UnidentifiedImageError
-
+    image = pillow()
     try:
         # opened here: given a name, pillow only closes the file of formats that let it
-        with path.open("rb") as raw, Image.open(raw) as file:
-            picture: Image.Image = file
+        with path.open("rb") as raw, image.open(raw) as file:
+            picture = file
             if resize and size is not None:
                 picture = file.resize((size[1], size[0]))
             return as_array(picture, size, path, grey)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; get the pictures again") from error
-    except (
-        OSError,
-        UnidentifiedImageError,
-        SyntaxError,
-        ValueError,
-        MemoryError,
-        Image.DecompressionBombError,
-    ) as error:
+    except (OSError, SyntaxError, ValueError, MemoryError, image.DecompressionBombError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.extras import need
 from fedloom.core.hyper import NonNegativeInt, Positive, PositiveInt, ShareBelow1, checked
 from fedloom.errors import ConfigError, DataError
 
@@ -52,7 +52,7 @@ def huggingface_text(
     trained and sent. With lora=0 all parameters are. Raises ConfigError for values out of range and
     for a package that is not installed, DataError for a source that cannot be read.
     """
-    transformers = _library("transformers")
+    transformers = need("transformers", "this model", "text")
     kind = transformers.AutoModelForSequenceClassification
     try:
         config = transformers.AutoConfig.from_pretrained(source, num_labels=classes)
@@ -77,19 +77,9 @@ def huggingface_text(
     return made.train()  # from_pretrained leaves the inner model in evaluation mode
 
 
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(
-            f"this model needs the package {name}, which is not installed: "
-            "pip install 'fedloom[text]'"
-        ) from None
-
-
 def _adapt(inner: nn.Module, rank: int, alpha: float, dropout: float) -> None:
     """Add low-rank adapters to a classifier, in place; only they and its head stay trainable."""
-    peft = _library("peft")
+    peft = need("peft", "lora", "text")
     known = dict(inner.named_parameters())
     task = peft.TaskType.SEQ_CLS
     config = peft.LoraConfig(task_type=task, r=rank, lora_alpha=alpha, lora_dropout=dropout)
@@ -174,7 +164,7 @@ class _Layer(nn.Module):
 
 def _register() -> None:
     """Register the attention below with transformers, under its name, in this process."""
-    _library("transformers").AttentionInterface.register(_ATTENTION, _attention)
+    need("transformers", "this model", "text").AttentionInterface.register(_ATTENTION, _attention)
 
 
 def _attention(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.core.curves import Value
+from fedloom.core.extras import need
 from fedloom.errors import CheckpointError
 from fedloom.storage.identity import flatten
 
 from .curve_data import tested_rows
 from .runs import Run, load_run
-from .style import need
 
 if TYPE_CHECKING:
     import pandas
@@ -31,9 +31,7 @@ def load_runs(runs: Paths | Iterable[Paths], value: Value = "last-tenth") -> pan
     there; then every setting as setting.KEY. value: see core.curves.VALUES. Raises CheckpointError
     if there is no run, and ConfigError if a run has no such value.
     """
-    need("pandas", "data frames")
-    import pandas
-
+    pandas = need("pandas", "a data frame", "report")
     frames = [_frame(load_run(path), value) for path in find_runs(runs)]
     kept = [frame for frame in frames if len(frame)] or frames[:1]
     made = pandas.concat(kept, ignore_index=True)

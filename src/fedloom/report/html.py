@@ -12,6 +12,7 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.curves import Value
+from fedloom.core.extras import need
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
@@ -26,7 +27,7 @@ from .measures import measure_cells
 from .runs import Group, Run, group_runs, load_run, show_value
 from .setting_differences import distinct, setting_cells
 from .skew import common
-from .style import DPI, Picture, need, save_pictures, styles
+from .style import DPI, Picture, save_pictures, styles
 from .submodels import size_cells
 from .table_text import table_cells
 from .tables import (
@@ -116,7 +117,7 @@ def _page(
     value: Value,
 ) -> tuple[str, list[Picture]]:
     """The HTML of a report, and its pictures."""
-    need("jinja2", "reports")
+    need("jinja2", "a report", "report")
     from jinja2 import Environment, StrictUndefined
 
     paths = [paths] if isinstance(paths, str | Path) else list(paths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import textwrap
 import warnings
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedloom.errors import ConfigError
+from fedloom.core.extras import need
 
 from ..storage.atomic import write_out
 from .runs import Group
@@ -81,7 +80,7 @@ def figure(width: float, height: float) -> Figure:
 
     Raises ConfigError if matplotlib is missing.
     """
-    need("matplotlib", "pictures")
+    need("matplotlib", "a picture", "report")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -264,24 +263,6 @@ def _boxes() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
-
-
-def need(module: str, purpose: str) -> None:
-    """Import an optional library or raise a ConfigError that says how to get it.
-
-    >>> need("json", "reading")
-    >>> need("no_such_library", "pictures")
-    Traceback (most recent call last):
-        ...
-    fedloom.errors.ConfigError: pictures need no_such_library, which cannot be imported; \
-run: pip install fedloom[report]
-    """
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{purpose} need {module}, which cannot be imported; run: pip install fedloom[report]"
-        ) from error
 
 
 def save_pictures(

@@ -4,7 +4,6 @@ and what was tried is kept in the sweep's folder.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..config import parse_override
 from ..config.overrides import canonical
+from ..core.extras import need
 from ..errors import ConfigError
 from ..storage.atomic import write_atomic
 from ..storage.identity import digest
@@ -103,10 +103,7 @@ class Search:
         out: str | Path | None = None,
         by: str = "validation",
     ) -> None:
-        if importlib.util.find_spec("optuna") is None:
-            raise ConfigError(
-                "--trials needs optuna, which is missing; pip install fedloom[optuna]"
-            )
+        need("optuna", "--trials", "optuna")
         shared, self._space = split_space(words)
         example = {
             k: v.text(v.low) if isinstance(v, Range) else v[0] for k, v in self._space.items()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from ..core.hyper import Part, check_settings
-from ..errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -65,23 +63,6 @@ class Checked(Part):
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-
-def need(package: str, extra: str) -> None:
-    """Raise ConfigError if a package is not installed; it is not imported.
-
-    >>> need("json", "wandb")
-    >>> need("no_such_library", "wandb")
-    Traceback (most recent call last):
-        ...
-    fedloom.errors.ConfigError: tracker 'wandb' needs no_such_library, which is missing; \
-run: pip install fedloom[wandb]
-    """
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(
-            f"tracker '{extra}' needs {package}, which is missing; run: "
-            f"pip install fedloom[{extra}]"
-        )
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.extras import need
 from ..core.hyper import hyper
-from .base import About, Checked, Session, need
+from .base import About, Checked, Session
 
 _LONGEST = 500  # letters of a parameter's value that every server of MLflow takes
 _MANY = 100  # parameters in one message to it
@@ -29,7 +30,7 @@ class TensorBoard(Checked):
 
     def check(self) -> None:
         """Raise ConfigError if the library is missing."""
-        need("tensorboard", "tensorboard")
+        need("tensorboard", "tracker 'tensorboard'", "tensorboard")
 
     def open(self, about: About) -> Session:
         """Begin an event file."""
@@ -73,7 +74,7 @@ class WandB(Checked):
 
     def check(self) -> None:
         """Raise ConfigError if the library is missing."""
-        need("wandb", "wandb")
+        need("wandb", "tracker 'wandb'", "wandb")
 
     def open(self, about: About) -> Session:
         """Begin a run there, or go on with it."""
@@ -120,7 +121,7 @@ class MLflow(Checked):
 
     def check(self) -> None:
         """Raise ConfigError if the library is missing."""
-        need("mlflow", "mlflow")
+        need("mlflow", "tracker 'mlflow'", "mlflow")
 
     def open(self, about: About) -> Session:
         """Begin a run there, or go on with it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.extras import need
 from fedloom.core.parsing import shortened
 from fedloom.data.published.files import read_text
 from fedloom.data.published.vocabulary import by_frequency, padded
@@ -63,7 +63,7 @@ def at(cells: Series) -> str:
 
 def as_table(where: str, columns: Mapping[str, Iterable[Any]]) -> Table:
     """A table of columns of equal length. Raises DataError without pandas."""
-    pandas = _needed("pandas", where)
+    pandas = need("pandas", f"to read {where}", "tables", DataError)
     frame = pandas.DataFrame(dict(columns), dtype=object)
     frame.index = pandas.MultiIndex.from_product([[where], range(len(frame))])
     return Table(where, frame)
@@ -74,15 +74,6 @@ def joined(tables: Sequence[Table], where: str) -> Table:
     import pandas
 
     return Table(where, pandas.concat([table.frame for table in tables], join="inner"))
-
-
-def _needed(library: str, where: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except ImportError as error:
-        raise DataError(
-            f"to read {where} needs {library}, which is missing; pip install 'fedloom[tables]'"
-        ) from error
 
 
 def read_table(path: Path) -> Table:
@@ -100,7 +91,7 @@ def read_table(path: Path) -> Table:
 
 
 def _csv(path: Path) -> tuple[list[str], list[Any]]:
-    pandas, text = _needed("pandas", path.name), read_text(path)
+    pandas, text = need("pandas", f"to read {path.name}", "tables", DataError), read_text(path)
     if not text.strip():
         raise DataError(f"{path} is empty; it needs a header and rows below it")
     # the header is read as a row, because pandas would rename duplicates; and cells as texts,
@@ -122,7 +113,7 @@ def _csv(path: Path) -> tuple[list[str], list[Any]]:
 
 
 def _parquet(path: Path) -> tuple[list[str], list[Any]]:
-    pyarrow = _needed("pyarrow", path.name)
+    pyarrow = need("pyarrow", f"to read {path.name}", "tables", DataError)
     from pyarrow import parquet
 
     try:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.extras import need
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
@@ -151,13 +152,7 @@ def _pictures(
 
 
 def _from_hub(path: str, config: str | None) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            "hugging_face needs the library datasets, which is missing; pip install "
-            "fedloom[huggingface]"
-        ) from error
+    datasets = need("datasets", "data = hugging_face", "huggingface", DataError)
     try:
         if any((Path(path) / name).is_file() for name in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(path)

@@ -413,7 +413,7 @@ def _table() -> Floats:
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise DataError(
-            "the digits come with scikit-learn, which is missing; pip install fedloom[digits]"
+            "the digits come with scikit-learn, which is missing; run: pip install fedloom[digits]"
         )
     file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, check_labels
 from fedloom.data.federated import FederatedData
-from fedloom.data.pictures import open_picture, refuse_without_pillow
+from fedloom.data.pictures import open_picture, pillow
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.published.files import read_json
@@ -212,7 +212,7 @@ def load_celeba(folder: Path, transform: Images) -> Arrays:
     files = leaf_files(folder)
 
     def make(new: New) -> None:
-        refuse_without_pillow()
+        pillow()
         names: dict[str, int] = {}
         for split in SPLITS:
             users = [(user, *_xy(user)) for user in leaf_users(files[split])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.extras import need
 from fedloom.errors import DataError
 
 PADDING, UNKNOWN, END = "<pad>", "<unk>", "<eos>"
@@ -65,13 +65,7 @@ def subwords(texts: Sequence[str], source: str, length: int) -> tuple[Tensor, in
     """
     if length < 1:
         raise DataError(f"length must be at least 1, got {length}")
-    try:
-        library = importlib.import_module("transformers")
-    except ImportError:
-        raise DataError(
-            f"tokeniser '{source}' needs the package transformers, which is not installed: "
-            "pip install 'fedloom[text]'; or take data.tokeniser = words"
-        ) from None
+    library = need("transformers", f"tokeniser '{source}'", "text", DataError)
     try:
         known = library.AutoTokenizer.from_pretrained(source)
         found = known(list(texts), truncation=True, max_length=length, padding="max_length")
