@@ -158,7 +158,7 @@ def test_an_old_folder_of_another_configuration_is_refused_as_ever(run):
 def test_a_fingerprint_that_is_none_is_said(run):
     (run / "fingerprint.json").write_text("[]")
     (run / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"fingerprint.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"fingerprint.json' cannot be read"):
         experiment(rounds=10).resume(run)
 
 

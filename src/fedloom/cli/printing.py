@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.core.parsing import parse_json
 from fedloom.errors import FedloomError
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.skew import skew_of, words
@@ -126,10 +125,7 @@ def summarise(result: Result) -> str:
 
 def _clients(run: Path | None) -> list[tuple[str, str]]:
     """A line that says how unequal the clients' data are, of a run with a folder."""
-    file = None if run is None else run / "partition.json"
-    if file is None or not file.is_file():
-        return []
-    found = skew_of(parse_json(Seal(file.parent).read(file.name)))
+    found = None if run is None else skew_of(Seal(run).read_object("partition.json"))
     return [] if found is None else [("clients", words(found))]
 
 

@@ -18,7 +18,7 @@ from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.identity import deciding, flatten, group_of, in_new_names, varies
 from fedloom.storage.manifest import begun
-from fedloom.storage.seal import Seal
+from fedloom.storage.seal import Seal, unreadable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -180,7 +180,7 @@ def load_run(path: str | Path) -> Run:
     """
     path = Path(path)
     text, config, seal = _read_config(path)
-    summary = _read_object(seal, "summary.json")
+    summary = seal.read_object("summary.json")
     seal.check_log()
     rows = read_rows(path / "rounds.jsonl")
     columns, present = _columns(rows)
@@ -201,10 +201,10 @@ def load_run(path: str | Path) -> Run:
         summary=summary,
         columns=columns,
         present=present,
-        ledger=_read_object(seal, "ledger.json"),
-        partition=_read_object(seal, "partition.json"),
-        clients=_read_object(seal, "clients.json"),
-        environment=_read_object(seal, "environment.json"),
+        ledger=seal.read_object("ledger.json"),
+        partition=seal.read_object("partition.json"),
+        clients=seal.read_object("clients.json"),
+        environment=seal.read_object("environment.json"),
     )
 
 
@@ -249,42 +249,24 @@ def show_value(value: Any) -> str:
 def _read_config(path: Path) -> tuple[str, dict[str, Any], Seal]:
     file = path / "config.toml"
     if not file.is_file():
-        raise CheckpointError(
-            f"'{path}' is not a run directory: it has no config.toml; "
-            "give a folder that 'fedloom run' wrote"
-        )
+        raise _no_run(path, "it has no config.toml")
     try:
         seal = Seal(path)
         text = seal.read(file.name).decode()
         config = parse_toml(text)
     except (OSError, ValueError) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
     if "algorithm" not in config:
-        raise CheckpointError(
-            f"'{path}' is not a run directory: its config.toml has no [algorithm]; "
-            "give a folder that 'fedloom run' wrote"
-        )
+        raise _no_run(path, "its config.toml has no [algorithm]")
     if not begun(path):
-        raise CheckpointError(
-            f"'{path}' is not a run directory: it has settings, and nothing that a run writes; "
-            "give a folder that 'fedloom run' wrote"
-        )
+        raise _no_run(path, "it has settings, and nothing that a run writes")
     return text, config, seal
 
 
-def _read_object(seal: Seal, name: str) -> dict[str, Any]:
-    file = seal.run / name
-    if not file.is_file():
-        return {}
-    try:
-        found = parse_json(seal.read(name))
-    except (OSError, ValueError) as error:
-        raise _unreadable(file, error) from error
-    if not isinstance(found, dict):
-        raise CheckpointError(
-            f"'{file}' holds a {type(found).__name__} instead of an object; run again or delete it"
-        )
-    return found
+def _no_run(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"'{path}' is not a run directory: {why}; give a folder that 'fedloom run' wrote"
+    )
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -296,7 +278,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
     rows: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -307,7 +289,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):  # no newline after it: the run was killed while writing
                 break
-            raise _unreadable(file, error, f" at line {number}") from error
+            raise unreadable(file, error, f" at line {number}") from error
     return [rows[number] for number in sorted(rows)]
 
 
@@ -386,11 +368,3 @@ def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _unreadable(file: Path, error: Exception, where: str = "") -> CheckpointError:
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return CheckpointError(
-        f"'{file}' cannot be read{where} ({type(error).__name__}: {reason}); "
-        "restore the file or run again"
-    )

@@ -237,13 +237,9 @@ class RunDirectory:
 
     def read_object(self, name: str) -> dict[str, Any]:
         """Read a JSON file that holds an object. Raises CheckpointError."""
-        try:
-            found = parse_json(Seal(self.path).read(name))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / name} cannot be read: {error}") from None
-        if not isinstance(found, dict):
-            raise CheckpointError(f"{self.path / name} cannot be read: it holds no object")
-        return found
+        if not (self.path / name).is_file():
+            raise CheckpointError(f"'{self.path / name}' cannot be read: it is gone")
+        return Seal(self.path).read_object(name)
 
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration. Raises CheckpointError."""

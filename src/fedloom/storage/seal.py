@@ -12,8 +12,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..core.parsing import parse_json
 from ..errors import CheckpointError
 from .atomic import checksum
 from .manifest import (
@@ -55,6 +56,19 @@ class Seal:
         """The content of a file. Raises CheckpointError if it was altered, OSError."""
         self.check(name)
         return (self.run / name).read_bytes()
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """The object in a file of JSON; empty if there is no such file. Raises CheckpointError."""
+        file = self.run / name
+        if not file.is_file():
+            return {}
+        try:
+            found = parse_json(self.read(name))
+            if not isinstance(found, dict):
+                raise ValueError(f"it holds a {type(found).__name__} instead of an object")
+        except (OSError, ValueError) as error:
+            raise unreadable(file, error) from error
+        return found
 
     def check(self, name: str) -> None:
         """Raise CheckpointError if a file was altered, OSError if it cannot be read. One that was
@@ -112,6 +126,15 @@ class Seal:
             "put back the file as it was; if it was changed on purpose, delete "
             f"{quote(str(self.run / 'manifest.json'))}: no file is then checked"
         )
+
+
+def unreadable(file: Path, error: Exception, where: str = "") -> CheckpointError:
+    """The error for a file of a run that is no more what a run writes; where: in it."""
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return CheckpointError(
+        f"'{file}' cannot be read{where} ({type(error).__name__}: {reason}); put back the file as "
+        "it was, or remove the folder and run again"
+    )
 
 
 @contextlib.contextmanager

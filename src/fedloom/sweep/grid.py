@@ -16,9 +16,8 @@ from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
 from ..core.arithmetic import average
 from ..core.curves import last_tenth
-from ..core.parsing import parse_json
 from ..engines import is_auto
-from ..errors import CheckpointError, ClientError, ConfigError, FedloomError
+from ..errors import ClientError, ConfigError, FedloomError
 from ..report.curve_data import measured
 from ..report.runs import Run, load_run
 from ..storage.atomic import write_atomic
@@ -224,7 +223,7 @@ def state_of(folder: Path) -> str:
     for file, state in ((FAILURE, "failed"), (PRUNED, "pruned")):
         if (folder / file).is_file():
             return state
-    if _summary(folder).get("finished"):
+    if Seal(folder).read_object("summary.json").get("finished"):
         return "finished"
     return "begun" if (folder / "config.toml").is_file() else "new"
 
@@ -253,19 +252,6 @@ def run_trial(trial: Trial, progress: bool = False, **more: Any) -> str:
     except ClientError as error:
         write_atomic(trial.folder / FAILURE, f"{error}\n")
     return state_of(trial.folder)
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    file = folder / "summary.json"
-    if not file.is_file():
-        return {}
-    try:
-        found = parse_json(Seal(folder).read(file.name))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"'{file}' cannot be read: {error}; remove the folder to run it again"
-        ) from None
-    return found if isinstance(found, dict) else {}
 
 
 # --------------------------------------------------------------------------------- what came of it
