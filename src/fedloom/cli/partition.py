@@ -12,7 +12,7 @@ import click
 
 from fedloom.errors import ConfigError
 
-from .text_cache import recipes
+from .text_cache import settings_argument
 
 if TYPE_CHECKING:
     from fedloom.data import FederatedData
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("partition", short_help="Divide data among clients, and train nothing.")
-@click.argument(
-    "settings",
-    nargs=-1,
-    metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]",
-    shell_complete=recipes,
-)
+@settings_argument()
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw labels and sizes: a PNG file.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the index lists: a .npz file.")
 def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path | None) -> None:

@@ -12,7 +12,7 @@ import click
 from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError
 
-from .text_cache import recipes
+from .text_cache import settings_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,12 +25,7 @@ INTERRUPTED = 130
 
 
 @click.command("run", short_help="Run a recipe or a TOML file.")
-@click.argument(
-    "settings",
-    nargs=-1,
-    metavar="[RECIPE | FILE.toml] [KEY=VALUE ...]",
-    shell_complete=recipes,
-)
+@settings_argument()
 @click.option("--out", help="The run's folder.  [default: runs/NAME-ALGORITHM-seedN]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")

@@ -12,7 +12,7 @@ import click
 
 from fedloom.errors import ConfigError
 
-from .text_cache import recipes
+from .text_cache import settings_argument
 
 if TYPE_CHECKING:
     from fedloom.report import Metric
@@ -26,12 +26,7 @@ _BY = {
 
 
 @click.command("sweep", short_help="Run every combination of values, and choose one.")
-@click.argument(
-    "settings",
-    nargs=-1,
-    metavar="[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]",
-    shell_complete=recipes,
-)
+@settings_argument("[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]")
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs of each combination.  [default: 1]")
 @click.option(
     "--by",

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -56,6 +57,13 @@ def _stamp() -> str:
 
 
 # ---------------------------------------- names that the shell offers after Tab
+def settings_argument(
+    metavar: str = "[RECIPE | FILE.toml] [KEY=VALUE ...]",
+) -> Callable[[Any], Any]:
+    """What a command runs: a recipe or a file, and changes of its settings."""
+    return click.argument("settings", nargs=-1, metavar=metavar, shell_complete=recipes)
+
+
 def recipes(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Recipes that begin so, and files."""
     found = _beginning("recipes", begun)

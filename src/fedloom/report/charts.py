@@ -225,9 +225,7 @@ def _sizes(axes: Axes, sizes: Ints, order: Ints) -> None:
     axes.set_xlim(-0.5, sizes.size - 0.5)
     plain(axes, "", "samples")
     axes.grid(False)
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.locator_params(axis="x", integer=True, nbins=10)
 
 
 def _name_clients(axes: Axes, partition: Mapping[str, Any]) -> None:

@@ -198,9 +198,7 @@ def _finish(
 ) -> None:
     plain(axes, x, y)
     if x == "rounds":
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+        axes.locator_params(axis="x", integer=True, nbins=8, steps=[1, 2, 5, 10])
     axes.set_xlim(left=0)
     said = [_BAND] if any(curve.seeds > 1 for _, curve in drawn) else []
     said += [f"thick: {VALUE_WORDS[value]}, which is tested"] if value else []

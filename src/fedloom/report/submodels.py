@@ -144,15 +144,13 @@ def _panels(
     """A panel for each size; draw(axes, size) returns the labels and handles of its lines. shared:
     all have the same vertical scale.
     """
-    from matplotlib.ticker import MaxNLocator
-
     made, grid = panels(len(sizes), shared=shared)
     legend: dict[str, object] = {}
     for axes, size in zip(grid, sizes, strict=True):
         legend |= dict(draw(axes, size))
         plain(axes, x, y if is_first(axes) else "")
         if x == "rounds":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+            axes.locator_params(axis="x", integer=True, nbins=5)
         named(axes, f"size {human_size(float(size))}")
     if legend:
         legend_below(made, list(legend.values()), list(legend))
