@@ -46,18 +46,11 @@ class Finding(NamedTuple):
     detail: str
 
 
-class Counted(NamedTuple):
-    """The content of a copy, as text and as numbers."""
-
-    detail: str
-    numbers: tuple[int, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A published set. place: its folder below the root, "" if it has none; home: where it is
-    published; files, archive: to download; look: (this, folder) -> Finding of a copy that exists;
-    count: what it holds, if only numbers are published: whole, of which one must fit.
+    published; files, archive: to download; look: (this, folder) -> Finding of a copy that exists,
+    by default whether the files have their checksums.
     """
 
     about: str
@@ -66,8 +59,6 @@ class Entry:
     files: tuple[PublishedFile, ...] = ()
     archive: PublishedFile | None = None
     look: Callable[[Entry, Path], Finding] | None = None
-    count: Callable[[Path], Counted] | None = None
-    whole: tuple[tuple[int, ...], ...] = ()
 
     @property
     def downloads(self) -> bool:
@@ -83,15 +74,9 @@ class Entry:
         """Check a copy that exists. Raises DataError for a damaged one."""
         if self.look is not None:
             return self.look(self, folder)
-        if self.count is None:
-            for file in self.files:
-                fetch(file, folder, download=False)
-            return Finding(VERIFIED, f"by md5: {', '.join(file.name for file in self.files)}")
-        detail, numbers = self.count(folder)
-        if numbers in self.whole:
-            return Finding(VERIFIED, f"{detail}, as many as are published")
-        whole = " and ".join(f"{number:,}" for number in self.whole[0])
-        return Finding(SUBSET, f"{detail}; the whole has {whole}")
+        for file in self.files:
+            fetch(file, folder, download=False)
+        return Finding(VERIFIED, f"by md5: {', '.join(file.name for file in self.files)}")
 
 
 def check(name: str, root: Path) -> Finding:
@@ -165,20 +150,27 @@ def _look_news(entry: Entry, folder: Path) -> Finding:
 
 
 # ---------------------------------------------------------------------------------------- by count
-def _count_digits(folder: Path) -> Counted:
+def _counted(detail: str, found: tuple[int, ...], *whole: tuple[int, ...]) -> Finding:
+    """The finding where only numbers are published; whole: one of them must be found."""
+    if found in whole:
+        return Finding(VERIFIED, f"{detail}, as many as are published")
+    return Finding(SUBSET, f"{detail}; the whole has {' and '.join(f'{n:,}' for n in whole[0])}")
+
+
+def _look_digits(entry: Entry, folder: Path) -> Finding:
     data = digits()
     count = len(data.inputs) + len(data.test_targets if data.test_targets is not None else ())
-    return Counted(f"{count:,} images inside scikit-learn", (count,))
+    return _counted(f"{count:,} images inside scikit-learn", (count,), (1_797,))
 
 
-def _count_tiny(folder: Path) -> Counted:
+def _look_tiny(entry: Entry, folder: Path) -> Finding:
     numbers, train, test = tiny_files(folder)
     missing = [path for path, _ in test if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]} is missing; get it from {TINY.url}")
     found = (len(train), len(test), len(numbers))
     words = "{:,} training and {:,} validation pictures of {} classes"
-    return Counted(words.format(*found), found)
+    return _counted(words.format(*found), found, (100_000, 10_000, 200))
 
 
 def _owners(owners: Tensor | None) -> tuple[int, int]:
@@ -189,16 +181,17 @@ def _owners(owners: Tensor | None) -> tuple[int, int]:
     return int((counts > 0).sum()), int(counts.sum())
 
 
-def _count_femnist(folder: Path) -> Counted:
+def _look_femnist(entry: Entry, folder: Path) -> Finding:
     data = load_femnist(folder)
     assert data.owners is not None and data.test_owners is not None
     (who, train), (tests, test) = _owners(data.owners), _owners(data.test_owners)
     everyone, count = _owners(torch.cat([data.owners, data.test_owners]))
     detail = f"{who} writers, {train:,} training and {test:,} test images (of {tests} writers)"
-    return Counted(detail, (everyone, count))
+    # the paper's, and what LEAF's scripts give now
+    return _counted(detail, (everyone, count), (3_550, 805_263), (3_597, 817_851))
 
 
-def _count_celeba(folder: Path) -> Counted:
+def _look_celeba(entry: Entry, folder: Path) -> Finding:
     files = leaf_files(folder)
     names: set[str] = set()
     pictures: set[str] = set()
@@ -211,19 +204,20 @@ def _count_celeba(folder: Path) -> Counted:
             f"{folder / 'img_align_celeba' / lacking[0]} is missing, and {len(lacking) - 1} others"
         )
     found = (len(names), len(pictures))
-    return Counted("{:,} celebrities, {:,} pictures".format(*found), found)
+    return _counted("{:,} celebrities, {:,} pictures".format(*found), found, (9_343, 200_288))
 
 
-def _count_shakespeare(folder: Path) -> Counted:
+def _look_shakespeare(entry: Entry, folder: Path) -> Finding:
     data = load_shakespeare(folder)
     (who, train), (_, test) = _owners(data.owners), _owners(data.test_owners)
     detail = f"{who:,} roles, {train:,} training and {test:,} test windows"
-    return Counted(detail, (who, train, test))
+    # the first 0.9 of each role for training, and no test window that overlaps them
+    return _counted(detail, (who, train, test), (1_129, 3_803_027, 356_921))
 
 
-def _count_sst2(folder: Path) -> Counted:
+def _look_sst2(entry: Entry, folder: Path) -> Finding:
     found = tuple(len(part.texts) for part in reviews.read_sst2(folder))
-    return Counted("{:,} training and {:,} test phrases".format(*found), found)
+    return _counted("{:,} training and {:,} test phrases".format(*found), found, (67_349, 872))
 
 
 _WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
@@ -254,8 +248,7 @@ CATALOGUE: dict[str, Entry] = {
         about="1,797 grey images of 8 x 8, 10 classes",
         place="",
         home="scikit-learn",
-        count=_count_digits,
-        whole=((1_797,),),
+        look=_look_digits,
     ),
     "mnist": _images(MNIST),
     "qmnist": Entry(
@@ -272,30 +265,25 @@ CATALOGUE: dict[str, Entry] = {
         place="tiny-imagenet-200",
         home=TINY.url,
         archive=TINY,
-        count=_count_tiny,
-        whole=((100_000, 10_000, 200),),
+        look=_look_tiny,
     ),
     "femnist": Entry(
         about="805,263 grey images of 28 x 28, 62 classes, 3,550 writers",
         place="leaf/femnist",
         home=LEAF,
-        count=_count_femnist,
-        whole=((3_550, 805_263), (3_597, 817_851)),  # the paper's, and what LEAF's scripts give now
+        look=_look_femnist,
     ),
     "celeba": Entry(
         about="200,288 colour images of 84 x 84, smiling or not, 9,343 celebrities",
         place="leaf/celeba",
         home=LEAF,
-        count=_count_celeba,
-        whole=((9_343, 200_288),),
+        look=_look_celeba,
     ),
     "shakespeare": Entry(
         about="4,226,158 windows of 80 characters, the next one, 1,129 roles",
         place="leaf/shakespeare",
         home=LEAF,
-        count=_count_shakespeare,
-        # the first 0.9 of each role for training, and no test window that overlaps them
-        whole=((1_129, 3_803_027, 356_921),),
+        look=_look_shakespeare,
     ),
     "wikitext2": Entry(
         about="2,551,843 words, the next word",
@@ -316,7 +304,6 @@ CATALOGUE: dict[str, Entry] = {
         place="SST-2",
         home=reviews.SST2.url,
         archive=reviews.SST2,
-        count=_count_sst2,
-        whole=((67_349, 872),),
+        look=_look_sst2,
     ),
 }
