@@ -18,7 +18,7 @@ import torch
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import experiment, run
 from fedloom.cli.deploy import _alone
-from fedloom.cli.printing import summarise
+from fedloom.cli.results import summarise
 from fedloom.config import resolve
 from fedloom.deployment import children as children_module
 from fedloom.deployment import message_exchange as exchange_module

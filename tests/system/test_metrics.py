@@ -351,7 +351,7 @@ def test_holding_out_most_of_the_data_is_said(caplog):
 
 
 def test_a_report_of_a_metric_without_a_direction(tmp_path):
-    from fedloom.cli.printing import summarise
+    from fedloom.cli.results import summarise
     from fedloom.report import write_report
 
     result = small(FedAvg(), metrics=error_rate).run(tmp_path / "run")

@@ -151,7 +151,7 @@ ONLY_IN = {
     "loky": {"engines"},
     "cloudpickle": {"engines"},
     "safetensors": {"storage", "experiment", "cli", "deployment"},
-    "rich": {"server", "data", "cli", "report"},
+    "rich": {"core", "server", "data", "cli"},
     "transformers": {"models"},
     "peft": {"models"},
     "random": set(),

@@ -11,6 +11,8 @@ import click
 from fedloom.core.curves import VALUES, Value
 from fedloom.errors import ConfigError
 
+from .printing import cuts, folded, page_width, table
+
 if TYPE_CHECKING:
     from fedloom.report.differences import Difference
     from fedloom.report.runs import Group, Run
@@ -61,7 +63,7 @@ def compare_command(
     from fedloom.report.frames import find_runs
     from fedloom.report.skew import common
 
-    from .printing import fitted, folded, page_width
+    from .results import fitted
 
     loaded = [load_run(path) for path in find_runs(runs)]
     _check_target(target, loaded)
@@ -127,8 +129,6 @@ def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
     commonest value of each, and whose the others are.
     """
     from fedloom.report.setting_differences import setting_cells, whose
-
-    from .printing import cuts, table
 
     heads, lines = setting_cells(groups)
     if not lines:

@@ -8,6 +8,8 @@ import click
 
 from fedloom.errors import ConfigError, unknown
 
+from .printing import table
+
 _WHERE = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
@@ -28,8 +30,6 @@ def list_sets(data_dir: Path | None) -> None:
     """List the data sets, their folders, and which are here."""
     from fedloom.data.published.download import data_root
     from fedloom.data.published.verify import CATALOGUE
-
-    from .printing import table
 
     root = data_root(data_dir)
     lines = [["name", "here", "get", "folder", "what it is"]]

@@ -41,7 +41,7 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     from fedloom.config import resolve
     from fedloom.report import comparison, group_runs, load_run
 
-    from .printing import fitted
+    from .results import fitted
 
     started = time.monotonic()
     more = [] if rounds is None else [f"rounds={rounds}"]

@@ -16,6 +16,7 @@ import click
 from fedloom.core.own_parts import is_own
 from fedloom.errors import ConfigError, unknown
 
+from .printing import reflowed, table
 from .text_cache import names, remembered
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def list_command(topic: str | None) -> None:
     optimisers (of clients), settings (tables without a name), runs.
     Without one: everything but the runs.
     """
-    from .printing import table
-
     if topic == "runs":
         lines = _runs()
         none = "  no runs below the folder runs; start one with: fedloom run digits"
@@ -81,8 +80,6 @@ def _remembered(words: str, make: Callable[[], str]) -> str:
 
 def _listed(topic: str | None) -> str:
     """The names of a topic, or of all under their topics."""
-    from .printing import table
-
     pages = []
     for name in [topic] if topic else _WHERE:
         page = table([[key, registry_of(name).first_line(key)] for key in registry_of(name)])
@@ -100,20 +97,18 @@ def matrix_command(axis: str | None, out: Path | None) -> None:
     submodel_aggregation or compress_aggregation; without one, all.
     Asked of the parts themselves, without training.
     """
-    from fedloom.cli.compatibility import AXES, as_markdown, cells, notes, table
+    from fedloom.cli import compatibility as parts
     from fedloom.storage.atomic import write_out
-
-    from .printing import table as aligned
 
     if out is not None:
         if axis is not None:
             raise ConfigError(f"the page has every axis; drop '{axis}' or --out {out}")
-        click.echo(str(write_out(out, as_markdown())))
+        click.echo(str(write_out(out, parts.as_markdown())))
         return
-    for name in AXES if axis is None else [axis]:
-        found = table(name)
-        lines = [f"{found.axis.title} ({name})", aligned([*cells(found)])]
-        lines += [f"  {number}. {why}" for why, number in notes(found).items()]
+    for name in parts.AXES if axis is None else [axis]:
+        found = parts.table(name)
+        lines = [f"{found.axis.title} ({name})", table([*parts.cells(found)])]
+        lines += [f"  {number}. {why}" for why, number in parts.notes(found).items()]
         click.echo("\n".join(lines) + ("\n" if axis is None else ""))
 
 
@@ -129,8 +124,6 @@ def show_command(name: str) -> None:
     folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
     were elsewhere.
     """
-    from .printing import reflowed
-
     is_run = Path(name, "config.toml").is_file()
     if is_run and ("/" in name or name not in every_name()):
         click.echo(_run(Path(name)))
@@ -208,8 +201,6 @@ def _run(folder: Path) -> str:
     from fedloom.report.clients import attendance, names_of
     from fedloom.storage.seal import Seal
 
-    from .printing import table
-
     Seal(folder).check_all()
     run = load_run(folder)
     _, state, shown = _line(run)
@@ -233,7 +224,6 @@ def _algorithm(name: str, make: Any) -> str:
     from fedloom.config.help_texts import shown
 
     from .method_costs import costs
-    from .printing import table
 
     cost = costs(make_algorithm(name))
     rows = [
@@ -278,8 +268,6 @@ def _model(name: str, make: Any) -> str:
         for key, block in model.named_children()
     ]
     total = sum(p.numel() for p in model.parameters())
-    from .printing import table
-
     sizes = table([["block", "parameters"], *blocks, ["all", f"{total:,}"]])
     return f"{_callable(name, make, 'model')}\n\n  With these defaults:\n{sizes}"
 
@@ -294,8 +282,6 @@ def _callable(name: str, make: Any, path: str = "") -> str:
 
 def _options(options: Sequence[Setting]) -> str:
     """A table of settings; empty without any."""
-    from .printing import table
-
     heads = ["key", "default", "allowed", *(["meaning"] if any(o.about for o in options) else [])]
     lines = [[o.key, o.default, o.allowed, o.about][: len(heads)] for o in options]
     return table([heads, *lines]) if lines else ""

@@ -10,6 +10,8 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .printing import table
+
 if TYPE_CHECKING:
     from fedloom.report.runs import Run
 
@@ -82,8 +84,6 @@ def _at_checkpoint(run: Run, measure: Any) -> dict[str, Any]:
 
 def _said(found: dict[str, Any]) -> str:
     """The numbers of a result, without its long lists."""
-    from .printing import table
-
     rows: list[tuple[str, str]] = []
     for key, value in found.items():
         if isinstance(value, dict) and all(isinstance(v, float | None) for v in value.values()):

@@ -12,6 +12,7 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .printing import table
 from .text_cache import settings_argument
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     from fedloom.data import measure
     from fedloom.data.heterogeneity import by_client
 
-    from .printing import table
     from .run import sorted_out
 
     for file, ending in ((plot, ".png"), (save, ".npz")):

@@ -1,57 +1,24 @@
-"""Output that several commands share: a run's result, its pictures and its report."""
+"""Output that several commands share. It imports little, for `fedloom list` to be quick."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import re
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from fedloom.core.text_table import aligned, one_line, width_of
 from fedloom.errors import FedloomError
-from fedloom.report import human_bytes, human_seconds
-from fedloom.report.skew import skew_of, words
-from fedloom.report.table_text import Column, aligned, chosen, columns, one_line, width_of
-from fedloom.report.tables import human_size, human_target, human_value
-from fedloom.storage.seal import Seal
 
 if TYPE_CHECKING:
     from fedloom.config import Config
-    from fedloom.experiment.result import Result
-
-
-# columns of the comparison, the first to be left out first
-_DROPPABLE = (
-    "worst client, .*",
-    "EMA last",
-    "last",
-    "time per round",
-    "Gini of sizes",
-    "sd between clients",
-    "device time",
-    "worst tenth",
-    "best",
-    "rounds",
-    "time",
-    "label distance",
-    "device time to target",
-    "time to target",
-    "worst client",
-    "bytes",
-    "seeds",
-    "bytes to target",
-    "rounds to target",
-)
-
-
-_NAME = 24  # columns for a method's name, for which no other column is left out
 
 
 def run_folders(config: Config) -> Iterator[Path]:
@@ -74,83 +41,6 @@ def told(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # what Python still holds goes there at its end
         os.close(nowhere)
-
-
-def summarise(result: Result) -> str:
-    """A finished run in a few aligned lines."""
-    s = result.summary
-    metric, unit = s["metric"]["name"], s["metric"]["unit"]
-    each, timed = s["seconds_per_round"], s["seconds"] is not None  # not if it is a secret
-    lines = [
-        ("rounds", f"{s['rounds']}, {human_seconds(each)} each" if timed else str(s["rounds"]))
-    ]
-    if s["last"]:
-        last = f"{human_value(s['last']['value'], unit)} last"
-        best = ""
-        if s["best"]:
-            best = f"{human_value(s['best']['value'], unit)} best (round {s['best']['round']})"
-        average = f"{human_value(s['last_ema'], unit)} moving average"
-        lines.append(
-            (metric, ", ".join(filter(None, [last, best, average if s["last_ema"] else ""])))
-        )
-    if most := s.get("majority"):
-        always = f"a model that always says '{most['name']}'"
-        lines.append(("majority", f"{human_value(most['share'], unit)}: {always}"))
-    if s["target"] is not None and s["rounds_to_target_text"]:
-        cost = human_bytes(s["bytes_to_target"])
-        spent = [cost, *([human_seconds(s["seconds_to_target"])] if timed else [])]
-        if "simulated_to_target" in s:
-            spent.append(f"device time {human_seconds(s['simulated_to_target'])}")
-        reached = f" ({', '.join(spent)})"
-        goal = f"to {human_target(s['target'], unit)}"
-        text = s["rounds_to_target_text"]
-        lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
-    lines += _by_size(s, unit) + _by_client(s, unit) + _clients(result.path)
-    traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
-    lines.append(("traffic", traffic))
-    if timed:
-        lines.append(("time", f"{human_seconds(s['seconds'])} of training"))
-    if "simulated_seconds" in s:
-        lines.append(("device time", f"{human_seconds(s['simulated_seconds'])}, simulated"))
-    if ranks := s.get("ranks"):
-        slowest, mean = (
-            human_seconds(ranks["slowest_seconds"]),
-            human_seconds(ranks["mean_seconds"]),
-        )
-        said = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
-        lines.append(("ranks", said + human_seconds(ranks["exchange_seconds"])))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines)
-
-
-def _clients(run: Path | None) -> list[tuple[str, str]]:
-    """A line that says how unequal the clients' data are, of a run with a folder."""
-    found = None if run is None else skew_of(Seal(run).read_object("partition.json"))
-    return [] if found is None else [("clients", words(found))]
-
-
-def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
-    """A line for every size of a run with sub-models: its values, and what it holds."""
-    about, lines = s.get("sizes") or {}, []
-    for size, held in (about.get("held") or {}).items():
-        said = [
-            f"{human_value(about[kind][size], unit)} {kind}"
-            for kind in ("local", "global")
-            if size in about.get(kind, {})
-        ]
-        said.append(f"holds {held['all']:,} of {s['parameters']:,} parameters")
-        lines.append((f"size {human_size(float(size))}", ", ".join(said)))
-    return lines
-
-
-def _by_client(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
-    """A line about the clients of a run whose clients have names."""
-    start = f"client_{s['metric']['name']}_"
-    if f"{start}worst_name" not in s:
-        return []
-    worst, tenth, spread = (human_value(s[start + k], unit) for k in ("worst", "tenth", "spread"))
-    said = f"{s[start + 'worst_name']}, {worst}; worst tenth {tenth}"
-    return [("worst client", f"{said}, standard deviation {spread}")]
 
 
 def illustrate(run: Path) -> Path | None:
@@ -255,36 +145,3 @@ def reflowed(text: str, space: int) -> str:
             else textwrap.wrap(line, space, subsequent_indent=indent, break_on_hyphens=False)
         )
     return "\n".join(out)
-
-
-def fitted(
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str] | None = None,
-    space: int | None = None,
-) -> str:
-    """The comparison, without its less important columns if the page is too narrow for it; a name
-    that is too long goes on in the next line.
-
-    names: the columns that are wanted, none of which is left out; space: columns of the page; None:
-    `page_width`.
-    """
-    space = page_width() if space is None else space
-    whole = kept = chosen(columns([dict(row) for row in rows]), names)
-    for name in _DROPPABLE if names is None else ():
-        if min(_width(kept[:1]), _NAME) + 2 + _width(kept[1:]) > space:
-            kept = [column for column in kept if not re.fullmatch(name, column.name)]
-    if not kept:
-        return ""
-    first, *others = kept
-    room = max(space - _width(others) - 2, 10)
-    named = [textwrap.fill(one_line(c), room, subsequent_indent="  ") for c in first.cells]
-    lines = [*zip(named, *(column.cells for column in others), strict=True)]
-    text = aligned(lines, [column.head for column in kept])
-    if not (left := len(whole) - len(kept)):
-        return text
-    said = f"({left} more columns: `fedloom compare RUN... --wide`)"
-    return f"{text}\n{folded(said, space)}"
-
-
-def _width(columns: Sequence[Column]) -> int:
-    return sum(max(map(width_of, (column.head, *column.cells))) + 2 for column in columns) - 2

@@ -12,6 +12,7 @@ import click
 from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError
 
+from .printing import run_folders, told
 from .text_cache import settings_argument
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def run_command(
     if seeds > 1 and not quiet and group.rank == 0:
         from fedloom.report import comparison, group_runs, load_run
 
-        from .printing import fitted, told
+        from .results import fitted
 
         told(fitted(comparison(group_runs(load_run(f) for f in folders))))
 
@@ -169,7 +170,8 @@ def _resume(run: Path, changes: Sequence[str], quiet: bool, changed_code: bool) 
 
 def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     """Run from the beginning, or from the newest checkpoint, and print the result."""
-    from .printing import illustrate, summarise, told
+    from .printing import illustrate  # only now, so that tests can do without it
+    from .results import summarise
 
     group = _group(config)
     try:
@@ -268,8 +270,6 @@ def _folder(config: Config, out: str | None) -> Path:
     """The folder of a new run. Raises ConfigError if --out has a run of other settings, with which
     `fedloom resume` could not go on as this one.
     """
-    from .printing import run_folders
-
     if out is None:
         folders = run_folders(config)
         return next(f for f in folders if not f.exists())
@@ -292,8 +292,6 @@ def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
 
     Raises ConfigError if --out contains anything else.
     """
-    from .printing import run_folders
-
     seed = config.values["seed"]
     if out is None:
         folders = run_folders(config)

@@ -12,6 +12,7 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .printing import page_width, table
 from .text_cache import settings_argument
 
 if TYPE_CHECKING:
@@ -121,8 +122,6 @@ def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, fol
     """Print the table, write it and the best configuration."""
     from fedloom.report import load_run
     from fedloom.sweep import best_of, state_of
-
-    from .printing import page_width, table
 
     done = [t for t in trials if state_of(t.folder) == "finished"]
     if not done:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedloom.core.curves import Value
+from fedloom.core.text_table import aligned, one_line
 from fedloom.errors import ConfigError, did_you_mean
 
 from .skew import differ
@@ -196,41 +197,6 @@ def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
     return f"{aligned([[*map(one_line, line)] for line in lines], heads)}\n" if heads else ""
 
 
-def aligned(
-    lines: Sequence[Sequence[str]], heads: Sequence[str] = (), widths: Sequence[int] | None = None
-) -> str:
-    """Columns for a terminal, to the left; with heads above a rule all but the first to the right.
-
-    widths: of the columns, whose cells are wrapped at words; None: as wide as their text.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = [heads, *lines] if heads else [*lines]
-    widths = widths or [max(map(width_of, column)) for column in zip(*shown, strict=True)]
-    if heads:
-        shown.insert(1, ["-" * width for width in widths])
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for at, width in enumerate(widths):
-        right = bool(heads) and at > 0
-        made.add_column(width=width, overflow="fold", justify="right" if right else "left")
-    for line in shown:
-        made.add_row(*map(Text, line))
-    width = sum(widths) + 2 * len(widths)
-    console = Console(width=width, color_system=None, force_jupyter=False)
-    with console.capture() as page:
-        console.print(made)
-    return "\n".join(line.rstrip() for line in page.get().splitlines())
-
-
-def width_of(cell: str) -> int:
-    """The columns of a terminal that a cell takes, of the longest of its lines."""
-    from rich.cells import cell_len
-
-    return max(map(cell_len, cell.split("\n")))
-
-
 def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
     """Write the table as Markdown with pipes; empty for no rows. names: see `chosen`."""
     heads, lines = table_cells(rows, names)
@@ -264,12 +230,6 @@ def _rounds_text(row: Row) -> str:
 
 def _value(row: Row, key: str, spread: str | None = None) -> str:
     return human_value(row[key], row["unit"], row[spread] if spread else None)
-
-
-def one_line(text: str) -> str:
-    """A text on one line, without control characters for the terminal."""
-    line = " ".join(text.split())
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", line)
 
 
 def _markdown(text: str) -> str:
