@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.core.own_parts import load
 from fedloom.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def check_command(target: str, model: str | None, data: str | None) -> None:
     what is sent. Explains what does not hold. Leaves with 1 if anything failed.
     """
     from fedloom.checks import check, parts_of
-    from fedloom.core.own_parts import load
 
     path, name = _split(target)
     failed = 0

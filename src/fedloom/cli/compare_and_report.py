@@ -10,6 +10,7 @@ import click
 
 from fedloom.core.curves import VALUES, Value
 from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_out
 
 from .printing import cuts, folded, page_width, table
 
@@ -108,7 +109,6 @@ def _whole(
 def _write(rows: Rows, names: Sequence[str] | None, files: dict[str, Path | None]) -> bool:
     """Write the files that were asked for -> whether one of them was printed."""
     from fedloom.report import as_csv, as_json, as_latex
-    from fedloom.storage.atomic import write_out
 
     printed = False
     for kind, file in files.items():

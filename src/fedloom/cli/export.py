@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.storage.atomic import write_out
+from fedloom.storage.manifest import numbered
+from fedloom.storage.seal import Seal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -92,7 +95,6 @@ def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
 
     from fedloom.cli import exported
     from fedloom.cli.export_network import program
-    from fedloom.storage.atomic import write_out
 
     code, file = out.with_suffix(".py"), out.with_suffix(".pt2")
     told.about.update(torch=None, state=None)
@@ -153,8 +155,6 @@ def _config(run: Path) -> Config | None:
 def _newest(run: Path, config: Config | None) -> tuple[dict[str, Tensor], nn.Module | None, int]:
     """-> weights, the module if the configuration has one, their round."""
     from fedloom.report import load_run
-    from fedloom.storage.manifest import numbered
-    from fedloom.storage.seal import Seal
 
     found = load_run(run)
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
@@ -213,7 +213,6 @@ def _load(file: Path) -> dict[str, Tensor]:
 
 def _write(out: Path, weights: dict[str, Tensor], what: str) -> None:
     """Write tensors by name, and say so."""
-    from fedloom.storage.atomic import write_out
     from fedloom.storage.records import disk_errors
 
     def save(path: Path) -> None:

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedloom.core.own_parts import is_own
-from fedloom.errors import ConfigError, unknown
+from fedloom.core.registry import Registry, said
+from fedloom.errors import ConfigError, FedloomError, unknown
+from fedloom.storage.atomic import write_out
+from fedloom.storage.locks import holder
+from fedloom.storage.seal import Seal
 
 from .printing import reflowed, table
 from .text_cache import names, remembered
 
 if TYPE_CHECKING:
     from fedloom.config.help_texts import Setting
-    from fedloom.core.registry import Registry
     from fedloom.report import Run
 
 _WHERE = {  # topic: the registry of its names, and where a file has the options of one
@@ -98,7 +101,6 @@ def matrix_command(axis: str | None, out: Path | None) -> None:
     Asked of the parts themselves, without training.
     """
     from fedloom.cli import compatibility as parts
-    from fedloom.storage.atomic import write_out
 
     if out is not None:
         if axis is not None:
@@ -168,7 +170,6 @@ def registry_of(topic: str) -> Registry[Any]:
 
 
 def _runs() -> list[list[str]]:
-    from fedloom.errors import FedloomError
     from fedloom.report import load_run
 
     lines = []
@@ -184,7 +185,6 @@ def _runs() -> list[list[str]]:
 def _line(run: Run) -> list[str]:
     """Folder, state and result of a run."""
     from fedloom.report.tables import human_value
-    from fedloom.storage.locks import holder
 
     done = int(run.rounds[-1]) if run.rounds.size else 0
     some = "round" if run.planned == 1 else "rounds"
@@ -199,7 +199,6 @@ def _run(folder: Path) -> str:
     """The page of a run. Raises CheckpointError."""
     from fedloom.report import load_run
     from fedloom.report.clients import attendance, names_of
-    from fedloom.storage.seal import Seal
 
     Seal(folder).check_all()
     run = load_run(folder)
@@ -212,8 +211,6 @@ def _run(folder: Path) -> str:
 
 def _words(what: Any) -> str:
     """A text without its examples, indented."""
-    from fedloom.core.registry import said
-
     lines = said(what).partition(">>>")[0].rstrip().splitlines()
     return "\n".join(f"  {line}".rstrip() for line in lines)
 

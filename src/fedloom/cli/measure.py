@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom._version import __version__
 from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_out
 
 from .printing import table
 
@@ -38,10 +40,8 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
 
     Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
     """
-    from fedloom._version import __version__
     from fedloom.report import load_run
     from fedloom.report.recorded import EVERY, RECORDED
-    from fedloom.storage.atomic import write_out
 
     make, loaded = EVERY.known(name), load_run(run)
     options, shown = _options(name, make, settings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_out
 
 from .printing import table
 from .text_cache import settings_argument
@@ -148,7 +149,6 @@ def _range(spread: Spread, form: str) -> str:
 def _draw(data: FederatedData, file: Path) -> Path:
     from fedloom.data.heterogeneity import by_client
     from fedloom.report.charts import partition_chart
-    from fedloom.storage.atomic import write_out
 
     picture = partition_chart(by_client(data))
     picture.figure.suptitle(_heading(data), fontsize=9.5)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from fedloom.core.parsing import is_file
-from fedloom.errors import CheckpointError, ConfigError
+from fedloom.errors import CheckpointError, ConfigError, FedloomError
+from fedloom.storage.atomic import reason, remedy
+from fedloom.storage.identity import LATER, differing
 
 from .printing import run_folders, told
 from .text_cache import settings_argument
@@ -140,7 +142,6 @@ def _resume_many(
     """Go on with every run that has not finished, or has fewer rounds than are asked for; a line
     each says what became of it. An error of one leaves the others.
     """
-    from fedloom.errors import FedloomError
     from fedloom.report.frames import find_runs
     from fedloom.sweep import state_of
 
@@ -217,8 +218,6 @@ def _group(config: Config) -> Group:
 
 def stopped(folder: Path, error: OSError) -> str:
     """The error for a system's refusal: the file may be the run's, or another's that vanished."""
-    from fedloom.storage.atomic import reason, remedy
-
     again = f", then `fedloom resume {quote(str(folder))}`"
     there = (folder / "config.toml").is_file()
     return f"the run stopped ({reason(error)}); {remedy(error)}{again if there else ''}"
@@ -237,8 +236,6 @@ def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
 @contextlib.contextmanager
 def repeatable(what: str) -> Iterator[None]:
     """Several runs, after whose end by a signal or by the system the same command goes on."""
-    from fedloom.storage.atomic import reason, remedy
-
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -309,8 +306,6 @@ def _state(config: Config, folder: Path) -> tuple[str, str]:
     can be continued as this one, and then the settings that differ.
     """
     from fedloom.config import from_run
-    from fedloom.errors import FedloomError
-    from fedloom.storage.identity import LATER, differing
     from fedloom.storage.run_directory import RunDirectory
     from fedloom.sweep import state_of
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_atomic
 
 from .printing import page_width, table
 from .text_cache import settings_argument
@@ -162,8 +163,6 @@ def _line(row: Row, metric: Metric, best: bool) -> list[str]:
 def _write(trial: Trial, folder: Path) -> Path:
     """The best configuration, with nothing held out any more -> its file."""
     import tomli_w
-
-    from fedloom.storage.atomic import write_atomic
 
     values = dict(trial.config.values)
     values["evaluate"] = {**values["evaluate"], "validation": 0.0}
