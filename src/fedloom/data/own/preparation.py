@@ -331,6 +331,7 @@ def _number_for(there: Series, how: str | float) -> float:
     return float(np.mean(numbers) if how == "mean" else np.median(numbers))
 
 
+# --------------------------------------------------------------------------- rules agreed on before
 Rules = Sequence[Mapping[str, Any]]
 _PLAIN: dict[str, Any] = {"values": [], "fill": None, "mean": 0.0, "std": 1.0}
 _KEYS = ("name", "kind", *_PLAIN)
