@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.cli import exported
-from fedloom.cli.export import write_script
 from fedloom.cli.export_check import Told, describe
+from fedloom.cli.export_network import write_script
 from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, iid
 from fedloom.data.own.columns import as_table

@@ -22,7 +22,7 @@ from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
 from fedloom.engines.metrics import default_metrics, told
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
-from fedloom.report import Run, load_run
+from fedloom.report import Run
 from fedloom.server.submodel_evaluation import text
 from fedloom.storage.atomic import write_out
 
@@ -61,7 +61,7 @@ class Told:
 
 
 def ask(
-    run: Path,
+    found: Run,
     config: Config | None,
     round: int,
     share: float | None,
@@ -70,7 +70,6 @@ def ask(
     """What a run says about the model of a round; share: of a sub-model of this size. Raises
     CheckpointError where its description of its inputs is damaged.
     """
-    found = load_run(run)
     inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
     data, why = None, "the run was started from Python, which alone knows its data"
     elsewhere = found.partition.get("tests_elsewhere")
@@ -91,7 +90,7 @@ def ask(
     first = next((v for v in weights.values() if v.is_floating_point()), None)
     tests = None if data is None else data.test_targets
     about = {
-        "run": run.name,
+        "run": found.path.name,
         "round": round,
         "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
         "metric": metric,
@@ -101,7 +100,7 @@ def ask(
         "samples": elsewhere if tests is None else len(tests),
     }
     how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
-    row = describe(about, how, data, run)
+    row = describe(about, how, data, found.path)
     return Told(
         about, row, data, why, found.config.get("evaluate", {}).get("statistics") == "batch"
     )

@@ -1,27 +1,174 @@
-"""What `fedloom export` writes of a network: a program of torch.export, which needs neither its
-class nor fedloom; and a sub-model of any size, cut from a run's newest model.
+"""The network of `fedloom export`: a run's newest model, or a sub-model of any size cut from it; as
+a program of torch.export, which needs neither its class nor fedloom.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import logging
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+import click
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fedloom.cli import exported
 from fedloom.config import Config
+from fedloom.engines.author_checks import at_server
 from fedloom.engines.batch_statistics import keeps_no_statistics, samples
-from fedloom.errors import ConfigError
+from fedloom.errors import CheckpointError, ConfigError
 from fedloom.models import with_statistics
 from fedloom.models.recurrent import RecurrentNet
+from fedloom.report import Run
 from fedloom.server.submodel_evaluation import part_of
+from fedloom.storage.atomic import write_out
+from fedloom.storage.client_state import ClientMemory
+from fedloom.storage.manifest import numbered
+from fedloom.storage.records import disk_errors
+from fedloom.storage.run_directory import RunDirectory
+from fedloom.storage.seal import Seal
+
+from .export_check import Told
+
+
+# ---------------------------------------------------------------------------------- what a run has
+def newest(found: Run, config: Config | None) -> tuple[dict[str, Tensor], nn.Module | None, int]:
+    """-> weights, the module if the configuration has one, their round."""
+    run = found.path
+    final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
+    saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
+    if max(saved, default=0) <= final and final:
+        Seal(run).check("model.safetensors")
+        weights = _load(run / "model.safetensors")
+        if config is None:
+            return weights, None, final
+        net = config.net()
+        net.start_from(weights)
+        return weights, net.export(net.init()), final
+    if not saved:
+        raise CheckpointError(
+            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume "
+            f"{quote(str(run))}` first"
+        )
+    if config is None:
+        raise ConfigError(
+            f"'{run}' was started from Python and is not finished: only that code knows its model; "
+            "finish it there, or take x out of its checkpoint's state.safetensors"
+        )
+    return _from_checkpoint(run, config.experiment())
+
+
+def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.Module, int]:
+    experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
+    loop = experiment.build()
+    folder = RunDirectory(run)
+    state = folder.load(ClientMemory(folder.memory_folder), loop.net.device, older=False)
+    assert state is not None  # there is a manifest, and a damaged one raises
+    x = at_server(loop.plan.algorithm, loop.fed.seed, "model", state.round, state.srv.srv)
+    module = loop.net.export(x, state.buffers).cpu()
+    return weights_of(module), module, state.round
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, a shared tensor by its first name alone."""
+    first = {*dict(module.named_parameters()), *dict(module.named_buffers())}
+    return {name: value for name, value in module.state_dict().items() if name in first}
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"'{file}' cannot be read: {error}") from None
+
+
+def cut_out(
+    run: Path, config: Config | None, weights: dict[str, Tensor], capacity: float, round: int
+) -> tuple[nn.Module, dict[str, Tensor], str]:
+    """The sub-model that a client of this capacity would receive after so many rounds.
+
+    -> the module: a smaller one, or the whole one with zeros; for the latter the mask, {name: 0/1
+    in the parameter's shape}; a description. A batch norm without running statistics gets those of
+    all training samples. Raises ConfigError for a run without sub-models, and for one that Python
+    code started: only that code knows its model.
+    """
+    if config is None:
+        raise ConfigError(
+            f"'{run}' was started from Python: only that code knows its model and its sub-models; "
+            "cut it there with part_of(rule, net, x, capacity, round) of "
+            "fedloom.server.submodel_evaluation"
+        )
+    rule = config.rule()
+    if rule is None:
+        raise ConfigError(
+            f"'{run}' trained whole models, which are not made to be cut; start a run with "
+            "submodel=fiarse, or leave --capacity away"
+        )
+    net = config.net()
+    net.start_from(weights)
+    view, module = part_of(rule, net, net.init(), capacity, round)
+    held = net.layout.d if view.held is None else len(view.held)
+    words = f"{rule.name} at capacity {capacity:g}: {held:,} of {net.layout.d:,} parameters"
+    words += f", round {round}"
+    return settled(module, config).cpu(), _mask(view, net.layout), words
+
+
+def settled(module: nn.Module, config: Config) -> nn.Module:
+    """A module whose batch norms keep no running statistics, with those of all training samples;
+    any other as it is.
+    """
+    if not keeps_no_statistics(module):
+        return module
+    experiment = config.experiment()
+    experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
+    return with_statistics(module, samples(experiment.build().fed)).cpu()
+
+
+def _mask(view: Any, layout: Any) -> dict[str, Tensor]:
+    if view.held is None or view.net is not None:
+        return {}
+    marks = torch.zeros(layout.d, dtype=torch.bool).index_fill_(0, view.held.cpu(), True)
+    return {name: piece.clone() for name, piece in layout.views(marks).items()}
+
+
+# ------------------------------------------------------------------------------- what is written
+def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
+    """Write the network, what is known of it, and the script that runs it -> the script."""
+    code, file = out.with_suffix(".py"), out.with_suffix(".pt2")
+    told.about.update(torch=None, state=None)
+    try:
+        if module is None:
+            raise ConfigError("only the Python code that started the run knows it")
+        if told.row is None:
+            raise ConfigError("the run does not say of what shape its inputs are")
+        made, state = program(module, told.row)
+    except ConfigError as error:
+        click.echo(
+            f"not exported: the network: {error}; make it yourself, load the weights, and call "
+            "outputs(samples, network)"
+        )
+    else:
+
+        def save(part: Path) -> None:
+            with open(part, "wb") as opened:  # torch wants another ending of a path
+                torch.export.save(made, opened)
+
+        told.about.update(torch=torch.__version__, state=state)
+        write_out(file, save)
+        click.echo(f"{file}: the network, by torch {torch.__version__}")
+    write_out(out.with_suffix(".about.json"), json.dumps(told.about, indent=1) + "\n")
+    write_out(code, Path(exported.__file__).read_text(encoding="utf-8"))
+    click.echo(f"{code}: prepare(), outputs(), predict() and score() of raw samples")
+    return code
 
 
 def program(
@@ -81,50 +228,14 @@ def _quiet() -> Iterator[None]:
         logging.disable(old)
 
 
-def cut_out(
-    run: Path, config: Config | None, weights: dict[str, Tensor], capacity: float, round: int
-) -> tuple[nn.Module, dict[str, Tensor], str]:
-    """The sub-model that a client of this capacity would receive after so many rounds.
+def write_weights(out: Path, weights: dict[str, Tensor], what: str) -> None:
+    """Write tensors by name, and say so."""
 
-    -> the module: a smaller one, or the whole one with zeros; for the latter the mask, {name: 0/1
-    in the parameter's shape}; a description. A batch norm without running statistics gets those of
-    all training samples. Raises ConfigError for a run without sub-models, and for one that Python
-    code started: only that code knows its model.
-    """
-    if config is None:
-        raise ConfigError(
-            f"'{run}' was started from Python: only that code knows its model and its sub-models; "
-            "cut it there with part_of(rule, net, x, capacity, round) of "
-            "fedloom.server.submodel_evaluation"
-        )
-    rule = config.rule()
-    if rule is None:
-        raise ConfigError(
-            f"'{run}' trained whole models, which are not made to be cut; start a run with "
-            "submodel=fiarse, or leave --capacity away"
-        )
-    net = config.net()
-    net.start_from(weights)
-    view, module = part_of(rule, net, net.init(), capacity, round)
-    held = net.layout.d if view.held is None else len(view.held)
-    words = f"{rule.name} at capacity {capacity:g}: {held:,} of {net.layout.d:,} parameters"
-    words += f", round {round}"
-    return settled(module, config).cpu(), _mask(view, net.layout), words
+    def save(path: Path) -> None:
+        if out.suffix == ".safetensors":
+            with disk_errors():
+                save_file({k: v.contiguous() for k, v in weights.items()}, path)
+        else:
+            torch.save(weights, path)
 
-
-def settled(module: nn.Module, config: Config) -> nn.Module:
-    """A module whose batch norms keep no running statistics, with those of all training samples;
-    any other as it is.
-    """
-    if not keeps_no_statistics(module):
-        return module
-    experiment = config.experiment()
-    experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
-    return with_statistics(module, samples(experiment.build().fed)).cpu()
-
-
-def _mask(view: Any, layout: Any) -> dict[str, Tensor]:
-    if view.held is None or view.net is not None:
-        return {}
-    marks = torch.zeros(layout.d, dtype=torch.bool).index_fill_(0, view.held.cpu(), True)
-    return {name: piece.clone() for name, piece in layout.views(marks).items()}
+    click.echo(f"{write_out(out, save)}: {what}")
