@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedloom.core.registry import Registry
+from fedloom.data import partition
 from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
 from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
@@ -16,27 +17,7 @@ from fedloom.data.own.folders import folders
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
 from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
 from fedloom.data.own.tables import table
-from fedloom.data.partition import (
-    PARTITIONS,
-    blocks,
-    by_lists,
-    class_groups,
-    classes_per_client,
-    dirichlet,
-    dirichlet_interleaved,
-    dirichlet_recycled,
-    dirichlet_unbalanced,
-    drawn,
-    iid,
-    lists,
-    natural,
-    pathological,
-    replicated,
-    shards,
-    similarity,
-    stratified,
-    writers,
-)
+from fedloom.data.partition import *  # noqa: F403  # its __all__: every partition
 from fedloom.data.published.download import data_root
 from fedloom.data.published.images import cifar10, cifar100, digits, fashion_mnist, mnist
 from fedloom.data.published.leaf import celeba, femnist
@@ -59,7 +40,6 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
 )
 
 __all__ = [
-    "PARTITIONS",
     "SOURCES",
     "TESTS",
     "FederatedData",
@@ -70,20 +50,11 @@ __all__ = [
     "Tokens",
     "Transform",
     "ag_news",
-    "blocks",
-    "by_lists",
     "celeba",
     "cifar10",
     "cifar100",
-    "class_groups",
-    "classes_per_client",
     "data_root",
     "digits",
-    "dirichlet",
-    "dirichlet_interleaved",
-    "dirichlet_recycled",
-    "dirichlet_unbalanced",
-    "drawn",
     "fashion_mnist",
     "femnist",
     "folders",
@@ -92,21 +63,13 @@ __all__ = [
     "from_datasets",
     "from_partitions",
     "hugging_face",
-    "iid",
-    "lists",
     "measure",
     "mnist",
-    "natural",
-    "pathological",
-    "replicated",
     "shakespeare",
-    "shards",
-    "similarity",
     "sst2",
-    "stratified",
     "table",
     "tiny_imagenet",
     "wikitext2",
     "with_client_tests",
-    "writers",
 ]
+__all__ += partition.__all__
