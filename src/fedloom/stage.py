@@ -1,7 +1,8 @@
 """The interface of stages: parts of a round that change what a client receives, sends and keeps.
 
-    server                   client                                       server
-    broadcast -> address* -> | receive*^ -> steps with along* -> send* | -> read*^ -> sums -> root*^
+    server                    client                                       server
+    broadcast -> announce* -> | receive*^ -> steps with along* -> send* | -> read*^ -> sums ->
+    root*^; address() says what of it travels
 
 * = asked in order, *^ = in reverse. Between the bars it is bytes in a deployment. The order is the
 plan's: an attack, the user's own stages, private layers, the link.
@@ -26,7 +27,9 @@ Squares = tuple[float, float] | None
 
 
 class At(NamedTuple):
-    """Where in a run something happens: what a stage may draw its randomness from."""
+    """Where in a run something happens: what a stage may draw its randomness from. client: -1 is
+    the server.
+    """
 
     seed: int
     round: int
@@ -98,6 +101,12 @@ class Stage(Part):
     """
 
     name: ClassVar[str] = ""
+
+    def announce(self, msg: Rec, state: Rec, at: At) -> tuple[Rec, Rec]:
+        """A round's broadcast, vectors (d,) -> as all its clients receive it, and the stage's new
+        server state, which holds if the round ends.
+        """
+        return msg, state
 
     def address(self, share: Share) -> Share:
         """What of a message travels: share.wire, share.shared_buffers. Server and client ask it

@@ -145,7 +145,7 @@ def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
             *trace(small(Ditto(), torch.float64, engine=engine, data=with_tests(torch.float64)), 3)
         ][-1]
         rows.append(loop.history[-1])
-        found = loop.client_values(None)
+        found = loop.evaluator.client_values(loop, None)
         values = found.values["accuracy"]
         assert found.basis == "own test sets, personal models"
         tests = loop.fed.data.test_clients

@@ -350,7 +350,7 @@ def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     net, fed, plan = loop.net, loop.fed, loop.plan
     net.train()
     client, losses = Client(plan, fed, net), []
-    share = client.share(client.whole_view, rec(x=net.init()), net.init_buffers())
+    share = client.share(client.views.whole, rec(x=net.init()), net.init_buffers())
     for i in range(7):
         full = FullGradient(plan, fed, share, rec(), 0, i)
         losses.append(float(full.loss(net.init())))

@@ -79,12 +79,17 @@ class Signs(Stage):
 
 
 class Slow(Stage):
-    """The server adds half of what it added before: momentum of the means."""
+    """The server adds half of what it added before, momentum of the means, and sends the model a
+    tenth of the last move ahead.
+    """
 
     name = "slow"
 
     def server_init(self, x: Tensor) -> Rec:
         return rec(delta=torch.zeros_like(x))
+
+    def announce(self, msg: Rec, state: Rec, at: At) -> tuple[Rec, Rec]:
+        return msg._replace(x=msg.x + 0.1 * state.delta), state
 
     def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
         delta = 0.5 * state.delta + up.delta

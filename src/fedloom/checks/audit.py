@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..core.wire import pack
 from ..engines import Serial
 from ..engines.client_results import Asked
 from ..engines.client_round import Client, RangeResult
+from ..engines.stages import Coding
 from ..engines.summation import root
 from ..errors import AuthorError
 from ..federation.federation import Federation
@@ -28,7 +30,7 @@ class Audited(Serial):
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         super().open(plan, fed, net)
-        self._client = _Packing(plan, fed, net, self)
+        self._client = _Weighing(plan, fed, net, self)
 
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         out = super().probe(x, buffers, clients, first)
@@ -45,29 +47,16 @@ class Audited(Serial):
         return out
 
 
-class _Packing(Client):
-    """Packs what its clients are sent and send; what is read of it must be what they count with."""
+class _Coding(Coding):
+    """Packs what clients send; what is read of it must be what they count with."""
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net, audit: Audited) -> None:
-        super().__init__(plan, fed, net)
-        self.audit = audit
+    audit: Audited
 
-    def shares(self, asked: Asked) -> dict[float, Share]:
-        made, rule = super().shares(asked), self.plan.rule
-        for i in asked.cohort:
-            share = made[self.fed.capacity(i)]
-            told = pack(rule.told(share.view)) if rule else {}
-            self.audit.down.update(_sizes(share.wire.take(share.msg)))
-            self.audit.down.update({f"view.{name}": len(raw) for name, raw in told.items()})
-            if size := share.travelling(share.buffers).nbytes:
-                self.audit.down["buffers"] += size
-        return made
-
-    def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
-        link, view = self.plan.link, share.wire
-        packet, after = link.send(up, state, view, self.fed.seed, *place)
-        read, sizes, counted = super().coded(up, state, share, *place)
-        if found := unequal(link.receive(packet, view.layout, up), read) or unequal(after, counted):
+    def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+        packet, after = self.link.send(up, own, share.wire, self.seed, *place)
+        read, sizes, counted = super().coded(up, own, share, *place)
+        found = unequal(self.link.receive(packet, share.wire.layout, up), read)
+        if found := found or unequal(after, counted):
             raise AuthorError(
                 f"what the server decodes from the bytes differs in '{found}' from what the client "
                 "counts as sent: decode() must depend on the message and the layout alone"
@@ -76,6 +65,25 @@ class _Packing(Client):
         if size := share.travelling(share.buffers).nbytes:
             self.audit.up["buffers"] += size
         return read, sizes, counted
+
+
+class _Weighing(Client):
+    """Packs what its clients are sent, too."""
+
+    def __init__(self, plan: Plan, fed: Federation, net: Net, audit: Audited) -> None:
+        super().__init__(plan, fed, net, functools.partial(_Coding, audit=audit))
+        self.audit = audit
+
+    def shares(self, asked: Asked) -> dict[float, Share]:
+        made = super().shares(asked)
+        for i in asked.cohort:
+            share = made[self.fed.capacity(i)]
+            told = pack(self.views.told(share.view))
+            self.audit.down.update(_sizes(share.wire.take(share.msg)))
+            self.audit.down.update({f"view.{name}": len(raw) for name, raw in told.items()})
+            if size := share.travelling(share.buffers).nbytes:
+                self.audit.down["buffers"] += size
+        return made
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:
         self.audit.up.update(_sizes(answer))

@@ -17,7 +17,7 @@ from fedloom.engines.author_checks import at_server
 from fedloom.engines.base import processors
 from fedloom.engines.client_results import Asked
 from fedloom.engines.client_round import RangeResult
-from fedloom.engines.questions import answered
+from fedloom.engines.extra_exchanges import answered
 from fedloom.engines.stages import sums_suffice
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
@@ -169,9 +169,9 @@ def _cost(
     counted = min(experiment.rounds, _COUNTED_ROUNDS)
     cohorts, words = [loop.cohorts.of(t) for t in range(counted)], loop.cohorts.words
     scale = experiment.rounds / counted
-    if isinstance(loop.clock, Asynchronous):  # then a round is a server step
-        words = f"{loop.clock.buffer} client updates"
-        scale *= counted * loop.clock.buffer / (sum(map(len, cohorts)) or 1)
+    if isinstance(experiment.clock, Asynchronous):  # then a round is a server step
+        words = f"{experiment.clock.buffer} client updates"
+        scale *= counted * experiment.clock.buffer / (sum(map(len, cohorts)) or 1)
     steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
     second_per_step = training / sum(s.steps for s in results.stats)
     every = experiment.evaluate.every
@@ -213,9 +213,9 @@ def _updates(loop: Loop) -> int:
 
 
 def _privacy(experiment: Experiment, loop: Loop) -> tuple[float, float, int]:
-    rule = loop.plan.aggregation
-    rounds = rule.allowed(loop.gathered, experiment.rounds)
-    said = rule.summary(loop.gathered, rounds)
+    rule = loop.aggregation
+    rounds = loop.allowed(experiment.rounds)
+    said = rule.summary(loop.state.aggregation, rounds)
     if "epsilon_tight" not in said:
         return 0.0, 0.0, 0
     return float(said["epsilon_tight"]), float(said["delta"]), rounds

@@ -12,7 +12,7 @@ from fedloom.algorithm import Algorithm, Trait
 from fedloom.core.vector import Rec, fields
 from fedloom.data import from_clients
 from fedloom.engines.client_results import Asked
-from fedloom.engines.questions import answered
+from fedloom.engines.extra_exchanges import answered
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
 from fedloom.federation.local import Local

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..compression.downlink import heard
+from ..compression.downlink import Codecs, heard
 from ..core.net import Net
 from ..core.vector import Rec, rec
 from ..errors import WireError
-from ..plan import Plan
 
 Parts = dict[str, bytes]
 _MOST = 200  # messages of a field: each has a name in the header
@@ -23,8 +22,8 @@ class Downlink:
     They are in no checkpoint: after a restart clients get the whole field once.
     """
 
-    def __init__(self, plan: Plan, net: Net) -> None:
-        self._kept: dict[str, list[tuple[int, bytes]]] = {k: [] for k in plan.link.codes_down}
+    def __init__(self, codecs: Codecs, net: Net) -> None:
+        self._kept: dict[str, list[tuple[int, bytes]]] = {k: [] for k in codecs}
         self._whole = net.layout.d * net.dtype.itemsize
         self._anew: set[int] = set()  # clients who lost what they held
 
@@ -60,12 +59,12 @@ class LostError(WireError):
     """A node has not what it held before, and so cannot read what was sent since."""
 
 
-def received(plan: Plan, net: Net, parts: Parts, seen: Rec) -> Rec:
+def received(codecs: Codecs, net: Net, parts: Parts, seen: Rec) -> Rec:
     """The compressed fields of a broadcast that came as messages, which are taken out of `parts`.
     seen: what the node held after its last update, None: nothing. Raises WireError.
     """
     found = {}
-    for name, codec in plan.link.codes_down.items():
+    for name, codec in codecs.items():
         if f"msg.{name}" in parts:
             continue
         messages: list[bytes] = []

@@ -25,7 +25,7 @@ from ..engines.base import keep_memory, one_thread
 from ..engines.client_results import Asked, cost
 from ..engines.client_round import Client, RangeResult, Stats
 from ..engines.evaluation import Score, scores_of
-from ..engines.questions import weighed, weighed_probe
+from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
 from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
@@ -98,14 +98,16 @@ class FederationEngine:
     @property
     def private(self) -> bool:
         """Whether nobody may know who takes part."""
-        return self._plan.aggregation.unkeyed
+        return self._client.aggregation.unkeyed
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a plan that cannot be deployed."""
         refuse(plan)
-        if plan.aggregation.private and not (self._rehearsal or plan.aggregation.unkeyed):
+        self._client = client = Client(plan, fed, net)
+        rule, scheme, link = client.aggregation, client.views.scheme, client.link.link
+        if rule.private and not (self._rehearsal or rule.unkeyed):
             raise CompositionError(
-                f"{plan.aggregation.name}: who knows the seed could make the noise again; deploy "
+                f"{rule.name}: who knows the seed could make the noise again; deploy "
                 "the run with `fedloom deploy`, which takes the system's noise"
             )
         if fed.hostile:
@@ -115,17 +117,16 @@ class FederationEngine:
                 f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
                 "which does not have them: give data without test sets of the clients"
             )
-        if self._tests and plan.rule is not None:
+        if self._tests and scheme is not None:
             raise CompositionError(
-                f"evaluate = nodes measures the whole model, and with {plan.rule.name} every "
+                f"evaluate = nodes measures the whole model, and with {scheme.name} every "
                 "size is measured; take evaluate = server"
             )
-        if plan.aggregation.private:
+        if rule.private:
             self.attendance.redraws = 0
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
-        self._client = Client(plan, fed, net)
-        self._down = Downlink(plan, net)
+        self._down = Downlink(link.codes_down, net)
         trace = trace_of(plan, net)
         self._like, self._answer = trace.up, question_of(plan, trace)[1]
         self._weighs_itself = Trait.WEIGHS_ITSELF in plan.algorithm.traits
@@ -133,7 +134,7 @@ class FederationEngine:
             said = "%s: a client says itself how much its update counts; trust those who take part"
             _log.warning(said, plan.algorithm.method)
         reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.sent.values())
-        self._mirrors = plan.link.mirrored or bool(reaches)
+        self._mirrors = link.mirrored or bool(reaches)
 
     def round(self, asked: Asked) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
@@ -182,7 +183,7 @@ class FederationEngine:
     def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
         """Ask clients once before round 1. Raises ConfigError if nobody answers."""
         like = probe_of(self._plan, self._net)
-        share = self._client.share(self._client.whole_view, msg := rec(x=x), buffers)
+        share = self._client.share(self._client.views.whole, msg := rec(x=x), buffers)
         share = share._replace(down=nbytes(msg), wire=share.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, Stats]:
@@ -264,8 +265,8 @@ class FederationEngine:
     def _packet(self, share: Share) -> dict[str, bytes]:
         """A broadcast, and what a client needs to know its part of the model."""
         sent = rec(msg=share.wire.take(share.msg), buffers=share.travelling(share.buffers))
-        packet, rule = pack(sent), self._plan.rule
-        if rule is not None and (told := rule.told(share.view)._asdict()):
+        packet = pack(sent)
+        if told := self._client.views.told(share.view)._asdict():
             packet["view"] = save({k: v.cpu().contiguous() for k, v in told.items()})
         return packet
 
@@ -314,7 +315,7 @@ class FederationEngine:
         like = rec(buffers=share.travelling(share.buffers))
         sent_buffers = read({"buffers": mine}, like, "the answer").buffers
         own = share.arrived(sent_buffers, share.buffers)
-        link, like = self._plan.link, share.wire.take(share.view.take(self._like))
+        link, like = self._client.link.link, share.wire.take(share.view.take(self._like))
         weight = LONGEST if self._weighs_itself else self._fed.weight(i)
         try:
             up = link.receive(packet, share.wire.layout, like, weight)

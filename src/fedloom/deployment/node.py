@@ -15,19 +15,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ..core.net import Net
-from ..core.rng import key
 from ..core.vector import Rec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
 from ..engines.client_round import Client
-from ..engines.gradient import FullGradient, seed_torch
-from ..engines.questions import answer_of, probe_of
+from ..engines.extra_exchanges import answer_of, probe_of
+from ..engines.gradient import FullGradient
+from ..engines.stages import Packing
 from ..engines.summation import finite
 from ..errors import ClientError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Share, Sizes
-from ..submodels.base import View, whole
+from ..stage import Share
+from ..submodels.base import View
 from .downlink import LostError, received
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
 from .node_states import NodeStates
@@ -36,14 +36,6 @@ from .shapes import embedded, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
-
-
-class _Sender(Client):
-    """A client whose updates travel."""
-
-    def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Parts, Sizes, Rec]:
-        packet, state = self.plan.link.send(up, state, share.wire, self.fed.seed, *place)
-        return packet, {}, state
 
 
 class Node:
@@ -65,7 +57,8 @@ class Node:
         self._lost = False
         self._waiting: tuple[tuple[int, int], Rec] = ((-1, -1), None)  # round, taken; client state
         self._said = b"", b""  # the last message's hash, and its answer
-        self._client = _Sender(plan, fed, net)
+        self._client = Client(plan, fed, net, Packing)
+        self._codes_down = self._client.link.link.codes_down
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer: an update, or a refusal that says why. The last
@@ -104,7 +97,7 @@ class Node:
     def _measured(self, ask: Ask, parts: Parts) -> bytes:
         """The scores of the model that this client would use: with what it keeps for itself."""
         sent, newest = self._model(parts, "the model to be measured"), self.states.newest()
-        share = self._client.share(whole(self.net.layout), sent.msg, sent.buffers)
+        share = self._client.share(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             share = self._client.received(share, newest.state)
         return sealed(measured(self.plan, self.fed, self.net, share, ask), {})
@@ -148,7 +141,7 @@ class Node:
         if done.why:
             raise ClientError(done.why)
         packet: Parts = done.up
-        seen = {name: getattr(share.msg, name) for name in self.plan.link.codes_down}
+        seen = {name: getattr(share.msg, name) for name in self._codes_down}
         self.states.put(ask.round, rec(state=done.memory, seen=rec(**seen)))
         if (buffers := share.travelling(done.buffers)).numel():
             packet["buffers"] = as_bytes(buffers).numpy().tobytes()
@@ -160,7 +153,7 @@ class Node:
         """What the client receives. Raises WireError."""
         self._version = self.states.at(ask.taken, ask.kept)
         seen = None if self._version is None else self._version.seen
-        coded = received(self.plan, self.net, parts, seen)
+        coded = received(self._codes_down, self.net, parts, seen)
         view = self._view(parts.pop("view", b""), ask.round)
         share = self._client.share(view, view.take(like), self.net.init_buffers())
         whole, wire = share.msg._asdict(), share.wire
@@ -191,12 +184,8 @@ class Node:
         """The part of the model that this client holds, from what the server told. Raises
         WireError.
         """
-        rule, capacity = self.plan.rule, self.fed.capacity(self.i)
-        if rule is None:
-            return whole(self.net.layout)
         try:
             told = load(raw) if raw else {}
-            seed_torch(key(self.fed.seed, "view", round), self.net.params[0])
-            return rule.again(rec(**told), self.net, capacity, round)
+            return self._client.views.again(rec(**told), self.fed.capacity(self.i), round)
         except (SafetensorError, AttributeError, IndexError, ValueError, RuntimeError) as error:
             raise WireError(f"the part of the model cannot be made again: {error}") from None

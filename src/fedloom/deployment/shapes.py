@@ -29,8 +29,9 @@ def trace_of(plan: Plan, net: Net) -> Trace:
             "the fields of its messages are read"
         )
     typed = Trace(*(tree(lambda v: _typed(v, net.dtype), part) for part in found))
-    state = plan.aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
-    return typed._replace(msg=plan.aggregation.tell(typed.msg, state), up=numbers(typed.up))
+    aggregation = plan.aggregation
+    state = aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
+    return typed._replace(msg=aggregation.tell(typed.msg, state), up=numbers(typed.up))
 
 
 def probe_of(plan: Plan, net: Net) -> Rec:
@@ -53,18 +54,18 @@ def question_of(plan: Plan, trace: Trace) -> tuple[Rec, Rec]:
 
 def refuse(plan: Plan) -> None:
     """Raise CompositionError for what cannot be deployed yet, or would not equal the simulation."""
-    alg = plan.algorithm
-    if plan.private is not None and plan.aggregation.private:
+    alg, private, aggregation, rule = plan.algorithm, plan.private, plan.aggregation, plan.rule
+    if private is not None and aggregation.private:
         raise CompositionError(
-            f"{plan.private.name} and {plan.aggregation.name} cannot be deployed together: the "
+            f"{private.name} and {aggregation.name} cannot be deployed together: the "
             "noise also moves private layers at the server, which a node does not receive"
         )
-    if type(plan.aggregation).billed is not Aggregation.billed:
+    if type(aggregation).billed is not Aggregation.billed:
         raise CompositionError(
-            f"{plan.aggregation.name} cannot be deployed yet: its integers would have to be made "
+            f"{aggregation.name} cannot be deployed yet: its integers would have to be made "
             "at the clients; take norm_bound or a robust rule"
         )
-    rule, found = plan.rule, plan.trace
+    found = plan.trace
     if rule is None or rule.fixed or found is None:
         return
     one = alg.client_init(torch.ones_like(found.msg.x))

@@ -7,8 +7,7 @@ compressed; the decoded update is scattered to length d and added to the sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,15 +24,16 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import At, Done, Share, Sizes, asked
-from ..submodels.base import Masked, View, whole
+from ..submodels.base import View
 from .author_checks import counters, first_memory
 from .author_rules import noted
 from .client_results import Asked, RangeResult, Stats, cost
 from .client_step import ClientStep
+from .client_views import ClientViews
 from .error_context import Explained
-from .first_state import First
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
-from .stages import stages_of
+from .objective_init import First
+from .stages import Coding, stages_of
 from .summation import finite, numbers, push, spread, uniform_of
 
 __all__ = ["Client", "Done", "RangeResult", "Share", "Stats"]
@@ -45,31 +45,32 @@ NOTHING_KEPT = rec()  # of a stage without a name
 class Client:
     """Runs clients one after another on one instance of the model."""
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
+    def __init__(
+        self, plan: Plan, fed: Federation, net: Net, coding: Callable[..., Coding] | None = None
+    ) -> None:
+        """coding: see stages_of()."""
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
         self._points, self._gradients = Buffers(), Buffers()
-        self._kept: dict[float, View] = {}  # views that never change
-        self.whole_view = whole(net.layout)
-        self.stages = stages_of(plan, fed, net)
+        self.views, self.aggregation = ClientViews(plan.rule, fed, net), plan.aggregation
+        self.stages = stages_of(plan, fed, net, coding)
+        self.link = self.stages[-1]
         self.receiving, self._sending = asked(self.stages, "receive"), asked(self.stages, "send")
         self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
         self.steps = ClientStep(plan, fed, self.stages)
-        self._rows = plan.rule.rows(net) if plan.rule else None
-        self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
         self.scale = 1.0  # of the moves, see server_half()
         self._later = False  # whether client updates are checked when they are summed
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
         self._remembers = loss.init is not Objective.init
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
-        own = plan.stages or plan.rule is not None or plan.link.codes
-        self._fresh = usual and not own  # x - msg.x, which no client state holds
-        self._rule = None if plan.aggregation.plain else plan.aggregation
-        changes = plan.rule is not None or plan.link.codes or self._sending or self._reading
+        self._codes, parted = self.link.link.codes, self.views.scheme is not None
+        # x - msg.x, which no client state holds
+        self._fresh = usual and not (plan.stages or parted or self._codes)
+        changes = parted or self._codes or self._sending or self._reading or self._addressing
         # whether updates may be added as they are
-        self.sends_as_trained = not changes and not self._addressing and self._rule is None
+        self.sends_as_trained = self.aggregation.plain and not changes
 
     # ------------------------------------------------------------------------------------ a range
     def run_range(self, asked: Asked) -> RangeResult:
@@ -77,7 +78,7 @@ class Client:
         msg, _, memories, cohort, round, first, self.scale = asked
         shares = self.shares(asked)
         # a finite sum has finite terms: this saves a pass over each client update
-        self._later = self.plan.nonfinite == "stop" and not self.plan.link.codes
+        self._later = self.plan.nonfinite == "stop" and not self._codes
         while True:
             out = RangeResult([], {}, [])
             for place, i in enumerate(cohort, first):
@@ -99,17 +100,10 @@ class Client:
 
     def shares(self, asked: Asked) -> dict[float, Share]:
         """{capacity: what these clients receive}. A view is made once per capacity and round."""
-        msg, round, rule, made = asked.msg, asked.round, self.plan.rule, {}
+        msg, made = asked.msg, {}
         for capacity in dict.fromkeys(map(self.fed.capacity, asked.cohort)):
-            view = self._kept.get(capacity)
-            if view is None:
-                if rule is not None:
-                    seed_torch(key(self.fed.seed, "view", round), msg.x)
-                view = rule.view(msg.x, self.net, capacity, round) if rule else self.whole_view
-                if rule is None or rule.fixed:
-                    self._kept[capacity] = view
-            part = view.take(msg)
-            told = nbytes(rule.told(view)) if rule else {}
+            view = self.views.of(msg.x, capacity, asked.round)
+            part, told = view.take(msg), nbytes(self.views.told(view))
             share = self.share(view, part, asked.buffers)
             down = nbytes(share.wire.take(part)) | {f"view.{k}": n for k, n in told.items()}
             if size := share.travelling(share.buffers).nbytes:
@@ -121,9 +115,7 @@ class Client:
         """What a client with this view receives, vectors (m,); its bytes are not counted."""
         net = view.net or self.net
         net.bf16, net.onednn = self.net.bf16, self.net.onednn
-        rule, fit = self.plan.rule, view.fit
-        masked = None if rule is None or fit is None else Masked(rule, fit)
-        share = Share(view, net, msg, {}, view, buffers, None, masked)
+        share = Share(view, net, msg, {}, view, buffers, None, self.views.masked(view))
         for stage in self._addressing:
             share = stage.address(share)
         return share
@@ -147,7 +139,7 @@ class Client:
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
         if why:  # a codec takes finite values only: this client has nothing to send
-            sizes, squares = {} if self.plan.link.codes else nbytes(numbers(done.up)), None
+            sizes, squares = {} if self._codes else nbytes(numbers(done.up)), None
         found = cost(i, int(done.job.steps), done, share.down, sizes, squares)
         out.stats.append(found._replace(answered=False) if why else found)
         push(out.nodes, 0, place, part)
@@ -186,20 +178,14 @@ class Client:
         elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
             up = up if share.wire is share.view else share.wire.take(up)
             try:
-                read, sizes, link = self.coded(up, done.memory.link, share, round, i)
+                read, sizes, link = self.link.coded(up, done.memory.link, share, round, i)
                 sizes = self.billed(sizes, up, share.travelling(mine))
                 memory = done.memory._replace(link=link, last=float(round))
-                squares = self.plan.link.squares(up, link)  # a vector more, so before the sum
+                squares = self.link.link.squares(up, link)  # a vector more, so before the sum
                 return Done(read, memory, *done[2:-3], sizes, squares)  # _replace takes longer
             except NotFiniteError as error:  # what is sent is more than the update: a residual is
                 why = str(error)  # added, and the sum may overflow
         return done._replace(why=why)
-
-    def coded(self, up: Rec, state: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
-        """An update as it travels -> see Done: up and sizes, without buffers; the link's new state.
-        place: round, client.
-        """
-        return self.plan.link.deliver(up, state, share.wire, self.fed.seed, *place)
 
     def billed(self, sizes: Sizes, up: Rec, buffers: Vec) -> Sizes:
         """{field: bytes} of all that leaves a client with these sizes of an update. buffers: those
@@ -207,9 +193,9 @@ class Client:
         """
         if buffers.numel():
             sizes["buffers"] = buffers.nbytes
-        if self._rule is None:
+        if self.aggregation.plain:
             return sizes
-        return self._rule.billed(sizes, rec(**up._asdict(), buffers=buffers))
+        return self.aggregation.billed(sizes, rec(**up._asdict(), buffers=buffers))
 
     def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
@@ -221,16 +207,14 @@ class Client:
             up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
         if self.scale != 1:
             up = up._replace(delta=self.scale * up.delta)
-        weight, view = float(up.weight), self.plan.rule
-        counted: Any = weight if view is None else weight * view.covered(up.delta)
-        if self._rows is not None:
-            counted = counted * self._owned(self._rows, share.view, i).to(up.delta.dtype)
+        weight, rule = float(up.weight), self.aggregation
+        counted = self.views.weights(weight, up.delta, share.view, i)
         uniform = numbers(uniform_of(self.plan.algorithm, up, job))
         # new memory, which the sums may write into; the delta of a plain update is new already
         mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
         rows = self.fed.forges  # each update goes up as it is
         # what else an aggregation makes of a part, it makes at the end
-        plain = self._rule is None and not rows
+        plain = rule.plain and not rows
         part = rec(
             n=1.0,
             mass=weight,
@@ -247,33 +231,23 @@ class Client:
             part = rec(**part._asdict(), holders=held, shares=rec(**shares))
             if self.fed.unequal:
                 part = rec(**part._asdict(), relative=job.relative_weight * held)
-        part, rule = spread(part, share.wire), self._rule
+        part = spread(part, share.wire)
         if rows:
             return row(part, i)
-        return part if rule is None else rule.leaf(part, share.msg, self.fed.seed, round, i)
+        return part if plain else rule.leaf(part, share.msg, self.fed.seed, round, i)
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:
         """{field: bytes} of an answer to ask(), which travels exactly."""
         return nbytes(answer)
 
-    def _owned(self, rows: Tensor, view: View, i: int) -> Tensor:
-        """(m,): 1 where the client has samples of the class that a coordinate belongs to, or where
-        it belongs to none.
-        """
-        mine = rows if view.held is None else rows.index_select(0, view.held)
-        has = (self.fed.data.label_counts_of(i) > 0).to(rows.device)
-        beyond = has.new_zeros(max(0, self._outputs - len(has)))  # outputs that stand for no class
-        everybody = has.new_ones(1)  # where an index of -1 leads
-        return torch.cat([has, beyond, everybody])[mine]
-
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """The state of a client that takes part for the first time: vectors of length d."""
-        alg, own = self._common_memory(x, view or self.whole_view)
+        alg, own = self._common_memory(x, view or self.views.whole)
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
             obj = self.plan.objective.init(First(self.fed, i, x, self.net))
-        return rec(**{"alg": alg, "obj": obj, "link": rec(), "last": -1.0} | own)
+        return rec(**{"alg": alg, "obj": obj, "link": own["link"], "last": -1.0} | own)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, dict[str, Rec]]:
         """The state of all clients that first take part at x with this view; it is read-only."""

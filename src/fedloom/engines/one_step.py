@@ -16,7 +16,7 @@ from ..plan import Plan
 from .author_checks import at_server
 from .base import Engine
 from .client_results import Asked
-from .questions import answered
+from .extra_exchanges import answered
 from .serial import Serial
 from .summation import root
 

@@ -12,7 +12,7 @@ from .base import keep_memory, one_thread
 from .client_results import Asked
 from .client_round import Client, RangeResult
 from .evaluation import Score, scores_of
-from .questions import ask_range, probe_range
+from .extra_exchanges import ask_range, probe_range
 
 
 class InProcess:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from ..algorithm import Job
 from ..compression.link import Link
@@ -11,22 +13,25 @@ from ..core.vector import Rec, Vec
 from ..federation.attacks import Attack
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import At, Done, Share, Stage
+from ..stage import At, Done, Share, Sizes, Stage
 from ..submodels.private import Kept, Private
 
 
-def stages_of(plan: Plan, fed: Federation, net: Net) -> tuple[Stage, ...]:
-    """All stages of a run in the order in which a client update passes them."""
+def stages_of(
+    plan: Plan, fed: Federation, net: Net, coding: Callable[..., Coding] | None = None
+) -> tuple[*tuple[Stage, ...], Coding]:
+    """All stages of a run in the order in which a client update passes them. coding: makes the
+    last; None: one whose bytes are counted, and not made.
+    """
     found: list[Stage] = []
     if fed.attack is not None and fed.hostile:
         found.append(Hostile(attack=fed.attack, who=fed.hostile))
     found += plan.stages
-    if plan.private is not None:
-        kind = InTurns if plan.private.alternates else PrivateLayers
-        found.append(kind(scheme=plan.private, net=net))
-    if plan.link.codes:
-        found.append(Coding(link=plan.link, seed=fed.seed))
-    return tuple(found)
+    private, link = plan.private, plan.link
+    if private is not None:
+        kind = InTurns if private.alternates else PrivateLayers
+        found.append(kind(scheme=private, net=net))
+    return *found, (coding or Coding)(link=link, seed=fed.seed)
 
 
 def sums_suffice(plan: Plan, fed: Federation) -> bool:
@@ -49,8 +54,8 @@ class Hostile(Stage):
 
 
 class Coding(Stage):
-    """What the link remembers: codecs and error feedback at a client, the mean of EF21 at the
-    server. What it does to an update is done where that begins to travel, see Client.coded().
+    """The link: codecs and error feedback at a client, the mean of EF21 at the server. Subclasses
+    say what becomes of an update where it begins to travel.
     """
 
     name = "link"
@@ -60,11 +65,25 @@ class Coding(Stage):
     def client_init(self, x: Vec, share: Share) -> Rec:
         return self.link.init(x, share.wire.layout, self.seed)
 
+    def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+        """An update, vectors as long as they travel -> see Done: up and sizes, without buffers; the
+        new client state. place: round, client. Raises NotFiniteError.
+        """
+        return self.link.deliver(up, own, share.wire, self.seed, *place)
+
     def server_init(self, x: Vec) -> Rec:
         return self.link.server_init(x)
 
     def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
         return self.link.arrive(up, state, share, rate)
+
+
+class Packing(Coding):
+    """The same where updates travel: their bytes."""
+
+    def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+        packet, own = self.link.send(up, own, share.wire, self.seed, *place)
+        return packet, {}, own
 
 
 class PrivateLayers(Stage):

@@ -27,7 +27,7 @@ from .prefetch import Prefetcher
 from .summation import finite, push_rows
 from .threads import Threads
 from .vmap_refusals import refuse_changes
-from .vmap_round import NeedsFullError, Trained, VmapRound
+from .vmap_round import NeedsFullError, VmapResult, VmapRound
 
 LARGEST = 100  # clients at once, unless the configuration says otherwise
 BUDGET = 1 << 30  # bytes that they may take by default
@@ -144,7 +144,7 @@ class VmapRange:
 
     def _together(
         self, share: Share, start: dict[int, Rec], group: list[int], round: int
-    ) -> Trained | None:
+    ) -> VmapResult | None:
         """None: not possible, all data in equal batches, and a batch-level loss cannot be
         padded.
         """
@@ -167,14 +167,14 @@ class VmapRange:
         return list(alike.values())
 
     # ---------------------------------------------------------------------- all updates of a chunk
-    def _all_in(self, trained: Trained) -> bool:
+    def _all_in(self, trained: VmapResult) -> bool:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
         if not self.client.sends_as_trained or self.client.scale != 1:
             return False
         whole = all(v is None or math.isfinite(v) for v in trained.losses)
         return whole and finite(trained.up) and finite(self.net.buffers())
 
-    def _take_in(self, out: RangeResult, trained: Trained, part: Asked) -> None:
+    def _take_in(self, out: RangeResult, trained: VmapResult, part: Asked) -> None:
         """Client.take_in for all of these clients at once."""
         up, share = trained.up, trained.work.share
         buffers = share.net.buffers()

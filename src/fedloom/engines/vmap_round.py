@@ -55,7 +55,7 @@ class _Client(NamedTuple):
     live: Any = ()
 
 
-class Trained(NamedTuple):
+class VmapResult(NamedTuple):
     """The results of several clients after training: records with a leading axis of clients."""
 
     work: VmapRound
@@ -146,7 +146,7 @@ class VmapRound:
         self.first = _Client(own, numbered, (), own_msg, both[:, K], obj, self.lr[:, 0])
         self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
 
-    def run(self) -> Trained:
+    def run(self) -> VmapResult:
         """Train the clients. The data of all steps are never in memory together."""
         self.share.net.train()
         try:
@@ -159,7 +159,7 @@ class VmapRound:
             self.first = self.first._replace(full=self.batches.everything())
             return self._run()
 
-    def _run(self) -> Trained:
+    def _run(self) -> VmapResult:
         now, msg, guard = self.first, self.share.msg, self.client.steps.guard
         before = counters(msg, now.own)
         # flat: vmap takes as long to look through records as through their fields again
@@ -182,7 +182,7 @@ class VmapRound:
         end = vmap(lambda x, loc, *now: self._end(x, _Client(*[*now, loc])))
         up, uniform, own, obj = end(x, loc, *now[:6], self.lr[:, -1])
         guard.unchanged(before, msg, now.own)
-        return Trained(self, x, up, uniform, own, obj, self._means(losses))
+        return VmapResult(self, x, up, uniform, own, obj, self._means(losses))
 
     def _means(self, losses: dict[int, Tensor]) -> list[float | None]:
         """Each client's mean over its own steps; losses: {step: (C,)}."""

@@ -22,7 +22,7 @@ from .base import keep_memory, one_thread
 from .client_results import Asked, RangeResult
 from .client_round import Client
 from .evaluation import Score, evaluate_range
-from .questions import ask_range, probe_range
+from .extra_exchanges import ask_range, probe_range
 from .shared_memory import load, packed, unpacked
 from .vmap_range import VmapRange
 

@@ -41,36 +41,37 @@ from ..federation.local import Local
 from ..federation.sampling import Churn, Cohorts
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
+from ..server.arrivals import chooser
 from ..server.callbacks import Measuring
+from ..server.checkpoints import Checkpoints
+from ..server.client_evaluation import untested
+from ..server.divergence import Watch
+from ..server.durations import Durations
 from ..server.evaluation import Curve, Evaluation
+from ..server.evaluator import Evaluator
 from ..server.progress import Progress, say, wanted
 from ..server.rounds import Loop
-from ..server.submodel_evaluation import Sizes
+from ..server.run_log import RunLog
 from ..stage import Stage
 from ..storage.run_directory import Checkpoint, RunDirectory
 from ..submodels.base import Rule
 from ..submodels.private import Private
 from ..trackers import Trackers
 from . import arguments, processes
-from .attack_and_aggregation import flipped, words_for
-from .clocks import check_clock, check_simulated, devices_for, largest
-from .preflight import (
-    check_evaluation,
-    check_fit,
-    check_parts,
-    check_shapes,
+from .data_checks import check_targets, flipped, on_device
+from .federation_checks import (
+    check_clock,
+    check_simulated,
     checked_capacities,
-    direction,
+    devices_for,
+    largest,
     levels_for,
-    on_device,
-    takes_channels_last,
-    warn_of,
-    weights_of,
 )
+from .method_checks import check_evaluation, check_parts, direction, warn_of, words_for
+from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .provenance import check_same, configuration, describe
 from .result import Result, finish
 from .settings import Settings
-from .target_check import check_targets
 from .tracking import Tracking, trackers_of
 
 Row = dict[str, Any]
@@ -226,6 +227,7 @@ class Experiment(Settings):
         check_targets(self.data, self.objective is None)
         check_shapes(net, data, self.loss_at_clients, there)
         plan = self.plan()
+        scheme = plan.rule
         fed = Federation(
             data,
             self.local,
@@ -233,7 +235,7 @@ class Experiment(Settings):
             self.weighting,
             there,
             takes_channels_last(net, self.data, self.channels_last),
-            checked_capacities(plan.rule, self.capacities, net, self.data, self.seed),
+            checked_capacities(scheme, self.capacities, net, self.data, self.seed),
             self.devices,
             self.attack,
         )
@@ -241,26 +243,24 @@ class Experiment(Settings):
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
-        check_evaluation(self.evaluate, plan.rule is not None, metrics.get(name), *on)
+        check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
         warn_of(plan, self.local, self.rounds)
         engine = self._engine(plan, fed, net)
+        curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
+        drawn = self._cohorts, fed, Durations(plan, fed, net)
+        watch = Watch(fed, untested(plan, fed), plan.objective)
         return Loop(
-            plan=plan,
-            fed=fed,
-            net=net,
-            engine=engine,
-            cohorts=self._cohorts,
-            evaluation=self.evaluate,
-            memory=processes.states_for(engine, None, self.resident_bytes, net.device),
-            curve=Curve(self.evaluate.ema, self.evaluate.target, higher),
-            checkpoint=self.checkpoint,
-            on_round=list(self._on_round),
-            on_evaluation=list(self._on_evaluation),
-            measures=self._measures,
-            sizes=None if plan.rule is None else Sizes(plan, fed, net, self.evaluate),
-            choose=self.choose,
-            clock=self.clock,
-            group=self._group,
+            plan,
+            fed,
+            net,
+            engine,
+            self._cohorts,
+            chooser(self.clock, self.choose, self._group, *drawn),
+            processes.states_for(engine, None, self.resident_bytes, net.device),
+            Evaluator(plan, fed, net, self.evaluate, curve, self._measures),
+            Checkpoints(self.checkpoint),
+            RunLog(watch, self._on_round, self._on_evaluation),
+            self._group,
         )
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
@@ -327,8 +327,8 @@ class Experiment(Settings):
                 f"'{out}' has no checkpoint yet, so there is no model to measure; {folder.resume} "
                 "first"
             )
-        loop.take(state)
-        loop.folder = None
+        loop.checkpoints.take(loop, state)
+        loop.checkpoints.folder = None
         return loop
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
@@ -356,7 +356,7 @@ class Experiment(Settings):
         return processes.as_one(self._group)
 
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:
-        loop.folder, where = folder, folder.memory_folder
+        loop.checkpoints.folder, where = folder, folder.memory_folder
         loop.memory = processes.states_for(loop.engine, where, self.resident_bytes, loop.net.device)
 
     @stoppable()
@@ -374,12 +374,12 @@ class Experiment(Settings):
         shown, config = None, configuration(self, loop)
         if wanted(progress) and self._group.rank == 0:
             shown = Progress.of(loop, f"{self.called}, seed {self.seed}", self.rounds)
-            loop.watching.append(shown.update)
+            loop.log.watching.append(shown.update)
         with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
             loop.run(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
-            rounds = loop.plan.aggregation.allowed(loop.gathered, self.rounds)
+            rounds = loop.allowed(self.rounds)
             result = told.ended(finish(loop, names, rounds, config))
         if shown is not None and (advice := processes.faster_arithmetic(loop)):
             say(f"{self.called}, seed {self.seed}: {advice}")

@@ -150,6 +150,7 @@ def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
     if exp.config is not None:
         chosen = {"engine": exp.taken} if exp.choice or exp._kept else {}
         return dict(plain({**exp.config, **chosen}))  # it goes on with what a rule chose
+    link = loop.plan.link
     model = exp.model if isinstance(exp.model, nn.Module) else loop.net.module
     return in_words(
         exp,
@@ -158,8 +159,8 @@ def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
         model={"name": type(model).__name__, "parameters": loop.net.layout.d},
         objective=loop.plan.objective,
         data=exp.data.describe(),
-        compress=loop.plan.link.up or None,
-        compress_down=loop.plan.link.codes_down or None,
+        compress=link.up or None,
+        compress_down=link.codes_down or None,
         devices=exp.devices,
         dtype=None if loop.net.dtype == torch.float32 else str(loop.net.dtype)[6:],
         weights=_begun_from(exp.weights),
@@ -246,8 +247,8 @@ def fingerprint(
         hashes["submodel"] = digest([hashes["submodel"], loop.fed.capacities])
     if python:  # a configuration's metrics follow from its data and objective
         hashes["metrics"] = digest(list(loop.fed.metrics))
-    if loop.evaluation.validation:
-        hashes["evaluate.validation"] = digest(loop.evaluation.validation)
+    if loop.evaluator.settings.validation:
+        hashes["evaluate.validation"] = digest(loop.evaluator.settings.validation)
     if link.codes_down:
         hashes["compress.down"] = digest(told(link.codes_down))
     if loop.fed.devices is not None:
@@ -362,7 +363,7 @@ def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
 
 def describe(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None:
     """Write the files that explain the run into its folder. Raises CheckpointError."""
-    folder = loop.folder
+    folder = loop.checkpoints.folder
     assert folder is not None
     try:
         _describe(config, data, loop, folder)

@@ -148,7 +148,7 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     names_of = loop.fed.data.client_names
     summary |= found.columns(loop.fed.metrics, loop.curve.higher_is_better, names_of)
     module = loop.net.export(loop.model(), loop.buffers).cpu()
-    folder = loop.folder
+    folder = loop.checkpoints.folder
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": found.basis}
         about |= {"values": clients, "metrics": found.values, "why_none": found.why}
@@ -216,8 +216,8 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
             "unit": "share" if loop.headline == "accuracy" else "",
         },
         **names,
-        **loop.plan.aggregation.summary(loop.gathered, loop.round),
-        **loop.watch.verdict,
+        **loop.aggregation.summary(loop.state.aggregation, loop.round),
+        **loop.log.watch.verdict,
         "seed": loop.fed.seed,
         "rounds": loop.round,
         "finished": loop.round >= rounds,
@@ -266,30 +266,30 @@ def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
 
 
 def _per_client(loop: Loop) -> PerClient:
-    """Every metric per client; see Loop.client_values."""
+    """Every metric per client; see Evaluator.client_values."""
     data = loop.fed.data
     nobody: list[float | None] = [None] * loop.fed.population
     none = PerClient(dict.fromkeys([*loop.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
-    if loop.evaluation.clients and loop.at_nodes:
-        return loop.client_values(add([*loop.at_nodes.values()]))
-    folder = loop.folder if isinstance(loop.engine, Remote) else None
+    if loop.evaluator.settings.clients and loop.evaluator.at_nodes:
+        return loop.evaluator.client_values(loop, add([*loop.evaluator.at_nodes.values()]))
+    folder = loop.checkpoints.folder if isinstance(loop.engine, Remote) else None
     if folder is not None and (folder.path / "clients.json").is_file():
         kept = folder.read_object("clients.json")  # nodes are not asked again at the end
         if kept.get("round") == loop.round:
             return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
-    if not loop.evaluation.clients or data.test_inputs is None or not loop.fed.metrics:
+    if not loop.evaluator.settings.clients or data.test_inputs is None or not loop.fed.metrics:
         return none
     assert data.test_targets is not None
     by_class = data.classes is not None and data.test_targets.ndim == 1
     if data.test_clients is None and not by_class:
         return none
     known = loop.size_scores().get(1.0)  # the whole model
-    return loop.client_values(known or loop.tested())
+    return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop))
 
 
 def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
     """Additional entries of a run with sub-models: for the clients' file, for the summary."""
-    sizes = loop.sizes
+    sizes = loop.evaluator.sizes
     if sizes is None:
         return {}, {}
     x = loop.model()

@@ -52,8 +52,8 @@ class Tracking:
 
     def __enter__(self) -> Tracking:
         """Open every session; of a resumed run, the one of the earlier rounds."""
-        self._loop.watching.append(self._update)
-        folder = self._loop.folder
+        self._loop.log.watching.append(self._update)
+        folder = self._loop.checkpoints.folder
         if folder is not None and self._loop.round > 0 and (folder.path / _FILE).is_file():
             self._known = folder.read_object(_FILE)
         for kind, tracker in self._trackers.items():
@@ -69,7 +69,7 @@ class Tracking:
         import tomli_w
 
         loop = self._loop
-        seed, folder = loop.fed.seed, loop.folder
+        seed, folder = loop.fed.seed, loop.checkpoints.folder
         config = dict(self._config)
         about = About(
             name=f"{self._label}-seed{seed}" if folder is None else folder.path.resolve().name,

@@ -16,7 +16,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..server.rounds import Loop
 from ..server.server_step import Step
-from ..server.training import Work
+from ..server.training import RoundTraining
 from ..stage import Done, Share
 
 
@@ -41,25 +41,26 @@ def local_models(loop: Loop) -> LocalModels:
     round is a function of its message and its client states. Raises CompositionError for a run with
     sub-models, whose local models have no coordinates in common.
     """
-    if loop.plan.rule is not None:
+    if (scheme := loop.plan.rule) is not None:
         raise CompositionError(
             f"local models are compared as whole models, and with submodel "
-            f"'{loop.plan.rule.name}' clients hold parts; measure a run without submodel"
+            f"'{scheme.name}' clients hold parts; measure a run without submodel"
         )
     if loop.group.size > 1:
         raise CompositionError(
             "measures of local models need the client states of a whole cohort in one process, and "
             f"this run has {loop.group.size} ranks; measure it without torchrun"
         )
-    cohort, (msg, _) = loop.cohorts.of(loop.round), loop.message()
+    cohort, (msg, states) = loop.cohorts.of(loop.round), loop.message()
     recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
     engine = Serial()
     engine.open(loop.plan, loop.fed, recorder.net)
     engine._client = recorder
     part = Asked(msg, loop.buffers, {}, cohort, loop.round)
-    work = Work(engine, loop.plan.algorithm, [part], loop.memory.get)
+    work = RoundTraining(engine, loop.plan.algorithm, [part], loop.memory.get)
     work.ask()
-    _, learnt = Step(loop.plan, loop.fed, recorder.net).checked(work, loop.learnt, loop.round)
+    step, now = Step(loop.plan, loop.fed, recorder.net), loop.state._replace(stages=states)
+    _, learnt = step.checked(work, now, loop.round)
     after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
     return LocalModels(loop.model(), after, recorder.models, recorder.buffers, recorder.net)
 

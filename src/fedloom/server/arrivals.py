@@ -10,7 +10,7 @@ import functools
 import heapq
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..compression import downlink
 from ..core.arithmetic import average
@@ -22,8 +22,11 @@ from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
-from .choosing import Chooser, Chosen, Going, Told, UnderWay, Way, unanswered
+from .client_selection import AsyncState, Broadcast, Chooser, InFlight, Participants, unanswered
 from .durations import Durations
+
+if TYPE_CHECKING:
+    from .rounds import Loop
 
 
 def chooser(
@@ -53,12 +56,13 @@ class Arrivals:
     ) -> None:
         self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
         self.most = clock.concurrency or cohorts.wanted(cohorts.there)
+        self.under_way: AsyncState | None = None  # after the last server step
 
-    def of(self, told: Told, run: Going, attempt: int = 0) -> Chosen:
+    def of(self, told: Broadcast, run: Loop, attempt: int = 0) -> Participants:
         """The next server step. attempt: it is asked of the same clients again. Raises ConfigError
         if nobody is available any more.
         """
-        round, before = len(run.history), run.under_way or UnderWay(0.0, {}, {})
+        round, before = len(run.history), self.under_way or AsyncState(0.0, {}, {})
         step = _Step(self, told, run, round, before)
         step.fill()
         models = {**before.told, round: (told.msg, told.buffers)}
@@ -81,14 +85,14 @@ class Arrivals:
             columns["dropped"] = len(step.lost)
         absent = [unanswered(i, w.down) for i, w in sorted(step.lost.items())]
         needed = {w.round for w in step.ways.values()}
-        return Chosen(
+        return Participants(
             parts,
             [],
             absent,
             columns,
             seconds=step.now - before.now,
             sent={i: w.down for i, w in {**step.took, **step.lost}.items()},
-            under_way=UnderWay(step.now, step.ways, {t: models[t] for t in sorted(needed)}),
+            under_way=AsyncState(step.now, step.ways, {t: models[t] for t in sorted(needed)}),
         )
 
 
@@ -96,12 +100,12 @@ class _Step:
     """One server step on its way. took: the updates in the buffer; lost: who dropped out."""
 
     def __init__(
-        self, parts: Arrivals, told: Told, run: Going, round: int, before: UnderWay
+        self, parts: Arrivals, told: Broadcast, run: Loop, round: int, before: AsyncState
     ) -> None:
         self._parts, self._told, self._run, self._round = parts, told, run, round
         self.now, self.ways = before.now, dict(before.ways)
-        self.took: dict[int, Way] = {}
-        self.lost: dict[int, Way] = {}
+        self.took: dict[int, InFlight] = {}
+        self.lost: dict[int, InFlight] = {}
         self._queue = [(way.arrives, i) for i, way in self.ways.items()]
         heapq.heapify(self._queue)
         self._order: tuple[float, list[int]] | None = None
@@ -138,7 +142,7 @@ class _Step:
         for i in itertools.islice((i for i in self._asked() if i not in busy), max(free, 0)):
             down = self._down(i)
             arrives = self.now + self._parts.durations.seconds(self._told.msg, i, down)
-            self.ways[i] = Way(self._round, arrives, not self._dropped[i], down)
+            self.ways[i] = InFlight(self._round, arrives, not self._dropped[i], down)
             heapq.heappush(self._queue, (arrives, i))
 
     def _asked(self) -> list[int]:
@@ -152,7 +156,7 @@ class _Step:
 
     def _down(self, client: int) -> dict[str, int]:
         """{field: bytes} that a client is really sent."""
-        down, at_down = self._parts.durations.down(self._told.msg, client), self._told.at_down
+        down, at_down = self._parts.durations.down(self._told.msg, client), self._told.stages.down
         if not at_down:
             return down
         missed = downlink.away(self._run.memory.last([client]), self._round)[client]
@@ -165,19 +169,19 @@ class _Step:
         return given.dropped(fed.population, fed.seed, self._round)
 
 
-def versions(under_way: UnderWay) -> Rec:
+def versions(under_way: AsyncState) -> Rec:
     """The models of those under way, for a checkpoint."""
     told = under_way.told.items()
     return rec(**{f"t{t}": rec(msg=msg, buffers=buffers) for t, (msg, buffers) in told})
 
 
-def as_json(under_way: UnderWay) -> dict[str, Any]:
+def as_json(under_way: AsyncState) -> dict[str, Any]:
     """The rest of what a checkpoint holds."""
     return {"now": under_way.now, "ways": {str(i): [*w] for i, w in under_way.ways.items()}}
 
 
-def restored(told: Rec, rest: dict[str, Any]) -> UnderWay:
+def restored(told: Rec, rest: dict[str, Any]) -> AsyncState:
     """What versions() and as_json() wrote."""
-    ways = {int(i): Way(*w) for i, w in rest["ways"].items()}
+    ways = {int(i): InFlight(*w) for i, w in rest["ways"].items()}
     models = {int(k[1:]): (own.msg, own.buffers) for k, own in told._asdict().items()}
-    return UnderWay(float(rest["now"]), ways, models)
+    return AsyncState(float(rest["now"]), ways, models)

@@ -15,7 +15,7 @@ from ..core.vector import Rec
 from ..engines.client_round import Stats
 from ..federation.federation import Federation
 from ..storage.client_state import ClientStates
-from .choosing import Chosen
+from .client_selection import Participants
 
 Exchanges = list[list[Stats]]
 
@@ -29,7 +29,7 @@ def billed(stats: list[Stats], at_down: Rec, missed: Mapping[int, int | None]) -
 
 
 def all_billed(
-    chosen: Chosen, exchanges: Exchanges, at_down: Rec, memory: ClientStates, round: int
+    chosen: Participants, exchanges: Exchanges, at_down: Rec, memory: ClientStates, round: int
 ) -> tuple[Exchanges, list[Stats]]:
     """The costs of a server step's exchanges, and of its absent clients, with the bytes that were
     really sent.
@@ -74,7 +74,7 @@ def wasted(columns: Mapping[str, Any], absent: list[Stats]) -> dict[str, Any]:
     return {**columns, "bytes_wasted": sum(sum(s.bytes_down.values()) for s in absent)}
 
 
-def simulated_seconds(fed: Federation, chosen: Chosen, exchanges: Exchanges) -> float | None:
+def simulated_seconds(fed: Federation, chosen: Participants, exchanges: Exchanges) -> float | None:
     """Simulated seconds of a round, if the devices are described: each exchange ends when its
     slowest client has answered. A batch of a pass over all its data takes as long as a step.
     """

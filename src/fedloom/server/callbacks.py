@@ -8,11 +8,6 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from ..engines.base import Expecting
-from ..engines.batch_statistics import keeps_no_statistics
-from ..engines.evaluation import Score
-from .ledger import own_columns, put
-
 Row = dict[str, Any]
 
 
@@ -59,41 +54,3 @@ class Measuring(Protocol):
     def every(self) -> int: ...
 
     def __call__(self, loop: Any, /) -> Mapping[str, float]: ...
-
-
-def beside(loop: Any) -> bool:
-    """Evaluate the last round beside the next one, if the engine can. A function of the user, a
-    measure and sub-models are not kept waiting: False.
-    """
-    data, engine = loop.fed.data, loop.engine
-    waits = loop.on_round or loop.on_evaluation or loop.measures or loop.sizes
-    if waits or not isinstance(engine, Expecting) or data.test_inputs is None:
-        return False
-    pending = len(loop.history) > loop.logged and loop.evaluation.due(loop.round)
-    if not pending or keeps_no_statistics(loop.net.module):
-        return False
-    return engine.expect(loop.model(), loop.buffers, data.test_inputs, data.test_targets)
-
-
-def columns(loop: Any, scores: Mapping[str, Score], last: bool) -> Row:
-    """The columns of an evaluation, and of the measures that are due. last: no round follows."""
-    row: Row = {}
-    if loop.sizes and (loop.evaluation.sizes_due(loop.round) or last):
-        row |= loop.sizes.columns(loop.size_scores(scores.get("test")))
-    tests = loop.fed.data.test_clients is not None or loop.at_nodes
-    if "test" in scores and tests and loop.evaluation.clients and loop.sizes is None:
-        found = loop.client_values(scores["test"])
-        better, names = loop.curve.higher_is_better, loop.fed.data.client_names
-        row |= found.columns(loop.fed.metrics, better, names)
-    row |= own_columns(_measured(loop, last), loop.history[-1], "measures")
-    for part, score in scores.items():
-        put(row, part, score, loop.fed.metrics)
-    return row
-
-
-def _measured(loop: Any, last: bool) -> Row:
-    found: Row = {}
-    for measure in loop.measures:
-        if loop.round % measure.every == 0 or last:
-            found |= own_columns(measure(loop), found, "measures")
-    return found

@@ -12,10 +12,11 @@ import numpy as np
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..core.ranks import Group
-from ..core.vector import Rec, Vec
+from ..core.vector import Rec, Vec, rec
 from ..engines.author_checks import personal_model
 from ..engines.base import one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
+from ..engines.client_round import Client
 from ..engines.error_context import Explained
 from ..engines.evaluation import Score, score_of
 from ..federation.federation import Federation
@@ -72,7 +73,6 @@ class ClientTests:
         self.plan, self.fed, self.net = plan, fed, net
         self._how = how  # statistics of a batch norm that keeps none: see Evaluation.statistics
         self._normed = keeps_no_statistics(net.module)
-        self._private = None if plan.private is None else plan.private.kept(net)
 
     def values(
         self,
@@ -189,15 +189,20 @@ class ClientTests:
         self, i: int, row: Rec, x: Vec, msg: Rec, buffers: Vec, round: int
     ) -> dict[str, float]:
         """One client's metrics; row: its state, None before its first round."""
-        if self._private is not None and row is not None:
-            x = self._private.filled(x, row.own)
-            msg = msg._replace(x=self._private.filled(msg.x, row.own))
-            buffers = self._private.filled_buffers(buffers, row.own)
+        if row is not None:  # what its stages put into the model, and into the message
+            there, client = (rec(x=x), msg), self._client
+            shares = [client.share(client.views.whole, m, buffers) for m in there]
+            model, given = [client.received(share, row) for share in shares]
+            x, msg, buffers = model.msg.x, given.msg, model.buffers
         if self.plan.algorithm.personalises:
             with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
                 own = None if row is None else row.alg
                 x = personal_model(self.plan.algorithm, self.net.init(), msg, own)
         return self._means(self._score(i, x, buffers))
+
+    @functools.cached_property
+    def _client(self) -> Client:
+        return Client(self.plan, self.fed, self.net)
 
     def _score(self, i: int, x: Vec, buffers: Vec) -> Score:
         data = self.fed.data
@@ -216,7 +221,7 @@ def untested(plan: Plan, fed: Federation) -> str:
     """A remark if clients use models of their own that nothing measures; else empty."""
     if not plan.personalises or fed.data.test_clients is not None:
         return ""
-    who = plan.private.name if plan.private is not None else plan.algorithm.method
+    who = plan.algorithm.method if (layers := plan.private) is None else layers.name
     return (
         f"{who}: clients have models of their own, and no test sets to measure them on; give "
         "data.tests = matched (with_client_tests in Python)"

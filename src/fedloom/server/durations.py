@@ -82,15 +82,15 @@ class Durations:
         return self._sizes[capacity]
 
     def _up(self, share: Share, x: Vec) -> int:
-        plan, fed = self._plan, self._fed
-        found = rec(delta=x, weight=1.0) if plan.trace is None else plan.trace.up
-        draw = generator(fed.seed, "typical")
+        trace, client = self._plan.trace, self._client
+        found = rec(delta=x, weight=1.0) if trace is None else trace.up
+        draw = generator(self._fed.seed, "typical")
 
         def typical(v: Any) -> Any:
             vector = isinstance(v, Tensor) and v.ndim
             return torch.randn(v.shape, generator=draw).to(x) if vector else v
 
         up = share.wire.take(numbers(tree(typical, found)))
-        link = plan.link.init(x, share.wire.layout, fed.seed)
-        up, sent, _ = self._client.coded(up, link, share, 0, 0)
-        return sum(self._client.billed(sent, up, share.travelling(share.buffers)).values())
+        own = client.link.client_init(x, share)
+        up, sent, _ = client.link.coded(up, own, share, 0, 0)
+        return sum(client.billed(sent, up, share.travelling(share.buffers)).values())

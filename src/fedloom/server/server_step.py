@@ -19,34 +19,36 @@ from torch import Tensor
 from ..aggregation.base import contents
 from ..aggregation.forging import behind, forged
 from ..algorithm import Round
+from ..compression import downlink
 from ..core.arithmetic import total
 from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
-from ..engines.base import Engine
+from ..engines.base import Engine, Remote
 from ..engines.client_round import RangeResult, Stats
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
 from ..federation.federation import Federation
+from ..federation.sampling import Cohorts
 from ..plan import Plan
-from ..stage import asked
+from ..stage import At, asked
 from .submodel_evaluation import holding
-from .training import Work
+from .training import RoundTraining
 
 _log = logging.getLogger(__name__)
 _HINT = "lower local.lr, set local.clip"
 
 
-class Learnt(NamedTuple):
-    """What a round may change at the server: its record, the stages' states by name, the buffers,
-    the aggregation's state.
+class ServerState(NamedTuple):
+    """What a round may change at the server. srv: the method's record; stages: their states by
+    name; buffers: of the module; aggregation: its state.
     """
 
     srv: Rec
     stages: Rec
     buffers: Vec
-    gathered: Rec
+    aggregation: Rec
 
 
 class Step:
@@ -54,19 +56,49 @@ class Step:
 
     def __init__(self, plan: Plan, fed: Federation, net: Net) -> None:
         self.plan, self.fed, self.net = plan, fed, net
+        self.aggregation = plan.aggregation
         stages = stages_of(plan, fed, net)
+        self._link, self._announcing = stages[-1].link, asked(stages, "announce")
         self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
 
-    def begun(self, x: Vec) -> Rec:
-        """The stages' states before round 1, by name; without a link its is empty."""
-        return rec(**{"link": rec()} | {s.name: s.server_init(x) for s in self._keeping})
+    def begun(self, x: Vec, srv: Rec, buffers: Vec, cohorts: Cohorts) -> ServerState:
+        """The state before round 1; of the stages by name, that of the downlink is `down`."""
+        down = rec()
+        if codecs := self._link.codes_down:
+            msg = at_server(self.plan.algorithm, self.fed.seed, "broadcast", 0, srv)
+            down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
+        states = {s.name: s.server_init(x) for s in self._keeping}
+        stages = rec(**{"link": states["link"], "down": down} | states)
+        return ServerState(srv, stages, buffers, self._first(cohorts))
 
-    def continued(self, record: Rec) -> Rec:
+    def continued(self, record: Rec, buffers: Vec, cohorts: Cohorts) -> ServerState:
         """The same out of a checkpoint's record."""
-        names = ["link", *(s.name for s in self._keeping if s.name != "link")]
-        return rec(**{name: getattr(record, name) for name in names})
+        names = dict.fromkeys(["link", "down", *(s.name for s in self._keeping)])
+        stages = rec(**{name: getattr(record, name) for name in names})
+        own = record.gathered if "gathered" in record._fields else self._first(cohorts)
+        return ServerState(record.srv, stages, buffers, own)
 
-    def checked(self, work: Work, now: Learnt, round: int) -> tuple[RangeResult, Learnt]:
+    def _first(self, cohorts: Cohorts) -> Rec:
+        """The aggregation's state before round 1."""
+        return self.aggregation.init(self.net.init(), cohorts.expected, cohorts.share)
+
+    def message(self, now: ServerState, round: int, engine: Engine) -> tuple[Rec, Rec]:
+        """-> the next broadcast as its clients read it, and the stages' states then."""
+        msg = at_server(self.plan.algorithm, self.fed.seed, "broadcast", round, now.srv)
+        seed, states, far = self.fed.seed, now.stages, isinstance(engine, Remote)
+        for stage in self._announcing:
+            own = getattr(states, stage.name, rec())
+            msg, own = stage.announce(msg, own, At(seed, round, -1))
+            states = states._replace(**{stage.name: own}) if stage.name else states
+        place = self.net.layout, seed, round
+        msg, down, packet = self._link.announce(msg, states.down, *place, packed=far)
+        if isinstance(engine, Remote):
+            engine.announced(packet, round)
+        return self.aggregation.tell(msg, now.aggregation), states._replace(down=down)
+
+    def checked(
+        self, work: RoundTraining, now: ServerState, round: int
+    ) -> tuple[RangeResult, ServerState]:
         """Train -> the results that count, and the new server state made from them.
 
         If that is not finite, nonfinite = "stop" raises ClientError, which names the client whose
@@ -121,35 +153,35 @@ class Step:
             "data?"
         )
 
-    def _made(self, now: Learnt, t: int, results: RangeResult, mean: Rec) -> Learnt:
+    def _made(self, now: ServerState, t: int, results: RangeResult, mean: Rec) -> ServerState:
         """The server after a round; unchanged if no update arrived."""
-        added, rule = root(results.nodes), self.plan.aggregation
+        added, rule = root(results.nodes), self.aggregation
         if added is None:
             added = self._nobody(now)
         if added is None:
             return now
         last = self._last_rate(t, [] if rule.private else results.stats)
-        seen = self._read(added, now.gathered, t)
-        up, buffers, gathered = rule.root(seen, now.gathered, self.fed.seed, t)
+        seen = self._read(added, now.aggregation, t)
+        up, buffers, own_state = rule.root(seen, now.aggregation, self.fed.seed, t)
         share, answered = added.mass / self.fed.all_weights, added.n / self.fed.population
         states = now.stages
         for stage in self._last:
             up, own = stage.root(up, getattr(states, stage.name, rec()), share, answered)
             states = states._replace(**{stage.name: own}) if stage.name else states
-        added = added._replace(n=rule.answered(added, now.gathered))
+        added = added._replace(n=rule.answered(added, now.aggregation))
         part = rate(added, self.fed.population, self._holding)
         up = self._joined(up, mean, t) if mean else up
         rnd = Round(t, part, last, relative_weight(added, self.fed))
         srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
-        return Learnt(rested(srv, now.srv, added), states, buffers, gathered)
+        return ServerState(rested(srv, now.srv, added), states, buffers, own_state)
 
-    def _read(self, added: Rec, gathered: Rec, t: int) -> Rec:
+    def _read(self, added: Rec, state: Rec, t: int) -> Rec:
         """What the aggregation reads of the sum: behind an attack that forges, of its rows."""
-        attack, rule = self.fed.attack, self.plan.aggregation
+        attack, rule = self.fed.attack, self.aggregation
         if attack is None or not attack.omniscient or "rows" not in added._fields:
             return added
         rows = forged(added, attack.forged, self.fed.hostile)
-        return behind(rule, rows, rule.tell(rec(), gathered), self.fed.seed, t)
+        return behind(rule, rows, rule.tell(rec(), state), self.fed.seed, t)
 
     def _last_rate(self, t: int, stats: Sequence[Stats]) -> float:
         """The local rate of a round's last step: of the clients with as many, of the one with the
@@ -159,7 +191,7 @@ class Step:
         pace = min((self.fed.pace(s.client) for s in stats if s.steps == longest), default=0)
         return self.fed.local.rate(t, max(longest - 1, 0), pace)
 
-    def _nobody(self, now: Learnt) -> Rec:
+    def _nobody(self, now: ServerState) -> Rec:
         """The sum of no updates, if the aggregation steps then too."""
         trace = self.plan.trace
         if trace is None:
@@ -168,7 +200,7 @@ class Step:
         def empty(v: Any) -> Any:
             return v.to(now.srv.x) if isinstance(v, Tensor) and v.ndim else float(v)
 
-        return self.plan.aggregation.nobody(empty(trace.up.delta), tree(empty, trace.averaged))
+        return self.aggregation.nobody(empty(trace.up.delta), tree(empty, trace.averaged))
 
     def _joined(self, up: Rec, mean: Rec, t: int) -> Rec:
         """What server_step() gets, with the means of the answers to ask()."""
@@ -249,7 +281,7 @@ def _percent(sizes: dict[int, float], i: int) -> str:
     return f"{100 * part:.0f} %"
 
 
-def _spoilt(new: Learnt, now: Learnt) -> str | None:
+def _spoilt(new: ServerState, now: ServerState) -> str | None:
     """The first field that is not finite now and was finite before, or is new."""
     if finite(new):
         return None

@@ -131,10 +131,11 @@ def _unpacked(bits: Tensor, n: int) -> Tensor:
 class Sizes:
     """Evaluates a run's sub-models. levels: the capacities among the clients, increasing."""
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net, evaluation: Evaluation) -> None:
-        assert plan.rule is not None
-        self.plan, self.fed, self.net, self.evaluation = plan, fed, net, evaluation
-        self.rule: Rule = plan.rule
+    def __init__(
+        self, rule: Rule, plan: Plan, fed: Federation, net: Net, evaluation: Evaluation
+    ) -> None:
+        self.rule, self.plan, self.fed, self.net = rule, plan, fed, net
+        self.evaluation = evaluation
         self.levels = sorted(set(fed.capacities))
         self.metric = next(iter(fed.metrics), "loss")
         self.normed = keeps_no_statistics(net.module)  # evaluated as evaluation.statistics says

@@ -8,11 +8,11 @@ from ..algorithm import Algorithm
 from ..core.vector import Rec
 from ..engines.base import Engine
 from ..engines.client_results import Asked, RangeResult
-from ..engines.questions import NO_ANSWERS, answered
+from ..engines.extra_exchanges import NO_ANSWERS, answered
 from ..engines.summation import push, root
 
 
-class Work:
+class RoundTraining:
     """The training of a server step. It can be repeated with some of the clients: a client's round
     is a function of what it was sent and of its state. states: those of a part.
     """

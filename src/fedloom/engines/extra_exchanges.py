@@ -47,7 +47,7 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
         net.train()
         seed = key(fed.seed, "probe", 0, i)
         seed_torch(seed, x)
-        oracle = Gradient(plan, client.share(client.whole_view, rec(x=x), buffers), Buffers())
+        oracle = Gradient(plan, client.share(client.views.whole, rec(x=x), buffers), Buffers())
         obj = client.first_memory(x, i).obj
         oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
         up = probed(plan.algorithm, x, oracle)
@@ -136,7 +136,8 @@ def answer_of(
 def weighed(client: Client, answer: Rec, share: Share, i: int) -> Rec:
     """The leaf of an answer: see summation.py."""
     weight, held = client.fed.weight(i), share.view.held
-    counted: Any = weight if client.plan.rule is None else torch.full_like(share.msg.x, weight)
+    parted = client.views.scheme is not None
+    counted: Any = torch.full_like(share.msg.x, weight) if parted else weight
     up = tree(lambda v: weight * v, answer)
     part = rec(n=1.0, mass=weight, weight=counted, up=up)
     return part if held is None else spread(part, share.view)

@@ -1,13 +1,24 @@
-"""An experiment's clock, and clients that come, go or do not answer: what goes with what."""
+"""Of the federation before a run: the clock, clients that come, go or do not answer, and what
+they can hold.
+"""
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
+from ..core.net import Net
+from ..data import FederatedData
 from ..engines.base import Engine, Remote
 from ..errors import CompositionError, ConfigError
+from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import DEVICES, Devices
 from ..federation.sampling import Cohorts
+from ..submodels.base import Rule, check_capacity
+
+_log = logging.getLogger(__name__)
 
 
 def devices_for(clock: Clock | None, devices: Devices | None) -> Devices | None:
@@ -75,4 +86,63 @@ def check_simulated(clock: Clock | None, cohorts: Cohorts, engine: Engine) -> No
         raise CompositionError(
             f"{what} is of a simulation: in a real federation clients come and go by themselves; "
             "leave it out"
+        )
+
+
+def levels_for(given: Capacities | None, rule: Rule | None) -> tuple[float, ...]:
+    """All capacities. Raises ConfigError for some without a sub-model, or the other way round."""
+    if given is None or (not isinstance(given, Path) and not len(given)):
+        if rule is None:
+            return ()
+        raise ConfigError(
+            f"submodel {rule.name} needs capacities: levels such as ['1/4', 1], or one for "
+            "every client"
+        )
+    if rule is None:
+        raise ConfigError("capacities are given without a submodel; give submodel= too")
+    return tuple(sorted(set(levels_of(given))))
+
+
+def checked_capacities(
+    rule: Rule | None, given: Capacities | None, net: Net, data: FederatedData, seed: int
+) -> tuple[float, ...]:
+    """One capacity per client; none without a scheme. Raises CompositionError."""
+    if rule is None or given is None:
+        return ()
+    for level in levels_for(given, rule):
+        _try_capacity(rule, level, net)
+    _check_rows(rule, net, data)
+    return assign_capacities(given, data.population, seed)
+
+
+def _try_capacity(rule: Rule, level: float, net: Net) -> None:
+    """Make one view, so that a model that cannot be sliced is refused before the run. The scheme's
+    remarks become warnings.
+    """
+    check_capacity(rule, level)
+    if net.buffer_layout.d and level < 1:
+        raise CompositionError(
+            f"{rule.name} and {type(net.module).__name__}: nets of several sizes cannot share "
+            f"the running statistics '{net.buffer_layout.names[0]}'; use GroupNorm, or "
+            "batch norm with track_running_stats=False"
+        )
+    view = rule.view(net.init(), net, level, 0)
+    for remark in rule.remarks(view, net, level):
+        _log.warning("%s", remark)
+
+
+def _check_rows(rule: Rule, net: Net, data: FederatedData) -> None:
+    """Raise CompositionError for a scheme that needs to know which clients have a class, if the
+    labels are no classes or the model has no row for each.
+    """
+    rows = rule.rows(net)
+    if rows is None:
+        return
+    outputs = int(rows.max()) + 1
+    if data.classes is None or outputs < data.classes:
+        labels = "no labels" if data.classes is None else f"labels up to {data.classes - 1}"
+        raise CompositionError(
+            f"{rule.name} averages a class's row of the classifier over the clients that have the "
+            f"class, but '{data.name}' has {labels} and {type(net.module).__name__} {outputs} "
+            "outputs; take submodel.owners = false, or a model with an output for every class"
         )

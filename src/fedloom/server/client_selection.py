@@ -5,30 +5,32 @@ those that were asked answers in time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.interrupts import undisturbed
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec
-from ..engines.base import Engine
 from ..engines.client_results import Asked, Stats
 from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
-from ..storage.client_state import ClientStates
 from .durations import Durations
-from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from .rounds import Loop
 
 
-class Told(NamedTuple):
-    """What the clients of a round are sent: message, buffers; the server's downlink state then."""
+class Broadcast(NamedTuple):
+    """What the clients of a round are sent: message, buffers; the stages' states at the server
+    then.
+    """
 
     msg: Rec
     buffers: Vec
-    at_down: Rec
+    stages: Rec
 
 
-class Way(NamedTuple):
+class InFlight(NamedTuple):
     """A client under way: the round whose model it was sent, the simulated second when it arrives,
     whether it answers, and the bytes that it was sent.
     """
@@ -39,23 +41,23 @@ class Way(NamedTuple):
     down: dict[str, int]
 
 
-class UnderWay(NamedTuple):
+class AsyncState(NamedTuple):
     """What an asynchronous clock keeps between server steps. now: simulated seconds; told: by
     round, for those that are under way.
     """
 
     now: float
-    ways: Mapping[int, Way]
+    ways: Mapping[int, InFlight]
     told: Mapping[int, tuple[Rec, Vec]]
 
 
-class Chosen(NamedTuple):
+class Participants(NamedTuple):
     """The clients of a server step, and what asking others cost.
 
     absent: clients that were sent the model and give no update. sent: {client: {field: bytes}}, if
     it was not in this round. seconds: the step's simulated time, if the costs do not tell; waited:
     before it began. columns: of the row; named: whether it names the clients, as where more than a
-    draw decides who takes part. under_way: see UnderWay.
+    draw decides who takes part. under_way: see AsyncState.
     """
 
     parts: list[Asked]
@@ -66,17 +68,7 @@ class Chosen(NamedTuple):
     waited: float = 0.0
     seconds: float | None = None
     sent: Mapping[int, dict[str, int]] = {}
-    under_way: UnderWay | None = None
-
-
-class Going(Protocol):
-    """What the choice of clients asks of a run."""
-
-    history: list[dict[str, Any]]
-    engine: Engine
-    memory: ClientStates
-    ledger: Ledger
-    under_way: UnderWay | None
+    under_way: AsyncState | None = None
 
 
 class Chooser:
@@ -92,8 +84,9 @@ class Chooser:
     ) -> None:
         self.rule, self._cohorts, self._fed, self._group = rule, cohorts, fed, group
         self._durations = durations
+        self.under_way: AsyncState | None = None  # nobody between two rounds
 
-    def of(self, told: Told, run: Going, attempt: int = 0) -> Chosen:
+    def of(self, told: Broadcast, run: Loop, attempt: int = 0) -> Participants:
         """Who takes part in the next round. attempt: see Cohorts.of(). Raises ConfigError for a
         choice that the rule may not make.
         """
@@ -102,7 +95,7 @@ class Chooser:
         cohort, asked = self._named(told, run, round, now, attempt)
         part, given = Asked(told.msg, told.buffers, {}, cohort, round), self._cohorts.availability
         if given is None:
-            return Chosen([part], asked, [], {}, self.rule is not None or attempt > 0)
+            return Participants([part], asked, [], {}, self.rule is not None or attempt > 0)
         dropped = given.dropped(self._fed.population, self._fed.seed, round)
         stay = [i for i in cohort if not dropped[i]]
         there = len(self._cohorts.present(round, now))
@@ -111,7 +104,7 @@ class Chooser:
         missing = [i for i in cohort if dropped[i] or i in late]
         absent = [unanswered(i, self._durations.down(told.msg, i)) for i in missing]
         part = part._replace(cohort=[i for i in stay if i not in late])
-        return Chosen([part], asked, absent, columns, waited=now - before)
+        return Participants([part], asked, absent, columns, waited=now - before)
 
     def _late(self, msg: Rec, cohort: list[int], wanted: int) -> set[int]:
         """Those that have not answered when as many as are wanted have."""
@@ -122,7 +115,7 @@ class Chooser:
         return set(sorted(cohort, key=lambda i: (needs[i], i))[wanted:])
 
     def _named(
-        self, told: Told, run: Going, round: int, now: float, attempt: int
+        self, told: Broadcast, run: Loop, round: int, now: float, attempt: int
     ) -> tuple[list[int], list[Stats]]:
         """Who is asked, and what asking the candidates cost."""
         rule = self.rule

@@ -1,14 +1,19 @@
-"""Checks of the targets before a run: are they what was meant, classes or numbers?"""
+"""Of the data before a run: are targets what was meant, classes or numbers? And the data as a run
+sees them.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..data import FederatedData
 from ..errors import DataError
+from ..federation.attacks import Attack
 from ..objectives.base import by_class
 
 _log = logging.getLogger(__name__)
@@ -97,3 +102,24 @@ def check_classes(outputs: Any, targets: Tensor, data: FederatedData) -> None:
             f"the model gives {logits.shape[1]} outputs per example, "
             f"but labels go up to {classes - 1}; it needs {classes}"
         )
+
+
+def on_device(
+    data: FederatedData, device: torch.device, dtype: torch.dtype | None = None
+) -> FederatedData:
+    """The data with their arrays on this device, and floating targets of this type; the lists of
+    indices stay on the CPU, where clients and batches are drawn.
+    """
+    kind = dtype if dtype and data.targets.is_floating_point() else data.targets.dtype
+    if data.inputs.device == device and data.targets.dtype == kind:
+        return data
+    moved = copy.copy(data)  # checked already
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        if (array := getattr(data, name)) is not None:
+            object.__setattr__(moved, name, array.to(device, kind if "targets" in name else None))
+    return moved
+
+
+def flipped(data: FederatedData, attack: Attack | None, seed: int) -> FederatedData:
+    """The data as hostile clients have changed their own."""
+    return data if attack is None else attack.data(data, attack.hostile(data.population, seed))

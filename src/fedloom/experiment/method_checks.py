@@ -1,0 +1,153 @@
+"""Of the method before a run: do aggregation, schedules and evaluation suit model and cohorts?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from ..aggregation import AGGREGATIONS, Aggregation, Krum, Mean, TrimmedMean
+from ..core.metric_direction import higher_is_better
+from ..core.net import Net
+from ..data import FederatedData
+from ..engines.base import Remote
+from ..engines.metrics import accuracy
+from ..errors import CompositionError, ConfigError
+from ..federation.attacks import ATTACKS, Attack
+from ..federation.federation import Federation
+from ..federation.local import Local
+from ..federation.sampling import Cohorts
+from ..plan import Plan
+from ..server.evaluation import Evaluation, check_share
+from .model_checks import check_precision, check_singles
+
+_log = logging.getLogger(__name__)
+
+
+def check_parts(
+    plan: Plan, fed: Federation, net: Net, cohorts: Cohorts, most: int, rounds: int
+) -> None:
+    """Raise ConfigError or CompositionError for parts that do not suit model, device or cohorts.
+    most: clients of a server step.
+    """
+    scheme, aggregation, private = plan.rule, plan.aggregation, plan.private
+    check_precision(fed.local, net)
+    check_singles(net, fed, scheme, cohorts)
+    check_aggregation(aggregation, net, cohorts, most, rounds)
+    fed.check_devices()
+    if private is not None:
+        private.kept(net)  # refuses a model of which all or nothing would be private
+
+
+def warn_of(plan: Plan, local: Local, rounds: int) -> None:
+    """Say what does not do what its paper says, or does nothing."""
+    check_rate(local, rounds)
+    for said in plan.warnings():
+        _log.warning(said)
+
+
+def check_rate(local: Local, rounds: int) -> None:
+    """Warn about a list of learning rates that is shorter than the run, and about rounds in which
+    nothing is learnt, because the schedule has ended before the run.
+    """
+    if isinstance(local.lr, Sequence) and len(local.lr) < rounds:
+        _log.warning(
+            "local.lr has %d learning rates for %d rounds; the last one, %g, holds from then on",
+            len(local.lr),
+            rounds,
+            local.lr[-1],
+        )
+    if rounds < 1 or local.rate(rounds - 1, 0) != 0:
+        return
+    first = next(t for t in range(rounds) if local.rate(t, 0) == 0)
+    _log.warning(
+        "local.schedule is 0 from round %d of %d on, and clients learn nothing there; give a "
+        "schedule that lasts as long as the run, or one with a floor",
+        first + 1,
+        rounds,
+    )
+
+
+def check_aggregation(
+    rule: Aggregation, net: Net, cohorts: Cohorts, most: int, rounds: int
+) -> None:
+    """Raise CompositionError or ConfigError for an aggregation that the model or the cohort does
+    not suit; say if it ends the run early. most: clients of a server step.
+    """
+    if net.buffer_layout.d and not rule.statistics:
+        raise CompositionError(
+            f"{rule.name} and {type(net.module).__name__}: the running statistics "
+            f"'{net.buffer_layout.names[0]}' are no changes that could be shortened; use "
+            "GroupNorm, or batch norm with track_running_stats=False"
+        )
+    listed = isinstance(cohorts.size, Sequence)
+    drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
+    count = len(cohorts.example) if listed else drawn
+    if isinstance(rule, Krum):
+        rule.check(count)
+    if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
+        _log.warning(said)
+    if rule.private and (cohorts.sampling != "poisson" or listed):
+        got = "cohorts that are listed" if listed else cohorts.sampling
+        raise ConfigError(
+            "aggregation = dp needs sampling = poisson with a share or a number of clients, as its "
+            f"account of privacy takes it, got {got}"
+        )
+    if rule.private and (cohorts.churn, cohorts.availability) != (None, None):
+        what = "churn" if cohorts.availability is None else "availability"
+        raise ConfigError(
+            f"aggregation = dp and {what}: a client's share of the rounds is then not the one "
+            f"that is accounted for; leave {what} out"
+        )
+    state = rule.init(net.init(), cohorts.expected, cohorts.share)
+    if (least := rule.allowed(state, rounds)) < rounds:
+        _log.warning(
+            "rounds = %d: aggregation.max_epsilon ends the run after round %d", rounds, least
+        )
+
+
+def words_for(rule: Aggregation, attack: Attack | None) -> list[str]:
+    """The names of an aggregation that is not the mean, and of an attack, for a run's label."""
+    known = {make: name for registry in (AGGREGATIONS, ATTACKS) for name, make in registry.items()}
+    parts = [part for part in (rule, attack) if part is not None and part != Mean()]
+    return [known.get(type(part), type(part).__name__) for part in parts]
+
+
+def check_evaluation(
+    evaluation: Evaluation, parted: bool, headline: Any, data: FederatedData, engine: Any
+) -> None:
+    """Warn about settings that have no effect without sub-models (not `parted`) or a test set.
+    Raises ConfigError for a target that an accuracy, if the headline metric is ours, cannot reach.
+    """
+    target = evaluation.target
+    if headline is accuracy and target is not None:
+        check_share(target, f"evaluate.target = {target:g}")
+    if target is not None and data.test_inputs is None and not isinstance(engine, Remote):
+        _log.warning(
+            "evaluate.target = %g has no effect: it is looked for on a test set, and '%s' has "
+            "none; give test samples, or leave evaluate.target out",
+            *(target, data.name),
+        )
+    if parted:
+        return
+    for key in ("sizes", "sizes_every"):
+        if getattr(evaluation, key) not in ((), None):
+            _log.warning("evaluate.%s has no effect: without a sub-model all hold all of it", key)
+
+
+def direction(target: float | None, name: str, metric: Any, said: bool | None) -> bool | None:
+    """Whether a larger headline metric is better: given, or known. Raises ConfigError if it is
+    unknown, and a target needs it.
+    """
+    higher = higher_is_better(name, metric) if said is None else said
+    if higher is not None:
+        return higher
+    text = (
+        f"nothing says whether the metric '{name}' is better higher or lower; set "
+        f"{name}.higher_is_better = True or False beside the function, or in Python give "
+        "Experiment(higher_is_better=...)"
+    )
+    if target is not None:
+        raise ConfigError(f"evaluate.target = {target:g}: {text}; or evaluate.target = none")
+    _log.warning("%s: until then no value is the best", text)
+    return None

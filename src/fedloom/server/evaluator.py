@@ -1,0 +1,133 @@
+"""What is measured of a run between two rounds: scores, clients, sub-models, and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..core.net import Net
+from ..core.vector import Rec
+from ..engines.base import Expecting, Remote, one_thread
+from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
+from ..engines.evaluation import Score, add
+from ..federation.federation import Federation
+from ..plan import Plan
+from .callbacks import Measuring
+from .client_evaluation import ClientTests, PerClient
+from .evaluation import Curve, Evaluation, held_out
+from .ledger import own_columns, put
+from .submodel_evaluation import Sizes
+
+if TYPE_CHECKING:
+    from .rounds import Loop
+
+Row = dict[str, Any]
+
+
+class Evaluator:
+    """Evaluates the current model of a run. settings: when and how; curve: of the headline metric;
+    measures: of the user. sizes: of sub-models, None without; at_nodes: what nodes measured last.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        fed: Federation,
+        net: Net,
+        settings: Evaluation,
+        curve: Curve,
+        measures: Sequence[Measuring] = (),
+    ) -> None:
+        self.plan, self.fed, self.net = plan, fed, net
+        self.settings, self.curve, self.measures = settings, curve, measures
+        scheme = plan.rule
+        self.sizes = None if scheme is None else Sizes(scheme, plan, fed, net, settings)
+        self.at_nodes: dict[int, Score] = {}
+        self._clients = ClientTests(plan, fed, net, settings.statistics)
+        self._held_out = held_out(fed.data)
+        self._tested: tuple[Rec, Score] | None = None  # the server state that was tested last
+
+    def scores(self, loop: Loop) -> dict[str, Score]:
+        """The current model on the test set and on the validation split."""
+        data = self.fed.data
+        out = {} if self._held_out is None else {"validation": self.score(loop, *self._held_out)}
+        if isinstance(loop.engine, Remote):
+            self.at_nodes = loop.engine.measured(loop.model(), loop.buffers, loop.round)
+            if self.at_nodes:
+                return {"test": add([*self.at_nodes.values()]), **out}
+        return out if data.test_inputs is None else {"test": self.tested(loop), **out}
+
+    def tested(self, loop: Loop) -> Score:
+        """The current model on the common test set, measured once after each round."""
+        if self._tested is None or self._tested[0] is not loop.srv:
+            data = self.fed.data
+            assert data.test_inputs is not None and data.test_targets is not None
+            found = self.score(loop, data.test_inputs, data.test_targets, own=True)
+            self._tested = loop.srv, found
+        return self._tested[1]
+
+    def score(self, loop: Loop, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
+        """The current model on data; own: on the common test set."""
+        x, on = loop.model(), (inputs, targets)
+        if not keeps_no_statistics(self.net.module):
+            return add(loop.engine.scores(x, loop.buffers, *on))
+        with one_thread():
+            self.net.load_buffers(loop.buffers)
+            by = (self.settings.statistics, own)
+            return evaluate_normed(self.plan, self.fed, self.net, x, on, *by)
+
+    def size_scores(self, loop: Loop, whole: Score | None = None) -> dict[float, Score]:
+        """The current sub-models on the test set, by capacity; nothing without sub-models. whole:
+        of the whole model, if it is known.
+        """
+        if self.sizes is None:
+            return {}
+        return self.sizes.scores(loop.engine, loop.model(), loop.buffers, loop.round, whole)
+
+    def client_values(self, loop: Loop, score: Score) -> PerClient:
+        """Every metric per client, with the model that it would use itself. score: of the common
+        model on the test set.
+        """
+        told = lambda: (loop.model(), loop.broadcast(), loop.buffers)
+        found = loop.memory, loop.group, told, loop.round, self.at_nodes
+        return self._clients.values(score, *found)
+
+    def beside(self, loop: Loop) -> bool:
+        """Evaluate the last round beside the next one, if the engine can. A function of the user, a
+        measure and sub-models are not kept waiting: False.
+        """
+        engine, inputs, targets = loop.engine, self.fed.data.test_inputs, self.fed.data.test_targets
+        waits = loop.log.on_round or loop.log.on_evaluation or self.measures or self.sizes
+        if waits or not isinstance(engine, Expecting) or inputs is None or targets is None:
+            return False
+        if not loop.log.pending or not self.settings.due(loop.round):
+            return False
+        if keeps_no_statistics(self.net.module):
+            return False
+        return engine.expect(loop.model(), loop.buffers, inputs, targets)
+
+    def columns(self, loop: Loop, scores: Mapping[str, Score], last: bool) -> Row:
+        """The columns of an evaluation, and of the measures that are due. last: no round
+        follows.
+        """
+        row: Row = {}
+        if self.sizes and (self.settings.sizes_due(loop.round) or last):
+            row |= self.sizes.columns(self.size_scores(loop, scores.get("test")))
+        tests = self.fed.data.test_clients is not None or self.at_nodes
+        if "test" in scores and tests and self.settings.clients and self.sizes is None:
+            found = self.client_values(loop, scores["test"])
+            better, names = self.curve.higher_is_better, self.fed.data.client_names
+            row |= found.columns(self.fed.metrics, better, names)
+        row |= own_columns(self._measured(loop, last), loop.history[-1], "measures")
+        for part, score in scores.items():
+            put(row, part, score, self.fed.metrics)
+        return row
+
+    def _measured(self, loop: Loop, last: bool) -> Row:
+        found: Row = {}
+        for measure in self.measures:
+            if loop.round % measure.every == 0 or last:
+                found |= own_columns(measure(loop), found, "measures")
+        return found
