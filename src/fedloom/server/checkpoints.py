@@ -11,8 +11,7 @@ from ..core.interrupts import undisturbed
 from ..core.vector import Rec, rec
 from ..errors import CheckpointError
 from ..storage.atomic import remedy
-from ..storage.run_directory import Checkpoint
-from ..storage.run_directory import RunDirectory, State
+from ..storage.run_directory import Checkpoint, RunDirectory, State
 from .aggregation_columns import check_spent
 from .arrivals import as_json, restored, versions
 from .evaluation import Curve
